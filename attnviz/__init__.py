@@ -1,0 +1,68 @@
+"""See, verify and explain attention in any Hugging Face model.
+
+    import attnviz
+
+    result = attnviz.attend("the train left the station")
+    attnviz.heatmap(result)
+
+Everything public is named here and imported when it is first used, so that `import attnviz` and
+`attnviz --help` load neither torch nor transformers nor matplotlib.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnviz.metrics import find_heads, rank_heads
+    from attnviz.models import Model, attend, load, verify
+    from attnviz.plot import head_grid, heatmap
+    from attnviz.records import (
+        AgreementReport,
+        AttentionMap,
+        AttentionRecord,
+        AttentionResult,
+    )
+    from attnviz.words import make_map
+
+_HOME = {
+    "AgreementReport": "records",
+    "AttentionMap": "records",
+    "AttentionRecord": "records",
+    "AttentionResult": "records",
+    "Model": "models",
+    "attend": "models",
+    "find_heads": "metrics",
+    "head_grid": "plot",
+    "heatmap": "plot",
+    "load": "models",
+    "make_map": "words",
+    "rank_heads": "metrics",
+    "verify": "models",
+}
+
+__all__ = [
+    "AgreementReport",
+    "AttentionMap",
+    "AttentionRecord",
+    "AttentionResult",
+    "Model",
+    "attend",
+    "find_heads",
+    "head_grid",
+    "heatmap",
+    "load",
+    "make_map",
+    "rank_heads",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its room when it is first asked for (PEP 562)."""
+    if name in _HOME:
+        return getattr(import_module(f"attnviz.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'attnviz' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -1,0 +1,34 @@
+"""The exceptions that users meet. Each message says what was expected, what came, what to do next.
+
+Each class carries the exit code with which the command line ends.
+"""
+
+
+class AttnvizError(Exception):
+    """What a user can mend: base of every exception that attnviz raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(AttnvizError, ValueError):
+    """The text, the selection or an option cannot be used."""
+
+    exit_code = 2
+
+
+class ModelError(AttnvizError):
+    """The model cannot be found, is refused, or has no attention that attnviz can see."""
+
+    exit_code = 3
+
+
+class OutputError(AttnvizError, OSError):
+    """The result cannot be written where it was asked for."""
+
+    exit_code = 4
+
+
+class AgreementError(AttnvizError):
+    """Our attention and the model's own differ, or their agreement could not be proven."""
+
+    exit_code = 5
