@@ -1,0 +1,105 @@
+"""From the tokens to queries, keys and values: projection, norm, rotary position embedding.
+
+What a model does to X before attention, as pure functions. ``*N`` is any number of leading
+dimensions; every function keeps the dtype of its first input and lets gradients flow.
+
+Sources: Vaswani et al. 2017 (arXiv:1706.03762); Zhang & Sennrich 2019 (arXiv:1910.07467);
+Su et al. 2021 (arXiv:2104.09864).
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def linear(
+    X: Float[Tensor, "*N d_in"],
+    W: Float[Tensor, "d_in d_out"],
+    b: Float[Tensor, " d_out"] | None = None,
+) -> Float[Tensor, "*N d_out"]:
+    """Project every token: XW + b, as in Q = XW^Q, K = XW^K, V = XW^V (Vaswani et al. 2017).
+
+    `torch.nn.Linear` stores the transpose of W: pass its ``weight.mT``.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> linear(X, W=torch.tensor([[1.0, 2.0], [3.0, 4.0]]), b=torch.tensor([0.5, 0.0]))
+    tensor([[1.5000, 2.0000],
+            [3.5000, 4.0000],
+            [4.5000, 6.0000]])
+    """
+    return X @ W if b is None else X @ W + b
+
+
+def rms_norm(
+    x: Float[Tensor, "*N d"], weight: Float[Tensor, " d"], eps: float = 1e-6
+) -> Float[Tensor, "*N d"]:
+    """Divide a vector by its root mean square: x / √(mean(x²) + eps) · weight (Zhang 2019).
+
+    Some models normalise every query and key so, head by head, before they are rotated.
+
+    >>> rms_norm(torch.tensor([[3.0, 4.0], [6.0, 8.0], [1.0, 1.0]]), weight=torch.ones(2))
+    tensor([[0.8485, 1.1314],
+            [0.8485, 1.1314],
+            [1.0000, 1.0000]])
+    """
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def rotary_angles(
+    positions: Int[Tensor, "*N T"] | Float[Tensor, "*N T"], width: int, base: float = 10000.0
+) -> tuple[Float[Tensor, "*N T r"], Float[Tensor, "*N T r"]]:
+    """Give the cosines and sines of the angles by which `rotary` turns (Su et al. 2021).
+
+    Pair i of the r = width features turns by position · base^(-2i/r). The r/2 angles are given
+    twice, one half after the other. Positions of floating point set the dtype; integers give the
+    default one.
+
+    Raises
+    ------
+    ValueError
+        The width is odd: features turn in pairs.
+
+    >>> cos, sin = rotary_angles(torch.arange(3), width=4)
+    >>> sin
+    tensor([[0.0000, 0.0000, 0.0000, 0.0000],
+            [0.8415, 0.0100, 0.8415, 0.0100],
+            [0.9093, 0.0200, 0.9093, 0.0200]])
+    """
+    if width % 2:
+        raise ValueError(
+            f"expected an even width, since features turn in pairs, got {width}; "
+            "take the rotated part of d_k from the model's configuration"
+        )
+    dtype = torch.result_type(positions, 1.0)
+    exponents = torch.arange(0, width, 2, dtype=dtype, device=positions.device) / width
+    angles = positions.unsqueeze(-1) / base**exponents
+    angles = torch.cat((angles, angles), -1)
+    return angles.cos(), angles.sin()
+
+
+def rotary(
+    x: Float[Tensor, "*N T d"],
+    cos: Float[Tensor, "*#N T r"],
+    sin: Float[Tensor, "*#N T r"],
+    *,
+    interleaved: bool = False,
+) -> Float[Tensor, "*N T d"]:
+    """Turn queries or keys by their positions, so that q_i · k_j depends on i - j (Su et al. 2021).
+
+    The pair (a, b) at angle θ becomes (a cos θ - b sin θ, b cos θ + a sin θ). The pairs are the
+    features (i, i + r/2), as in Llama, or if `interleaved` (2i, 2i + 1), as in GPT-J. Features
+    beyond the first r pass through. `cos` and `sin` are those of `rotary_angles` for both
+    conventions, and take the dtype of x.
+
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    >>> rotary(x, *rotary_angles(torch.arange(3), width=2))
+    tensor([[ 1.0000,  0.0000],
+            [ 0.5403,  0.8415],
+            [-0.4161,  0.9093]])
+    """
+    r = cos.shape[-1]
+    cos, sin = cos[..., : r // 2].to(x), sin[..., : r // 2].to(x)  # both halves are the same
+    a, b = (x[..., 0:r:2], x[..., 1:r:2]) if interleaved else x[..., :r].chunk(2, -1)
+    turned = (a * cos - b * sin, b * cos + a * sin)
+    pairs = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    return torch.cat((pairs, x[..., r:]), -1)

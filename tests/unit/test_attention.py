@@ -1,0 +1,324 @@
+"""The formula, against cases worked out by hand and against the lessons' own numbers."""
+
+import inspect
+import math
+
+import pytest
+import torch
+from torch import tensor
+
+from attnviz.attention import (
+    additive_scores,
+    attention,
+    attention_weights,
+    causal_mask,
+    context,
+    hide,
+    masked_scores,
+    merge_heads,
+    multi_head_attention,
+    multiplicative_scores,
+    padding_mask,
+    repeat_heads,
+    scaled_scores,
+    scores,
+    self_attention,
+    softmax,
+    split_heads,
+)
+
+INF = math.inf
+
+
+def close(actual, expected, atol=1e-12):
+    expected = torch.as_tensor(expected, dtype=actual.dtype)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+def f64(*rows):
+    return tensor(rows, dtype=torch.float64)
+
+
+def random(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
+
+
+# ------------------------------------------------------------------------ the worked examples
+
+
+def test_one_updated_vector():
+    the_cat_sat = f64([0.1, 0.2], [0.3, 0.4], [0.5, 0.6])
+    weights = f64([0.10, 0.40, 0.50])
+    close(context(weights, the_cat_sat), [[0.38, 0.48]])
+    # log-weights as scores: the whole formula gives the same vector.
+    close(attention(weights.log(), torch.eye(3).double(), the_cat_sat, scale=1.0), [[0.38, 0.48]])
+
+
+def test_i_like_cats_is_the_true_softmax():
+    weights = softmax(f64([0.9, 0.1, 0.0], [0.2, 0.8, 0.1], [0.0, 0.3, 0.7]))
+    expected = [[0.539, 0.242, 0.219], [0.268, 0.489, 0.243], [0.229, 0.309, 0.461]]
+    close(weights, expected, atol=5e-4)
+
+
+class TestILoveApplePhones:
+    """Every stage of the lesson's head 1, as it follows from X and the three matrices."""
+
+    X = f64([1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, 0.0], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.4, 1.2])
+    W_q = f64([1, 0], [0, 1], [1, 0], [0, 1])
+    W_k = f64([1, 0], [0, 1], [0, 1], [1, 0])
+    W_v = f64([1, 0], [0, 1], [1, 1], [0, 1])
+    Q = f64([1.2, 0.6], [1.0, 1.1], [1.1, 0.7], [0.4, 1.3])
+    K = f64([1.1, 0.7], [0.9, 1.2], [0.6, 1.2], [1.2, 0.5])
+    V = f64([1.2, 0.8], [1.0, 1.2], [1.1, 1.7], [0.4, 1.7])
+    QK = f64(
+        [1.74, 1.80, 1.44, 1.74],
+        [1.87, 2.22, 1.92, 1.75],
+        [1.70, 1.83, 1.50, 1.67],
+        [1.35, 1.92, 1.80, 1.13],
+    )
+    weights = f64(
+        [0.260, 0.271, 0.210, 0.260],
+        [0.236, 0.302, 0.245, 0.217],
+        [0.254, 0.278, 0.220, 0.248],
+        [0.212, 0.317, 0.291, 0.181],
+    )
+    output = f64([0.917, 1.331], [0.942, 1.336], [0.924, 1.333], [0.963, 1.351])
+
+    def test_scores(self):
+        close(scores(self.Q, self.K), self.QK)
+
+    def test_scaled_scores(self):
+        close(scaled_scores(self.Q, self.K), self.QK / math.sqrt(2))
+
+    def test_weights(self):
+        close(attention_weights(self.Q, self.K), self.weights, atol=5e-4)
+
+    def test_output(self):
+        close(attention(self.Q, self.K, self.V), self.output, atol=5e-4)
+
+    def test_from_the_tokens_to_the_output(self):
+        output = multi_head_attention(
+            self.X, self.W_q, self.W_k, self.W_v, torch.eye(2).double(), heads=1
+        )
+        close(output, self.output, atol=5e-4)
+
+    def test_printed_scores_do_not_follow_from_the_printed_keys(self):
+        printed = f64([1.2, 0.6], [0.9, 1.1], [0.7, 0.7], [1.3, 0.3])
+        follows = scores(self.Q, printed)
+        close(follows[1, 3], 1.63)  # printed as 1.96
+        close(follows[3, 3], 0.91)  # printed as 1.91
+
+    def test_printed_weights_and_output_follow_from_the_stage_before(self):
+        printed_scores = f64(
+            [1.80, 1.74, 1.26, 1.74],
+            [1.86, 2.11, 1.47, 1.96],
+            [1.74, 1.76, 1.26, 1.64],
+            [1.26, 1.79, 1.19, 1.91],
+        )
+        printed_weights = f64(
+            [0.278, 0.266, 0.190, 0.266],
+            [0.248, 0.296, 0.189, 0.267],
+            [0.273, 0.277, 0.195, 0.255],
+            [0.200, 0.292, 0.191, 0.317],
+        )
+        printed_values = f64([1.2, 0.6], [0.9, 1.1], [1.1, 1.2], [1.3, 1.3])
+        printed_output = f64([1.128, 1.034], [1.119, 1.049], [1.124, 1.035], [1.125, 1.082])
+        close(softmax(printed_scores / math.sqrt(2)), printed_weights, atol=1e-3)
+        # Where the printed digits end: 1.1251 at (apple, 0) is printed as 1.124.
+        close(context(printed_weights, printed_values), printed_output, atol=1.2e-3)
+
+
+# -------------------------------------------------------------------------- the identities
+
+
+def test_additive_scores_cell_by_cell():
+    S, H, W, U, v = random(2, 3), random(4, 5), random(6, 3), random(6, 5), random(6)
+    expected = [[v @ torch.tanh(W @ s + U @ h) for h in H] for s in S]
+    close(additive_scores(S, H, W, U, v), expected)
+
+
+def test_multiplicative_scores_cell_by_cell():
+    S, H, W = random(2, 3), random(4, 5), random(3, 5)
+    close(multiplicative_scores(S, H, W), [[s @ W @ h for h in H] for s in S])
+    close(multiplicative_scores(S, H[:, :3]), [[s @ h for h in H[:, :3]] for s in S])
+
+
+def test_context_is_the_weighted_sum_of_states():
+    weights, H = softmax(random(2, 4)), random(4, 5)
+    close(context(weights, H)[1], sum(weights[1, j] * H[j] for j in range(4)))
+
+
+@pytest.mark.parametrize("scale", [None, 1.0, 0.3])
+def test_self_attention_is_attention_of_the_tokens_themselves(scale):
+    X = random(2, 5, 4)
+    weights, output = self_attention(X, scale)
+    close(weights, attention_weights(X, X, scale=scale))
+    close(output, attention(X, X, X, scale=scale))
+
+
+def test_a_constant_divides_the_scores():
+    X, constant = random(3, 4), 7.0
+    close(self_attention(X, 1 / constant)[0], torch.softmax(X @ X.mT / constant, -1))
+
+
+def test_one_row_is_the_softmax_of_one_query_against_all_keys():
+    Q, K = random(3, 4), random(5, 4)
+    row = tensor([math.exp(float(Q[1] @ k) / 2) for k in K], dtype=torch.float64)
+    close(attention_weights(Q, K)[1], row / row.sum())
+
+
+def test_one_over_root_d_k_keeps_the_variance_of_the_scores_at_one():
+    Q, K = random(2, 400, 256)
+    assert scores(Q, K).var().item() == pytest.approx(256, rel=0.05)
+    assert scaled_scores(Q, K).var().item() == pytest.approx(1, rel=0.05)
+
+
+def test_batched_is_every_sequence_by_itself():
+    Q, K, V = random(2, 3, 4, 5), random(2, 3, 6, 5, seed=1), random(2, 3, 6, 7, seed=2)
+    close(attention(Q, K, V)[1, 2], attention(Q[1, 2], K[1, 2], V[1, 2]))
+    W, U, v = random(3, 5), random(3, 7), random(3)
+    close(additive_scores(Q, V, W, U, v)[1, 2], additive_scores(Q[1, 2], V[1, 2], W, U, v))
+
+
+# -------------------------------------------------------------------------------- masks
+
+
+def test_causal_mask_hides_only_the_future():
+    assert causal_mask(2, 3).tolist() == [[0, -INF, -INF], [0, 0, -INF]]
+
+
+def test_causal_mask_of_a_block_of_rows():
+    whole = causal_mask(6, 6)
+    assert torch.equal(causal_mask(2, 6, first=3), whole[3:5])
+    assert torch.equal(causal_mask(1, 6, first=5), torch.zeros(1, 6))
+
+
+def test_padding_mask_hides_padded_keys_from_every_query():
+    mask = padding_mask(tensor([[True, True, False], [True, True, True]]))
+    assert mask.tolist() == [[[0, 0, -INF]], [[0, 0, 0]]]
+    weights = attention_weights(random(2, 4, 5), random(2, 3, 5, seed=1), mask=mask)
+    assert (weights[0, :, 2] == 0).all()
+    assert (weights[1] > 0).all()
+
+
+def test_masks_add_up():
+    mask = causal_mask(3, 3) + padding_mask(tensor([False, True, True]))
+    assert mask.tolist() == [[-INF, -INF, -INF], [-INF, 0, -INF], [-INF, 0, 0]]
+
+
+def test_a_hidden_key_might_as_well_not_be_there():
+    Q, K, V = random(3, 4), random(5, 4, seed=1), random(5, 2, seed=2)
+    kept = tensor([0, 1, 3])
+    mask = padding_mask(tensor([True, True, False, True, False]))
+    close(attention(Q, K, V, mask=mask), attention(Q, K[kept], V[kept]))
+
+
+def test_a_very_negative_number_hides_as_well():
+    Q, K = random(3, 4), random(3, 4, seed=1)
+    hidden = torch.ones(3, 3, dtype=torch.bool).triu(1)
+    lowest = torch.zeros(3, 3).masked_fill(hidden, torch.finfo(torch.float32).min)
+    assert torch.equal(
+        attention_weights(Q, K, mask=lowest), attention_weights(Q, K, mask=hide(hidden))
+    )
+
+
+def test_a_row_of_which_all_is_hidden_has_weights_and_output_zero():
+    Q, K, V = random(2, 4), random(3, 4, seed=1), random(3, 2, seed=2)
+    mask = hide(tensor([[True, True, True], [False, True, False]]))
+    assert attention_weights(Q, K, mask=mask)[0].tolist() == [0, 0, 0]
+    output = attention(Q, K, V, mask=mask)
+    assert output[0].tolist() == [0, 0]
+    assert (output[1] != 0).all()
+
+
+def test_a_row_of_which_all_is_hidden_sends_no_gradient():
+    logits = f64([-INF, -INF], [1.0, 0.0]).requires_grad_()
+    (softmax(logits) * f64([1, 2], [3, 4])).sum().backward()
+    assert logits.grad[0].tolist() == [0, 0]
+    p = 1 / (1 + math.exp(-1))
+    close(logits.grad[1], [-p * (1 - p), p * (1 - p)])
+
+
+def test_softmax_survives_scores_that_exp_does_not():
+    close(softmax(f64([1e4, 1e4, -1e4])), [[0.5, 0.5, 0]])
+    close(softmax(tensor([[-3e38, -3e38]])), [[0.5, 0.5]])
+
+
+# --------------------------------------------------------------------------------- heads
+
+
+def test_split_heads_gives_each_head_its_slice_of_features():
+    X = random(2, 3, 8)
+    for head in range(4):
+        assert torch.equal(split_heads(X, 4)[:, head], X[..., 2 * head : 2 * head + 2])
+    assert torch.equal(merge_heads(split_heads(X, 4)), X)
+
+
+def test_query_head_reads_the_key_head_of_its_group():
+    K = random(2, 3, 4, 5)
+    repeated = repeat_heads(K, 6)
+    for head in range(6):
+        assert torch.equal(repeated[:, head], K[:, head // 2])
+
+
+def test_multi_head_attention_head_by_head():
+    X = random(5, 6)
+    W_q, W_k, W_v, W_o = random(4, 6, 6, seed=1)
+    b_q, b_k, b_v, b_o = random(4, 6, seed=2)
+    mask = causal_mask(5, 5)
+    slices = [slice(0, 3), slice(3, 6)]
+    heads = [
+        attention(X @ W_q[:, s] + b_q[s], X @ W_k[:, s] + b_k[s], X @ W_v[:, s] + b_v[s], mask=mask)
+        for s in slices
+    ]
+    output = multi_head_attention(
+        X, W_q, W_k, W_v, W_o, heads=2, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, mask=mask
+    )
+    close(output, torch.cat(heads, -1) @ W_o + b_o)
+
+
+def test_cross_attention_takes_keys_and_values_from_the_context():
+    X, other = random(2, 3, 4), random(2, 5, 6)
+    W_q, W_k, W_v, W_o = random(4, 8), random(6, 8), random(6, 8, seed=1), random(8, 4)
+    mask = padding_mask(tensor([[True] * 5, [True] * 3 + [False] * 2]))
+    output = multi_head_attention(X, W_q, W_k, W_v, W_o, heads=2, mask=mask, context=other)
+    alone = multi_head_attention(X[1], W_q, W_k, W_v, W_o, heads=2, context=other[1, :3])
+    close(output[1], alone)
+
+
+# ------------------------------------------------------------------------- dtypes and errors
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_dtype_stays(dtype):
+    X, W, v = random(3, 4, dtype=dtype), random(4, 4, dtype=dtype), random(4, dtype=dtype)
+    mask = causal_mask(3, 3)  # float32: it must not raise half precision to its own
+    results = [
+        additive_scores(X, X, W, W, v),
+        multiplicative_scores(X, X, W),
+        *self_attention(X),
+        attention(X, X, X, mask=mask),
+        multi_head_attention(X, W, W, W, W, heads=2, mask=mask),
+    ]
+    assert [result.dtype for result in results] == [dtype] * len(results)
+    assert all(result.isfinite().all() for result in results)
+
+
+@pytest.mark.parametrize("heads", [0, 3])
+def test_heads_must_divide_the_width(heads):
+    with pytest.raises(ValueError, match=rf"expected heads .* width 8, got {heads}; take .*config"):
+        split_heads(random(5, 8), heads)
+
+
+@pytest.mark.parametrize("heads", [0, 1, 5])
+def test_query_heads_must_be_a_multiple_of_the_key_heads(heads):
+    with pytest.raises(ValueError, match=rf"multiple of the 2 key heads, got {heads} .*; take"):
+        repeat_heads(random(2, 3, 4), heads)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_a_mask_that_does_not_add_is_refused(dtype):
+    # Unwrapped: where shapes and dtypes are checked at run time, the signature refuses it first.
+    with pytest.raises(ValueError, match=rf"additive mask.*, got {dtype}; make one with hide"):
+        inspect.unwrap(masked_scores)(random(3, 3), torch.ones(3, 3, dtype=dtype))

@@ -1,0 +1,120 @@
+"""Projection, norm and rotary position embedding, against their definitions."""
+
+import math
+
+import pytest
+import torch
+from torch import tensor
+
+from attnviz.projection import linear, rms_norm, rotary, rotary_angles
+
+
+def close(actual, expected, atol=1e-12):
+    expected = torch.as_tensor(expected, dtype=actual.dtype)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+def random(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
+
+
+def positions(count):
+    return torch.arange(count, dtype=torch.float64)
+
+
+def test_i_love_apple_phones_queries_keys_and_values():
+    X = tensor(
+        [[1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, 0.0], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.4, 1.2]]
+    ).double()
+    W_q = tensor([[1, 0], [0, 1], [1, 0], [0, 1]]).double()
+    W_k = tensor([[1, 0], [0, 1], [0, 1], [1, 0]]).double()
+    W_v = tensor([[1, 0], [0, 1], [1, 1], [0, 1]]).double()
+    close(linear(X, W_q), [[1.2, 0.6], [1.0, 1.1], [1.1, 0.7], [0.4, 1.3]], atol=1e-7)
+    close(linear(X, W_k), [[1.1, 0.7], [0.9, 1.2], [0.6, 1.2], [1.2, 0.5]], atol=1e-7)
+    close(linear(X, W_v), [[1.2, 0.8], [1.0, 1.2], [1.1, 1.7], [0.4, 1.7]], atol=1e-7)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_is_torchs_layer_with_its_weight_transposed(bias):
+    layer = torch.nn.Linear(4, 3, bias=bias, dtype=torch.float64)
+    X = random(2, 5, 4)
+    close(linear(X, layer.weight.mT, layer.bias), layer(X))
+
+
+def test_rms_norm_by_hand():
+    x = tensor([3.0, 4.0], dtype=torch.float64)
+    weight = tensor([1.0, 2.0], dtype=torch.float64)
+    close(rms_norm(x, weight, eps=0.0), [3 / math.sqrt(12.5), 8 / math.sqrt(12.5)])
+    close(rms_norm(x, weight, eps=12.5), [3 / 5, 8 / 5])
+
+
+def test_rotary_angles_position_by_position():
+    cos, sin = rotary_angles(positions(4), width=6, base=100.0)
+    for position in range(4):
+        angles = [position * 100 ** (-2 * i / 6) for i in range(3)] * 2
+        close(cos[position], [math.cos(angle) for angle in angles])
+        close(sin[position], [math.sin(angle) for angle in angles])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_multiplies_each_pair_as_a_complex_number(interleaved):
+    """The definition of Su et al.: the pair (a, b) is a + ib, and turns by e^{iθ}."""
+    x = random(2, 3, 5, 8)
+    theta = positions(5).outer(100.0 ** (-positions(3) / 3))  # width 6: features 6 and 7 stay
+    a, b = (x[..., 0:6:2], x[..., 1:6:2]) if interleaved else (x[..., :3], x[..., 3:6])
+    turned = torch.complex(a, b) * torch.polar(torch.ones_like(theta), theta)
+
+    result = rotary(x, *rotary_angles(positions(5), 6, base=100.0), interleaved=interleaved)
+
+    real = result[..., 0:6:2] if interleaved else result[..., :3]
+    imaginary = result[..., 1:6:2] if interleaved else result[..., 3:6]
+    close(real, turned.real)
+    close(imaginary, turned.imag)
+    assert torch.equal(result[..., 6:], x[..., 6:])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotated_scores_depend_on_the_distance_alone(interleaved):
+    q, k = random(2, 1, 8).expand(2, 6, 8)
+    cos, sin = rotary_angles(positions(6), 8)
+    scores = (
+        rotary(q, cos, sin, interleaved=interleaved)
+        @ rotary(k, cos, sin, interleaved=interleaved).mT
+    )
+    close(scores[1:, 1:], scores[:-1, :-1])
+    assert not torch.allclose(scores[:, 0], scores[:1, 0], rtol=0, atol=1e-3)
+
+
+def test_each_sequence_of_a_batch_may_have_its_own_positions():
+    x = random(2, 3, 4, 6)
+    cos, sin = rotary_angles(torch.stack((positions(4), positions(4) + 7)), 6)
+    together = rotary(x, cos.unsqueeze(1), sin.unsqueeze(1))
+    close(together[1], rotary(x[1], *rotary_angles(positions(4) + 7, 6)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_dtype_stays(dtype):
+    x = random(3, 4, dtype=dtype)
+    assert linear(x, x.mT, x[:, 0]).dtype == dtype
+    assert rms_norm(x, x[0]).dtype == dtype
+    assert rotary(x, *rotary_angles(positions(3), 4)).dtype == dtype
+    assert {part.dtype for part in rotary_angles(positions(3).to(dtype), 4)} == {dtype}
+
+
+def test_integer_positions_give_the_default_dtype():
+    cos, _ = rotary_angles(torch.arange(3), 4)
+    assert cos.dtype == torch.float32
+
+
+def test_gradients_flow():
+    x, weight = random(3, 4).requires_grad_(), random(4, seed=1).requires_grad_()
+    cos, sin = rotary_angles(positions(3), 4)
+    assert torch.autograd.gradcheck(
+        lambda x, w: rotary(rms_norm(linear(x, w.diag(), w), w), cos, sin), (x, weight)
+    )
+
+
+def test_the_rotary_width_must_be_even():
+    with pytest.raises(ValueError, match=r"expected an even width.*, got 5; take .*config"):
+        rotary_angles(torch.arange(3), 5)
