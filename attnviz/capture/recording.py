@@ -1,0 +1,153 @@
+"""The first run: look on as the model calls its attention functions.
+
+transformers' models fetch the function that computes their attention from `AttentionInterface`.
+While a run is recorded, the function handed out is wrapped: the model's own still computes, ours
+only looks on. So the run is the model's, bit for bit, and nothing in the model is replaced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from attnviz.errors import ModelError
+from attnviz.records import Projection
+
+# Score terms that enter beyond q, k, mask and scale. A record without them would be wrong.
+_FURTHER_TERMS = ("softcap", "s_aux", "sinks", "position_bias", "indices")
+
+_watching = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """One call of an attention function, for a batch of N texts.
+
+    query (N, H, m, d_k), key and value (N, G, n, …), mask (N or 1, H or 1, m, n), input
+    (N, m, d_model), rotation (cos, sin), each (N or 1, m, r).
+    """
+
+    path: str
+    call: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    scale: float
+    causal: bool
+    input: Tensor | None
+    rotation: tuple[Tensor, Tensor] | None
+    projection: Projection | None
+
+
+@torch.no_grad()
+def record(
+    model: nn.Module, inputs: Mapping[str, Tensor], projections: Mapping[str, Projection]
+) -> list[AttentionCall]:
+    """Run the model and return its attention calls in the order of execution.
+
+    Raises
+    ------
+    ModelError : no call was seen, or a module that holds an attention's weights made none.
+    """
+    paths = {module: path for path, module in model.named_modules()}
+    arrived: dict[str, tuple[Tensor | None, Any]] = {}
+    counts: Counter[str] = Counter()
+    calls: list[AttentionCall] = []
+
+    def arrive(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = args[0] if args else kwargs.get("hidden_states")
+        arrived[paths[module]] = (hidden, kwargs.get("position_embeddings"))
+
+    def look(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        if (path := paths.get(module)) is None:
+            return  # another model, running in another thread
+        if terms := [name for name in _FURTHER_TERMS if arguments.get(name) is not None]:
+            raise ModelError(
+                f"Expected scores made of q, k, scale and mask, but {path} of "
+                f"{type(model).__name__} adds {', '.join(terms)}, which this version cannot show."
+            )
+        scale = arguments.get("scaling")
+        hidden, rotation = arrived.get(path, (None, None))
+        calls.append(
+            AttentionCall(
+                path=path,
+                call=counts[path],
+                query=query.detach(),
+                key=key.detach(),
+                value=value.detach(),
+                mask=mask,
+                scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
+                causal=bool(getattr(module, "is_causal", False)),
+                input=hidden,
+                rotation=rotation,
+                projection=projections.get(path),
+            )
+        )
+        counts[path] += 1
+
+    for path in projections:
+        model.get_submodule(path).register_forward_pre_hook(arrive, with_kwargs=True)
+    with _looking_on(look):
+        model(**inputs)
+    _expect(model, calls, projections)
+    return calls
+
+
+@contextmanager
+def _looking_on(look: Callable[..., None]) -> Iterator[None]:
+    """Have `look` see the arguments of every attention function that transformers hands out."""
+    get_interface = AttentionInterface.get_interface
+
+    def get_watched(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Any:
+        function = get_interface(self, name, default)
+
+        def watched(
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Tensor | None,
+            **arguments: Any,
+        ) -> Any:
+            look(module, query, key, value, attention_mask, arguments)
+            return function(module, query, key, value, attention_mask, **arguments)
+
+        return watched
+
+    # The patch is seen by every thread, so runs are watched one at a time.
+    with _watching, patch.object(AttentionInterface, "get_interface", get_watched):
+        yield
+
+
+def _expect(
+    model: nn.Module, calls: list[AttentionCall], projections: Mapping[str, Projection]
+) -> None:
+    name = type(model).__name__
+    if not calls and not projections:
+        raise ModelError(
+            f"Expected a model whose attention goes through transformers' attention interface, "
+            f"but {name} has none that attnviz can see. Choose a BERT-, GPT-2- or Llama-like model."
+        )
+    missing = sorted(set(projections) - {call.path for call in calls})
+    if missing:
+        raise ModelError(
+            f"Expected to record {len(projections)} attention modules of {name}, but saw nothing "
+            f"of {len(missing)}: {', '.join(missing[:3])}. Nothing is drawn that was not recorded."
+        )

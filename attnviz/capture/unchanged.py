@@ -1,0 +1,54 @@
+"""The user's model stays as it was: what a run must change is put back, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Put `model` into eval mode with eager attention, and restore every trace on leaving.
+
+    Restored: training flags, hooks (transformers installs some of its own when attentions are
+    asked for), plain attributes, the attention implementation of every config, TF32.
+    """
+    attributes = [(module.__dict__, module.__dict__.copy()) for module in model.modules()]
+    registries = [
+        (value, value.copy())
+        for _, before in attributes
+        for name, value in before.items()
+        if "_hooks" in name or name == "_buffers"
+        if isinstance(value, dict)
+    ]
+    configs = _configs(model)
+    implementations = [config._attn_implementation_internal for config in configs]
+    precision = torch.backends.cuda.matmul.fp32_precision
+    try:
+        model.eval()
+        for config in configs:
+            config._attn_implementation_internal = "eager"
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = precision
+        for config, implementation in zip(configs, implementations, strict=True):
+            config._attn_implementation_internal = implementation
+        for members, before in attributes + registries:
+            for added in members.keys() - before.keys():
+                del members[added]
+            members.update(before)
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Return every config in the model once; submodules may hold copies of their parent's."""
+    found = {
+        id(config): config
+        for module in model.modules()
+        if hasattr(config := getattr(module, "config", None), "_attn_implementation_internal")
+    }
+    return list(found.values())

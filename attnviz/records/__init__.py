@@ -1,0 +1,40 @@
+"""Every result type, frozen: what a run of a model leaves behind, and what is drawn from it.
+
+Layers and heads count from 0. *Weights* are the attention weights after softmax, of the model in
+eval mode. Tensors of one text carry no batch dimension: H query heads, G key heads (G divides H),
+m query and n key positions, d_k and d_v features per head.
+"""
+
+from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
+from attnviz.records.attention import (
+    AttentionRecord,
+    Axis,
+    HeadNorm,
+    Linear,
+    Projection,
+    Reference,
+)
+from attnviz.records.result import (
+    AttentionMap,
+    AttentionResult,
+    HeadMaps,
+    Provenance,
+    Special,
+)
+
+__all__ = [
+    "AgreementReport",
+    "AttentionMap",
+    "AttentionRecord",
+    "AttentionResult",
+    "Axis",
+    "HeadMaps",
+    "HeadNorm",
+    "Linear",
+    "Projection",
+    "Provenance",
+    "Reference",
+    "Special",
+    "StageCheck",
+    "Verdict",
+]

@@ -1,0 +1,115 @@
+"""The proof: what was compared, how far apart it was, and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["verified", "failed", "not proven"]
+
+
+@dataclass(frozen=True)
+class StageCheck:
+    """One stage of one attention: our float64 recomputation against the model's own value.
+
+    Attributes
+    ----------
+    layer, path, stage : where. Stages, in order: query, key, value, scores, weights,
+        head output, output.
+    differences : the largest absolute difference of each head (one entry for a stage that has
+        no heads: output).
+    tolerance : the largest difference that passes.
+    own_error : the largest error of our own run in the model's precision, against float64.
+    compared : how many numbers were compared.
+    finite : whether both sides are free of NaN and infinity.
+    slope_errors : weights only; of each head, the regression slope of the model's log weights on
+        ours, less 1. A scale that is 1 % off shows as ±0.01, in any precision.
+    slope_error : the same over all heads of the layer.
+    hidden_zero : weights only; whether every masked key has weight exactly 0, on both sides.
+    failed_heads : the heads that do not agree; empty when the stage agrees.
+    """
+
+    layer: int
+    path: str
+    stage: str
+    differences: tuple[float, ...]
+    tolerance: float
+    own_error: float
+    compared: int
+    finite: bool
+    failed_heads: tuple[int, ...]
+    slope_errors: tuple[float, ...] = ()
+    slope_error: float | None = None
+    hidden_zero: bool = True
+
+    @property
+    def passed(self) -> bool:
+        """Whether every head agrees."""
+        return not self.failed_heads
+
+    @property
+    def largest_difference(self) -> float:
+        """The largest absolute difference over the heads."""
+        return max(self.differences)
+
+
+@dataclass(frozen=True)
+class AgreementReport:
+    """Whether our attention is the model's: every stage of every head, and the canary.
+
+    Attributes
+    ----------
+    checks : one per layer and stage, in the order of execution.
+    not_compared : (layer, stage, reason) where the model shows no reference.
+    unproven : layers in which the canary, a scale 1 % off planted on purpose, went unnoticed: a
+        check that cannot fail proves nothing there.
+    dtype, device, versions, weights_sha256 : what was compared.
+    """
+
+    checks: tuple[StageCheck, ...]
+    not_compared: tuple[tuple[int, str, str], ...]
+    unproven: tuple[int, ...]
+    dtype: str
+    device: str
+    versions: dict[str, str]
+    weights_sha256: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return "verified", "failed", or "not proven" when the canary was not caught."""
+        if any(not check.passed for check in self.checks):
+            return "failed"
+        return "not proven" if self.unproven or not self.checks else "verified"
+
+    @property
+    def first_difference(self) -> StageCheck | None:
+        """The first stage that does not agree, in the order of execution."""
+        return next((check for check in self.checks if not check.passed), None)
+
+    @property
+    def heads(self) -> int:
+        """The number of heads whose weights were compared."""
+        return sum(len(check.differences) for check in self.checks if check.stage == "weights")
+
+    def largest_difference(self, stage: str = "weights") -> float:
+        """Return the largest difference of a stage over all layers; NaN if not compared."""
+        found = [check.largest_difference for check in self.checks if check.stage == stage]
+        return max(found, default=float("nan"))
+
+    def summary(self) -> str:
+        """Return the verdict as one sentence, as captions carry it."""
+        if (first := self.first_difference) is not None:
+            heads = ", ".join(map(str, first.failed_heads))
+            where = f"layer {first.layer}, {first.stage}"
+            where += f", head {heads}" if len(first.differences) > 1 else ""
+            return (
+                f"NOT VERIFIED: differs from the model's own attention first at {where} "
+                f"(by {first.largest_difference:.1e}, tolerance {first.tolerance:.1e})"
+            )
+        if self.verdict == "not proven":
+            layers = ", ".join(map(str, self.unproven)) or "any"
+            return f"NOT PROVEN: a scale 1 % off would go unnoticed in layer {layers}"
+        return (
+            f"verified: {self.heads} heads recomputed in float64 differ from the model's own "
+            f"{self.dtype} weights by at most {self.largest_difference():.1e}"
+        )

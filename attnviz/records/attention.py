@@ -1,0 +1,160 @@
+"""One attention: what its positions are, what it was computed from, what the model made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attnviz.attention import attention_weights, repeat_heads
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What the positions along one side of a map are, one entry per position.
+
+    Attributes
+    ----------
+    labels : the pieces as the tokenizer writes them ("play", "##ing").
+    words : the index in `word_labels` of the word that the piece belongs to; None for a special
+        token and for padding.
+    word_labels : the words as they stand in the text.
+    special : True for tokens that the tokenizer added ([CLS], [SEP], <s>, …), padding included.
+    padding : True for the positions that only fill up a batch.
+    segments : 0, or 1 for the second text of a pair.
+    """
+
+    labels: tuple[str, ...]
+    words: tuple[int | None, ...]
+    word_labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    padding: tuple[bool, ...]
+    segments: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of positions."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """The map X W + b: `weight` W (d_in, d_out), `bias` b (d_out,) or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class HeadNorm:
+    """An RMS norm over the d_k features of every head: `weight` (d_k,), `eps`."""
+
+    weight: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """How one attention module makes Q, K, V from its input X, and its output from the heads.
+
+    query, key, value : W^Q, W^K, W^V, with all heads side by side.
+    output : W^O, or None where the module has none that attnviz recognises.
+    query_norm, key_norm : norms of each head before the rotation, or None.
+    """
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear | None = None
+    query_norm: HeadNorm | None = None
+    key_norm: HeadNorm | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRecord:
+    """One attention that a model executed: what its weights follow from, not the weights.
+
+    Attributes
+    ----------
+    path : the module's name in `model.named_modules()`.
+    call : 0, 1, … where one module runs several times (weights shared between layers).
+    layer : counted from 0 within the stack.
+    stack : "encoder" or "decoder".
+    kind : "self" or "cross".
+    query_axis, key_axis : what the m queries and n keys are.
+    query, key, value : Q (H, m, d_k), K (G, n, d_k), V (G, n, d_v), after rotation.
+    scale : the factor on Q Kᵀ.
+    mask : (1 or H, m, n), added to the scaled scores; None where every key is visible.
+    input : X (m, d_model), what entered the module; None if it was not seen.
+    projection : the module's weights; None where attnviz does not recognise them.
+    rotation : (cos, sin), each (m, r), of a rotary position embedding; None without one.
+    """
+
+    path: str
+    call: int
+    layer: int
+    stack: str
+    kind: Literal["self", "cross"]
+    query_axis: Axis
+    key_axis: Axis
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: float
+    mask: Tensor | None = None
+    input: Tensor | None = None
+    projection: Projection | None = None
+    rotation: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def heads(self) -> int:
+        """The number of query heads H."""
+        return self.query.shape[0]
+
+    @property
+    def key_heads(self) -> int:
+        """The number of key and value heads G; fewer than H with grouped queries."""
+        return self.key.shape[0]
+
+    def weights(self, head: int | None = None, rows: slice | None = None) -> Tensor:
+        """Recompute the attention weights softmax(Q Kᵀ · scale + mask).
+
+        Parameters
+        ----------
+        head : one head, or None for all.
+        rows : the queries wanted, or None for all.
+
+        Returns
+        -------
+        (m, n) for one head, else (H, m, n), float32 or wider.
+        """
+        heads = slice(None) if head is None else slice(head, head + 1)
+        rows = slice(None) if rows is None else rows
+        dtype = torch.promote_types(self.query.dtype, torch.float32)
+        mask = self.mask
+        if mask is not None:
+            mask = (mask if mask.shape[0] == 1 else mask[heads])[:, rows].to(dtype)
+        weights = attention_weights(
+            self.query[heads, rows].to(dtype),
+            repeat_heads(self.key, self.heads)[heads].to(dtype),
+            mask=mask,
+            scale=self.scale,
+        )
+        return weights if head is None else weights[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What the untouched model computed in a run of its own, for one attention.
+
+    weights : (H, m, n), as `output_attentions=True` returns them.
+    scores : (H, m, n), what entered the model's softmax, or None if it was not seen.
+    head_output : (H, m, d_v), A·V of each head before W^O, or None.
+    output : (m, d_model), after W^O, or None.
+    """
+
+    weights: Tensor
+    scores: Tensor | None = None
+    head_output: Tensor | None = None
+    output: Tensor | None = None

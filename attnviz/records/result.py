@@ -1,0 +1,130 @@
+"""All attentions of a text with their proof, and the maps that are drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from attnviz.errors import InputError
+from attnviz.records.agreement import AgreementReport
+from attnviz.records.attention import AttentionRecord
+
+Special = Literal["keep", "hide", "remove"]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a result comes from.
+
+    model, weights_sha256 : which weights. text, pair : what was read. dtype, device : how.
+    versions : of attnviz, torch and transformers.
+    """
+
+    model: str
+    weights_sha256: str
+    text: str
+    pair: str | None
+    dtype: str
+    device: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionResult:
+    """Every attention of one model on one text, with the proof that it is the model's own.
+
+    Iterating gives the records in the order of execution.
+    """
+
+    records: tuple[AttentionRecord, ...]
+    agreement: AgreementReport
+    provenance: Provenance
+    truncated_from: int | None = None
+
+    def __iter__(self) -> Iterator[AttentionRecord]:
+        """Iterate over the records."""
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.records)
+
+    def record(self, layer: int) -> AttentionRecord:
+        """Return the record of a layer.
+
+        Raises
+        ------
+        InputError : no such layer.
+        """
+        for record in self.records:
+            if record.layer == layer:
+                return record
+        raise InputError(
+            f"Expected a layer from 0 to {len(self.records) - 1}, got {layer}. "
+            f"{self.provenance.model} has {len(self.records)} layers, counted from 0."
+        )
+
+    def weights(self, layer: int, head: int | None = None) -> Tensor:
+        """Return the weights of a layer: (m, n) for one head, else (H, m, n).
+
+        Raises
+        ------
+        InputError : no such layer or head.
+        """
+        if head is not None:
+            self.check_head(layer, head)
+        return self.record(layer).weights(head)
+
+    def check_head(self, layer: int, head: int) -> None:
+        """Raise InputError unless the layer has this head."""
+        heads = self.record(layer).heads
+        if not 0 <= head < heads:
+            raise InputError(
+                f"Expected a head from 0 to {heads - 1}, got {head}. Layer {layer} of "
+                f"{self.provenance.model} has {heads} heads, counted from 0."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap:
+    """One map as it is drawn: weights, labels, and in words what was done to get there.
+
+    Attributes
+    ----------
+    weights : (m, n), CPU.
+    rows, columns : the labels of queries and keys.
+    layer : which layer.
+    heads : the head, or the heads that were averaged.
+    boundary : (row, column) with which the second text of a pair starts, None without one.
+    notes : what was merged, removed or renormalised, and how the head was chosen.
+    agreement, provenance : of the result that it comes from.
+    """
+
+    weights: Tensor
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    layer: int
+    heads: tuple[int, ...]
+    notes: tuple[str, ...]
+    agreement: AgreementReport
+    provenance: Provenance
+    boundary: tuple[int | None, int | None] = (None, None)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMaps:
+    """The maps of all heads, of all layers or of one.
+
+    weights : (layers, heads, rows, columns), CPU. layers : which. The rest as in `AttentionMap`.
+    """
+
+    weights: Tensor
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    layers: tuple[int, ...]
+    notes: tuple[str, ...]
+    agreement: AgreementReport
+    provenance: Provenance
