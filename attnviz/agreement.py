@@ -1,0 +1,239 @@
+"""Proof: our attention against the model's own, stage by stage, head by head.
+
+Every stage is recomputed in float64 from what the model itself fed into it and compared with what
+the untouched model computed. A difference passes only if it is within the tolerance of the model's
+precision *and* what our own run in that precision errs too. Two faults would hide in that: a scale
+that is a little off looks like rounding in bfloat16, but not in the slope of the log weights; a
+mask that is not quite a mask shows only in weights that should be exactly 0. So both are checked.
+And since a check that cannot fail proves nothing, a scale 1 % off is planted in every layer, and
+must be caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attnviz.records import AgreementReport, AttentionRecord, Reference, StageCheck
+from attnviz.stages import STAGES, recompute
+
+CANARY = 1.01
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What honest rounding looks like in one dtype.
+
+    weights : largest difference of weights. values : of all other stages, per unit of the stage's
+    largest value. slope : of the regression of log weights. eps : one step, for the floor.
+    """
+
+    weights: float
+    values: float
+    slope: float
+    eps: float
+
+
+PRECISIONS = {
+    torch.float32: Precision(5e-6, 1e-5, 1e-5, torch.finfo(torch.float32).eps),
+    torch.float16: Precision(1e-2, 5e-3, 1e-3, torch.finfo(torch.float16).eps),
+    torch.bfloat16: Precision(5e-2, 4e-2, 4e-3, torch.finfo(torch.bfloat16).eps),
+}
+
+
+def verify(
+    records: Sequence[AttentionRecord],
+    references: Sequence[Reference],
+    *,
+    versions: dict[str, str],
+    weights_sha256: str,
+) -> AgreementReport:
+    """Compare every record with what the untouched model computed by itself.
+
+    Parameters
+    ----------
+    records, references : one pair per attention, in the order of execution.
+    versions, weights_sha256 : what ran; the report carries them.
+
+    Returns
+    -------
+    The report: per layer, stage and head the largest difference, and a verdict.
+    """
+    checks: list[StageCheck] = []
+    not_compared: list[tuple[int, str, str]] = []
+    unproven: list[int] = []
+    for record, reference in zip(records, references, strict=True):
+        expected = _model_values(record, reference)
+        found = list(_compare(record, expected))
+        checks += found
+        compared = {check.stage for check in found}
+        not_compared += [
+            (record.layer, stage, _why_not(record, stage))
+            for stage in STAGES
+            if stage not in compared
+        ]
+        if all(check.passed for check in _compare(_with_canary(record), expected)):
+            unproven.append(record.layer)
+    return AgreementReport(
+        checks=tuple(checks),
+        not_compared=tuple(not_compared),
+        unproven=tuple(unproven),
+        dtype=str(records[0].query.dtype).removeprefix("torch.") if records else "",
+        device=str(records[0].query.device) if records else "",
+        versions=versions,
+        weights_sha256=weights_sha256,
+    )
+
+
+def _model_values(record: AttentionRecord, reference: Reference) -> dict[str, Tensor]:
+    """Return the model's own value of each stage, heads first, in float64."""
+    output = None if reference.output is None else reference.output.unsqueeze(0)
+    values = {
+        "query": record.query,
+        "key": record.key,
+        "value": record.value,
+        "scores": reference.scores,
+        "weights": reference.weights,
+        "head output": reference.head_output,
+        "output": output,
+    }
+    return {stage: value.double() for stage, value in values.items() if value is not None}
+
+
+def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[StageCheck]:
+    precision = PRECISIONS.get(record.query.dtype, PRECISIONS[torch.float32])
+    ours = recompute(record, torch.float64)
+    own = recompute(record, min(record.query.dtype, torch.float32, key=lambda t: t.itemsize))
+    hidden = _hidden(record)
+    for stage in STAGES:
+        if stage not in ours or stage not in expected:
+            continue
+        # Padded queries mean nothing; padded keys must be seen to be ignored.
+        rows = _real_rows(record, stage)
+        triple = (ours[stage][:, rows], own[stage][:, rows].double(), expected[stage][:, rows])
+        if stage == "scores":  # hidden scores are some huge negative number or other
+            triple = _visible(triple, hidden[:, rows])
+        check = _check_values(record, stage, *triple, precision)
+        if stage == "weights":
+            check = _check_weights(check, *triple, hidden[:, rows], record.query.dtype, precision)
+        yield check
+
+
+def _check_values(
+    record: AttentionRecord,
+    stage: str,
+    ours: Tensor,
+    own: Tensor,
+    model: Tensor,
+    precision: Precision,
+) -> StageCheck:
+    per_head = (ours - model).abs().flatten(1).amax(1)
+    own_error = (ours - own).abs().max()
+    magnitude = ours.abs().max().clamp(min=1.0)
+    if stage == "weights":
+        tolerance = torch.tensor(precision.weights)
+    else:
+        tolerance = precision.values * magnitude
+    floor = 4 * precision.eps * magnitude
+    tolerance = torch.minimum(tolerance, 3 * own_error + floor)
+    return StageCheck(
+        layer=record.layer,
+        path=record.path,
+        stage=stage,
+        differences=tuple(per_head.tolist()),
+        tolerance=tolerance.item(),
+        own_error=own_error.item(),
+        compared=ours.numel(),
+        finite=bool(ours.isfinite().all() and model.isfinite().all()),
+        # not (≤), since NaN > tolerance is False
+        failed_heads=_heads(~(per_head <= tolerance)),
+    )
+
+
+def _check_weights(
+    check: StageCheck,
+    ours: Tensor,
+    own: Tensor,
+    model: Tensor,
+    hidden: Tensor,
+    dtype: torch.dtype,
+    precision: Precision,
+) -> StageCheck:
+    """Add what only weights show: the slope of their logarithms, and exact zeros."""
+    hidden = hidden.expand_as(ours)
+    leaking = ((ours != 0) | (model != 0)) & hidden
+    # Below the smallest normal number of the dtype a logarithm is mostly rounding.
+    usable = ~hidden & (torch.minimum(ours, torch.minimum(own, model)) > torch.finfo(dtype).tiny)
+    x, y, z = (_centred_log(weights, usable) for weights in (ours, model, own))
+    slopes, errors = _slope(x, y, z, (1, 2))
+    slope, error = _slope(x, y, z, (0, 1, 2))
+    off = ~(slopes.abs() <= errors.clamp(min=precision.slope))
+    if not slope.abs() <= error.clamp(min=precision.slope):
+        off |= slopes.abs() >= slopes.abs().max()  # name the worst head
+    failed = off | leaking.flatten(1).any(1)
+    return replace(
+        check,
+        slope_errors=tuple(slopes.tolist()),
+        slope_error=slope.item(),
+        hidden_zero=not bool(leaking.any()),
+        failed_heads=tuple(sorted({*check.failed_heads, *_heads(failed)})),
+    )
+
+
+def _centred_log(weights: Tensor, usable: Tensor) -> Tensor:
+    """Log weights less their row's mean: what is left is the scores up to rounding."""
+    logs = torch.where(usable, weights, 1.0).log()
+    mean = logs.sum(-1, keepdim=True) / usable.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(usable, logs - mean, 0.0)
+
+
+def _slope(x: Tensor, y: Tensor, z: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Regress y on x; return slope - 1, and four standard errors judged by our own run z.
+
+    Rows without spread carry no slope: 0, which the canary then shows to prove nothing.
+    """
+    spread = (x * x).sum(dims)
+    known = spread.clamp(min=torch.finfo(x.dtype).tiny)
+    slope = torch.where(spread > 0, (x * (y - x)).sum(dims) / known, 0.0)
+    count = (x != 0).sum(dims).clamp(min=1)
+    error = 4 * (((z - x) ** 2).sum(dims) / count / known).sqrt()
+    return slope, torch.where(spread > 0, error, 0.0)
+
+
+def _hidden(record: AttentionRecord) -> Tensor:
+    """Return (1 or H, m, n): which keys must have weight exactly 0, by mask or by padding."""
+    m, n = len(record.query_axis), len(record.key_axis)
+    padding = torch.tensor(record.key_axis.padding, device=record.query.device)
+    hidden = padding.expand(1, m, n)
+    if record.mask is not None:
+        hidden = hidden | (record.mask <= torch.finfo(record.mask.dtype).min / 2)
+    return hidden
+
+
+def _visible(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    ours, own, model = (part.masked_fill(hidden, 0.0) for part in triple)
+    return ours, own, model
+
+
+def _real_rows(record: AttentionRecord, stage: str) -> Tensor:
+    if stage in ("key", "value"):
+        return torch.ones(len(record.key_axis), dtype=torch.bool)
+    return ~torch.tensor(record.query_axis.padding)
+
+
+def _with_canary(record: AttentionRecord) -> AttentionRecord:
+    # Only what follows the scale: a wrong Q must not pass for a caught canary.
+    return replace(record, scale=record.scale * CANARY, projection=None, input=None)
+
+
+def _why_not(record: AttentionRecord, stage: str) -> str:
+    if stage in ("query", "key", "value", "output"):
+        return "the module's projections are not of a kind that attnviz recognises"
+    return "the model does not show its own value"
+
+
+def _heads(flags: Tensor) -> tuple[int, ...]:
+    return tuple(flags.nonzero().flatten().tolist())
