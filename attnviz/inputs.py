@@ -1,0 +1,170 @@
+"""Text → what a model takes: token ids in a padded batch, and what each position is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from attnviz.errors import InputError
+from attnviz.records import Axis
+from attnviz.words import make_axis
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+    from attnviz.checkpoints import Checkpoint
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """N texts padded to one length T.
+
+    inputs : tensors (N, T), by the name under which the model takes them. axes : the positions of
+    each text.
+    """
+
+    inputs: dict[str, Tensor]
+    axes: tuple[Axis, ...]
+
+
+def encode(
+    checkpoint: Checkpoint,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    truncate: bool = False,
+) -> Batch:
+    """Tokenize texts, or pairs of them, and pad them on the right.
+
+    Position tables count from the left, so padding on the right leaves every text as it would be
+    by itself. What is typed is text, also where it spells a special token.
+
+    Raises
+    ------
+    InputError : text that is no Unicode, holds no word, or is longer than the model can read.
+    """
+    tokenizer, device = checkpoint.tokenizer, checkpoint.module.device
+    longest = max_tokens(checkpoint.module, tokenizer)
+    couples = [(text, None if pairs is None else pairs[n]) for n, text in enumerate(texts)]
+    encodings = []
+    for text, pair in couples:
+        encoding = _tokenize(tokenizer, text, pair, longest if truncate else None)
+        if all(encoding["special_tokens_mask"]):
+            raise InputError(
+                f"Expected a text with at least one word, got {text[:40]!r}. Type a sentence."
+            )
+        if longest is not None and len(encoding["input_ids"]) > longest:
+            raise InputError(
+                f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
+                f"got {len(encoding['input_ids'])}. Shorten the text, or cut it with --truncate "
+                "(truncate=True)."
+            )
+        encodings.append(encoding)
+
+    fill = {"input_ids": _pad_id(tokenizer)}
+    inputs = {
+        name: pad_sequence(
+            [torch.tensor(encoding[name]) for encoding in encodings],
+            batch_first=True,
+            padding_value=fill.get(name, 0),
+        ).to(device)
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+        if name in encodings[0]
+    }
+    length = inputs["input_ids"].shape[1]
+    axes = tuple(
+        _axis(encoding, tokenizer, length, (text, pair or ""))
+        for encoding, (text, pair) in zip(encodings, couples, strict=True)
+    )
+    return Batch(inputs, axes)
+
+
+def max_tokens(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return how many tokens the model can read, special ones included; None if any number."""
+    limits = [tokenizer.model_max_length]
+    config = getattr(module, "config", None)
+    if isinstance(positions := getattr(config, "max_position_embeddings", None), int):
+        limits.append(positions)
+    for name, table in module.named_modules():
+        # Some tables of positions start behind the index that stands for padding.
+        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding):
+            start = 0 if table.padding_idx is None else table.padding_idx + 1
+            limits.append(table.num_embeddings - start)
+    limit = min(limits)
+    return limit if limit < 10**9 else None
+
+
+def _tokenize(
+    tokenizer: PreTrainedTokenizerBase, text: str, pair: str | None, cut: int | None
+) -> BatchEncoding:
+    try:
+        encoding: BatchEncoding = tokenizer(
+            text,
+            pair,
+            truncation=cut is not None,
+            max_length=cut,
+            return_offsets_mapping=tokenizer.is_fast,
+            return_special_tokens_mask=True,
+            return_attention_mask=True,
+            split_special_tokens=True,
+            verbose=False,
+        )
+        return encoding
+    except (UnicodeError, TypeError) as error:
+        raise InputError(
+            f"Expected text in valid Unicode, got {text[:40]!a}. Remove what cannot be encoded."
+        ) from error
+
+
+def _axis(
+    encoding: BatchEncoding,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    texts: tuple[str, str],
+) -> Axis:
+    """Describe the positions of one encoded text, padded on the right to `length`."""
+    ids: list[int] = encoding["input_ids"]
+    padding = length - len(ids)
+    offsets = encoding.get("offset_mapping")
+    return make_axis(
+        labels=[*_labels(ids, tokenizer), *["[PAD]"] * padding],
+        offsets=None if offsets is None else [*offsets, *[(0, 0)] * padding],
+        special=[*map(bool, encoding["special_tokens_mask"]), *[True] * padding],
+        padding=[*[False] * len(ids), *[True] * padding],
+        segments=[*_segments(encoding), *[0] * padding],
+        texts=texts,
+    )
+
+
+def _segments(encoding: BatchEncoding) -> list[int]:
+    """Return 0 or 1 for every token; a special token belongs to the text before it."""
+    if not encoding.is_fast:
+        return list(encoding.get("token_type_ids", [0] * len(encoding["input_ids"])))
+    segment, segments = 0, []
+    for found in encoding.sequence_ids(0):
+        segment = segment if found is None else found
+        segments.append(segment)
+    return segments
+
+
+def _labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return each token as a reader knows it: without the marks that stand for a blank."""
+    labels = []
+    for token_id, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
+        text = str(tokenizer.decode([token_id])).strip()
+        # A token may be part of one character only; then its raw spelling says more.
+        labels.append(str(token) if not text or "\N{REPLACEMENT CHARACTER}" in text else text)
+    return labels
+
+
+def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    # Padding is masked, so any id does where a causal tokenizer has none of its own.
+    for found in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if isinstance(found, int):
+            return found
+    return 0

@@ -1,0 +1,207 @@
+"""Numbers from records: which head to look at, and which heads relate two words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.records import AttentionRecord, AttentionResult
+from attnviz.words import Units, locate, word_weights
+
+# English words that carry grammar rather than content: articles, pronouns, prepositions,
+# conjunctions, auxiliaries and particles.
+FUNCTION_WORDS = frozenset(
+    """
+    a an the this that these those some any each every no such
+    i me my mine myself you your yours yourself yourselves he him his himself she her hers herself
+    it its itself we us our ours ourselves they them their theirs themselves one who whom whose
+    which what where when why how there here
+    about above across after against along among around as at before behind below beneath beside
+    between beyond by down during except for from in inside into like near of off on onto out
+    outside over past since through throughout till to toward towards under until up upon via with
+    within without
+    and but or nor so yet both either neither if then than because although though while whereas
+    unless whether
+    am is are was were be been being do does did doing done have has had having
+    can could may might must shall should will would ought
+    not isn't aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't
+    won't wouldn't shouldn't i'm you're he's she's it's we're they're i've you've we've they've
+    i'll you'll he'll she'll we'll they'll that's
+    also too very just only even again once more most other own same
+    """.split()  # noqa: SIM905  a list of 200 literals reads worse
+)
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """One head and its score."""
+
+    layer: int
+    head: int
+    score: float
+
+
+@dataclass(frozen=True)
+class HeadRanking:
+    """Heads, best first, and what the score is, in words for a caption."""
+
+    scores: tuple[HeadScore, ...]
+    meaning: str
+
+    @property
+    def best(self) -> HeadScore:
+        """The head that ranks first."""
+        return self.scores[0]
+
+
+@dataclass(frozen=True)
+class FoundHead(HeadScore):
+    """How one head weighs a key word for a query word.
+
+    score : the weight. rank : 1 where no other word of the text weighs more for that query, the
+    query itself and special tokens aside. above : the function words that weigh less.
+    """
+
+    rank: int
+    above: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Every head's weight from one word to another, the largest first.
+
+    query, key : the two words. others : the function words to compare with. heads : the heads.
+    """
+
+    query: str
+    key: str
+    others: tuple[str, ...]
+    heads: tuple[FoundHead, ...]
+
+    @property
+    def ranking(self) -> HeadRanking:
+        """The heads as a ranking, for `choose_head`."""
+        return HeadRanking(self.heads, f"weight from “{self.query}” to “{self.key}”")
+
+    @property
+    def first(self) -> tuple[FoundHead, ...]:
+        """The heads in which no other word weighs more."""
+        return tuple(head for head in self.heads if head.rank == 1)
+
+    @property
+    def above_function_words(self) -> tuple[FoundHead, ...]:
+        """The heads in which every function word of the text weighs less."""
+        return tuple(head for head in self.heads if head.above.issuperset(self.others))
+
+
+def content_words(side: Units) -> Tensor:
+    """Return which units carry content: letters or digits, no special token, no function word."""
+    real = [
+        not special and any(c.isalnum() for c in label)
+        for label, special in zip(side.labels, side.special, strict=True)
+    ]
+    content = [
+        ok and label.casefold().replace("’", "'") not in FUNCTION_WORDS
+        for ok, label in zip(real, side.labels, strict=True)
+    ]
+    return torch.tensor(content if sum(content) > 1 else real)
+
+
+def content_mass(record: AttentionRecord) -> Tensor:
+    """Return for each head (H,) the mean weight that content words give to other content words."""
+    weights, rows, columns = word_weights(record)
+    related = content_words(rows)[:, None] & content_words(columns)[None, :]
+    if record.kind == "self":  # a word that attends to itself relates nothing
+        related = related & ~torch.eye(*related.shape, dtype=torch.bool)
+    if not related.any():
+        return weights.new_zeros(len(weights))
+    return (weights * related).sum((1, 2)) / content_words(rows).sum()
+
+
+def rank_heads(result: AttentionResult) -> HeadRanking:
+    """Rank all heads by how much they relate the content words of the text to each other.
+
+    A plain mean over heads shows mostly the tokens on which heads rest when they have nothing to
+    say ([CLS], [SEP]); this ranking finds the heads that have.
+    """
+    scores = [
+        HeadScore(record.layer, head, mass)
+        for record in result
+        for head, mass in enumerate(content_mass(record).tolist())
+    ]
+    scores.sort(key=lambda score: -score.score)
+    return HeadRanking(tuple(scores), "mean weight from content words to other content words")
+
+
+def choose_head(
+    result: AttentionResult,
+    layer: int | None = None,
+    head: int | Sequence[int] | None = None,
+    *,
+    ranking: HeadRanking | None = None,
+) -> tuple[int, int | Sequence[int], tuple[str, ...]]:
+    """Complete a selection by the best head that it leaves open.
+
+    Parameters
+    ----------
+    ranking : which heads are best; by default `rank_heads`.
+
+    Returns
+    -------
+    Layer, head or heads, and notes for the caption: why this head, or nothing if both were given.
+
+    Raises
+    ------
+    InputError : no such layer or head.
+    """
+    heads = () if head is None else (head,) if isinstance(head, int) else tuple(head)
+    for each in heads:
+        result.check_head(result.records[0].layer if layer is None else layer, each)
+    if layer is not None and head is not None:
+        return layer, head, ()
+    if layer is not None:
+        result.record(layer)  # raises if there is none
+    ranking = ranking or rank_heads(result)
+    best = next(
+        score
+        for score in ranking.scores
+        if layer in (None, score.layer) and (not heads or score.head in heads)
+    )
+    among = "all heads" if layer is None and not heads else "those asked for"
+    note = f"of {among} this one has the largest {ranking.meaning}: {best.score:.2f}"
+    return best.layer, best.head if head is None else head, (note,)
+
+
+def find_heads(result: AttentionResult, query: str, key: str) -> Found:
+    """Rank all heads by the weight that `query` gives to `key`, words of the text.
+
+    Raises
+    ------
+    InputError : a word is not in the text, or stands there several times ("the#2" says which).
+    """
+    heads: list[FoundHead] = []
+    for record in result:
+        weights, rows, columns = word_weights(record)
+        i, j = locate(query, rows), locate(key, columns)
+        others = [
+            k
+            for k, label in enumerate(columns.labels)
+            if k not in (i, j) and not columns.special[k] and any(c.isalnum() for c in label)
+        ]
+        functional = {columns.labels[k].casefold() for k in others} & FUNCTION_WORDS
+        for head, row in enumerate(weights[:, i]):
+            heavier = {columns.labels[k].casefold() for k in others if row[k] >= row[j]}
+            heads.append(
+                FoundHead(
+                    record.layer,
+                    head,
+                    row[j].item(),
+                    rank=1 + sum(bool(row[k] > row[j]) for k in others),
+                    above=frozenset(functional - heavier),
+                )
+            )
+    heads.sort(key=lambda found: -found.score)
+    return Found(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))

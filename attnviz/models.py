@@ -1,0 +1,186 @@
+"""A loaded model that answers for its attention: text → inputs → capture → proof → result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, overload
+
+import torch
+
+from attnviz.agreement import verify as verify_records
+from attnviz.capture import capture
+from attnviz.checkpoints import Checkpoint, load_checkpoint
+from attnviz.errors import InputError
+from attnviz.inputs import encode
+from attnviz.records import AgreementReport, AttentionResult, Provenance
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+Texts = list[str] | tuple[str, ...]
+
+
+def load(
+    name_or_path_or_model: str | os.PathLike[str] | PreTrainedModel | None = None,
+    *,
+    tokenizer: str | os.PathLike[str] | PreTrainedTokenizerBase | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype | None = None,
+) -> Model:
+    """Load a pretrained model and its tokenizer.
+
+    Parameters
+    ----------
+    name_or_path_or_model : a hub name ("bert-base-uncased"), a local folder, a transformers model
+        that is already loaded (it is left as it is), or None for the bundled all-MiniLM-L6-v2.
+    tokenizer : by default the one that lies beside the model.
+    device : "auto" takes CUDA where there is one.
+    dtype : "float32", "bfloat16", …; None keeps what the weights were saved in.
+
+    Raises
+    ------
+    ModelError : the model cannot be found or trusted; only safetensors are read, and no code from
+        a hub is run.
+    InputError : an unknown device or dtype, or an object that is no transformers model.
+    """
+    return Model(
+        load_checkpoint(name_or_path_or_model, tokenizer=tokenizer, device=device, dtype=dtype)
+    )
+
+
+@overload
+def attend(
+    text: str, *, pair: str | None = None, model: Model | None = None, truncate: bool = False
+) -> AttentionResult: ...
+@overload
+def attend(
+    text: Texts,
+    *,
+    pair: Texts | None = None,
+    model: Model | None = None,
+    truncate: bool = False,
+) -> list[AttentionResult]: ...
+def attend(
+    text: str | Texts,
+    *,
+    pair: str | Texts | None = None,
+    model: Model | None = None,
+    truncate: bool = False,
+) -> AttentionResult | list[AttentionResult]:
+    """Run a model on a text and return every head's attention, proven to be the model's own.
+
+    Parameters
+    ----------
+    text : one text, or several to run as one padded batch.
+    pair : the second text of a sentence pair (or one for each text).
+    model : from `load`; by default the bundled all-MiniLM-L6-v2.
+    truncate : cut a text that is longer than the model can read, instead of refusing it.
+
+    Returns
+    -------
+    One result, or a list of them where several texts were given.
+
+    Raises
+    ------
+    InputError : an empty text, or one longer than the model can read.
+    ModelError : the model's attention cannot be seen or verified.
+    """
+    model = load() if model is None else model
+    texts, pairs = _as_texts(text, "text"), None if pair is None else _as_texts(pair, "pair")
+    if pairs is not None and len(pairs) != len(texts):
+        raise InputError(f"Expected a pair for each of {len(texts)} texts, got {len(pairs)}.")
+    results = model.attend_batch(texts, pairs, truncate=truncate)
+    return results[0] if isinstance(text, str) else results
+
+
+def verify(
+    text: str, *, pair: str | None = None, model: Model | None = None, truncate: bool = False
+) -> AgreementReport:
+    """Run a model on a text and report how its attention agrees with ours, head by head.
+
+    Parameters and errors are those of `attend`.
+    """
+    return attend(text, pair=pair, model=model, truncate=truncate).agreement
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A pretrained model with its tokenizer; made by `load`."""
+
+    checkpoint: Checkpoint
+
+    @property
+    def name(self) -> str:
+        """What captions call the model."""
+        return self.checkpoint.name
+
+    @property
+    def module(self) -> PreTrainedModel:
+        """The transformers model."""
+        return self.checkpoint.module
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer."""
+        return self.checkpoint.tokenizer
+
+    @overload
+    def attend(
+        self, text: str, *, pair: str | None = None, truncate: bool = False
+    ) -> AttentionResult: ...
+    @overload
+    def attend(
+        self, text: Texts, *, pair: Texts | None = None, truncate: bool = False
+    ) -> list[AttentionResult]: ...
+    def attend(
+        self,
+        text: str | Texts,
+        *,
+        pair: str | Texts | None = None,
+        truncate: bool = False,
+    ) -> AttentionResult | list[AttentionResult]:
+        """Do what `attnviz.attend` does, with this model."""
+        return attend(text, pair=pair, model=self, truncate=truncate)  # type: ignore[arg-type]
+
+    def attend_batch(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, *, truncate: bool = False
+    ) -> list[AttentionResult]:
+        """Run the texts as one batch, padded on the right, and return a result for each."""
+        batch = encode(self.checkpoint, texts, pairs, truncate=truncate)
+        captures = capture(self.module, batch.inputs, batch.axes)
+        versions = {name: version(name) for name in ("attnviz", "torch", "transformers")}
+        results = []
+        for n, found in enumerate(captures):
+            agreement = verify_records(
+                found.records,
+                found.references,
+                versions=versions,
+                weights_sha256=self.checkpoint.sha256,
+            )
+            provenance = Provenance(
+                model=self.name,
+                weights_sha256=self.checkpoint.sha256,
+                text=texts[n],
+                pair=None if pairs is None else pairs[n],
+                dtype=agreement.dtype,
+                device=agreement.device,
+                versions=versions,
+            )
+            results.append(AttentionResult(found.records, agreement, provenance))
+        return results
+
+
+def _as_texts(text: str | Texts, what: str) -> list[str]:
+    texts = [text] if isinstance(text, str) else list(text)
+    for each in texts:
+        if not isinstance(each, str):
+            raise InputError(f"Expected {what} to be a string, got {type(each).__name__}.")
+        if not each.strip():
+            raise InputError(f"Expected a {what} with at least one word, got an empty one.")
+    if not texts:
+        raise InputError(f"Expected at least one {what}, got none.")
+    return texts
