@@ -1,0 +1,38 @@
+"""The command line: each command parses, calls the public function of its name, and writes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from attnviz.cli.commands import app
+from attnviz.errors import AttnvizError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; print what went wrong as one line on standard error.
+
+    Returns
+    -------
+    The exit code: 0 done, 2 wrong usage or input, 3 model cannot be used, 4 output cannot be
+    written, 5 agreement failed.
+    """
+    try:
+        code = app(list(arguments), standalone_mode=False, prog_name="attnviz")
+    except AttnvizError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        return _say(str(error), error.exit_code)
+    except typer.TyperException as error:
+        hint = "Run with --help to see what there is."
+        return _say(f"{getattr(error, 'format_message', error.__str__)()} {hint}", 2)
+    return code if isinstance(code, int) else 0
+
+
+def _say(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    print(f"attnviz: {line.encode('utf-8', 'replace').decode()}", file=sys.stderr)
+    return code

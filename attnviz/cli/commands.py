@@ -1,0 +1,276 @@
+"""The commands. Heavy rooms are imported inside them, so that help comes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from attnviz.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from attnviz.records import AttentionMap, AttentionResult, HeadMaps
+
+app = typer.Typer(
+    name="attnviz",
+    help="See, verify and explain attention in pretrained Hugging Face models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Special(StrEnum):
+    """What becomes of special tokens such as [CLS] and [SEP]."""
+
+    keep = "keep"
+    hide = "hide"
+    remove = "remove"
+
+
+class Device(StrEnum):
+    """Where the model runs."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+Text = Annotated[str, typer.Argument(help="The text that the model reads.", show_default=False)]
+Pair = Annotated[str | None, typer.Option(help="A second text, read as a sentence pair.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A name on the Hugging Face hub or a local folder.",
+        show_default="the bundled all-MiniLM-L6-v2",
+    ),
+]
+Layer = Annotated[int | None, typer.Option(help="Layer, counted from 0.", show_default="chosen")]
+Heads = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--head",
+        help="Head, counted from 0; several are averaged.",
+        show_default="the one that relates the content words most",
+    ),
+]
+Words = Annotated[bool, typer.Option("--words/--pieces", help="Merge word pieces into words.")]
+SpecialTokens = Annotated[
+    Special,
+    typer.Option(help="Keep special tokens, hide them, or remove them and renormalise the rows."),
+]
+Width = Annotated[float, typer.Option(help="Width of the figure in mm: 89 is one column.", min=40)]
+Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long for the model.")]
+DeviceName = Annotated[Device, typer.Option(help="Where to run; auto takes CUDA if there is one.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="float32, float16 or bfloat16.", show_default="as the weights were saved"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print data for programs to standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _output(default: str) -> Any:
+    return typer.Option(
+        "--output",
+        "-o",
+        help="File to write: .png, .svg, .pdf; or data: .json, .npz, .safetensors.",
+        show_default=default,
+    )
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(f"attnviz {version_of('attnviz')}")
+        raise typer.Exit
+
+
+@app.command()
+def heatmap(
+    text: Text,
+    pair: Pair = None,
+    layer: Layer = None,
+    head: Heads = None,
+    words: Words = True,
+    special: SpecialTokens = Special.keep,
+    find: Annotated[
+        str | None,
+        typer.Option(help="QUERY:KEY, two words: rank the heads by the weight between them."),
+    ] = None,
+    output: Annotated[Path | None, _output("heatmap.png")] = None,
+    width: Width = 183.0,
+    model: ModelName = None,
+    device: DeviceName = Device.auto,
+    dtype: Dtype = None,
+    truncate: Truncate = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Draw the attention map of one head, and all heads beside it.
+
+    Without --layer and --head the head is drawn that relates the content words of the text most.
+    """
+    from attnviz.storage import map_data
+
+    path = _where(output, None if json else "heatmap.png")
+    wanted = None if find is None else _two_words(find)
+    result = _attend(text, pair, model, device, dtype, truncate)
+
+    from attnviz.cli import report
+    from attnviz.metrics import choose_head, find_heads, rank_heads
+    from attnviz.words import make_map, make_maps
+
+    found = None if wanted is None else find_heads(result, *wanted)
+    ranking = rank_heads(result) if found is None else found.ranking
+    layer, chosen, reason = choose_head(result, layer, head or None, ranking=ranking)
+    how: dict[str, Any] = {"words": words, "special": special.value}
+    drawn = make_map(result, layer=layer, head=chosen, notes=reason, **how)
+
+    def figure() -> Figure:
+        from attnviz.plot import heatmap as draw
+
+        overview = make_maps(result, **how) if reason else None
+        return cast("Figure", draw(drawn, overview=overview, width=width).get_figure(root=True))
+
+    _save(path, drawn, figure)
+    if json:
+        report.print_json(map_data(drawn))
+    else:
+        report.print_map(drawn)
+        report.print_found(found) if found else report.print_ranking(ranking)
+    return report.finish(result.agreement, path, json=json)
+
+
+@app.command()
+def heads(
+    text: Text,
+    pair: Pair = None,
+    layer: Layer = None,
+    words: Words = True,
+    special: SpecialTokens = Special.keep,
+    output: Annotated[Path | None, _output("heads.png")] = None,
+    width: Width = 183.0,
+    model: ModelName = None,
+    device: DeviceName = Device.auto,
+    dtype: Dtype = None,
+    truncate: Truncate = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Draw the attention maps of all heads, of the whole model or of one layer."""
+    from attnviz.storage import map_data
+
+    path = _where(output, None if json else "heads.png")
+    result = _attend(text, pair, model, device, dtype, truncate)
+
+    from attnviz.cli import report
+    from attnviz.metrics import rank_heads
+    from attnviz.words import make_maps
+
+    maps = make_maps(result, layer=layer, words=words, special=special.value)
+
+    def figure() -> Figure:
+        from attnviz.plot import head_grid
+
+        return head_grid(maps, width=width)
+
+    _save(path, maps, figure)
+    if json:
+        report.print_json(map_data(maps))
+    else:
+        report.print_ranking(rank_heads(result))
+    return report.finish(result.agreement, path, json=json)
+
+
+@app.command()
+def verify(
+    text: Text,
+    pair: Pair = None,
+    model: ModelName = None,
+    device: DeviceName = Device.auto,
+    dtype: Dtype = None,
+    truncate: Truncate = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Recompute every head's attention and compare it with the model's own, stage by stage.
+
+    Exit code 5 means that they differ, or that their agreement could not be proven.
+    """
+    result = _attend(text, pair, model, device, dtype, truncate)
+
+    from attnviz.cli import report
+    from attnviz.storage import agreement_data
+
+    if json:
+        report.print_json({**asdict(result.provenance), **agreement_data(result.agreement)})
+    else:
+        report.print_stages(result)
+    return report.finish(result.agreement, None, json=json)
+
+
+def _where(output: Path | None, default: str | None) -> Path | None:
+    """Return where to write, checked before anything slow is done; None where nothing is asked."""
+    from attnviz.storage import check_output
+
+    chosen = output or (None if default is None else Path(default))
+    return None if chosen is None else check_output(chosen)
+
+
+def _two_words(find: str) -> tuple[str, str]:
+    query, colon, key = find.partition(":")
+    if not (query and colon and key):
+        raise InputError(
+            f"Expected two words as QUERY:KEY, got {find!r}. For example: --find train:station."
+        )
+    return query, key
+
+
+def _attend(
+    text: str,
+    pair: str | None,
+    model: str | None,
+    device: Device,
+    dtype: str | None,
+    truncate: bool,
+) -> AttentionResult:
+    for name, given in (("text", text), ("--pair", pair)):
+        if given is not None and not given.strip():  # said before torch is imported
+            raise InputError(f"Expected a {name} with at least one word, got an empty one.")
+    from attnviz.models import attend, load
+
+    return attend(
+        text,
+        pair=pair,
+        model=load(model, device=device.value, dtype=dtype),
+        truncate=truncate,
+    )
+
+
+def _save(path: Path | None, drawn: AttentionMap | HeadMaps, figure: Callable[[], Figure]) -> None:
+    """Write the figure or the data, whichever the ending of `path` asks for."""
+    from attnviz.storage import DATA_SUFFIXES, save_map
+
+    if path is None:
+        return
+    if path.suffix.lower() in DATA_SUFFIXES:
+        save_map(drawn, path)
+    else:
+        from attnviz.plot import save_figure
+
+        save_figure(figure(), path)

@@ -1,0 +1,139 @@
+"""What a command says: results on standard output, for people through rich, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from attnviz.metrics import Found, HeadRanking, HeadScore
+from attnviz.plot.style import literal, weight_colours
+from attnviz.records import AgreementReport, AttentionMap, AttentionResult
+from attnviz.stages import STAGES
+
+RAMP = " .:-=+*#%@"  # light to dark, where there are no colours
+_LABEL = 16  # cells of a row's label at most
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def finish(agreement: AgreementReport, path: Path | None, *, json: bool) -> int:
+    """Print the verdict and where the file is; return the exit code."""
+    good = agreement.verdict == "verified"
+    to = Console(stderr=True, highlight=False, soft_wrap=True) if json else console
+    if not (json and good):
+        to.print(Text(agreement.summary(), style="green" if good else "bold red"))
+    if path is not None:
+        to.print(Text(f"wrote {path}"))
+    return 0 if good else 5
+
+
+def print_json(data: dict[str, Any]) -> None:
+    """Print data as one JSON object; what is no number (NaN) becomes null."""
+    json.dump(_finite(data), sys.stdout, ensure_ascii=False, indent=1, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_map(drawn: AttentionMap) -> None:
+    """Print a map as blocks of colour, or of a ramp of characters where there are no colours."""
+    weights = drawn.weights.float()
+    top = max(float(weights.max()), 1e-12)
+    wide = 2 if weights.shape[1] < 10 else 3
+    rows = [literal(label, _LABEL) for label in drawn.rows]
+    label = max(map(cell_len, rows)) + 3
+    heads = ", ".join(map(str, drawn.heads))
+    console.print(Text(f"layer {drawn.layer}, head {heads}, {drawn.provenance.model}", "bold"))
+    if label + 1 + wide * weights.shape[1] > console.width:
+        console.print(Text(f"{len(rows)} words are too many for this terminal; see the file"))
+        return
+    numbers = "".join(f"{number:>{wide}}" for number in range(len(drawn.columns)))
+    console.print(Text(f"{'':{label + 1}}{numbers}", "dim"))
+    colours = weight_colours()
+    for number, (name, row) in enumerate(zip(rows, (weights / top).tolist(), strict=True)):
+        line = Text(f"{number:>2} {set_cell_size(name, label - 3)} ")
+        for weight in row:
+            if console.no_color or not console.is_terminal:
+                line.append(RAMP[min(int(weight * len(RAMP)), len(RAMP) - 1)] * wide)
+            else:
+                red, green, blue, _ = colours(weight, bytes=True)
+                line.append(" " * wide, Style(bgcolor=f"rgb({red},{green},{blue})"))
+        console.print(line)
+    console.print(Text(f"darkest: {top:.2f}; rows are queries, columns keys", "dim"))
+
+
+def print_ranking(ranking: HeadRanking, *, most: int = 6) -> None:
+    """Print the best heads of a ranking."""
+    best = _heads(ranking.scores[:most], scores=True)
+    console.print(Text(f"{ranking.meaning}: {best}"))
+
+
+def print_found(found: Found, *, most: int = 10) -> None:
+    """Print which heads weigh one word most for another, and above which words."""
+    table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
+    for head in found.heads[:most]:
+        table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))
+    console.print(Text(f"weight from “{found.query}” to “{found.key}”, largest first", "bold"))
+    console.print(table)
+    total = len(found.heads)
+    console.print(Text(_of("above every other word", found.first, total)))
+    if found.others:
+        words = " and ".join(f"“{word}”" for word in found.others)
+        console.print(Text(_of(f"above {words}", found.above_function_words, total)))
+
+
+def print_stages(result: AttentionResult) -> None:
+    """Print for each stage the largest difference over all layers and heads."""
+    agreement = result.agreement
+    table = Table("stage", "compared", "largest difference", "tolerance", "", box=None)
+    for stage in STAGES:
+        checks = [check for check in agreement.checks if check.stage == stage]
+        if not checks:
+            table.add_row(stage, "0", "not compared", "", "")
+            continue
+        # The check that comes closest to its tolerance tells most.
+        worst = max(checks, key=lambda check: check.largest_difference / check.tolerance)
+        failed = [check for check in checks if not check.passed]
+        table.add_row(
+            stage,
+            f"{sum(check.compared for check in checks):,}",
+            f"{agreement.largest_difference(stage):.1e}",
+            f"{worst.tolerance:.1e}",
+            Text("differs", "bold red") if failed else Text("agrees", "green"),
+        )
+    console.print(Text(f"{result.provenance.model}, {agreement.dtype}, {agreement.device}", "bold"))
+    console.print(table)
+    reasons = {reason for _, _, reason in agreement.not_compared}
+    for reason in sorted(reasons):
+        console.print(Text(f"not compared: {reason}"))
+    caught = len(result) - len(agreement.unproven)
+    console.print(
+        Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {len(result)} layers")
+    )
+
+
+def _of(what: str, heads: Sequence[HeadScore], total: int) -> str:
+    listed = f": {_heads(heads)}" if heads else ""
+    return f"{what} in {len(heads)} of {total} heads{listed}"
+
+
+def _heads(heads: Sequence[HeadScore], *, scores: bool = False) -> str:
+    return ", ".join(
+        f"{head.layer}.{head.head}" + (f" ({head.score:.2f})" if scores else "") for head in heads
+    )
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,45 @@
+"""What stands under every figure: which model, layer and head, what was done, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnviz.plot.layout import Page, Ruler
+from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, literal
+from attnviz.records import AgreementReport, Provenance
+
+
+def selection(layer: int, heads: Sequence[int]) -> str:
+    """Return "Layer 3, head 5", or which heads were averaged."""
+    if len(heads) == 1:
+        return f"Layer {layer}, head {heads[0]}"
+    return f"Layer {layer}, mean of heads {', '.join(map(str, heads))}"
+
+
+def source(provenance: Provenance) -> str:
+    """Return the text that was read and the model that read it."""
+    pair = "" if provenance.pair is None else f" + “{literal(provenance.pair, 80)}”"
+    return f"“{literal(provenance.text, 120)}”{pair}, read by {provenance.model}"
+
+
+def write_caption(
+    page: Page,
+    place: tuple[float, float],
+    top: float,
+    parts: Sequence[str],
+    agreement: AgreementReport,
+) -> float:
+    """Write the parts as sentences, and the verdict below; return where the caption ends.
+
+    place : the left and right edge, top : the upper one, in inches.
+    """
+    left, right = place
+    ruler, width = Ruler(), right - left
+    text = " ".join(part[0].upper() + part[1:] + "." for part in parts)
+    top = page.write(left, top, ruler.wrap(text, width, SMALL_SIZE), color=MUTED)
+    verdict = agreement.summary()
+    verdict = verdict[0].upper() + verdict[1:] + "."
+    if agreement.verdict == "verified":
+        return page.write(left, top, ruler.wrap(verdict, width, SMALL_SIZE), color=INK)
+    lines = ruler.wrap(verdict, width, SMALL_SIZE, "bold")
+    return page.write(left, top, lines, color=ALARM, weight="bold")

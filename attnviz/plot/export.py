@@ -1,0 +1,31 @@
+"""Figures to files: the same picture everywhere, with text that stays text."""
+
+from __future__ import annotations
+
+import os
+
+from matplotlib.figure import Figure
+
+from attnviz.plot.style import style
+from attnviz.storage import atomic, check_output
+
+_METADATA = {
+    ".png": {"Software": "attnviz"},
+    ".svg": {"Creator": "attnviz", "Date": None},
+    ".pdf": {"Creator": "attnviz", "CreationDate": None},
+}
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure as png, svg or pdf, by the suffix; in svg and pdf, text stays text.
+
+    The file appears whole or not at all.
+
+    Raises
+    ------
+    InputError, OutputError : as `attnviz.storage.check_output`.
+    """
+    path = check_output(path)
+    suffix = path.suffix.lower()
+    with style(), atomic(path) as temporary:
+        figure.savefig(temporary, format=suffix[1:], metadata=_METADATA[suffix])

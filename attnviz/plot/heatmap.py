@@ -1,0 +1,186 @@
+"""One attention map: rows are queries, columns are keys, colour is weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+
+from attnviz.metrics import choose_head
+from attnviz.plot import caption
+from attnviz.plot.head_grid import draw_mosaic
+from attnviz.plot.layout import Page, Ruler, Ticks, colour_bar, fit_ticks
+from attnviz.plot.style import (
+    FULL_WIDTH,
+    INK,
+    MM,
+    MUTED,
+    TEXT_SIZE,
+    TITLE_SIZE,
+    literal,
+    style,
+    weight_colours,
+)
+from attnviz.records import AttentionMap, AttentionResult, HeadMaps, Special
+from attnviz.words import make_map, make_maps
+
+_MARGIN, _GAP = 0.06, 0.12  # inches
+_BAR = 0.55  # inches that a colour bar takes with its numbers and its label
+_LABEL = 0.18  # inches that the name of an axis takes
+_LARGEST_CELL = 0.46  # inches
+_WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
+_VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
+
+
+def heatmap(
+    result: AttentionResult | AttentionMap,
+    *,
+    layer: int | None = None,
+    head: int | Sequence[int] | None = None,
+    words: bool = True,
+    special: Special = "keep",
+    overview: HeadMaps | bool | None = None,
+    width: float = FULL_WIDTH,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the attention map of one head, or the mean of some heads of a layer.
+
+    Parameters
+    ----------
+    result : from `attend`; or a map that is already made (`make_map`).
+    layer, head : counted from 0. Where one or both are left out, the head that relates the content
+        words of the text most is chosen from those that remain (`rank_heads`).
+    words : merge word pieces into words.
+    special : "keep" special tokens, "hide" them, or "remove" them and renormalise the rows.
+    overview : whether to draw all heads beside the map, the one shown marked; by default where
+        it was chosen here. Beside a map that is already made: the maps of all heads (`make_maps`).
+    width : of a new figure, in mm: 89 is one column of a journal, 183 two.
+    ax : axes to draw into; by default a new figure is made.
+
+    Returns
+    -------
+    The axes of the map; `.figure` is the whole figure.
+
+    Raises
+    ------
+    InputError : no such layer or head, or an unknown `special`.
+    """
+    if isinstance(result, AttentionMap):
+        drawn = result
+    else:
+        layer, head, reason = choose_head(result, layer, head)
+        drawn = make_map(result, layer=layer, head=head, words=words, special=special, notes=reason)
+        if overview is True or (overview is None and reason and ax is None):
+            overview = make_maps(result, words=words, special=special)
+    beside = overview if isinstance(overview, HeadMaps) else None
+    with style([*drawn.rows, *drawn.columns, drawn.provenance.text]):
+        if ax is None:
+            return _page(drawn, beside, width * MM)
+        _draw(ax, drawn, Ruler())
+        ax.set_title(_short_title(drawn), loc="left", fontsize=TEXT_SIZE)
+        colour_bar(ax.collections[0], ax.inset_axes((1.03, 0.5, 0.03, 0.5)))
+        return ax
+
+
+def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
+    """Put title, map, overview and caption on a new page, `width` inches wide."""
+    ruler, page = Ruler(), Page(width)
+    inner = width - 2 * _MARGIN
+    two_columns = overview is not None and width > 5.0
+    room = inner * (0.55 if two_columns else 1.0)
+
+    top = (
+        page.write(
+            _MARGIN,
+            _MARGIN,
+            [caption.selection(drawn.layer, drawn.heads)],
+            points=TITLE_SIZE,
+            weight="bold",
+        )
+        + _GAP / 2
+    )
+    m, n = drawn.weights.shape
+    left = _MARGIN + _LABEL + fit_ticks(drawn.rows, _LARGEST_CELL, ruler, axis="y").room
+    cell = min(_LARGEST_CELL, (_MARGIN + room - left - _BAR) / n)
+    ax = page.axes(left, top, cell * n, cell * m)
+    below = _draw(ax, drawn, ruler, cell)
+    bar = page.axes(left + cell * n + _MARGIN, top, 0.08, min(cell * m, 1.5))
+    colour_bar(ax.collections[0], bar)
+    bottom = top + cell * m + below.room + _LABEL
+
+    place, end = (_MARGIN, width - _MARGIN), bottom
+    if overview is not None:
+        if two_columns:
+            place, end = (_MARGIN + room + _GAP, width - _MARGIN), _MARGIN
+        end = draw_mosaic(page, overview, place, end, marked=(drawn.layer, drawn.heads))
+    parts = [caption.source(drawn.provenance), *drawn.notes]
+    end = caption.write_caption(page, place, end + _GAP, parts, drawn.agreement)
+    page.finish(max(bottom, end) + _MARGIN)
+    return ax
+
+
+def _draw(ax: Axes, drawn: AttentionMap, ruler: Ruler, cell: float | None = None) -> Ticks:
+    """Draw the cells and their labels; return how the columns are labelled."""
+    weights = drawn.weights.float().numpy()
+    m, n = weights.shape
+    if cell is None:
+        box = ax.get_window_extent()
+        cell = float(min(box.width / n, box.height / m)) / ax.figure.dpi
+    vector = m * n <= _VECTOR_CELLS
+    mesh = ax.pcolormesh(
+        weights,
+        cmap=weight_colours(),
+        vmin=0.0,
+        vmax=max(float(weights.max()), 1e-12),
+        edgecolors="white" if vector else "none",
+        linewidth=0.4 if vector else 0.0,
+        rasterized=not vector,
+    )
+    ax.set_aspect("equal")
+    ax.invert_yaxis()
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel("key (attended to)", color=MUTED)
+    ax.set_ylabel("query (attending)", color=MUTED)
+    rows, columns = (
+        fit_ticks(labels, cell, ruler, axis=axis)
+        for labels, axis in ((drawn.rows, "y"), (drawn.columns, "x"))
+    )
+    rows.apply(ax, "y")
+    columns.apply(ax, "x")
+    if cell >= _WRITTEN_CELL:
+        _write_numbers(ax, mesh, weights)
+    row, column = drawn.boundary
+    if row:
+        ax.axhline(row, color=INK, linewidth=0.8)
+    if column:
+        ax.axvline(column, color=INK, linewidth=0.8)
+    return columns
+
+
+def _write_numbers(ax: Axes, mesh: QuadMesh, weights: np.ndarray) -> None:
+    """Write each weight into its cell, dark on light and light on dark."""
+    for (i, j), weight in np.ndenumerate(weights):
+        red, green, blue, _ = mesh.cmap(mesh.norm(weight))
+        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+        number = f"{weight:.2f}".removeprefix("0")
+        ax.text(
+            j + 0.5,
+            i + 0.5,
+            number,
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            color="white" if dark else INK,
+        )
+
+
+def _short_title(drawn: AttentionMap) -> str:
+    """Return the caption of a map among others: two short lines."""
+    agreement = drawn.agreement
+    proof = agreement.verdict.upper()
+    if proof == "VERIFIED":
+        proof = f"verified to {agreement.largest_difference():.0e}"
+    name = literal(drawn.provenance.model)
+    return f"{caption.selection(drawn.layer, drawn.heads)}\n{name}, {proof}"

@@ -1,0 +1,163 @@
+"""A page measured in inches from its top left corner, so that parts stand where there is room."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
+
+from attnviz.plot.style import INK, MUTED, SMALL_SIZE, TEXT_SIZE, literal
+
+LEADING = 1.35  # line height over font size
+SMALLEST = 5.0  # points; smaller labels are left out instead
+_PAD = 0.06  # inches between a label and its axis
+
+
+def line_height(points: float) -> float:
+    """Return the height of one line of text in inches."""
+    return points * LEADING / 72
+
+
+class Ruler:
+    """Measures text in inches before it is drawn."""
+
+    def __init__(self) -> None:
+        self._figure = Figure()
+        self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
+
+    def width(self, text: str, points: float, weight: str = "normal") -> float:
+        """Return the width of one line of text."""
+        drawn = Text(0, 0, text, fontsize=points, fontweight=weight)
+        drawn.set_figure(self._figure)
+        return float(drawn.get_window_extent(self._renderer).width / self._figure.dpi)
+
+    def widest(self, texts: Sequence[str], points: float) -> float:
+        """Return the width of the widest of `texts`."""
+        return max((self.width(text, points) for text in texts), default=0.0)
+
+    def wrap(self, text: str, width: float, points: float, weight: str = "normal") -> list[str]:
+        """Break `text` into lines that are at most `width` wide."""
+        lines: list[str] = []
+        for word in text.split():
+            longer = f"{lines[-1]} {word}" if lines else word
+            if lines and self.width(longer, points, weight) <= width:
+                lines[-1] = longer
+            else:
+                lines.append(word)
+        return lines
+
+
+class Page:
+    """A new figure that is filled from top to bottom and gets its height in the end."""
+
+    def __init__(self, width: float) -> None:
+        self.width = width
+        self.figure = plt.figure(figsize=(width, 1.0))
+        self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []
+        self._texts: list[tuple[Text, float, float]] = []
+
+    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
+        """Add axes at a place."""
+        # A label of its own for each: matplotlib would hand out the first one again.
+        ax = self.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(self._axes)))
+        self._axes.append((ax, (left, top, width, height)))
+        return ax
+
+    def write(
+        self,
+        left: float,
+        top: float,
+        lines: Sequence[str],
+        *,
+        points: float = SMALL_SIZE,
+        color: str = INK,
+        weight: str = "normal",
+    ) -> float:
+        """Write lines below each other; return where the next one would stand."""
+        for line in lines:
+            text = self.figure.text(
+                0, 0, line, fontsize=points, color=color, fontweight=weight, va="top"
+            )
+            self._texts.append((text, left, top))
+            top += line_height(points)
+        return top
+
+    def finish(self, height: float) -> Figure:
+        """Give the page its height and put everything in its place."""
+        self.figure.set_size_inches(self.width, height)
+        for ax, (left, top, width, tall) in self._axes:
+            box = (left / self.width, 1 - (top + tall) / height, width / self.width, tall / height)
+            ax.set_position(box)
+        for text, left, top in self._texts:
+            text.set_position((left / self.width, 1 - top / height))
+        return self.figure
+
+
+def colour_bar(drawn: ScalarMappable, ax: Axes, *, horizontal: bool = False) -> None:
+    """Fill `ax` with the colour bar of what was drawn, labelled."""
+    bar = ax.figure.colorbar(
+        drawn,
+        cax=ax,
+        orientation="horizontal" if horizontal else "vertical",
+        ticks=MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10]),
+    )
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
+    if horizontal:
+        ax.set_ylabel("weight", color=MUTED, rotation=0, ha="right", va="center")
+    else:
+        bar.set_label("attention weight")
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """How the labels along one axis are drawn, and how much room they take.
+
+    points : font size. every : only each such label is drawn, where there is no room for all.
+    rotation : in degrees. room : inches from the axis outwards.
+    """
+
+    labels: tuple[str, ...]
+    points: float
+    every: int
+    rotation: int
+    room: float
+
+    def apply(self, ax: Axes, axis: str) -> None:
+        """Draw the labels at the centres of unit cells."""
+        places = [i + 0.5 for i in range(0, len(self.labels), self.every)]
+        shown = self.labels[:: self.every]
+        if axis == "y":
+            ax.set_yticks(places, shown, fontsize=self.points)
+        elif self.rotation == 45:
+            ax.set_xticks(
+                places, shown, fontsize=self.points, rotation=45, ha="right", rotation_mode="anchor"
+            )
+        else:
+            ax.set_xticks(places, shown, fontsize=self.points, rotation=self.rotation)
+        ax.tick_params(length=0 if self.every == 1 else 2)
+
+
+def fit_ticks(tokens: Sequence[str], cell: float, ruler: Ruler, *, axis: str) -> Ticks:
+    """Choose size, rotation and number of the labels of cells that are `cell` inches wide."""
+    labels = tuple(literal(token) for token in tokens)
+    line = cell * 72 / 1.2
+    points = min(TEXT_SIZE, max(SMALLEST, line))
+    every = max(1, math.ceil(SMALLEST / line))
+    widest = ruler.widest(labels[::every], points)
+    if axis == "y":
+        return Ticks(labels, points, every, 0, widest + _PAD)
+    if widest <= 0.92 * cell:
+        return Ticks(labels, points, every, 0, line_height(points) + _PAD)
+    if every == 1 and cell > 1.4 * line_height(points):
+        tilted = (widest + line_height(points)) * math.sqrt(0.5)
+        return Ticks(labels, points, every, 45, tilted + _PAD)
+    return Ticks(labels, points, every, 90, widest + _PAD)

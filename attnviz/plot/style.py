@@ -1,0 +1,98 @@
+"""How figures look: sizes, colours and fonts, applied only while one of ours is drawn."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from functools import cache
+
+import matplotlib as mpl
+import matplotlib.font_manager as fm
+from cmcrameri import cm
+from matplotlib.colors import Colormap
+
+MM = 1 / 25.4  # inches
+COLUMN_WIDTH, FULL_WIDTH = 89.0, 183.0  # mm; what journals print in one and in two columns
+
+TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 7.0, 6.0, 9.0  # points
+INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
+SANS = "DejaVu Sans"  # ships with matplotlib
+
+
+def weight_colours() -> Colormap:
+    """Return the colours for weights, white at 0 (devon; Crameri 2018, doi:10.5281/zenodo.1243862).
+
+    Perceptually uniform, and read alike with every kind of colour vision and in grey.
+    """
+    colours: Colormap = cm.devon_r
+    return colours
+
+
+def style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
+    """Return a context in which to draw: our rcParams, and fonts that have what `texts` need."""
+    return mpl.rc_context(
+        {
+            "font.family": [SANS, *fallback_fonts(frozenset("".join(texts)))],
+            "font.size": TEXT_SIZE,
+            "text.color": INK,
+            "text.parse_math": False,  # a token such as $x$ is literal text
+            "axes.labelsize": TEXT_SIZE,
+            "axes.titlesize": TITLE_SIZE,
+            "axes.linewidth": 0.5,
+            "axes.edgecolor": MUTED,
+            "axes.labelcolor": INK,
+            "axes.formatter.use_mathtext": False,
+            "axes.unicode_minus": True,
+            "xtick.labelsize": TEXT_SIZE,
+            "ytick.labelsize": TEXT_SIZE,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "xtick.major.width": 0.5,
+            "ytick.major.width": 0.5,
+            "xtick.major.size": 2.0,
+            "ytick.major.size": 2.0,
+            "xtick.major.pad": 2.0,
+            "ytick.major.pad": 2.0,
+            "figure.dpi": 150.0,
+            "figure.facecolor": "white",
+            "figure.autolayout": False,
+            "figure.constrained_layout.use": False,
+            "savefig.dpi": 300.0,
+            "savefig.bbox": None,
+            "svg.hashsalt": "attnviz",  # the same figure gives the same file
+            "svg.fonttype": "none",  # text stays text
+            "pdf.fonttype": 42,
+            "ps.fonttype": 42,
+        }
+    )
+
+
+def literal(token: str, longest: int = 24) -> str:
+    """Return a token as it can be drawn: control characters visible, a very long one clipped."""
+    shown = "".join(
+        "\N{SYMBOL FOR SPACE}" if unicodedata.category(c) in ("Cc", "Cs", "Co", "Cn") else c
+        for c in token
+    )
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+@cache
+def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
+    """Return installed font families that have the characters which our font lacks."""
+    missing = {ord(c) for c in characters if c.isprintable()} - _characters(fm.findfont(SANS))
+    families = []
+    upright_first = sorted(fm.fontManager.ttflist, key=lambda f: (f.style != "normal", f.name))
+    for font in upright_first if missing else ():
+        if found := missing & _characters(font.fname):
+            missing -= found
+            families.append(font.name)
+    return tuple(dict.fromkeys(families))
+
+
+@cache
+def _characters(path: str) -> frozenset[int]:
+    try:
+        return frozenset(fm.get_font(path).get_charmap())
+    except (OSError, RuntimeError):  # a damaged font, or one without outlines
+        return frozenset()
