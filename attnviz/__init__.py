@@ -15,20 +15,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
-    from attnviz.plot import head_grid, heatmap
+    from attnviz.plot import head_grid, heatmap, save_figure
     from attnviz.records import (
         AgreementReport,
         AttentionMap,
         AttentionRecord,
         AttentionResult,
+        HeadMaps,
     )
-    from attnviz.words import make_map
+    from attnviz.storage import save_map
+    from attnviz.words import make_map, make_maps
 
 _HOME = {
     "AgreementReport": "records",
     "AttentionMap": "records",
     "AttentionRecord": "records",
     "AttentionResult": "records",
+    "HeadMaps": "records",
     "Model": "models",
     "attend": "models",
     "find_heads": "metrics",
@@ -36,7 +39,10 @@ _HOME = {
     "heatmap": "plot",
     "load": "models",
     "make_map": "words",
+    "make_maps": "words",
     "rank_heads": "metrics",
+    "save_figure": "plot",
+    "save_map": "storage",
     "verify": "models",
 }
 
@@ -45,6 +51,7 @@ __all__ = [
     "AttentionMap",
     "AttentionRecord",
     "AttentionResult",
+    "HeadMaps",
     "Model",
     "attend",
     "find_heads",
@@ -52,7 +59,10 @@ __all__ = [
     "heatmap",
     "load",
     "make_map",
+    "make_maps",
     "rank_heads",
+    "save_figure",
+    "save_map",
     "verify",
 ]
 

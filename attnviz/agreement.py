@@ -21,6 +21,7 @@ from attnviz.records import AgreementReport, AttentionRecord, Reference, StageCh
 from attnviz.stages import STAGES, recompute
 
 CANARY = 1.01
+FLOOR = 2  # rounding steps of a head's largest value that are never a difference
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[S
         triple = (ours[stage][:, rows], own[stage][:, rows].double(), expected[stage][:, rows])
         if stage == "scores":  # hidden scores are some huge negative number or other
             triple = _visible(triple, hidden[:, rows])
-        check = _check_values(record, stage, *triple, precision)
+        check = _check_values(record, stage, *triple, _tolerance(stage, ours, precision), precision)
         if stage == "weights":
             check = _check_weights(check, *triple, hidden[:, rows], record.query.dtype, precision)
         yield check
@@ -128,29 +129,39 @@ def _check_values(
     ours: Tensor,
     own: Tensor,
     model: Tensor,
+    tolerance: float,
     precision: Precision,
 ) -> StageCheck:
-    per_head = (ours - model).abs().flatten(1).amax(1)
-    own_error = (ours - own).abs().max()
-    magnitude = ours.abs().max().clamp(min=1.0)
-    if stage == "weights":
-        tolerance = torch.tensor(precision.weights)
-    else:
-        tolerance = precision.values * magnitude
-    floor = 4 * precision.eps * magnitude
-    tolerance = torch.minimum(tolerance, 3 * own_error + floor)
+    def largest(of: Tensor) -> Tensor:
+        return of.abs().flatten(1).amax(1)
+
+    differences, own_errors = largest(ours - model), largest(ours - own)
+    steps = precision.eps * largest(ours).clamp(min=1.0)
+    tolerances = (3 * own_errors + FLOOR * steps).clamp(max=tolerance)
     return StageCheck(
         layer=record.layer,
         path=record.path,
         stage=stage,
-        differences=tuple(per_head.tolist()),
-        tolerance=tolerance.item(),
-        own_error=own_error.item(),
+        differences=tuple(differences.tolist()),
+        tolerances=tuple(tolerances.tolist()),
+        own_errors=tuple(own_errors.tolist()),
         compared=ours.numel(),
         finite=bool(ours.isfinite().all() and model.isfinite().all()),
         # not (≤), since NaN > tolerance is False
-        failed_heads=_heads(~(per_head <= tolerance)),
+        failed_heads=_heads(~(differences <= tolerances)),
     )
+
+
+def _tolerance(stage: str, ours: dict[str, Tensor], precision: Precision) -> float:
+    """Return the largest difference that rounding explains at all, in a stage of one layer."""
+    largest = ours[stage].abs().max().clamp(min=1.0).item()
+    if stage in ("query", "key", "value", "scores"):
+        return precision.values * largest
+    # A score is rounded in proportion to its size, its weight errs with it, and so does what the
+    # weights mix.
+    score = ours["scores"][ours["weights"] > 0].abs().max().item()
+    weights = max(precision.weights, precision.eps * score)
+    return weights if stage == "weights" else 4 * weights * largest
 
 
 def _check_weights(

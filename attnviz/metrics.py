@@ -175,7 +175,7 @@ def choose_head(
     return best.layer, best.head if head is None else head, (note,)
 
 
-def find_heads(result: AttentionResult, query: str, key: str) -> Found:
+def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
     """Rank all heads by the weight that `query` gives to `key`, words of the text.
 
     Raises

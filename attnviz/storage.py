@@ -1,74 +1,14 @@
-"""Results to disk: the data formats, and the one way in which the package writes a file.
-
-A file appears whole or not at all: it is written beside its place and then moved there.
-"""
+"""The data of maps to disk: json, npz and safetensors, with labels, provenance and proof."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from attnviz.errors import InputError, OutputError
+from attnviz.files import atomic, check_output
 from attnviz.records import AgreementReport, AttentionMap, HeadMaps
-
-FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
-DATA_SUFFIXES = (".json", ".npz", ".safetensors")
-
-
-def check_output(path: str | os.PathLike[str]) -> Path:
-    """Return the path if a figure or data can be written there; write nothing.
-
-    Raises
-    ------
-    InputError : the ending names no format.
-    OutputError : the folder is missing or read-only, or the path is a folder.
-    """
-    path = Path(path)
-    allowed = FIGURE_SUFFIXES + DATA_SUFFIXES
-    if path.is_dir():
-        raise OutputError(f"Expected a file to write, but {path} is a folder. Add a file name.")
-    if path.suffix.lower() not in allowed:
-        raise InputError(
-            f"Expected a file name that ends in {', '.join(allowed)}, got {path.name!r}. "
-            "The ending chooses the format."
-        )
-    if not path.parent.is_dir():
-        raise OutputError(f"Expected the folder {path.parent} to exist. Create it first.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"Expected to write in {path.parent}, but it is read-only. Use another.")
-    return path
-
-
-@contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which becomes `path` if all goes well.
-
-    Raises
-    ------
-    OutputError : it could not be written; what was there before is still there.
-    """
-    temporary = None
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".attnviz-", suffix=path.suffix)
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # temporary files are private; this one no longer is
-        temporary.replace(path)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise OutputError(f"Expected to write {path}, but: {reason}. Nothing changed.") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def save_map(drawn: AttentionMap | HeadMaps, path: str | os.PathLike[str]) -> None:
@@ -86,26 +26,23 @@ def save_map(drawn: AttentionMap | HeadMaps, path: str | os.PathLike[str]) -> No
     weights = drawn.weights.contiguous()
     with atomic(path) as temporary:
         if path.suffix.lower() == ".json":
-            text = json.dumps(map_data(drawn), ensure_ascii=False, indent=1)
-            temporary.write_text(text + "\n", encoding="utf-8")
+            temporary.write_text(to_json(map_data(drawn)) + "\n", encoding="utf-8")
         elif path.suffix.lower() == ".npz":
             import numpy as np
 
             rows, columns = np.array(drawn.rows), np.array(drawn.columns)
-            about = np.array(json.dumps(_about(drawn)))
+            about = np.array(to_json(_about(drawn)))
             with temporary.open("wb") as file:
                 np.savez_compressed(
                     file, weights=weights.numpy(), rows=rows, columns=columns, about=about
                 )
         else:
-            from safetensors.torch import save_file
+            from safetensors.torch import save
 
             labels = {"rows": list(drawn.rows), "columns": list(drawn.columns)}
-            save_file(
-                {"weights": weights},
-                temporary,
-                metadata={"about": json.dumps({**labels, **_about(drawn)})},
-            )
+            metadata = {"about": to_json({**labels, **_about(drawn)})}
+            # As bytes: its own writer reports a full disk by an exception of its own.
+            temporary.write_bytes(save({"weights": weights}, metadata=metadata))
 
 
 def map_data(drawn: AttentionMap | HeadMaps) -> dict[str, Any]:
@@ -116,6 +53,11 @@ def map_data(drawn: AttentionMap | HeadMaps) -> dict[str, Any]:
         "columns": list(drawn.columns),
         **_about(drawn),
     }
+
+
+def to_json(data: dict[str, Any]) -> str:
+    """Return data as one JSON object; what is no number (NaN, infinity) becomes null."""
+    return json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
 
 
 def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
@@ -158,7 +100,9 @@ def _about(drawn: AttentionMap | HeadMaps) -> dict[str, Any]:
     }
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -27,8 +27,9 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         return _say(str(error), error.exit_code)
     except typer.TyperException as error:
-        hint = "Run with --help to see what there is."
-        return _say(f"{getattr(error, 'format_message', error.__str__)()} {hint}", 2)
+        wrong = getattr(error, "format_message", error.__str__)().rstrip(".")
+        # It is empty where no command was given: then the help was printed already.
+        return _say(f"{wrong}. Run with --help to see what there is.", 2) if wrong else 2
     return code if isinstance(code, int) else 0
 
 

@@ -125,17 +125,17 @@ def heatmap(
 
     Without --layer and --head the head is drawn that relates the content words of the text most.
     """
-    from attnviz.storage import map_data
-
+    _expect_words(text, pair)
     path = _where(output, None if json else "heatmap.png")
     wanted = None if find is None else _two_words(find)
     result = _attend(text, pair, model, device, dtype, truncate)
 
     from attnviz.cli import report
     from attnviz.metrics import choose_head, find_heads, rank_heads
+    from attnviz.storage import map_data
     from attnviz.words import make_map, make_maps
 
-    found = None if wanted is None else find_heads(result, *wanted)
+    found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
     ranking = rank_heads(result) if found is None else found.ranking
     layer, chosen, reason = choose_head(result, layer, head or None, ranking=ranking)
     how: dict[str, Any] = {"words": words, "special": special.value}
@@ -173,13 +173,13 @@ def heads(
     debug: Debug = False,
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
-    from attnviz.storage import map_data
-
+    _expect_words(text, pair)
     path = _where(output, None if json else "heads.png")
     result = _attend(text, pair, model, device, dtype, truncate)
 
     from attnviz.cli import report
     from attnviz.metrics import rank_heads
+    from attnviz.storage import map_data
     from attnviz.words import make_maps
 
     maps = make_maps(result, layer=layer, words=words, special=special.value)
@@ -212,6 +212,7 @@ def verify(
 
     Exit code 5 means that they differ, or that their agreement could not be proven.
     """
+    _expect_words(text, pair)
     result = _attend(text, pair, model, device, dtype, truncate)
 
     from attnviz.cli import report
@@ -226,10 +227,19 @@ def verify(
 
 def _where(output: Path | None, default: str | None) -> Path | None:
     """Return where to write, checked before anything slow is done; None where nothing is asked."""
-    from attnviz.storage import check_output
+    from attnviz.files import check_output
 
     chosen = output or (None if default is None else Path(default))
     return None if chosen is None else check_output(chosen)
+
+
+def _expect_words(text: str, pair: str | None) -> None:
+    """Refuse an empty text before torch is imported."""
+    for name, given in (("text", text), ("--pair", pair)):
+        if given is not None and not given.strip():
+            raise InputError(
+                f"Expected a {name} with at least one word, got an empty one. Type a sentence."
+            )
 
 
 def _two_words(find: str) -> tuple[str, str]:
@@ -249,9 +259,6 @@ def _attend(
     dtype: str | None,
     truncate: bool,
 ) -> AttentionResult:
-    for name, given in (("text", text), ("--pair", pair)):
-        if given is not None and not given.strip():  # said before torch is imported
-            raise InputError(f"Expected a {name} with at least one word, got an empty one.")
     from attnviz.models import attend, load
 
     return attend(
@@ -264,11 +271,13 @@ def _attend(
 
 def _save(path: Path | None, drawn: AttentionMap | HeadMaps, figure: Callable[[], Figure]) -> None:
     """Write the figure or the data, whichever the ending of `path` asks for."""
-    from attnviz.storage import DATA_SUFFIXES, save_map
+    from attnviz.files import DATA_SUFFIXES
 
     if path is None:
         return
     if path.suffix.lower() in DATA_SUFFIXES:
+        from attnviz.storage import save_map
+
         save_map(drawn, path)
     else:
         from attnviz.plot import save_figure

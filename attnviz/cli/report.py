@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from attnviz.metrics import Found, HeadRanking, HeadScore
 from attnviz.plot.style import literal, weight_colours
 from attnviz.records import AgreementReport, AttentionMap, AttentionResult
 from attnviz.stages import STAGES
+from attnviz.storage import to_json
 
 RAMP = " .:-=+*#%@"  # light to dark, where there are no colours
 _LABEL = 16  # cells of a row's label at most
@@ -38,9 +37,8 @@ def finish(agreement: AgreementReport, path: Path | None, *, json: bool) -> int:
 
 
 def print_json(data: dict[str, Any]) -> None:
-    """Print data as one JSON object; what is no number (NaN) becomes null."""
-    json.dump(_finite(data), sys.stdout, ensure_ascii=False, indent=1, allow_nan=False)
-    sys.stdout.write("\n")
+    """Print data as one JSON object."""
+    sys.stdout.write(to_json(data) + "\n")
 
 
 def print_map(drawn: AttentionMap) -> None:
@@ -93,20 +91,19 @@ def print_found(found: Found, *, most: int = 10) -> None:
 def print_stages(result: AttentionResult) -> None:
     """Print for each stage the largest difference over all layers and heads."""
     agreement = result.agreement
-    table = Table("stage", "compared", "largest difference", "tolerance", "", box=None)
+    table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
     for stage in STAGES:
         checks = [check for check in agreement.checks if check.stage == stage]
         if not checks:
             table.add_row(stage, "0", "not compared", "", "")
             continue
-        # The check that comes closest to its tolerance tells most.
-        worst = max(checks, key=lambda check: check.largest_difference / check.tolerance)
+        worst = max(check.strain for check in checks)
         failed = [check for check in checks if not check.passed]
         table.add_row(
             stage,
             f"{sum(check.compared for check in checks):,}",
             f"{agreement.largest_difference(stage):.1e}",
-            f"{worst.tolerance:.1e}",
+            f"{worst:.0%}",
             Text("differs", "bold red") if failed else Text("agrees", "green"),
         )
     console.print(Text(f"{result.provenance.model}, {agreement.dtype}, {agreement.device}", "bold"))
@@ -129,11 +126,3 @@ def _heads(heads: Sequence[HeadScore], *, scores: bool = False) -> str:
     return ", ".join(
         f"{head.layer}.{head.head}" + (f" ({head.score:.2f})" if scores else "") for head in heads
     )
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

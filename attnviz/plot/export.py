@@ -7,7 +7,7 @@ import os
 from matplotlib.figure import Figure
 
 from attnviz.plot.style import style
-from attnviz.storage import atomic, check_output
+from attnviz.files import atomic, check_output
 
 _METADATA = {
     ".png": {"Software": "attnviz"},
@@ -23,7 +23,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
 
     Raises
     ------
-    InputError, OutputError : as `attnviz.storage.check_output`.
+    InputError, OutputError : as `attnviz.files.check_output`.
     """
     path = check_output(path)
     suffix = path.suffix.lower()

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from attnviz.plot import caption
-from attnviz.plot.layout import Page, colour_bar
+from attnviz.plot.layout import Page, Ruler, colour_bar
 from attnviz.plot.style import (
     ACCENT,
     FAINT,
     FULL_WIDTH,
     MM,
     MUTED,
-    TEXT_SIZE,
+    SMALL_SIZE,
     TITLE_SIZE,
     style,
     weight_colours,
@@ -29,6 +31,7 @@ from attnviz.words import make_maps
 
 _MARGIN, _GAP = 0.06, 0.12  # inches
 _LABELS = 0.34  # inches for the numbers along a side and its name
+_LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile where one layer is drawn, and ever
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 
 
@@ -58,7 +61,7 @@ def head_grid(
         maps = result
     else:
         maps = make_maps(result, layer=layer, words=words, special=special)
-    with style([maps.provenance.text]):
+    with style([caption.source(maps.provenance)]):
         page = Page(width * MM)
         place = _MARGIN, page.width - _MARGIN
         bottom = draw_mosaic(page, maps, place, _MARGIN)
@@ -81,55 +84,90 @@ def draw_mosaic(
     place : the left and right edge, top : the upper one, in inches. marked : (layer, heads) to
     frame.
     """
-    weights = _pooled(maps.weights)
-    rows, columns, m, n = weights.shape
+    layers, heads = maps.weights.shape[:2]
     left, right = place
-    title = f"All {rows * columns} heads" + (f" of layer {maps.layers[0]}" if rows == 1 else "")
-    top = page.write(left, top, [title], points=TITLE_SIZE, weight="bold") + _GAP / 2
-    gap = max(1, round(0.12 * max(m, n)))
-    width = right - left - _LABELS
-    height = width * (rows * (m + gap)) / (columns * (n + gap))
-    ax = page.axes(left + _LABELS, top, width, height)
-    image = torch.full((rows, columns, m + gap, n + gap), torch.nan)
-    image[:, :, :m, :n] = weights
-    ax.imshow(
-        image.transpose(1, 2).reshape(rows * (m + gap), columns * (n + gap)).numpy(),
-        cmap=weight_colours(),
-        vmin=0.0,
-        vmax=1.0,
+    title = f"All {layers * heads} heads" + (f" of layer {maps.layers[0]}" if layers == 1 else "")
+    lines = Ruler().wrap(title, right - left, TITLE_SIZE, "bold")
+    top = page.write(left, top, lines, points=TITLE_SIZE, weight="bold")
+
+    folded = layers == 1  # then there is room for larger tiles, each under its number
+    indent = 0.0 if folded else _LABELS
+    rows = math.ceil(heads * _LARGE_TILE / (right - left)) if folded else layers
+    columns = math.ceil(heads / rows) if folded else heads
+    weights = _pooled(maps.weights).flatten(0, 1)
+    m, n = weights.shape[-2:]
+    across, down = max(1, round(0.12 * n)), max(1, round((0.3 if folded else 0.12) * m))
+    image = torch.full((rows * columns, m + down, n + across), torch.nan)
+    image[: len(weights), down:, :n] = weights
+    side_by_side = image.reshape(rows, columns, *image.shape[1:]).transpose(1, 2)
+    image = side_by_side.flatten(2, 3).flatten(0, 1)
+
+    width = min(right - left - indent, columns * _LARGEST_TILE)
+    height = width * image.shape[0] / image.shape[1]
+    ax = page.axes(left + indent, top, width, height)
+    extent = (0, columns, rows, 0)
+    drawn = ax.imshow(
+        image,
+        weight_colours(),
         aspect="auto",
         interpolation="nearest",
-        extent=(0, columns, rows, 0),
+        vmin=0,
+        vmax=1,
+        extent=extent,
     )
-    middle = 0.5 / (1 + gap / n), 0.5 / (1 + gap / m)
-    ax.set_xticks(np.arange(columns) + middle[0], np.arange(columns), fontsize=TEXT_SIZE - 1)
-    ax.set_yticks(
-        np.arange(rows) + middle[1],
-        list(map(str, maps.layers)),
-        fontsize=TEXT_SIZE - 1,
-    )
+    wide, high = n / (n + across), m / (m + down)
+    framed = {maps.layers.index(marked[0]) * heads + h for h in marked[1]} if marked else set()
+    for number in range(layers * heads):
+        row, column = divmod(number, columns)
+        chosen = number in framed
+        tile = Rectangle(
+            (column, row + 1 - high),
+            wide,
+            high,
+            fill=False,
+            edgecolor=ACCENT if chosen else FAINT,
+            linewidth=1.4 if chosen else 0.3,
+            clip_on=False,
+            zorder=3 if chosen else 2,
+        )
+        ax.add_patch(tile)
+        if folded:
+            ax.text(column, row + 0.96 - high, f"head {number}", fontsize=SMALL_SIZE, color=MUTED)
+    ax.spines[:].set_visible(False)
+    if folded:
+        ax.set_axis_off()
+    else:
+        _number_sides(ax, maps.layers, heads, (width / columns, height / rows), (wide, high))
+    below = _GAP if folded else _LABELS - 0.06
+    bar = page.axes(right - 0.35 * width - 0.08, top + height + below, 0.35 * width, 0.06)
+    colour_bar(drawn, bar, horizontal=True)
+    return top + height + below + 0.18
+
+
+def _number_sides(
+    ax: Axes,
+    layers: Sequence[int],
+    heads: int,
+    step: tuple[float, float],
+    tile: tuple[float, float],
+) -> None:
+    """Number the layers down and the heads across, every few of them where they stand close.
+
+    step : from tile to tile in inches, across and down. tile : its share of that.
+    """
+    for axis, numbers, room, place in (
+        (ax.xaxis, range(heads), step[0], tile[0] / 2),
+        (ax.yaxis, layers, step[1], 1 - tile[1] / 2),
+    ):
+        every = math.ceil(1.6 * SMALL_SIZE / 72 / room)
+        axis.set_ticks(
+            np.arange(0, len(numbers), every) + place,
+            [str(number) for number in numbers[::every]],
+            fontsize=SMALL_SIZE,
+        )
     ax.tick_params(length=0)
     ax.set_xlabel("head", color=MUTED, loc="left")
     ax.set_ylabel("layer", color=MUTED)
-    ax.spines[:].set_visible(False)
-    framed = {(maps.layers.index(marked[0]), head) for head in marked[1]} if marked else set()
-    for tile in np.ndindex(rows, columns):
-        chosen = tile in framed
-        ax.add_patch(
-            Rectangle(
-                tile[::-1],
-                2 * middle[0],
-                2 * middle[1],
-                fill=False,
-                edgecolor=ACCENT if chosen else FAINT,
-                linewidth=1.4 if chosen else 0.3,
-                clip_on=False,
-                zorder=3 if chosen else 2,
-            )
-        )
-    bar = page.axes(right - 0.35 * width - 0.08, top + height + 0.28, 0.35 * width, 0.06)
-    colour_bar(ax.images[0], bar, horizontal=True)
-    return top + height + _LABELS + 0.12
 
 
 def _pooled(maps: Tensor) -> Tensor:

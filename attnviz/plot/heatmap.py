@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,6 +30,7 @@ from attnviz.words import make_map, make_maps
 _MARGIN, _GAP = 0.06, 0.12  # inches
 _BAR = 0.55  # inches that a colour bar takes with its numbers and its label
 _LABEL = 0.18  # inches that the name of an axis takes
+_LONGEST = 0.3  # of the width of a map: what a word may take of it
 _LARGEST_CELL = 0.46  # inches
 _WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
 _VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
@@ -75,12 +77,12 @@ def heatmap(
         if overview is True or (overview is None and reason and ax is None):
             overview = make_maps(result, words=words, special=special)
     beside = overview if isinstance(overview, HeadMaps) else None
-    with style([*drawn.rows, *drawn.columns, drawn.provenance.text]):
+    with style([*drawn.rows, *drawn.columns, caption.source(drawn.provenance)]):
         if ax is None:
             return _page(drawn, beside, width * MM)
         _draw(ax, drawn, Ruler())
-        ax.set_title(_short_title(drawn), loc="left", fontsize=TEXT_SIZE)
-        colour_bar(ax.collections[0], ax.inset_axes((1.03, 0.5, 0.03, 0.5)))
+        ax.set_title(_short_title(drawn), loc="left", fontsize=TEXT_SIZE, parse_math=False)
+        colour_bar(ax.collections[0], ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")
         return ax
 
 
@@ -91,26 +93,22 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     two_columns = overview is not None and width > 5.0
     room = inner * (0.55 if two_columns else 1.0)
 
-    top = (
-        page.write(
-            _MARGIN,
-            _MARGIN,
-            [caption.selection(drawn.layer, drawn.heads)],
-            points=TITLE_SIZE,
-            weight="bold",
-        )
-        + _GAP / 2
-    )
+    title = ruler.wrap(caption.selection(drawn.layer, drawn.heads), room, TITLE_SIZE, "bold")
+    top = page.write(_MARGIN, _MARGIN, title, points=TITLE_SIZE, weight="bold") + _GAP / 2
     m, n = drawn.weights.shape
-    left = _MARGIN + _LABEL + fit_ticks(drawn.rows, _LARGEST_CELL, ruler, axis="y").room
+    longest = _LONGEST * room
+    labels = fit_ticks(drawn.rows, _LARGEST_CELL, ruler, axis="y", longest=longest)
+    left = _MARGIN + _LABEL + labels.room
     cell = min(_LARGEST_CELL, (_MARGIN + room - left - _BAR) / n)
     ax = page.axes(left, top, cell * n, cell * m)
-    below = _draw(ax, drawn, ruler, cell)
-    bar = page.axes(left + cell * n + _MARGIN, top, 0.08, min(cell * m, 1.5))
-    colour_bar(ax.collections[0], bar)
+    below = _draw(ax, drawn, ruler, cell, longest)
+    tall = min(cell * m, 1.5)
+    bar = page.axes(left + cell * n + _MARGIN, top, 0.08, tall)
+    label = ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE)
+    colour_bar(ax.collections[0], bar, label)
     bottom = top + cell * m + below.room + _LABEL
 
-    place, end = (_MARGIN, width - _MARGIN), bottom
+    place, end = (_MARGIN, width - _MARGIN), bottom + _GAP / 2
     if overview is not None:
         if two_columns:
             place, end = (_MARGIN + room + _GAP, width - _MARGIN), _MARGIN
@@ -121,7 +119,13 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     return ax
 
 
-def _draw(ax: Axes, drawn: AttentionMap, ruler: Ruler, cell: float | None = None) -> Ticks:
+def _draw(
+    ax: Axes,
+    drawn: AttentionMap,
+    ruler: Ruler,
+    cell: float | None = None,
+    longest: float = math.inf,
+) -> Ticks:
     """Draw the cells and their labels; return how the columns are labelled."""
     weights = drawn.weights.float().numpy()
     m, n = weights.shape
@@ -141,10 +145,11 @@ def _draw(ax: Axes, drawn: AttentionMap, ruler: Ruler, cell: float | None = None
     ax.set_aspect("equal")
     ax.invert_yaxis()
     ax.spines[:].set_visible(False)
-    ax.set_xlabel("key (attended to)", color=MUTED)
-    ax.set_ylabel("query (attending)", color=MUTED)
+    ax.set_xlabel("key (attended to)", color=MUTED, fontsize=TEXT_SIZE)
+    query = ruler.longest(("query (attending)", "query"), cell * m, TEXT_SIZE)
+    ax.set_ylabel(query, color=MUTED, fontsize=TEXT_SIZE)
     rows, columns = (
-        fit_ticks(labels, cell, ruler, axis=axis)
+        fit_ticks(labels, cell, ruler, axis=axis, longest=longest)
         for labels, axis in ((drawn.rows, "y"), (drawn.columns, "x"))
     )
     rows.apply(ax, "y")

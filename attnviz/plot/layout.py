@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.plot.style import INK, MUTED, SMALL_SIZE, TEXT_SIZE, literal
+from attnviz.plot.style import INK, MUTED, SANS, SMALL_SIZE, TEXT_SIZE, literal
 
 LEADING = 1.35  # line height over font size
 SMALLEST = 5.0  # points; smaller labels are left out instead
@@ -35,7 +38,7 @@ class Ruler:
 
     def width(self, text: str, points: float, weight: str = "normal") -> float:
         """Return the width of one line of text."""
-        drawn = Text(0, 0, text, fontsize=points, fontweight=weight)
+        drawn = Text(0, 0, text, fontsize=points, **_face(weight))
         drawn.set_figure(self._figure)
         return float(drawn.get_window_extent(self._renderer).width / self._figure.dpi)
 
@@ -50,9 +53,32 @@ class Ruler:
             longer = f"{lines[-1]} {word}" if lines else word
             if lines and self.width(longer, points, weight) <= width:
                 lines[-1] = longer
-            else:
-                lines.append(word)
+                continue
+            # One very long word, or a script that writes no blanks, breaks anywhere.
+            while (fits := self._fitting(word, width, points, weight)) < len(word):
+                lines.append(word[:fits])
+                word = word[fits:]
+            lines.append(word)
         return lines
+
+    def clip(self, text: str, width: float, points: float) -> str:
+        """Shorten one line of text to at most `width`."""
+        if self.width(text, points) <= width:
+            return text
+        room = width - self.width("…", points)
+        return text[: self._fitting(text, room, points)] + "…"
+
+    def longest(self, texts: Sequence[str], width: float, points: float) -> str:
+        """Return the first of `texts` that fits, else the last: the longest goes first."""
+        return next((text for text in texts if self.width(text, points) <= width), texts[-1])
+
+    def _fitting(self, text: str, width: float, points: float, weight: str = "normal") -> int:
+        """Return how many characters of `text` fit, at least one."""
+        lengths = range(1, len(text) + 1)
+        fitting = bisect.bisect(
+            lengths, width, key=lambda length: self.width(text[:length], points, weight)
+        )
+        return max(1, fitting)
 
 
 class Page:
@@ -84,7 +110,7 @@ class Page:
         """Write lines below each other; return where the next one would stand."""
         for line in lines:
             text = self.figure.text(
-                0, 0, line, fontsize=points, color=color, fontweight=weight, va="top"
+                0, 0, line, fontsize=points, color=color, va="top", **_face(weight)
             )
             self._texts.append((text, left, top))
             top += line_height(points)
@@ -101,7 +127,14 @@ class Page:
         return self.figure
 
 
-def colour_bar(drawn: ScalarMappable, ax: Axes, *, horizontal: bool = False) -> None:
+def _face(weight: str) -> dict[str, Any]:
+    # Few fallback fonts have a bold face, and what is bold here needs none of them.
+    return {"fontweight": weight} | ({"fontfamily": SANS} if weight == "bold" else {})
+
+
+def colour_bar(
+    drawn: ScalarMappable, ax: Axes, label: str = "weight", *, horizontal: bool = False
+) -> None:
     """Fill `ax` with the colour bar of what was drawn, labelled."""
     bar = ax.figure.colorbar(
         drawn,
@@ -112,9 +145,9 @@ def colour_bar(drawn: ScalarMappable, ax: Axes, *, horizontal: bool = False) -> 
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
     if horizontal:
-        ax.set_ylabel("weight", color=MUTED, rotation=0, ha="right", va="center")
+        ax.set_ylabel(label, color=MUTED, rotation=0, ha="right", va="center")
     else:
-        bar.set_label("attention weight")
+        bar.set_label(label, color=MUTED)
 
 
 @dataclass(frozen=True)
@@ -135,23 +168,30 @@ class Ticks:
         """Draw the labels at the centres of unit cells."""
         places = [i + 0.5 for i in range(0, len(self.labels), self.every)]
         shown = self.labels[:: self.every]
-        if axis == "y":
-            ax.set_yticks(places, shown, fontsize=self.points)
-        elif self.rotation == 45:
-            ax.set_xticks(
-                places, shown, fontsize=self.points, rotation=45, ha="right", rotation_mode="anchor"
-            )
-        else:
-            ax.set_xticks(places, shown, fontsize=self.points, rotation=self.rotation)
+        # Said for each label, since the axes may be the caller's and have a style of their own.
+        how: dict[str, Any] = {
+            "fontsize": self.points,
+            "fontfamily": mpl.rcParams["font.family"],
+            "parse_math": False,
+            "rotation": self.rotation,
+        }
+        if self.rotation == 45:
+            how |= {"ha": "right", "rotation_mode": "anchor"}
+        (ax.set_yticks if axis == "y" else ax.set_xticks)(places, shown, **how)
         ax.tick_params(length=0 if self.every == 1 else 2)
 
 
-def fit_ticks(tokens: Sequence[str], cell: float, ruler: Ruler, *, axis: str) -> Ticks:
-    """Choose size, rotation and number of the labels of cells that are `cell` inches wide."""
-    labels = tuple(literal(token) for token in tokens)
+def fit_ticks(
+    tokens: Sequence[str], cell: float, ruler: Ruler, *, axis: str, longest: float = math.inf
+) -> Ticks:
+    """Choose size, rotation and number of the labels of cells that are `cell` inches wide.
+
+    longest : inches to which a label is clipped.
+    """
     line = cell * 72 / 1.2
     points = min(TEXT_SIZE, max(SMALLEST, line))
     every = max(1, math.ceil(SMALLEST / line))
+    labels = tuple(ruler.clip(literal(token), longest, points) for token in tokens)
     widest = ruler.widest(labels[::every], points)
     if axis == "y":
         return Ticks(labels, points, every, 0, widest + _PAD)

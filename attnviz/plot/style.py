@@ -18,6 +18,7 @@ COLUMN_WIDTH, FULL_WIDTH = 89.0, 183.0  # mm; what journals print in one and in 
 TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 7.0, 6.0, 9.0  # points
 INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
 SANS = "DejaVu Sans"  # ships with matplotlib
+_LAST_RESORT = "Last Resort"  # draws a box for every character there is
 
 
 def weight_colours() -> Colormap:
@@ -33,7 +34,9 @@ def style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
     """Return a context in which to draw: our rcParams, and fonts that have what `texts` need."""
     return mpl.rc_context(
         {
-            "font.family": [SANS, *fallback_fonts(frozenset("".join(texts)))],
+            # In an SVG the generic name stands for the reader's own font where ours is missing.
+            "font.family": [SANS, *fallback_fonts(frozenset("".join(texts))), "sans-serif"],
+            "font.sans-serif": [SANS],
             "font.size": TEXT_SIZE,
             "text.color": INK,
             "text.parse_math": False,  # a token such as $x$ is literal text
@@ -82,8 +85,11 @@ def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
     """Return installed font families that have the characters which our font lacks."""
     missing = {ord(c) for c in characters if c.isprintable()} - _characters(fm.findfont(SANS))
     families = []
-    upright_first = sorted(fm.fontManager.ttflist, key=lambda f: (f.style != "normal", f.name))
-    for font in upright_first if missing else ():
+    best_first = sorted(
+        fm.fontManager.ttflist,
+        key=lambda font: (_LAST_RESORT in font.name, font.style != "normal", font.name),
+    )
+    for font in best_first if missing else ():
         if found := missing & _characters(font.fname):
             missing -= found
             families.append(font.name)

@@ -18,8 +18,8 @@ class StageCheck:
         head output, output.
     differences : the largest absolute difference of each head (one entry for a stage that has
         no heads: output).
-    tolerance : the largest difference that passes.
-    own_error : the largest error of our own run in the model's precision, against float64.
+    tolerances : the largest difference that passes, of each head.
+    own_errors : the largest error of our own run in the model's precision, of each head.
     compared : how many numbers were compared.
     finite : whether both sides are free of NaN and infinity.
     slope_errors : weights only; of each head, the regression slope of the model's log weights on
@@ -33,8 +33,8 @@ class StageCheck:
     path: str
     stage: str
     differences: tuple[float, ...]
-    tolerance: float
-    own_error: float
+    tolerances: tuple[float, ...]
+    own_errors: tuple[float, ...]
     compared: int
     finite: bool
     failed_heads: tuple[int, ...]
@@ -51,6 +51,11 @@ class StageCheck:
     def largest_difference(self) -> float:
         """The largest absolute difference over the heads."""
         return max(self.differences)
+
+    @property
+    def strain(self) -> float:
+        """The largest difference as a fraction of what passes; above 1 a head fails."""
+        return max(d / t for d, t in zip(self.differences, self.tolerances, strict=True))
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class AgreementReport:
             where += f", head {heads}" if len(first.differences) > 1 else ""
             return (
                 f"NOT VERIFIED: differs from the model's own attention first at {where} "
-                f"(by {first.largest_difference:.1e}, tolerance {first.tolerance:.1e})"
+                f"(by {first.largest_difference:.1e}, {first.strain:.1f} × what rounding explains)"
             )
         if self.verdict == "not proven":
             layers = ", ".join(map(str, self.unproven)) or "any"

@@ -1,0 +1,73 @@
+"""The one way in which the package writes a file: it appears whole, or not at all.
+
+It is written beside its place under a name of its own, and then moved there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from attnviz.errors import InputError, OutputError
+
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+DATA_SUFFIXES = (".json", ".npz", ".safetensors")
+
+
+def check_output(path: str | os.PathLike[str]) -> Path:
+    """Return the path if a figure or data can be written there; write nothing.
+
+    Raises
+    ------
+    InputError : the ending names no format.
+    OutputError : the folder is missing or read-only, or the path is a folder.
+    """
+    path = Path(path)
+    allowed = FIGURE_SUFFIXES + DATA_SUFFIXES
+    if path.is_dir():
+        raise OutputError(f"Expected a file to write, but {path} is a folder. Add a file name.")
+    if path.suffix.lower() not in allowed:
+        raise InputError(
+            f"Expected a file name that ends in {', '.join(allowed)}, got {path.name!r}. "
+            "The ending chooses the format."
+        )
+    if not path.parent.is_dir():
+        raise OutputError(f"Expected the folder {path.parent} to exist. Create it first.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OutputError(f"Expected to write in {path.parent}, but it is read-only. Use another.")
+    return path
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, which becomes `path` if all goes well.
+
+    Raises
+    ------
+    OutputError : it could not be written; what was there before is still there.
+    """
+    temporary = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".attnviz-", suffix=path.suffix)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())  # temporary files are private; this one no longer is
+        temporary.replace(path)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise OutputError(f"Expected to write {path}, but: {reason}. Nothing changed.") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

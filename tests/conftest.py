@@ -1,0 +1,32 @@
+"""What all tests share: the real model, and shapes checked at run time."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+# The shapes in the signatures of the formula are checked while the tests run.
+install_import_hook(["attnviz.attention", "attnviz.projection"], "beartype.beartype")
+
+import attnviz  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def model():
+    """The bundled all-MiniLM-L6-v2."""
+    return attnviz.load()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model):
+    """The bundled model's tokenizer."""
+    return model.tokenizer

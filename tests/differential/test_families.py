@@ -1,0 +1,74 @@
+"""Every family, every precision, one text and a padded batch: every stage agrees."""
+
+import pytest
+import torch
+from families import FAMILIES, GROUPED, TEXTS, tiny
+from torch.testing import assert_close
+
+import attnviz
+from attnviz.inputs import encode
+from attnviz.stages import STAGES
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_stage_of_every_head_agrees(family, dtype, tokenizer):
+    model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
+    for result in model.attend(TEXTS):
+        agreement = result.agreement
+        assert agreement.verdict == "verified", agreement.summary()
+        assert agreement.heads == 3 * 4
+        assert [check.stage for check in agreement.checks] == [*STAGES] * 3
+        assert agreement.not_compared == ()
+        for record in result:
+            assert _spread(record) > 0.5, "attention this flat would hide a fault"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_stage_agrees_on_cuda(family, dtype, tokenizer):
+    model = attnviz.load(tiny(family, dtype).cuda(), tokenizer=tokenizer)
+    for result in model.attend(TEXTS):
+        assert result.agreement.verdict == "verified", result.agreement.summary()
+        assert result.agreement.device.startswith("cuda")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_records_give_the_weights_that_the_model_reports(family, tokenizer):
+    module = tiny(family)
+    model = attnviz.load(module, tokenizer=tokenizer)
+    result = model.attend(TEXTS[0])
+    module.set_attn_implementation("eager")
+    with torch.no_grad():
+        inputs = encode(model.checkpoint, [TEXTS[0]]).inputs
+        reported = module(**inputs, output_attentions=True).attentions
+    for record, weights in zip(result, reported, strict=True):
+        assert_close(record.weights(), weights[0], rtol=0, atol=2e-6)
+        assert_close(record.weights(2), weights[0, 2], rtol=0, atol=2e-6)
+        assert_close(record.weights(rows=slice(3, 5)), weights[0, :, 3:5], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_padded_batch_gives_the_maps_of_its_texts_alone(family, tokenizer):
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    for text, padded in zip(TEXTS, model.attend(TEXTS), strict=True):
+        for alone, among in zip(model.attend(text), padded, strict=True):
+            length = len(alone.query_axis)
+            assert_close(among.weights()[:, :length, :length], alone.weights(), rtol=0, atol=1e-5)
+
+
+def test_grouped_queries_are_recorded_as_such(tokenizer):
+    for family in GROUPED:
+        record = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXTS[2]).record(0)
+        assert (record.heads, record.key_heads) == (4, 2)
+
+
+def _spread(record):
+    """Return the standard deviation of the scores that count, about the mean of their row."""
+    logs = record.weights().clamp(min=1e-30).log()[:, ~torch.tensor(record.query_axis.padding)]
+    seen = logs > -40
+    mean = (logs * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    return (logs - mean)[seen].std().item()

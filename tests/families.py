@@ -1,0 +1,98 @@
+"""Tiny random models of real families, sharp enough that no fault can hide in flat attention.
+
+Default initialisation gives scores with a standard deviation of 0.025: every row is uniform, and
+almost any fault passes. So the projections to queries and keys are made wide (the tests check that
+scores then deviate by 0.5 or more), and biases and norms are random too, where the library starts
+them at 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    BertConfig,
+    BertForMaskedLM,
+    DistilBertConfig,
+    DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralModel,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2Model,
+    Qwen3Config,
+    Qwen3Model,
+    RobertaConfig,
+    RobertaModel,
+)
+
+from attnviz.capture.projections import find_projections
+
+VOCABULARY = 30522  # the bundled tokenizer's
+TEXTS = [
+    "the train left the station on time and nobody noticed that it was early",
+    "I love apple phones, but my sister prefers the ones that grow on trees",
+    "a much shorter text",
+]
+
+_bert = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "initializer_range": 0.1,
+}
+_llama = {**_bert, "num_key_value_heads": 2, "max_position_embeddings": 64}
+
+FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
+    "bert": lambda: BertForMaskedLM(BertConfig(**_bert)),
+    "distilbert": lambda: DistilBertModel(
+        DistilBertConfig(
+            vocab_size=VOCABULARY, dim=48, n_layers=3, n_heads=4, hidden_dim=64,
+            initializer_range=0.1,
+        )
+    ),
+    "roberta": lambda: RobertaModel(
+        RobertaConfig(**_bert, pad_token_id=0, max_position_embeddings=64)
+    ),
+    "albert": lambda: AlbertModel(AlbertConfig(**_bert, embedding_size=32)),
+    "electra": lambda: ElectraModel(ElectraConfig(**_bert, embedding_size=32)),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY, n_embd=48, n_layer=3, n_head=4, n_positions=64,
+            initializer_range=0.1, bos_token_id=None, eos_token_id=None,
+            scale_attn_by_inverse_layer_idx=True,
+        )
+    ),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_llama)),
+    "llama-biased": lambda: LlamaForCausalLM(LlamaConfig(**_llama, attention_bias=True)),
+    "mistral": lambda: MistralModel(MistralConfig(**_llama, sliding_window=5, head_dim=16)),
+    "qwen2": lambda: Qwen2Model(Qwen2Config(**_llama)),
+    "qwen3": lambda: Qwen3Model(Qwen3Config(**_llama, head_dim=16)),
+}  # fmt: skip
+
+GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")
+
+
+def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
+    """Return a tiny random model with sharp attention, in eval mode."""
+    torch.manual_seed(seed)
+    model = FAMILIES[family]()
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            is_scale = name.endswith("weight")  # of a norm; other vectors are biases
+            torch.nn.init.normal_(parameter, 1.0 if is_scale else 0.0, 0.2 if is_scale else 0.4)
+    for projection in find_projections(model).values():
+        projection.query.weight.mul_(4)  # views of the model's own weights
+        projection.key.weight.mul_(4)
+    return model.to(dtype).eval()

@@ -1,0 +1,148 @@
+"""Recording leaves no trace, misses nothing in silence, and keeps what the model really had."""
+
+import copy
+
+import pytest
+import torch
+from families import FAMILIES, TEXTS, tiny
+from torch import nn
+from transformers import BloomConfig, BloomModel, MambaConfig, MambaModel
+
+import attnviz
+from attnviz.capture.unchanged import unchanged
+from attnviz.errors import ModelError
+
+
+def trace(module):
+    """Return everything about a model that a run could leave changed."""
+    hooks = {
+        (path, name): dict(value)
+        for path, child in module.named_modules()
+        for name, value in vars(child).items()
+        if "_hooks" in name and isinstance(value, dict)
+    }
+    attributes = {path: set(vars(child)) for path, child in module.named_modules()}
+    training = [child.training for child in module.modules()]
+    implementations = [
+        child.config._attn_implementation for child in module.modules() if hasattr(child, "config")
+    ]
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    return hooks, attributes, training, implementations, state
+
+
+def assert_same_trace(before, after):
+    assert before[:-1] == after[:-1]
+    assert before[-1].keys() == after[-1].keys()
+    assert all(torch.equal(before[-1][name], after[-1][name]) for name in before[-1])
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_model_is_left_as_it_was_found(family, implementation, tokenizer):
+    module = tiny(family)
+    module.set_attn_implementation(implementation)
+    inputs = tokenizer(TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        outputs = module(**inputs)[0]
+    before = trace(module)
+    attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
+    assert_same_trace(before, trace(module))
+    with torch.no_grad():
+        assert torch.equal(module(**inputs)[0], outputs)
+
+
+def test_a_run_that_raises_leaves_the_model_as_it_was_found(tokenizer, monkeypatch):
+    module = tiny("bert").train()
+    before = trace(module)
+    last = module.bert.encoder.layer[2]
+    monkeypatch.setattr(type(last.output), "forward", _fail)
+    with pytest.raises(RuntimeError, match="in the middle of the run"):
+        attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
+    monkeypatch.undo()
+    assert_same_trace(before, trace(module))
+    assert module.training
+
+
+def _fail(*_):
+    raise RuntimeError("in the middle of the run")
+
+
+def test_training_mode_does_not_reach_the_weights(tokenizer):
+    module = tiny("bert").train()  # with dropout
+    model = attnviz.load(module, tokenizer=tokenizer)
+    first, second = (model.attend(TEXTS[0]).weights(1) for _ in range(2))
+    assert torch.equal(first, second)
+    assert module.training
+
+
+def test_hooks_of_the_user_stay_and_run(tokenizer):
+    module = tiny("bert")
+    seen = []
+    module.bert.encoder.layer[0].register_forward_hook(lambda *_: seen.append(1))
+    attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
+    assert len(seen) == 2  # the recorded run, and the one compared with
+    module(**tokenizer(TEXTS[0], return_tensors="pt"))
+    assert len(seen) == 3
+
+
+def test_unchanged_restores_what_was_added_and_what_was_replaced():
+    module = nn.Sequential(nn.Linear(2, 2))
+    with unchanged(module):
+        module.added = 1
+        module[0].register_forward_hook(lambda *_: None)
+        module[0].in_features = 7
+    assert not hasattr(module, "added")
+    assert not module[0]._forward_hooks
+    assert module[0].in_features == 2
+
+
+def test_shared_layers_are_recorded_once_per_call(tokenizer):
+    result = attnviz.load(tiny("albert"), tokenizer=tokenizer).attend(TEXTS[0])
+    assert len({record.path for record in result}) == 1
+    assert [record.call for record in result] == [0, 1, 2]
+    assert [record.layer for record in result] == [0, 1, 2]
+
+
+def test_records_know_their_module_and_kind(tokenizer):
+    module = tiny("llama")
+    for record in attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0]):
+        assert type(module.get_submodule(record.path)).__name__ == "LlamaAttention"
+        assert (record.stack, record.kind) == ("decoder", "self")
+
+
+def test_attention_that_cannot_be_seen_is_refused_not_skipped(tokenizer):
+    bloom = BloomModel(BloomConfig(vocab_size=30522, hidden_size=32, n_layer=2, n_head=4))
+    with pytest.raises(ModelError, match=r"attention interface.*BloomModel has none"):
+        attnviz.load(bloom, tokenizer=tokenizer).attend(TEXTS[0])
+
+
+def test_a_model_without_attention_says_so(tokenizer):
+    mamba = MambaModel(MambaConfig(vocab_size=30522, hidden_size=32, num_hidden_layers=2))
+    with pytest.raises(ModelError, match="MambaModel has none that attnviz can see"):
+        attnviz.load(mamba, tokenizer=tokenizer).attend(TEXTS[0])
+
+
+def test_a_module_that_is_passed_over_is_named(tokenizer, monkeypatch):
+    module = tiny("bert")
+    skipped = module.bert.encoder.layer[1].attention
+
+    def pass_over(hidden_states, *_, **__):
+        return hidden_states, None
+
+    monkeypatch.setattr(skipped, "forward", pass_over)
+    with pytest.raises(ModelError, match=r"saw nothing of 1: bert\.encoder\.layer\.1\.attention"):
+        attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
+
+
+def test_the_recorded_run_is_the_model_s_own_bit_for_bit(tokenizer):
+    module = tiny("qwen3")
+    twin = copy.deepcopy(module)
+    twin.set_attn_implementation("eager")
+    inputs = tokenizer(TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        expected = twin(**inputs).last_hidden_state
+    kept = []
+    module.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state))
+    attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
+    assert all(torch.equal(each, expected) for each in kept)
+    assert len(kept) == 2
