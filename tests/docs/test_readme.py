@@ -1,0 +1,56 @@
+"""What the README tells people to type works as written."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from attnviz.cli import run
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+INSTALL = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e"
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+COMMANDS = [
+    line for block in blocks("bash") for line in block.splitlines() if line.startswith("attnviz ")
+]
+
+
+def test_the_two_commands_that_set_everything_up():
+    first = f'{INSTALL} . && .venv/bin/attnviz heatmap "the train left the station"\n'
+    tests = f'{INSTALL} ".[test]" && .venv/bin/pytest\n'
+    assert blocks("bash")[0] == first
+    assert blocks("bash")[-1] == tests
+
+
+def test_continuous_integration_runs_the_test_command_and_nothing_else():
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert lines[-1] == blocks("bash")[-1].strip()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_runs_and_writes_what_it_says(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)
+    assert run(words[1:]) == 0
+    expected = words[words.index("-o") + 1] if "-o" in words else f"{words[1]}.png"
+    assert {path.name for path in tmp_path.iterdir()} == (
+        set() if words[1] == "verify" else {expected}
+    )
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_every_piece_of_python_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_its_picture_is_there():
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
+        assert (ROOT / picture).stat().st_size > 10_000
