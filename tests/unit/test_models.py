@@ -1,0 +1,118 @@
+"""From text to result: what is read, what is refused, and what the result says of itself."""
+
+import pytest
+import torch
+from families import tiny
+
+import attnviz
+from attnviz.errors import InputError
+from attnviz.inputs import max_tokens
+
+
+def test_a_text_gives_one_record_per_layer(train):
+    assert len(train) == 6
+    assert [record.layer for record in train] == [0, 1, 2, 3, 4, 5]
+    assert {record.heads for record in train} == {12}
+    assert train.weights(layer=3).shape == (12, 9, 9)
+    assert train.weights(layer=3, head=11).shape == (9, 9)
+
+
+def test_every_row_sums_to_one(train):
+    for record in train:
+        torch.testing.assert_close(record.weights().sum(-1), torch.ones(12, 9))
+
+
+def test_the_axis_says_what_every_position_is(train):
+    axis = train.record(0).query_axis
+    words = ("the", "train", "left", "the", "station", "on", "time")
+    assert axis.labels == ("[CLS]", *words, "[SEP]")
+    assert axis.word_labels == words
+    assert axis.special == (True, *[False] * 7, True)
+    assert not any(axis.padding)
+
+
+def test_pieces_know_their_word_as_it_was_typed(model):
+    axis = model.attend("Unbelievable playfulness, isn't it?").record(0).query_axis
+    assert axis.word_labels == ("Unbelievable", "playfulness", ",", "isn't", "it", "?")
+    assert axis.labels[1:4] == ("unbelievable", "playful", "##ness")
+    assert axis.words[1:5] == (0, 1, 1, 2)
+
+
+def test_a_pair_is_two_segments(pair):
+    axis = pair.record(0).query_axis
+    assert axis.segments == (0,) * 9 + (1,) * 5
+    assert pair.provenance.pair == "it arrived too late"
+
+
+def test_a_typed_special_token_is_text(model):
+    axis = model.attend("a [SEP] b [PAD]").record(0).query_axis
+    assert sum(axis.special) == 2
+    assert "".join(axis.word_labels) == "a[SEP]b[PAD]"
+
+
+def test_several_texts_give_a_result_each(model):
+    short, long = model.attend(["a train", "the train left the station on time"])
+    assert short.provenance.text == "a train"
+    assert sum(short.record(0).key_axis.padding) == 5
+    assert not any(long.record(0).key_axis.padding)
+    assert attnviz.make_map(short, layer=0, head=0).columns == ("[CLS]", "a", "train", "[SEP]")
+
+
+def test_attend_and_the_method_are_one(model, train):
+    again = attnviz.attend("the train left the station on time", model=model)
+    assert torch.equal(again.weights(2), train.weights(2))
+    assert torch.equal(model.attend(train.provenance.text).weights(2), train.weights(2))
+    assert attnviz.verify(train.provenance.text, model=model).verdict == "verified"
+
+
+def test_a_result_says_where_it_comes_from(train):
+    provenance = train.provenance
+    assert provenance.model == "all-MiniLM-L6-v2"
+    assert provenance.weights_sha256.startswith("53aa51172d14")
+    assert provenance.dtype == "float32"
+    assert set(provenance.versions) == {"attnviz", "torch", "transformers"}
+    assert train.agreement.weights_sha256 == provenance.weights_sha256
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t", "\u200b"])
+def test_a_text_without_a_word_is_refused(model, text):
+    with pytest.raises(InputError, match="at least one word"):
+        model.attend(text)
+
+
+def test_what_is_no_text_is_refused(model):
+    with pytest.raises(InputError, match="Expected text to be a string, got int"):
+        model.attend([3])
+    with pytest.raises(InputError, match="at least one text, got none"):
+        model.attend([])
+    with pytest.raises(InputError, match=r"valid Unicode, got '\\udcff"):
+        model.attend("\udcff oh")
+    with pytest.raises(InputError, match="a pair for each of 2 texts, got 1"):
+        model.attend(["a", "b"], pair=["c"])
+
+
+def test_a_text_too_long_is_refused_or_cut(model):
+    long = "word " * 600
+    with pytest.raises(InputError, match=r"at most 512 tokens.*got 602.*--truncate"):
+        model.attend(long)
+    assert len(model.attend("word " * 300, truncate=True).record(0).query_axis) == 302
+
+
+@pytest.mark.parametrize(
+    ("family", "limit"), [("bert", 512), ("roberta", 63), ("gpt2", 64), ("llama", 64)]
+)
+def test_the_longest_text_that_a_model_reads(family, limit, tokenizer):
+    # RoBERTa's table of 64 positions starts behind its padding index, 0.
+    assert max_tokens(tiny(family), tokenizer) == limit
+
+
+@pytest.mark.parametrize("layer", [-1, 6])
+def test_a_layer_that_is_not_there(train, layer):
+    with pytest.raises(InputError, match=f"layer from 0 to 5, got {layer}"):
+        train.weights(layer)
+
+
+@pytest.mark.parametrize("head", [-1, 12])
+def test_a_head_that_is_not_there(train, head):
+    with pytest.raises(InputError, match=f"head from 0 to 11, got {head}"):
+        train.weights(0, head)
