@@ -30,8 +30,9 @@ def main() -> int:
         sys.stdout.flush()
     except Stopped as stopped:
         return 128 + int(stopped.args[0])
-    except BrokenPipeError:
-        # The reader of our output has gone, as `| head` does; that is no error of ours.
+    except (BrokenPipeError, SystemExit):
+        # The reader of our output has gone, as `| head` does; that is no error of ours. (Typer
+        # and rich exit when they meet it.)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code

@@ -30,3 +30,17 @@ def model():
 def tokenizer(model):
     """The bundled model's tokenizer."""
     return model.tokenizer
+
+
+@pytest.fixture(scope="session")
+def train(model):
+    """Every attention of the bundled model on "the train left the station on time"."""
+    return attnviz.attend("the train left the station on time", model=model)
+
+
+@pytest.fixture(scope="session")
+def pair(model):
+    """Every attention of the bundled model on a pair of sentences."""
+    return attnviz.attend(
+        "the train left the station on time", pair="it arrived too late", model=model
+    )

@@ -18,8 +18,9 @@ def selection(layer: int, heads: Sequence[int]) -> str:
 
 def source(provenance: Provenance) -> str:
     """Return the text that was read and the model that read it."""
-    pair = "" if provenance.pair is None else f" + “{literal(provenance.pair, 80)}”"
-    return f"“{literal(provenance.text, 120)}”{pair}, read by {provenance.model}"
+    texts = [provenance.text] if provenance.pair is None else [provenance.text, provenance.pair]
+    quoted = [f"“{literal(' '.join(text.split()), 120)}”" for text in texts]
+    return f"{' + '.join(quoted)}, read by {provenance.model}"
 
 
 def write_caption(

@@ -6,8 +6,8 @@ import os
 
 from matplotlib.figure import Figure
 
-from attnviz.plot.style import style
 from attnviz.files import atomic, check_output
+from attnviz.plot.style import style
 
 _METADATA = {
     ".png": {"Software": "attnviz"},

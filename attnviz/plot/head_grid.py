@@ -107,7 +107,7 @@ def draw_mosaic(
     ax = page.axes(left + indent, top, width, height)
     extent = (0, columns, rows, 0)
     drawn = ax.imshow(
-        image,
+        image.numpy(),
         weight_colours(),
         aspect="auto",
         interpolation="nearest",

@@ -129,7 +129,9 @@ class Page:
 
 def _face(weight: str) -> dict[str, Any]:
     # Few fallback fonts have a bold face, and what is bold here needs none of them.
-    return {"fontweight": weight} | ({"fontfamily": SANS} if weight == "bold" else {})
+    return {"fontweight": weight} | (
+        {"fontfamily": [SANS, "sans-serif"]} if weight == "bold" else {}
+    )
 
 
 def colour_bar(

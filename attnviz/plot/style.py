@@ -74,7 +74,7 @@ def style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
 def literal(token: str, longest: int = 24) -> str:
     """Return a token as it can be drawn: control characters visible, a very long one clipped."""
     shown = "".join(
-        "\N{SYMBOL FOR SPACE}" if unicodedata.category(c) in ("Cc", "Cs", "Co", "Cn") else c
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cs", "Co", "Cn") else c
         for c in token
     )
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"

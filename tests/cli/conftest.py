@@ -1,0 +1,27 @@
+"""Where the commands run: in an empty folder, without a network, the default model loaded once."""
+
+import socket
+
+import pytest
+
+import attnviz.models
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder_without_network(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _default_model_loaded_once(model, monkeypatch):
+    load = attnviz.models.load
+
+    def load_once(name=None, *, device="auto", dtype=None):
+        plain = (name, device, dtype) == (None, "auto", None)
+        return model if plain else load(name, device=device, dtype=dtype)
+
+    monkeypatch.setattr(attnviz.models, "load", load_once)

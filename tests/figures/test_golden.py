@@ -1,0 +1,34 @@
+"""A few figures against pictures of them that were looked at and found good.
+
+To make the pictures anew: pytest tests/figures/test_golden.py \
+    --mpl-generate-path=tests/figures/baseline, then look at each.
+"""
+
+from functools import partial
+
+import pytest
+
+import attnviz
+
+golden = partial(
+    pytest.mark.mpl_image_compare,
+    baseline_dir="baseline",
+    style="default",
+    tolerance=8,  # root mean square over all pixels, of 255: hinting differs between machines
+    savefig_kwargs={"dpi": 100},
+)
+
+
+@golden(filename="heatmap_column_width.png")
+def test_a_heatmap_of_column_width_with_its_overview(train):
+    return attnviz.heatmap(train, special="remove", width=89).figure
+
+
+@golden(filename="heatmap_pair.png")
+def test_a_heatmap_of_a_pair_in_full_width(pair):
+    return attnviz.heatmap(pair, layer=5, head=9, overview=True, width=183).figure
+
+
+@golden(filename="head_grid_layer.png")
+def test_the_heads_of_one_layer(short):
+    return attnviz.head_grid(short, layer=2, width=89)

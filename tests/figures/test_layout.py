@@ -1,0 +1,114 @@
+"""Nothing overlaps and nothing leaves the page, at the widths that journals print."""
+
+import itertools
+import math
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.text import Text
+
+import attnviz
+
+INPUTS = ["short", "long", "pair", "odd", "one_word", "foreign"]
+COLUMN, FULL = 89, 183
+
+
+def visible_texts(figure):
+    """Return (text, its box) for all that is written, after drawing."""
+    figure.canvas.draw()
+    hidden = {label for axes in figure.findobj(Axes) for label in labels_not_drawn(axes)}
+    return [
+        (text, text.get_window_extent())
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and text not in hidden
+    ]
+
+
+def labels_not_drawn(axes):
+    """Yield the labels of ticks outside of the limits, or of an axis that is off."""
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        for tick in axis.get_major_ticks():
+            if not (axes.axison and min(limits) <= tick.get_loc() <= max(limits)):
+                yield from (tick.label1, tick.label2)
+
+
+def overlap(one, other, points):
+    """Return whether two boxes share more than the blank rim that every font box has."""
+    rim = 0.12 * points
+    return (
+        min(one.x1, other.x1) - max(one.x0, other.x0) > rim
+        and min(one.y1, other.y1) - max(one.y0, other.y0) > rim
+    )
+
+
+def check_layout(figure):
+    texts = visible_texts(figure)
+    page = figure.bbox
+    for text, box in texts:
+        assert box.x0 >= page.x0 - 1, f"{text.get_text()!r} leaves the page on the left"
+        assert box.x1 <= page.x1 + 1, f"{text.get_text()!r} leaves the page on the right"
+        assert box.y0 >= page.y0 - 1, f"{text.get_text()!r} leaves the page at the bottom"
+        assert box.y1 <= page.y1 + 1, f"{text.get_text()!r} leaves the page at the top"
+    pixels = figure.dpi / 72
+    for (one, box), (other, other_box) in itertools.combinations(texts, 2):
+        if one.get_rotation() == other.get_rotation() == 45:
+            apart = math.dist((box.x1, box.y1), (other_box.x1, other_box.y1)) / math.sqrt(2)
+            assert apart >= 0.95 * one.get_fontsize() * pixels, (one.get_text(), other.get_text())
+            continue
+        points = min(one.get_fontsize(), other.get_fontsize()) * pixels
+        assert not overlap(box, other_box, points), (one.get_text(), other.get_text())
+    for (text, box), axes in itertools.product(texts, figure.axes):
+        if text not in axes.texts:
+            area = axes.get_window_extent()
+            points = text.get_fontsize() * pixels
+            assert not overlap(box, area, points), f"{text.get_text()!r} covers a map"
+    for one, other in itertools.combinations(figure.axes, 2):
+        assert not overlap(one.get_window_extent(), other.get_window_extent(), 0)
+
+
+@pytest.mark.parametrize("width", [COLUMN, FULL])
+@pytest.mark.parametrize("special", ["keep", "remove"])
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_heatmap_with_its_overview(request, name, special, width):
+    result = request.getfixturevalue(name)
+    check_layout(attnviz.heatmap(result, special=special, width=width).figure)
+
+
+@pytest.mark.parametrize("width", [COLUMN, FULL])
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_heatmap_alone(request, name, width):
+    result = request.getfixturevalue(name)
+    check_layout(attnviz.heatmap(result, layer=1, head=range(12), width=width).figure)
+
+
+@pytest.mark.parametrize("width", [COLUMN, FULL])
+@pytest.mark.parametrize("layer", [None, 2])
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_head_grid(request, name, layer, width):
+    check_layout(attnviz.head_grid(request.getfixturevalue(name), layer=layer, width=width))
+
+
+@pytest.mark.parametrize("width", [40, 60, 120, 300])
+def test_other_widths(pair, width):
+    check_layout(attnviz.heatmap(pair, special="remove", width=width).figure)
+    check_layout(attnviz.head_grid(pair, layer=0, width=width))
+
+
+def test_two_heatmaps_side_by_side_in_a_figure_of_the_users(pair):
+    figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
+    for head, ax in enumerate(axes):
+        attnviz.heatmap(pair, layer=0, head=head, ax=ax)
+    check_layout(figure)
+
+
+def test_the_check_sees_an_overlap_and_a_text_that_leaves_the_page():
+    figure = plt.figure(figsize=(2, 1))
+    figure.text(0.5, 0.5, "station")
+    check_layout(figure)
+    other = figure.text(0.52, 0.52, "train")
+    with pytest.raises(AssertionError, match="station"):
+        check_layout(figure)
+    other.set_position((0.9, 0.1))
+    with pytest.raises(AssertionError, match="leaves the page on the right"):
+        check_layout(figure)

@@ -1,0 +1,390 @@
+"""What the figures draw: cells, labels, limits, caption, and words as they stand in the text."""
+
+import re
+import zlib
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import matplotlib.font_manager as fm
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+import attnviz
+from attnviz.errors import InputError
+from attnviz.plot import save_figure, style
+from attnviz.plot.style import fallback_fonts, literal
+from attnviz.words import make_map, make_maps
+
+
+def labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def page_text(figure):
+    return " ".join(text.get_text() for text in figure.texts)
+
+
+def tiles(axes):
+    return [patch for patch in axes.patches if patch.get_width() < 1]
+
+
+def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
+    ax = attnviz.heatmap(train, layer=2, head=3)
+    (mesh,) = ax.collections
+    weights = train.weights(2, 3).numpy()
+    np.testing.assert_array_equal(mesh.get_array(), weights)
+    words = ["[CLS]", "the", "train", "left", "the", "station", "on", "time", "[SEP]"]
+    assert labels(ax.xaxis) == labels(ax.yaxis) == words
+    assert list(ax.get_xticks()) == list(ax.get_yticks()) == [i + 0.5 for i in range(9)]
+    assert ax.get_xlim() == (0, 9)
+    assert ax.get_ylim() == (9, 0)  # the first query on top
+    assert ax.get_aspect() == 1
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key (attended to)", "query (attending)")
+
+
+def test_colours_start_at_white_for_0_and_end_at_the_largest_weight(train):
+    (mesh,) = attnviz.heatmap(train, layer=2, head=3).collections
+    assert mesh.norm.vmin == 0
+    assert mesh.norm.vmax == pytest.approx(train.weights(2, 3).max().item())
+    assert min(mesh.cmap(0.0)[:3]) > 0.98
+    lightness = mesh.cmap(np.linspace(0, 1, 50))[:, :3] @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(lightness) < 0).all(), "darker means more, also in grey"
+
+
+def test_the_colour_bar_is_labelled_and_covers_the_weights(train):
+    figure = attnviz.heatmap(train, layer=2, head=3).figure
+    bar = figure.axes[1]
+    assert bar.get_ylabel() == "attention weight"
+    assert bar.get_ylim() == pytest.approx((0, train.weights(2, 3).max().item()))
+
+
+def test_every_cell_carries_its_weight_in_numbers_that_can_be_read(train):
+    ax = attnviz.heatmap(train, layer=2, head=3)
+    weights = train.weights(2, 3)
+    assert len(ax.texts) == 81
+    for text in ax.texts:
+        x, y = text.get_position()
+        assert f"{weights[int(y), int(x)]:.2f}".removeprefix("0") == text.get_text()
+    (mesh,) = ax.collections
+    for text in ax.texts:
+        x, y = text.get_position()
+        ground = luminance(mesh.to_rgba(weights[int(y), int(x)].item())[:3])
+        ink = luminance(mpl.colors.to_rgb(text.get_color()))
+        contrast = (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05)
+        assert contrast > 3.5, text.get_text()
+
+
+def luminance(rgb):
+    """Relative luminance of sRGB, as WCAG 2 defines it."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def test_the_caption_says_model_text_layer_head_and_verdict(train):
+    said = page_text(attnviz.heatmap(train, layer=2, head=3).figure)
+    assert "Layer 2, head 3" in said
+    assert "“the train left the station on time”, read by all-MiniLM-L6-v2." in said
+    assert "Verified: 72 heads recomputed in float64 differ" in said
+    difference = f"{train.agreement.largest_difference():.1e}"
+    assert f"float32 weights by at most {difference}." in said
+
+
+def test_the_caption_says_what_was_averaged_removed_and_renormalised(train):
+    figure = attnviz.heatmap(train, layer=2, head=[3, 4], special="remove").figure
+    said = page_text(figure)
+    assert "Layer 2, mean of heads 3, 4" in said
+    assert "[CLS], [SEP] removed" in said
+    assert "rows renormalised to 1." in said
+
+
+@pytest.mark.parametrize("draw", [attnviz.heatmap, attnviz.head_grid])
+def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
+    first, *others = short.agreement.checks
+    failed = replace(short.agreement, checks=(replace(first, failed_heads=(3,)), *others))
+    drawn = draw(replace(short, agreement=failed))
+    figure = getattr(drawn, "figure", drawn)
+    alarms = [text for text in figure.texts if text.get_color() == style.ALARM]
+    assert "NOT VERIFIED" in " ".join(text.get_text() for text in alarms)
+    assert all(text.get_fontweight() == "bold" for text in alarms)
+
+
+def test_a_map_that_could_not_be_proven_says_so(short):
+    unproven = replace(short.agreement, unproven=(1, 4))
+    figure = attnviz.heatmap(replace(short, agreement=unproven), layer=0, head=0).figure
+    assert "NOT PROVEN: a scale 1 % off would go unnoticed in layer 1, 4." in page_text(figure)
+
+
+def test_without_layer_and_head_the_best_is_drawn_and_marked_among_all(train):
+    best = attnviz.rank_heads(train).best
+    figure = attnviz.heatmap(train).figure
+    assert f"Layer {best.layer}, head {best.head}" in page_text(figure)
+    assert "All 72 heads" in page_text(figure)
+    (mosaic,) = [axes for axes in figure.axes if axes.images]
+    (marked,) = [tile for tile in tiles(mosaic) if tile.get_linewidth() > 1]
+    assert (int(marked.get_y()), int(marked.get_x())) == (best.layer, best.head)
+
+
+def test_the_overview_is_drawn_or_not_as_asked(train):
+    def has_overview(**how):
+        return any(axes.images for axes in attnviz.heatmap(train, **how).figure.axes)
+
+    assert has_overview(layer=1)
+    assert not has_overview(layer=1, head=2)
+    assert has_overview(layer=1, head=2, overview=True)
+    assert not has_overview(overview=False)
+
+
+def test_the_boundary_of_a_pair_is_drawn(pair):
+    ax = attnviz.heatmap(pair, layer=0, head=0)
+    across, down = (line.get_xydata() for line in ax.lines)
+    assert across[:, 1].tolist() == [9, 9]
+    assert down[:, 0].tolist() == [9, 9]
+    assert labels(ax.xaxis)[9] == "it"
+    ax = attnviz.heatmap(pair, layer=0, head=0, special="remove")
+    assert ax.lines[0].get_ydata() == [7, 7]
+
+
+def test_one_text_has_no_boundary(train):
+    assert len(attnviz.heatmap(train, layer=0, head=0).lines) == 0
+
+
+def test_a_head_grid_draws_every_head_of_every_layer(train):
+    figure = attnviz.head_grid(train)
+    mosaic, bar = figure.axes
+    (image,) = mosaic.images
+    assert (image.norm.vmin, image.norm.vmax) == (0, 1)
+    assert labels(mosaic.yaxis) == [str(layer) for layer in range(6)]
+    assert labels(mosaic.xaxis) == [str(head) for head in range(12)]
+    assert len(tiles(mosaic)) == 72
+    for layer, head in ((0, 0), (2, 3), (5, 11)):
+        np.testing.assert_array_equal(tile_of(image, layer, head, 9), train.weights(layer, head))
+    assert bar.get_ylabel() == "weight"
+    assert "In each tile the 9 queries run down and the keys across." in page_text(figure)
+
+
+def tile_of(image, row, column, size):
+    """Return the cells at the bottom left of one place of a mosaic of squares."""
+    cells = np.asarray(image.get_array().filled(np.nan))
+    rows, columns = (int(extent) for extent in (image.get_extent()[2], image.get_extent()[1]))
+    high, wide = cells.shape[0] // rows, cells.shape[1] // columns
+    place = cells[row * high : (row + 1) * high, column * wide : (column + 1) * wide]
+    return place[-size:, :size]
+
+
+@pytest.mark.parametrize(("width", "rows", "columns"), [(183, 2, 6), (89, 3, 4)])
+def test_the_heads_of_one_layer_are_drawn_larger_each_with_its_number(train, width, rows, columns):
+    figure = attnviz.head_grid(train, layer=2, width=width)
+    assert "All 12 heads of layer 2" in page_text(figure)
+    mosaic = figure.axes[0]
+    assert [text.get_text() for text in mosaic.texts] == [f"head {head}" for head in range(12)]
+    assert len(tiles(mosaic)) == 12
+    (image,) = mosaic.images
+    assert image.get_extent() == [0, columns, rows, 0]
+    for head in range(12):
+        tile = tile_of(image, *divmod(head, columns), 9)
+        np.testing.assert_array_equal(tile, train.weights(2, head))
+    whole = attnviz.head_grid(train, width=width).axes[0]
+    assert tile_width(mosaic) > 1.5 * tile_width(whole)
+
+
+def tile_width(axes):
+    return axes.get_window_extent().width / axes.get_xlim()[1]
+
+
+def test_a_model_of_one_layer_is_marked_in_its_folded_overview(train):
+    maps = make_maps(train, layer=3)
+    drawn = make_map(train, layer=3, head=9)
+    figure = attnviz.heatmap(drawn, overview=maps, width=183).figure
+    (mosaic,) = [axes for axes in figure.axes if axes.images]
+    (place,) = [n for n, tile in enumerate(tiles(mosaic)) if tile.get_linewidth() > 1]
+    assert place == 9
+
+
+def test_many_heads_are_numbered_where_there_is_room(short):
+    maps = make_maps(short)
+    many = replace(maps, weights=maps.weights.repeat(6, 3, 1, 1)[:32, :32], layers=(*range(32),))
+    mosaic = attnviz.head_grid(many, width=89).axes[0]
+    assert labels(mosaic.xaxis) == [str(head) for head in range(0, 32, 2)]
+    assert len(tiles(mosaic)) == 1024
+
+
+def test_long_maps_are_averaged_into_the_tiles_of_a_grid(long):
+    maps = make_maps(long)
+    wide = replace(maps, weights=torch.rand(6, 12, 130, 200))
+    (image,) = attnviz.head_grid(wide).axes[0].images
+    assert np.shape(tile_of(image, 0, 0, 64)) == (64, 64)
+    assert np.nanmean(tile_of(image, 1, 2, 64)) == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_long_text_is_drawn_as_one_image_with_some_of_its_labels(long):
+    drawn = make_map(long, layer=0, head=0)
+    words = tuple(f"w{n}" for n in range(300))
+    ax = attnviz.heatmap(replace(drawn, weights=torch.rand(300, 300), rows=words, columns=words))
+    (mesh,) = ax.collections
+    assert mesh.get_rasterized()
+    assert 20 < len(labels(ax.yaxis)) < 300
+    assert labels(ax.yaxis)[1] == f"w{int(ax.get_yticks()[1])}"
+
+
+def test_drawing_leaves_the_settings_of_matplotlib_alone(short):
+    before = mpl.rcParams.copy()
+    attnviz.heatmap(short)
+    attnviz.head_grid(short)
+    assert mpl.rcParams == before
+    with pytest.raises(InputError):
+        attnviz.heatmap(short, layer=99)
+    assert mpl.rcParams == before
+
+
+def test_a_heatmap_draws_into_axes_that_are_given_and_into_nothing_else(train, odd):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
+    assert attnviz.heatmap(train, layer=2, head=3, ax=left) is left
+    attnviz.heatmap(odd, layer=0, head=1, ax=right)
+    assert plt.get_fignums() == [figure.number]
+    assert len(figure.axes) == 2
+    assert left.get_title(loc="left").startswith("Layer 2, head 3\nall-MiniLM-L6-v2, verified to")
+    assert left.child_axes[0].get_ylabel() == "attention weight"
+    assert left.xaxis.label.get_fontsize() == left.yaxis.label.get_fontsize() == style.TEXT_SIZE
+    assert "$" in labels(right.yaxis)
+    figure.canvas.draw()
+
+
+def test_a_map_among_others_that_was_not_verified_says_so(short):
+    unproven = replace(short.agreement, unproven=(1,))
+    _, ax = plt.subplots()
+    attnviz.heatmap(replace(short, agreement=unproven), layer=0, head=0, ax=ax)
+    assert "NOT PROVEN" in ax.get_title(loc="left")
+
+
+@pytest.mark.parametrize(
+    ("token", "drawn"),
+    [
+        ("$$", "$$"),
+        ("_x", "_x"),
+        ("\\frac{1}{2}", "\\frac{1}{2}"),
+        ("<b>&amp;", "<b>&amp;"),
+        ("a\x00b\x1b", "a�b�"),
+        ("a\nb", "a�b"),
+        ("\ud800", "�"),
+        ("x" * 24, "x" * 24),
+        ("x" * 25, "x" * 23 + "…"),
+    ],
+)
+def test_a_token_is_literal_text(token, drawn):
+    assert literal(token) == drawn
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def svg_texts(path):
+    root = ElementTree.parse(path).getroot()
+    return ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("draw", [attnviz.heatmap, attnviz.head_grid])
+def test_text_in_an_svg_is_text_and_literal(tmp_path, odd, draw):
+    drawn = draw(odd)
+    save_figure(getattr(drawn, "figure", drawn), tmp_path / "x.svg")
+    texts = svg_texts(tmp_path / "x.svg")
+    assert "“pay $5 to $6, $$ <b>bold</b> _x ^2 \\frac{1}{2} & 100% #1" in " ".join(texts)
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    assert not list(root.iter("{http://www.w3.org/2000/svg}b"))
+
+
+def test_each_odd_word_is_a_label_of_its_own(tmp_path, odd):
+    figure = attnviz.heatmap(odd, layer=0, head=0, width=400).figure
+    save_figure(figure, tmp_path / "x.svg")
+    texts = svg_texts(tmp_path / "x.svg")
+    for word in ("$", "<", ">", "_x", "^", "\\", "frac", "{", "&", "%", "x" * 23 + "…"):
+        assert texts.count(word) >= 2, word
+
+
+def test_control_characters_leave_a_valid_svg(tmp_path, short):
+    words = ("\x00", "\x1b[2J", "\x0b", "\ufffe", "\ud800", "a\nb", "c")
+    drawn = replace(make_map(short, layer=0, head=0), rows=words, columns=words)
+    save_figure(attnviz.heatmap(drawn).figure, tmp_path / "x.svg")
+    assert {"�", "�[2J", "a�b", "c"} <= set(svg_texts(tmp_path / "x.svg"))
+
+
+def test_an_svg_names_a_font_that_every_reader_has(tmp_path, short):
+    save_figure(attnviz.heatmap(short).figure, tmp_path / "x.svg")
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    for element in root.iter(f"{SVG}text"):
+        assert re.search(r"font-family: 'DejaVu Sans',.*sans-serif", element.get("style"))
+
+
+def test_text_in_a_pdf_is_text(tmp_path, short):
+    save_figure(attnviz.heatmap(short).figure, tmp_path / "x.pdf")
+    written = (tmp_path / "x.pdf").read_bytes()
+    assert b"/ToUnicode" in written
+    assert set(re.findall(rb"/Subtype /(Type3|CIDFontType2|TrueType)", written)) == {
+        b"CIDFontType2"
+    }
+    texts = pdf_texts(written)
+    for text in ("station", "[SEP]", "key (attended to)", "All 72 heads"):
+        assert text in texts
+
+
+def pdf_texts(written):
+    """Return what each text object of a PDF shows, where it is ASCII."""
+    texts = []
+    for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", written, re.DOTALL):
+        try:
+            content = zlib.decompress(stream)
+        except zlib.error:
+            continue
+        for shown in re.findall(rb"BT\n(.*?)ET\n", content, re.DOTALL):
+            parts = re.findall(rb"(?<!\\)\((.*?)(?<!\\)\)", shown, re.DOTALL)
+            text = b"".join(parts).replace(b"\x00", b"")
+            texts.append(re.sub(rb"\\(.)", rb"\1", text).decode("latin-1"))
+    return texts
+
+
+def test_the_same_figure_gives_the_same_file(tmp_path, short):
+    for name in ("a", "b"):
+        for suffix in ("svg", "pdf", "png"):
+            save_figure(attnviz.head_grid(short, width=89), tmp_path / f"{name}.{suffix}")
+    for suffix in ("svg", "pdf", "png"):
+        one, other = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
+        assert one == other
+
+
+@pytest.mark.parametrize("width", [89, 183])
+def test_a_figure_is_as_wide_as_asked(tmp_path, short, width):
+    save_figure(attnviz.heatmap(short, width=width).figure, tmp_path / "x.svg")
+    points = ElementTree.parse(tmp_path / "x.svg").getroot().get("width")
+    assert float(points.removesuffix("pt")) == pytest.approx(width / 25.4 * 72, abs=0.1)
+
+
+def test_a_script_that_our_font_lacks_is_drawn_without_a_warning(
+    tmp_path, caplog, recwarn, foreign
+):
+    for drawn in (attnviz.heatmap(foreign), attnviz.head_grid(foreign)):
+        save_figure(getattr(drawn, "figure", drawn), tmp_path / "x.png")
+    assert [str(warning.message) for warning in recwarn] == []
+    assert [record.message for record in caplog.records] == []
+
+
+def test_a_font_for_another_script_is_preferred_to_the_last_resort(monkeypatch):
+    real = fm.FontEntry(fname="real.ttf", name="Noto Sans CJK", style="normal")
+    boxes = fm.FontEntry(fname="boxes.ttf", name="Last Resort High-Efficiency", style="normal")
+    monkeypatch.setattr(fm.fontManager, "ttflist", [boxes, real])
+    characters = {"real.ttf": {ord("漢")}, "boxes.ttf": set(range(0x10FFFF))}
+    monkeypatch.setattr(style, "_characters", lambda path: characters.get(path, set()))
+    fallback_fonts.cache_clear()
+    try:
+        assert fallback_fonts(frozenset("漢")) == ("Noto Sans CJK",)
+        assert fallback_fonts(frozenset("漢हिx")) == (
+            "Noto Sans CJK",
+            "Last Resort High-Efficiency",
+        )
+    finally:
+        fallback_fonts.cache_clear()
+
+
+def test_a_text_in_our_font_needs_no_other():
+    assert fallback_fonts(frozenset("the train — “left”… é привет")) == ()

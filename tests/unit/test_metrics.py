@@ -1,0 +1,194 @@
+"""Which head to look at, and which heads relate two words, on weights set by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attnviz.errors import InputError
+from attnviz.metrics import choose_head, content_mass, content_words, find_heads, rank_heads
+from attnviz.records import AttentionRecord, AttentionResult, Axis
+from attnviz.words import units
+
+WORDS = ("[CLS]", "the", "train", "left", ",", "station")
+
+
+def axis(*labels):
+    special = tuple(label.startswith("[") for label in labels)
+    names = tuple(label for label in labels if not label.startswith("["))
+    count = iter(range(len(names)))
+    return Axis(
+        labels=labels,
+        words=tuple(None if s else next(count) for s in special),
+        word_labels=names,
+        special=special,
+        padding=(False,) * len(labels),
+        segments=(0,) * len(labels),
+    )
+
+
+def record_of(*heads, layer=0, words=WORDS):
+    """A record whose weights are those of `heads`: with K = I the scores are Q."""
+    weights = torch.stack(heads)
+    side, n = axis(*words), len(words)
+    return AttentionRecord(
+        path=f"layer.{layer}",
+        call=0,
+        layer=layer,
+        stack="encoder",
+        kind="self",
+        query_axis=side,
+        key_axis=side,
+        query=weights.log(),
+        key=torch.eye(n).expand(len(heads), n, n),
+        value=torch.eye(n).expand(len(heads), n, n),
+        scale=1.0,
+    )
+
+
+def head_with(**cells):
+    """Uniform rows, but for the cells query_key=weight; the rest of a row shares what is left."""
+    weights = torch.full((len(WORDS), len(WORDS)), 1 / len(WORDS))
+    for name, weight in cells.items():
+        query, key = (WORDS.index(word) for word in name.split("_"))
+        weights[query] = (1 - weight) / (len(WORDS) - 1)
+        weights[query, key] = weight
+    return weights
+
+
+def result_of(*records):
+    provenance = SimpleNamespace(model="by hand")
+    return AttentionResult(records, agreement=None, provenance=provenance)
+
+
+def test_records_made_by_hand_have_the_weights_asked_for():
+    weights = head_with(train_station=0.7)
+    torch.testing.assert_close(record_of(weights).weights(0), weights)
+
+
+def test_content_is_no_special_token_no_punctuation_and_no_function_word():
+    content = content_words(units(axis(*WORDS)))
+    assert [word for word, is_content in zip(WORDS, content, strict=True) if is_content] == [
+        "train",
+        "left",
+        "station",
+    ]
+
+
+@pytest.mark.parametrize("label", ["don't", "don’t", "The", "WITH"])
+def test_function_words_are_known_in_any_spelling(label):
+    assert content_words(units(axis("train", "left", label))).tolist() == [True, True, False]
+
+
+def test_a_text_of_function_words_is_all_content():
+    assert content_words(units(axis("[CLS]", "to", "be", "."))).tolist() == [0, 1, 1, 0]
+
+
+def test_content_mass_is_the_mean_weight_from_content_words_to_other_content_words():
+    # train → left, station: 0.75 + 0.05 · 1 = 0.8; left → 0.6 + 0.08; station keeps 1/6 + 1/6.
+    weights = head_with(train_left=0.75, left_station=0.6)
+    expected = (0.75 + 0.05 + 0.6 + 0.08 + 2 / 6) / 3
+    itself = head_with(train_train=0.9, left_left=0.9, station_station=0.9)
+    mass = content_mass(record_of(weights, itself))
+    assert mass.tolist() == pytest.approx([expected, 2 * 0.02])
+
+
+def test_one_content_word_relates_to_nothing():
+    weights = torch.full((1, 2, 2), 0.5)
+    assert content_mass(record_of(*weights, words=("[CLS]", "hello"))).tolist() == [0.0]
+
+
+def test_heads_rank_by_content_mass_over_all_layers():
+    sink = head_with(train_the=0.9)
+    result = result_of(
+        record_of(sink, head_with(train_left=0.5), layer=0),
+        record_of(head_with(train_left=0.9), sink, layer=1),
+    )
+    ranking = rank_heads(result)
+    assert [(s.layer, s.head) for s in ranking.scores[:2]] == [(1, 0), (0, 1)]
+    assert ranking.best == ranking.scores[0]
+    assert len(ranking.scores) == 4
+
+
+@pytest.fixture
+def two_layers():
+    best, good, poor = (head_with(train_left=w) for w in (0.9, 0.5, 0.1))
+    return result_of(record_of(poor, good, layer=0), record_of(best, poor, layer=1))
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "among"),
+    [
+        ({}, (1, 0), "of all heads"),
+        ({"layer": 0}, (0, 1), "of those asked for"),
+        ({"head": 1}, (0, 1), "of those asked for"),
+        ({"layer": 1, "head": 1}, (1, 1), None),
+    ],
+)
+def test_what_is_left_open_is_filled_with_the_best_head(two_layers, asked, chosen, among):
+    layer, head, notes = choose_head(two_layers, **asked)
+    assert (layer, head) == chosen
+    if among is None:
+        assert notes == ()
+    else:
+        assert notes[0].startswith(f"{among} this one has the largest mean weight")
+
+
+def test_several_heads_asked_for_stay_together(two_layers):
+    layer, heads, _ = choose_head(two_layers, head=[0, 1])
+    assert (layer, heads) == (1, [0, 1])
+
+
+@pytest.mark.parametrize("asked", [{"layer": 2}, {"head": 2}, {"layer": 0, "head": -1}])
+def test_a_head_that_does_not_exist_is_refused(two_layers, asked):
+    with pytest.raises(InputError, match="from 0 to 1, got"):
+        choose_head(two_layers, **asked)
+
+
+def test_find_heads_ranks_by_the_weight_between_two_words():
+    close, far, above_the = (
+        head_with(train_station=0.8),
+        head_with(train_left=0.8),
+        head_with(train_the=0.02),
+    )
+    found = find_heads(
+        result_of(record_of(far, close), record_of(above_the, layer=1)),
+        query="train",
+        key="station",
+    )
+    assert (found.query, found.key, found.others) == ("train", "station", ("the",))
+    assert [(h.layer, h.head) for h in found.heads] == [(0, 1), (1, 0), (0, 0)]
+    assert found.heads[0].score == pytest.approx(0.8)
+    assert [h.rank for h in found.heads] == [1, 1, 2]
+    # A tie is not above: in the head "far", "the" weighs as much as "station".
+    assert found.above_function_words == found.heads[:2]
+    assert found.first == found.heads[:2]
+    assert found.ranking.best.score == pytest.approx(0.8)
+
+
+def test_special_tokens_and_the_query_itself_do_not_compete():
+    sink = head_with(train_station=0.1)
+    sink[2] = torch.tensor([0.5, 0.05, 0.2, 0.05, 0.1, 0.1])
+    (head,) = find_heads(result_of(record_of(sink)), query="train", key="station").heads
+    assert head.rank == 1
+
+
+def test_the_real_model_relates_train_to_station_above_on_and_the(train):
+    found = find_heads(train, query="train", key="station")
+    assert found.others == ("on", "the")
+    assert len(found.heads) == 72
+    best = found.heads[0]
+    row = train.weights(best.layer, best.head)[2]
+    words = ("[CLS]", "the", "train", "left", "the", "station", "on", "time", "[SEP]")
+    assert best.score == pytest.approx(row[5].item())
+    assert best in found.above_function_words
+    for place, word in enumerate(words):
+        if word in ("on", "the"):
+            assert row[place] < row[5]
+
+
+def test_no_sink_is_chosen_on_the_real_model(train):
+    layer, head, _ = choose_head(train)
+    weights = train.weights(layer, head)
+    content = [2, 3, 5, 7]  # train left station time
+    assert weights[content][:, 0].mean() < 0.2  # [CLS], the usual sink

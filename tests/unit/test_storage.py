@@ -1,0 +1,188 @@
+"""Data formats give back what went in, and a file appears whole or not at all."""
+
+import json
+import math
+import os
+import stat
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from attnviz.errors import InputError, OutputError
+from attnviz.files import atomic, check_output
+from attnviz.storage import agreement_data, map_data, save_map, to_json
+from attnviz.words import make_map, make_maps
+
+
+@pytest.fixture(scope="module")
+def drawn(train):
+    return make_map(train, layer=2, head=[3, 5], special="remove", notes=["why “this” head"])
+
+
+@pytest.fixture(scope="module")
+def maps(train):
+    return make_maps(train)
+
+
+def names_in(folder):
+    return [path.name for path in folder.iterdir()]
+
+
+def from_json(path):
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return torch.tensor(data.pop("weights")), data
+
+
+def from_npz(path):
+    with np.load(path, allow_pickle=False) as arrays:
+        rows, columns = arrays["rows"].tolist(), arrays["columns"].tolist()
+        about = json.loads(str(arrays["about"]))
+        return torch.tensor(arrays["weights"]), {"rows": rows, "columns": columns, **about}
+
+
+def from_safetensors(path):
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor("weights"), json.loads(file.metadata()["about"])
+
+
+READERS = [(".json", from_json), (".npz", from_npz), (".safetensors", from_safetensors)]
+
+
+@pytest.mark.parametrize(("suffix", "read"), READERS)
+@pytest.mark.parametrize("what", ["drawn", "maps"])
+def test_every_format_gives_back_exactly_what_was_drawn(tmp_path, request, what, suffix, read):
+    given = request.getfixturevalue(what)
+    save_map(given, tmp_path / f"map{suffix}")
+    weights, data = read(tmp_path / f"map{suffix}")
+    assert torch.equal(weights, given.weights)
+    expected = json.loads(to_json(map_data(given)))
+    del expected["weights"]
+    assert data == expected
+    assert data["provenance"]["text"] == "the train left the station on time"
+    assert len(data["provenance"]["weights_sha256"]) == 64
+    assert data["agreement"]["verdict"] == "verified"
+
+
+def test_capital_letters_in_an_ending_make_no_difference(tmp_path, drawn):
+    save_map(drawn, tmp_path / "MAP.JSON")
+    assert torch.equal(from_json(tmp_path / "MAP.JSON")[0], drawn.weights)
+
+
+def test_the_report_names_every_stage_of_every_head(train):
+    data = agreement_data(train.agreement)
+    assert data["heads"] == 72
+    assert len(data["checks"]) == 6 * 7
+    assert all(check["passed"] for check in data["checks"])
+    assert data["first_difference"] is None
+
+
+def test_what_is_no_number_is_null_since_json_has_no_nan(tmp_path, drawn):
+    weights = drawn.weights.clone()
+    weights[0, 0], weights[0, 1] = math.nan, math.inf
+    save_map(replace(drawn, weights=weights), tmp_path / "map.json")
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    data = json.loads((tmp_path / "map.json").read_text(), parse_constant=refuse)
+    assert data["weights"][0][:2] == [None, None]
+
+
+def test_a_file_is_replaced_whole_and_readable_by_others(tmp_path):
+    path = tmp_path / "map.json"
+    path.write_text("old")
+    with atomic(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names_in(tmp_path) == ["map.json"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("wrong", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_failure_leaves_the_old_file_and_no_temporary_one(tmp_path, wrong):
+    path = tmp_path / "map.json"
+    path.write_text("old")
+
+    def fail_half_way():
+        with atomic(path) as temporary:
+            temporary.write_text("half of the n")
+            raise wrong
+
+    with pytest.raises(wrong):
+        fail_half_way()
+    assert path.read_text() == "old"
+    assert names_in(tmp_path) == ["map.json"]
+
+
+def test_a_failure_to_write_is_said_in_one_line_and_changes_nothing(tmp_path):
+    path = tmp_path / "map.json"
+    path.write_text("old")
+    with (
+        pytest.raises(OutputError, match=r"map.json, but: No space left.*Nothing changed"),
+        atomic(path),
+    ):
+        raise OSError(28, "No space left on device")
+    assert path.read_text() == "old"
+    assert names_in(tmp_path) == ["map.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors"])
+def test_a_full_disk_is_an_output_error_in_every_format(tmp_path, monkeypatch, drawn, suffix):
+    def on_full_disk(dir, prefix, suffix):
+        link = tmp_path / f"{prefix}link{suffix}"
+        link.symlink_to("/dev/full")
+        return os.open(link, os.O_RDWR), str(link)
+
+    monkeypatch.setattr(tempfile, "mkstemp", on_full_disk)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_map(drawn, tmp_path / f"map{suffix}")
+    assert names_in(tmp_path) == []
+
+
+def test_a_folder_that_vanished_meanwhile_is_an_output_error(tmp_path, drawn):
+    with (
+        pytest.raises(OutputError, match="No such file or directory"),
+        atomic(tmp_path / "gone" / "map.json"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        (
+            "map.gif",
+            InputError,
+            r"ends in .png, .svg, .pdf, .json, .npz, .safetensors, got 'map.gif'",
+        ),
+        ("map", InputError, r"got 'map'"),
+        ("none/map.png", OutputError, r"Expected the folder .*none to exist. Create it first."),
+        ("file/map.png", OutputError, r"Expected the folder .*file to exist"),
+        ("folder", OutputError, r"folder is a folder. Add a file name."),
+        ("folder.png", OutputError, r"folder.png is a folder. Add a file name."),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_refused_before_anything_is(tmp_path, name, error, said):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.png").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(error, match=said):
+        check_output(tmp_path / name)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_refused(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(OutputError, match="locked, but it is read-only"):
+        check_output(tmp_path / "locked" / "map.png")
