@@ -170,6 +170,12 @@ def choose_head(
         for score in ranking.scores
         if layer in (None, score.layer) and (not heads or score.head in heads)
     )
+    if best.score == 0:
+        return (
+            best.layer,
+            best.head if head is None else head,
+            (f"no head has any {ranking.meaning}",),
+        )
     among = "all heads" if layer is None and not heads else "those asked for"
     note = f"of {among} this one has the largest {ranking.meaning}: {best.score:.2f}"
     return best.layer, best.head if head is None else head, (note,)

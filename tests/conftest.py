@@ -20,6 +20,14 @@ def pytest_runtest_setup(item):
         pytest.skip("needs a CUDA device")
 
 
+@pytest.fixture(autouse=True)
+def _close_figures():
+    """Close what a test drew: pyplot keeps every figure until then."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
 @pytest.fixture(scope="session")
 def model():
     """The bundled all-MiniLM-L6-v2."""

@@ -34,6 +34,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _say(message: str, code: int) -> int:
+    # One line, in which nothing that was typed can steer the terminal.
     line = " ".join(message.split())
-    print(f"attnviz: {line.encode('utf-8', 'replace').decode()}", file=sys.stderr)
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    print(f"attnviz: {line}", file=sys.stderr)
     return code

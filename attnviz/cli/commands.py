@@ -280,6 +280,10 @@ def _save(path: Path | None, drawn: AttentionMap | HeadMaps, figure: Callable[[]
 
         save_map(drawn, path)
     else:
+        import matplotlib.pyplot as plt
+
         from attnviz.plot import save_figure
 
-        save_figure(figure(), path)
+        drawing = figure()
+        save_figure(drawing, path)
+        plt.close(drawing)

@@ -10,6 +10,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
@@ -91,46 +92,26 @@ def draw_mosaic(
     top = page.write(left, top, lines, points=TITLE_SIZE, weight="bold")
 
     folded = layers == 1  # then there is room for larger tiles, each under its number
-    indent = 0.0 if folded else _LABELS
+    indent, below = (0.0, _GAP) if folded else (_LABELS, _LABELS - 0.06)
     rows = math.ceil(heads * _LARGE_TILE / (right - left)) if folded else layers
     columns = math.ceil(heads / rows) if folded else heads
-    weights = _pooled(maps.weights).flatten(0, 1)
-    m, n = weights.shape[-2:]
-    across, down = max(1, round(0.12 * n)), max(1, round((0.3 if folded else 0.12) * m))
-    image = torch.full((rows * columns, m + down, n + across), torch.nan)
-    image[: len(weights), down:, :n] = weights
-    side_by_side = image.reshape(rows, columns, *image.shape[1:]).transpose(1, 2)
-    image = side_by_side.flatten(2, 3).flatten(0, 1)
-
+    image, (wide, high) = _tile(maps.weights, rows, columns, headroom=0.3 if folded else 0.12)
     width = min(right - left - indent, columns * _LARGEST_TILE)
-    height = width * image.shape[0] / image.shape[1]
+    height: float = width * image.shape[0] / image.shape[1]
     ax = page.axes(left + indent, top, width, height)
-    extent = (0, columns, rows, 0)
     drawn = ax.imshow(
-        image.numpy(),
+        image,
         weight_colours(),
         aspect="auto",
         interpolation="nearest",
         vmin=0,
         vmax=1,
-        extent=extent,
+        extent=(0, columns, rows, 0),
     )
-    wide, high = n / (n + across), m / (m + down)
     framed = {maps.layers.index(marked[0]) * heads + h for h in marked[1]} if marked else set()
     for number in range(layers * heads):
         row, column = divmod(number, columns)
-        chosen = number in framed
-        tile = Rectangle(
-            (column, row + 1 - high),
-            wide,
-            high,
-            fill=False,
-            edgecolor=ACCENT if chosen else FAINT,
-            linewidth=1.4 if chosen else 0.3,
-            clip_on=False,
-            zorder=3 if chosen else 2,
-        )
-        ax.add_patch(tile)
+        _frame(ax, (column, row + 1 - high), (wide, high), marked=number in framed)
         if folded:
             ax.text(column, row + 0.96 - high, f"head {number}", fontsize=SMALL_SIZE, color=MUTED)
     ax.spines[:].set_visible(False)
@@ -138,10 +119,47 @@ def draw_mosaic(
         ax.set_axis_off()
     else:
         _number_sides(ax, maps.layers, heads, (width / columns, height / rows), (wide, high))
-    below = _GAP if folded else _LABELS - 0.06
     bar = page.axes(right - 0.35 * width - 0.08, top + height + below, 0.35 * width, 0.06)
     colour_bar(drawn, bar, horizontal=True)
     return top + height + below + 0.18
+
+
+def _tile(
+    weights: Tensor, rows: int, columns: int, *, headroom: float
+) -> tuple[NDArray[np.float32], tuple[float, float]]:
+    """Lay (layers, heads, m, n) maps out as one image of rows × columns tiles.
+
+    headroom : the gap above each tile, as a share of its height. Returns the image, and how much
+    of its place each map fills, across and down.
+    """
+    maps = weights.flatten(0, 1)
+    if max(maps.shape[1:]) > _TILE:  # a tile has no room for more
+        m, n = (min(side, _TILE) for side in maps.shape[1:])
+        maps = adaptive_avg_pool2d(maps, (m, n))
+    m, n = maps.shape[1:]
+    across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
+    places = torch.full((rows * columns, m + down, n + across), torch.nan)
+    places[: len(maps), down:, :n] = maps
+    side_by_side = places.reshape(rows, columns, m + down, n + across).transpose(1, 2)
+    image = side_by_side.reshape(rows * (m + down), columns * (n + across))
+    return image.numpy(), (n / (n + across), m / (m + down))
+
+
+def _frame(
+    ax: Axes, corner: tuple[float, float], size: tuple[float, float], *, marked: bool
+) -> None:
+    """Draw the edge of a tile, so that an empty map is seen too."""
+    ax.add_patch(
+        Rectangle(
+            corner,
+            *size,
+            fill=False,
+            edgecolor=ACCENT if marked else FAINT,
+            linewidth=1.4 if marked else 0.3,
+            clip_on=False,
+            zorder=3 if marked else 2,
+        )
+    )
 
 
 def _number_sides(
@@ -168,12 +186,3 @@ def _number_sides(
     ax.tick_params(length=0)
     ax.set_xlabel("head", color=MUTED, loc="left")
     ax.set_ylabel("layer", color=MUTED)
-
-
-def _pooled(maps: Tensor) -> Tensor:
-    """Average long maps to at most 64 × 64 cells; a tile has no room for more."""
-    rows, columns, m, n = maps.shape
-    if max(m, n) <= _TILE:
-        return maps
-    small = adaptive_avg_pool2d(maps.flatten(0, 1), (min(m, _TILE), min(n, _TILE)))
-    return small.reshape(rows, columns, *small.shape[-2:])

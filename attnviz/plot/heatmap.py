@@ -31,7 +31,7 @@ _MARGIN, _GAP = 0.06, 0.12  # inches
 _BAR = 0.55  # inches that a colour bar takes with its numbers and its label
 _LABEL = 0.18  # inches that the name of an axis takes
 _LONGEST = 0.3  # of the width of a map: what a word may take of it
-_LARGEST_CELL = 0.46  # inches
+_LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, beside an overview and without
 _WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
 _VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
 
@@ -97,9 +97,10 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     top = page.write(_MARGIN, _MARGIN, title, points=TITLE_SIZE, weight="bold") + _GAP / 2
     m, n = drawn.weights.shape
     longest = _LONGEST * room
-    labels = fit_ticks(drawn.rows, _LARGEST_CELL, ruler, axis="y", longest=longest)
+    largest = _LARGEST_CELL if overview else _LARGEST_ALONE
+    labels = fit_ticks(drawn.rows, largest, ruler, axis="y", longest=longest)
     left = _MARGIN + _LABEL + labels.room
-    cell = min(_LARGEST_CELL, (_MARGIN + room - left - _BAR) / n)
+    cell = min(largest, (_MARGIN + room - left - _BAR) / n)
     ax = page.axes(left, top, cell * n, cell * m)
     below = _draw(ax, drawn, ruler, cell, longest)
     tall = min(cell * m, 1.5)
