@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnviz.attention import merge_heads, repeat_heads, scaled_scores, softmax, split_heads
+from attnviz.attention import merge_heads, repeat_heads, split_heads
 from attnviz.projection import linear, rms_norm, rotary
 from attnviz.records import AttentionRecord, HeadNorm, Linear
 
@@ -38,13 +38,9 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
         stages["key"] = _rotate(_normalise(projection.key_norm, K), record)
         stages["value"] = split_heads(_apply(projection.value, X), record.key_heads)
 
-    Q, K, V = (part.to(dtype) for part in (record.query, record.key, record.value))
-    scores = scaled_scores(Q, repeat_heads(K, record.heads), record.scale)
-    if record.mask is not None:
-        scores = scores + record.mask.to(dtype)
-    stages["scores"] = scores
-    stages["weights"] = softmax(scores.to(torch.promote_types(dtype, torch.float32))).to(dtype)
-    stages["head output"] = stages["weights"] @ repeat_heads(V, record.heads)
+    stages["scores"] = record.scores(dtype=dtype)
+    stages["weights"] = record.weights(dtype=dtype)
+    stages["head output"] = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
     if projection is not None and projection.output is not None:
         concatenated = merge_heads(stages["head output"])
         stages["output"] = _apply(projection.output, concatenated).unsqueeze(0)
@@ -66,5 +62,12 @@ def _normalise(norm: HeadNorm | None, X: Tensor) -> Tensor:
 def _rotate(X: Tensor, record: AttentionRecord) -> Tensor:
     if record.rotation is None:
         return X
-    cos, sin = (part.to(X.dtype) for part in record.rotation)
+    cos, sin = (_both_halves(part.to(X.dtype)) for part in record.rotation)
     return rotary(X, cos, sin)
+
+
+def _both_halves(angles: Tensor) -> Tensor:
+    """Repeat angles that a model gives once for both halves of the features."""
+    first, second = angles.tensor_split(2, dim=-1)
+    given_twice = first.shape == second.shape and torch.equal(first, second)
+    return angles if given_twice else torch.cat([angles, angles], dim=-1)

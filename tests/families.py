@@ -20,8 +20,12 @@ from transformers import (
     DistilBertModel,
     ElectraConfig,
     ElectraModel,
+    Gemma2Config,
+    Gemma2Model,
     GPT2Config,
     GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssModel,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -33,6 +37,8 @@ from transformers import (
     Qwen3Model,
     RobertaConfig,
     RobertaModel,
+    T5Config,
+    T5EncoderModel,
 )
 
 from attnviz.capture.projections import find_projections
@@ -79,6 +85,19 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
     "mistral": lambda: MistralModel(MistralConfig(**_llama, sliding_window=5, head_dim=16)),
     "qwen2": lambda: Qwen2Model(Qwen2Config(**_llama)),
     "qwen3": lambda: Qwen3Model(Qwen3Config(**_llama, head_dim=16)),
+    "gemma2": lambda: Gemma2Model(
+        Gemma2Config(**_llama, head_dim=16, sliding_window=5, attn_logit_softcapping=50.0,
+                     query_pre_attn_scalar=64)
+    ),
+    "gpt-oss": lambda: GptOssModel(
+        GptOssConfig(**_llama, head_dim=16, sliding_window=5, num_local_experts=2,
+                     num_experts_per_tok=1, rope_parameters={"rope_type": "default",
+                     "rope_theta": 1e4})
+    ),
+    "t5-encoder": lambda: T5EncoderModel(
+        T5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=3, num_heads=4,
+                 relative_attention_num_buckets=8, relative_attention_max_distance=12)
+    ),
 }  # fmt: skip
 
 GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")

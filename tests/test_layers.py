@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "attnviz"
 # floor or of one below.
 FLOORS = [
     {"attention", "projection", "errors"},
+    {"terms"},
     {"files", "records"},
     {"checkpoints", "capture", "stages", "words"},
     {"agreement", "metrics", "storage", "inputs"},

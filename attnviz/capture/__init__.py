@@ -56,10 +56,6 @@ def capture(model: nn.Module, inputs: Mapping[str, Tensor], axes: Sequence[Axis]
 
 
 def _to_record(call: AttentionCall, layer: int, n: int, axis: Axis) -> AttentionRecord:
-    mask = call.mask
-    if mask is not None:
-        mask = mask.expand(call.query.shape[0], *mask.shape[1:])[n]
-        mask = mask[:, :, : call.key.shape[-2]]
     return AttentionRecord(
         path=call.path,
         call=call.call,
@@ -72,17 +68,21 @@ def _to_record(call: AttentionCall, layer: int, n: int, axis: Axis) -> Attention
         key=call.key[n],
         value=call.value[n],
         scale=call.scale,
-        mask=mask,
+        soft_cap=call.soft_cap,
+        bias=None if call.bias is None else _item(call.bias, n),
+        mask=None if call.mask is None else _item(call.mask, n)[..., : call.key.shape[-2]],
+        sinks=call.sinks,
         input=None if call.input is None else call.input[n],
         projection=call.projection,
-        rotation=None if call.rotation is None else _item(call.rotation, n),
+        rotation=None
+        if call.rotation is None
+        else (_item(call.rotation[0], n), _item(call.rotation[1], n)),
     )
 
 
-def _item(rotation: tuple[Tensor, Tensor], n: int) -> tuple[Tensor, Tensor]:
-    # One rotation may serve the whole batch.
-    cos, sin = (part[min(n, part.shape[0] - 1)] for part in rotation)
-    return cos, sin
+def _item(tensor: Tensor, n: int) -> Tensor:
+    """Return what belongs to text n; one row may serve the whole batch."""
+    return tensor[n if len(tensor) > 1 else 0]
 
 
 def _to_reference(seen: Observation, n: int) -> Reference:

@@ -17,9 +17,10 @@ _SEPARATE = (
     ("query", "key", "value"),
     ("q_proj", "k_proj", "v_proj"),
     ("q_lin", "k_lin", "v_lin"),
+    ("q", "k", "v"),
 )
 _FUSED = ("c_attn",)  # Q, K and V side by side in one matrix
-_OUTPUT = ("o_proj", "out_proj", "out_lin", "c_proj", "dense")
+_OUTPUT = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "o")
 _OUTPUT_OF_PARENT = ("output.dense",)  # the parent holds W^O, the child the heads
 
 

@@ -22,8 +22,8 @@ from transformers import AttentionInterface
 from attnviz.errors import ModelError
 from attnviz.records import Projection
 
-# Score terms that enter beyond q, k, mask and scale. A record without them would be wrong.
-_FURTHER_TERMS = ("softcap", "s_aux", "sinks", "position_bias", "indices")
+# Score terms that a record does not hold. A map without them would be wrong.
+_FURTHER_TERMS = ("indices",)
 
 _watching = threading.Lock()
 
@@ -32,8 +32,8 @@ _watching = threading.Lock()
 class AttentionCall:
     """One call of an attention function, for a batch of N texts.
 
-    query (N, H, m, d_k), key and value (N, G, n, …), mask (N or 1, H or 1, m, n), input
-    (N, m, d_model), rotation (cos, sin), each (N or 1, m, r).
+    query (N, H, m, d_k), key and value (N, G, n, …), bias and mask (N or 1, H or 1, m, n), sinks
+    (H,), input (N, m, d_model), rotation (cos, sin), each (N or 1, m, r).
     """
 
     path: str
@@ -41,8 +41,11 @@ class AttentionCall:
     query: Tensor
     key: Tensor
     value: Tensor
-    mask: Tensor | None
     scale: float
+    soft_cap: float | None
+    bias: Tensor | None
+    mask: Tensor | None
+    sinks: Tensor | None
     causal: bool
     input: Tensor | None
     rotation: tuple[Tensor, Tensor] | None
@@ -80,8 +83,8 @@ def record(
             return  # another model, running in another thread
         if terms := [name for name in _FURTHER_TERMS if arguments.get(name) is not None]:
             raise ModelError(
-                f"Expected scores made of q, k, scale and mask, but {path} of "
-                f"{type(model).__name__} adds {', '.join(terms)}, which this version cannot show."
+                f"Expected scores of every query with every key, but {path} of "
+                f"{type(model).__name__} selects keys by {', '.join(terms)}. This cannot be shown."
             )
         scale = arguments.get("scaling")
         hidden, rotation = arrived.get(path, (None, None))
@@ -92,8 +95,11 @@ def record(
                 query=query.detach(),
                 key=key.detach(),
                 value=value.detach(),
-                mask=mask,
                 scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
+                soft_cap=arguments.get("softcap"),
+                bias=arguments.get("position_bias"),
+                mask=mask,
+                sinks=_first(arguments, "s_aux", "sinks"),
                 causal=bool(getattr(module, "is_causal", False)),
                 input=hidden,
                 rotation=rotation,
@@ -134,6 +140,11 @@ def _looking_on(look: Callable[..., None]) -> Iterator[None]:
     # The patch is seen by every thread, so runs are watched one at a time.
     with _watching, patch.object(AttentionInterface, "get_interface", get_watched):
         yield
+
+
+def _first(arguments: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of these arguments that was given a value."""
+    return next((arguments[name] for name in names if arguments.get(name) is not None), None)
 
 
 def _expect(

@@ -55,9 +55,12 @@ class _SoftmaxWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def scores_of(self, weights: Tensor) -> Tensor | None:
         """Return what entered the softmax that made `weights`; each softmax is used once."""
-        for i, (_, result) in enumerate(self.seen):
-            if result.shape == weights.shape and torch.equal(result.to(weights.dtype), weights):
-                return self.seen.pop(i)[0]
+        keys = weights.shape[-1]
+        for i, (scores, result) in enumerate(self.seen):
+            made = result[..., :keys].to(weights.dtype)  # a sink is one more column
+            if made.shape == weights.shape and torch.equal(made, weights):
+                del self.seen[i]
+                return scores[..., :keys]
         return None
 
 

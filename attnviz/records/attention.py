@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attnviz.attention import attention_weights, repeat_heads
+from attnviz.attention import repeat_heads, scaled_scores, softmax
+from attnviz.terms import soft_cap, softmax_with_sink
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,10 @@ class AttentionRecord:
     query_axis, key_axis : what the m queries and n keys are.
     query, key, value : Q (H, m, d_k), K (G, n, d_k), V (G, n, d_v), after rotation.
     scale : the factor on Q Kᵀ.
-    mask : (1 or H, m, n), added to the scaled scores; None where every key is visible.
+    soft_cap : the bound of the scaled scores, or None.
+    bias : (1 or H, m, n), added to the scores by position; None without one.
+    mask : (1 or H, m, n), added to the scores; None where every key is visible.
+    sinks : (H,), a score of each head's own beside those of its keys; None without one.
     input : X (m, d_model), what entered the module; None if it was not seen.
     projection : the module's weights; None where attnviz does not recognise them.
     rotation : (cos, sin), each (m, r), of a rotary position embedding; None without one.
@@ -102,7 +106,10 @@ class AttentionRecord:
     key: Tensor
     value: Tensor
     scale: float
+    soft_cap: float | None = None
+    bias: Tensor | None = None
     mask: Tensor | None = None
+    sinks: Tensor | None = None
     input: Tensor | None = None
     projection: Projection | None = None
     rotation: tuple[Tensor, Tensor] | None = None
@@ -117,31 +124,56 @@ class AttentionRecord:
         """The number of key and value heads G; fewer than H with grouped queries."""
         return self.key.shape[0]
 
-    def weights(self, head: int | None = None, rows: slice | None = None) -> Tensor:
-        """Recompute the attention weights softmax(Q Kᵀ · scale + mask).
+    def scores(
+        self,
+        head: int | None = None,
+        rows: slice | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Recompute what enters the softmax: cap(Q Kᵀ · scale) + bias + mask.
 
         Parameters
         ----------
         head : one head, or None for all.
         rows : the queries wanted, or None for all.
+        dtype : in which to compute; by default float32 or wider.
 
         Returns
         -------
-        (m, n) for one head, else (H, m, n), float32 or wider.
+        (m, n) for one head, else (H, m, n).
         """
         heads = slice(None) if head is None else slice(head, head + 1)
         rows = slice(None) if rows is None else rows
-        dtype = torch.promote_types(self.query.dtype, torch.float32)
-        mask = self.mask
-        if mask is not None:
-            mask = (mask if mask.shape[0] == 1 else mask[heads])[:, rows].to(dtype)
-        weights = attention_weights(
-            self.query[heads, rows].to(dtype),
-            repeat_heads(self.key, self.heads)[heads].to(dtype),
-            mask=mask,
-            scale=self.scale,
-        )
-        return weights if head is None else weights[0]
+        dtype = dtype or torch.promote_types(self.query.dtype, torch.float32)
+        Q = self.query[heads, rows].to(dtype)
+        K = repeat_heads(self.key, self.heads)[heads].to(dtype)
+        scores = scaled_scores(Q, K, self.scale)
+        if self.soft_cap is not None:
+            scores = soft_cap(scores, self.soft_cap)
+        for term in (self.bias, self.mask):
+            if term is not None:
+                scores = scores + (term if len(term) == 1 else term[heads])[:, rows].to(dtype)
+        return scores if head is None else scores[0]
+
+    def weights(
+        self,
+        head: int | None = None,
+        rows: slice | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Recompute the attention weights: the softmax of `scores` over the keys.
+
+        Parameters and result are those of `scores`. The softmax is taken in float32 or wider, as
+        models do. With sinks a row sums to less than 1.
+        """
+        scores = self.scores(head, rows, dtype)
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if self.sinks is None:
+            return softmax(wide).to(scores.dtype)
+        if head is None:
+            return softmax_with_sink(wide, self.sinks.to(wide)).to(scores.dtype)
+        sink = self.sinks[head : head + 1].to(wide)
+        return softmax_with_sink(wide[None], sink)[0].to(scores.dtype)
 
 
 @dataclass(frozen=True, eq=False)

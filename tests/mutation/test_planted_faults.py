@@ -47,6 +47,28 @@ def mask_only_minus_ten(record):
     return replace(record, mask=record.mask.clamp(min=-10))
 
 
+def soft_cap_left_out(record):
+    return replace(record, soft_cap=None)
+
+
+def bias_left_out(record):
+    return replace(record, bias=None)
+
+
+def sinks_left_out(record):
+    return replace(record, sinks=None)
+
+
+def window_off_by_one(record):
+    hidden = record.mask.min()
+    last = record.mask.shape[-1] - 1
+    rows = torch.arange(5, last)  # the key that just left the window of each query
+    mask = record.mask.clone()
+    assert (mask[:, rows, rows - 5] == hidden).all()
+    mask[:, rows, rows - 5] = 0
+    return replace(record, mask=mask)
+
+
 def query_and_key_swapped(record):
     return replace(record, query=record.key, key=record.query)
 
@@ -88,6 +110,10 @@ FAULTS = [
     ),
     (mask_left_out, ("minilm", "bert", "gpt2", "mistral"), {"scores", "weights"}, {0, 1, 2, 3}),
     (mask_only_minus_ten, ("minilm", "bert", "gpt2", "llama"), {"scores", "weights"}, {0, 1, 2, 3}),
+    (soft_cap_left_out, ("gemma2",), {"scores"}, {0, 1, 2, 3}),
+    (bias_left_out, ("t5-encoder",), {"scores", "weights"}, set()),
+    (sinks_left_out, ("gpt-oss",), {"scores", "weights"}, {0, 1, 2, 3}),
+    (window_off_by_one, ("mistral",), {"scores"}, {0, 1, 2, 3}),
     (query_and_key_swapped, ("minilm", "bert", "gpt2"), {"query"}, {0, 1, 2, 3}),
     (wrong_heads_values, ("minilm", "bert", "gpt2", "llama"), {"value"}, {0, 1}),
     (wrong_rotary_base, ("llama", "qwen3"), {"query"}, {0, 1, 2, 3}),
@@ -155,7 +181,7 @@ def test_a_wrong_grouping_of_queries_is_caught(family, dtype, captured, monkeypa
     def interleaved(heads, count):  # head h reads key head h mod G, where h // (H / G) is right
         return heads.repeat(count // heads.shape[0], 1, 1)
 
-    monkeypatch.setattr(stages, "repeat_heads", interleaved)
+    monkeypatch.setattr("attnviz.records.attention.repeat_heads", interleaved)
     for each in captured(family, dtype):
         first = verify(each.records, each.references).first_difference
         assert (first.layer, first.stage) == (0, "scores")

@@ -40,6 +40,8 @@ def assert_same_trace(before, after):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_model_is_left_as_it_was_found(family, implementation, tokenizer):
     module = tiny(family)
+    if implementation == "sdpa" and not module._supports_sdpa:
+        pytest.skip("the library runs this family in eager mode only")
     module.set_attn_implementation(implementation)
     inputs = tokenizer(TEXTS[0], return_tensors="pt")
     with torch.no_grad():
