@@ -73,20 +73,20 @@ def verify(
     The report: per layer, stage and head the largest difference, and a verdict.
     """
     checks: list[StageCheck] = []
-    not_compared: list[tuple[int, str, str]] = []
-    unproven: list[int] = []
+    not_compared: list[tuple[str, str, str]] = []
+    unproven: list[str] = []
     for record, reference in zip(records, references, strict=True):
         expected = _model_values(record, reference)
         found = list(_compare(record, expected))
         checks += found
         compared = {check.stage for check in found}
         not_compared += [
-            (record.layer, stage, _why_not(record, stage))
+            (record.place, stage, _why_not(record, stage))
             for stage in STAGES
             if stage not in compared
         ]
         if all(check.passed for check in _compare(_with_canary(record), expected)):
-            unproven.append(record.layer)
+            unproven.append(record.place)
     return AgreementReport(
         checks=tuple(checks),
         not_compared=tuple(not_compared),
@@ -151,6 +151,7 @@ def _check_values(
     floor = (FLOOR * precision.eps + SUMMATION) * largest(ours).clamp(min=1.0)
     tolerances = (3 * own_errors + floor).clamp(max=tolerance)
     return StageCheck(
+        stack=record.stack,
         layer=record.layer,
         path=record.path,
         stage=stage,

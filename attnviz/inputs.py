@@ -25,17 +25,19 @@ class Batch:
     """N texts padded to one length T.
 
     inputs : tensors (N, T), by the name under which the model takes them. axes : the positions of
-    each text.
+    each text. target_axes : what the decoder of an encoder–decoder reads.
     """
 
     inputs: dict[str, Tensor]
     axes: tuple[Axis, ...]
+    target_axes: tuple[Axis, ...] | None = None
 
 
 def encode(
     checkpoint: Checkpoint,
     texts: Sequence[str],
     pairs: Sequence[str] | None = None,
+    targets: Sequence[str] | None = None,
     *,
     truncate: bool = False,
 ) -> Batch:
@@ -44,28 +46,51 @@ def encode(
     Position tables count from the left, so padding on the right leaves every text as it would be
     by itself. What is typed is text, also where it spells a special token.
 
+    Parameters
+    ----------
+    targets : for an encoder–decoder, what its decoder is to say of each text.
+
     Raises
     ------
-    InputError : text that is no Unicode, holds no word, or is longer than the model can read.
+    InputError : text that is no Unicode, holds no word, or is longer than the model can read; a
+        target missing, or given to a model that has no decoder of its own.
     """
+    module = checkpoint.module
+    two_sided = bool(getattr(module.config, "is_encoder_decoder", False))
+    if two_sided != (targets is not None):
+        raise InputError(
+            f"Expected a target, the text that the decoder of {checkpoint.name} is to say, got "
+            "none. Give one with --target (target=…)."
+            if two_sided
+            else f"Expected no target, since {checkpoint.name} has no decoder beside an encoder, "
+            "got one. Leave it out."
+        )
+    couples = [(text, None if pairs is None else pairs[n]) for n, text in enumerate(texts)]
+    inputs, axes = _batch(checkpoint, couples, truncate=truncate)
+    if targets is None:
+        return Batch(inputs, axes)
+    labels, target_axes = _batch(checkpoint, [(text, None) for text in targets], truncate=truncate)
+    # The decoder reads its own last word and says the next: the target, one to the right.
+    shifted: Tensor = module.prepare_decoder_input_ids_from_labels(labels["input_ids"])  # type: ignore[operator]
+    inputs["decoder_input_ids"] = shifted
+    inputs["decoder_attention_mask"] = torch.cat(
+        [torch.ones_like(shifted[:, :1]), labels["attention_mask"][:, :-1]], dim=1
+    )
+    start = checkpoint.tokenizer.convert_ids_to_tokens(int(shifted[0, 0]))
+    return Batch(inputs, axes, tuple(_shifted(axis, str(start)) for axis in target_axes))
+
+
+def _batch(
+    checkpoint: Checkpoint, couples: Sequence[tuple[str, str | None]], *, truncate: bool
+) -> tuple[dict[str, Tensor], tuple[Axis, ...]]:
     tokenizer, device = checkpoint.tokenizer, checkpoint.module.device
     longest = max_tokens(checkpoint.module, tokenizer)
-    couples = [(text, None if pairs is None else pairs[n]) for n, text in enumerate(texts)]
-    encodings = []
-    for text, pair in couples:
-        encoding = _tokenize(tokenizer, text, pair, longest if truncate else None)
-        if all(encoding["special_tokens_mask"]):
-            raise InputError(
-                f"Expected a text with at least one word, got {text[:40]!r}. Type a sentence."
-            )
-        if longest is not None and len(encoding["input_ids"]) > longest:
-            raise InputError(
-                f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
-                f"got {len(encoding['input_ids'])}. Shorten the text, or cut it with --truncate "
-                "(truncate=True)."
-            )
-        encodings.append(encoding)
-
+    encodings = [
+        _expect_fits(
+            checkpoint.name, _tokenize(tokenizer, *couple, longest if truncate else None), longest
+        )
+        for couple in couples
+    ]
     fill = {"input_ids": _pad_id(tokenizer)}
     inputs = {
         name: pad_sequence(
@@ -81,7 +106,31 @@ def encode(
         _axis(encoding, tokenizer, length, (text, pair or ""))
         for encoding, (text, pair) in zip(encodings, couples, strict=True)
     )
-    return Batch(inputs, axes)
+    return inputs, axes
+
+
+def _expect_fits(name: str, encoding: BatchEncoding, longest: int | None) -> BatchEncoding:
+    length = len(encoding["input_ids"])
+    if all(encoding["special_tokens_mask"]):
+        raise InputError("Expected a text with at least one word, got none. Type a sentence.")
+    if longest is not None and length > longest:
+        raise InputError(
+            f"Expected at most {longest} tokens, the most that {name} can read, got {length}. "
+            "Shorten the text, or cut it with --truncate (truncate=True)."
+        )
+    return encoding
+
+
+def _shifted(axis: Axis, start: str) -> Axis:
+    """Describe a target as the decoder reads it: a start token first, the last token left out."""
+    return Axis(
+        labels=(start, *axis.labels[:-1]),
+        words=(None, *axis.words[:-1]),
+        word_labels=axis.word_labels,
+        special=(True, *axis.special[:-1]),
+        padding=(False, *axis.padding[:-1]),
+        segments=(0, *axis.segments[:-1]),
+    )
 
 
 def max_tokens(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | None:

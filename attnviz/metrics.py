@@ -114,7 +114,7 @@ def content_mass(record: AttentionRecord) -> Tensor:
     """Return for each head (H,) the mean weight that content words give to other content words."""
     weights, rows, columns = word_weights(record)
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
-    if record.kind == "self":  # a word that attends to itself relates nothing
+    if record.stack != "cross":  # a word that attends to itself relates nothing
         related = related & ~torch.eye(*related.shape, dtype=torch.bool)
     if not related.any():
         return weights.new_zeros(len(weights))
@@ -129,7 +129,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     """
     scores = [
         HeadScore(record.layer, head, mass)
-        for record in result
+        for record in result.stack()
         for head, mass in enumerate(content_mass(record).tolist())
     ]
     scores.sort(key=lambda score: -score.score)
@@ -159,7 +159,7 @@ def choose_head(
     """
     heads = () if head is None else (head,) if isinstance(head, int) else tuple(head)
     for each in heads:
-        result.check_head(result.records[0].layer if layer is None else layer, each)
+        result.check_head(0 if layer is None else layer, each)
     if layer is not None and head is not None:
         return layer, head, ()
     if layer is not None:
@@ -189,7 +189,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
     InputError : a word is not in the text, or stands there several times ("the#2" says which).
     """
     heads: list[FoundHead] = []
-    for record in result:
+    for record in result.stack():
         weights, rows, columns = word_weights(record)
         i, j = locate(query, rows), locate(key, columns)
         others = [

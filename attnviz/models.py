@@ -54,13 +54,19 @@ def load(
 
 @overload
 def attend(
-    text: str, *, pair: str | None = None, model: Model | None = None, truncate: bool = False
+    text: str,
+    *,
+    pair: str | None = None,
+    target: str | None = None,
+    model: Model | None = None,
+    truncate: bool = False,
 ) -> AttentionResult: ...
 @overload
 def attend(
     text: Texts,
     *,
     pair: Texts | None = None,
+    target: Texts | None = None,
     model: Model | None = None,
     truncate: bool = False,
 ) -> list[AttentionResult]: ...
@@ -68,6 +74,7 @@ def attend(
     text: str | Texts,
     *,
     pair: str | Texts | None = None,
+    target: str | Texts | None = None,
     model: Model | None = None,
     truncate: bool = False,
 ) -> AttentionResult | list[AttentionResult]:
@@ -77,6 +84,7 @@ def attend(
     ----------
     text : one text, or several to run as one padded batch.
     pair : the second text of a sentence pair (or one for each text).
+    target : for an encoder–decoder, what the decoder is to say (or one for each text).
     model : from `load`; by default the bundled all-MiniLM-L6-v2.
     truncate : cut a text that is longer than the model can read, instead of refusing it.
 
@@ -90,21 +98,27 @@ def attend(
     ModelError : the model's attention cannot be seen or verified.
     """
     model = load() if model is None else model
-    texts, pairs = _as_texts(text, "text"), None if pair is None else _as_texts(pair, "pair")
-    if pairs is not None and len(pairs) != len(texts):
-        raise InputError(f"Expected a pair for each of {len(texts)} texts, got {len(pairs)}.")
-    results = model.attend_batch(texts, pairs, truncate=truncate)
+    texts = _as_texts(text, "text")
+    pairs, targets = (
+        _one_for_each(texts, given, what) for given, what in ((pair, "pair"), (target, "target"))
+    )
+    results = model.attend_batch(texts, pairs, targets, truncate=truncate)
     return results[0] if isinstance(text, str) else results
 
 
 def verify(
-    text: str, *, pair: str | None = None, model: Model | None = None, truncate: bool = False
+    text: str,
+    *,
+    pair: str | None = None,
+    target: str | None = None,
+    model: Model | None = None,
+    truncate: bool = False,
 ) -> AgreementReport:
     """Run a model on a text and report how its attention agrees with ours, head by head.
 
     Parameters and errors are those of `attend`.
     """
-    return attend(text, pair=pair, model=model, truncate=truncate).agreement
+    return attend(text, pair=pair, target=target, model=model, truncate=truncate).agreement
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,28 +144,44 @@ class Model:
 
     @overload
     def attend(
-        self, text: str, *, pair: str | None = None, truncate: bool = False
+        self,
+        text: str,
+        *,
+        pair: str | None = None,
+        target: str | None = None,
+        truncate: bool = False,
     ) -> AttentionResult: ...
     @overload
     def attend(
-        self, text: Texts, *, pair: Texts | None = None, truncate: bool = False
+        self,
+        text: Texts,
+        *,
+        pair: Texts | None = None,
+        target: Texts | None = None,
+        truncate: bool = False,
     ) -> list[AttentionResult]: ...
     def attend(
         self,
         text: str | Texts,
         *,
         pair: str | Texts | None = None,
+        target: str | Texts | None = None,
         truncate: bool = False,
     ) -> AttentionResult | list[AttentionResult]:
         """Do what `attnviz.attend` does, with this model."""
-        return attend(text, pair=pair, model=self, truncate=truncate)  # type: ignore[arg-type]
+        return attend(text, pair=pair, target=target, model=self, truncate=truncate)  # type: ignore[arg-type]
 
     def attend_batch(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, *, truncate: bool = False
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        targets: Sequence[str] | None = None,
+        *,
+        truncate: bool = False,
     ) -> list[AttentionResult]:
         """Run the texts as one batch, padded on the right, and return a result for each."""
-        batch = encode(self.checkpoint, texts, pairs, truncate=truncate)
-        captures = capture(self.module, batch.inputs, batch.axes)
+        batch = encode(self.checkpoint, texts, pairs, targets, truncate=truncate)
+        captures = capture(self.module, batch.inputs, batch.axes, batch.target_axes)
         versions = {name: version(name) for name in ("attnviz", "torch", "transformers")}
         results = []
         for n, found in enumerate(captures):
@@ -169,9 +199,19 @@ class Model:
                 dtype=agreement.dtype,
                 device=agreement.device,
                 versions=versions,
+                target=None if targets is None else targets[n],
             )
             results.append(AttentionResult(found.records, agreement, provenance))
         return results
+
+
+def _one_for_each(texts: Sequence[str], given: str | Texts | None, what: str) -> list[str] | None:
+    if given is None:
+        return None
+    found = _as_texts(given, what)
+    if len(found) != len(texts):
+        raise InputError(f"Expected a {what} for each of {len(texts)} texts, got {len(found)}.")
+    return found
 
 
 def _as_texts(text: str | Texts, what: str) -> list[str]:

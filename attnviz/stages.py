@@ -32,11 +32,12 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     projection = record.projection
     if projection is not None and record.input is not None:
         X = record.input.to(dtype)
+        C = X if record.key_input is None else record.key_input.to(dtype)
         Q = split_heads(_apply(projection.query, X), record.heads)
-        K = split_heads(_apply(projection.key, X), record.key_heads)
+        K = split_heads(_apply(projection.key, C), record.key_heads)
         stages["query"] = _rotate(_normalise(projection.query_norm, Q), record)
         stages["key"] = _rotate(_normalise(projection.key_norm, K), record)
-        stages["value"] = split_heads(_apply(projection.value, X), record.key_heads)
+        stages["value"] = split_heads(_apply(projection.value, C), record.key_heads)
 
     stages["scores"] = record.scores(dtype=dtype)
     stages["weights"] = record.weights(dtype=dtype)

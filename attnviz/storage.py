@@ -70,7 +70,12 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
         "heads": agreement.heads,
         "first_difference": None
         if first is None
-        else {"layer": first.layer, "stage": first.stage, "heads": list(first.failed_heads)},
+        else {
+            "stack": first.stack,
+            "layer": first.layer,
+            "stage": first.stage,
+            "heads": list(first.failed_heads),
+        },
         **{
             key: value
             for key, value in asdict(agreement).items()
@@ -81,8 +86,8 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
             for stage in dict.fromkeys(check.stage for check in agreement.checks)
         },
         "not_compared": [
-            {"layer": layer, "stage": stage, "reason": reason}
-            for layer, stage, reason in agreement.not_compared
+            {"place": place, "stage": stage, "reason": reason}
+            for place, stage, reason in agreement.not_compared
         ],
         "checks": [{"passed": check.passed, **asdict(check)} for check in agreement.checks],
     }
@@ -93,6 +98,7 @@ def _about(drawn: AttentionMap | HeadMaps) -> dict[str, Any]:
         which: dict[str, Any] = {"layer": drawn.layer, "heads": list(drawn.heads)}
     else:
         which = {"layers": list(drawn.layers)}
+    which["stack"] = drawn.stack
     return {
         **which,
         "notes": list(drawn.notes),

@@ -179,6 +179,7 @@ def make_map(
         weights=weights,
         rows=rows.labels,
         columns=columns.labels,
+        stack=result.record(layer).stack,
         layer=layer,
         heads=heads,
         notes=tuple(said),
@@ -203,7 +204,7 @@ def make_maps(
     ------
     InputError : no such layer, an unknown `special`, or layers that differ in their heads.
     """
-    records = list(result) if layer is None else [result.record(layer)]
+    records = result.stack().records if layer is None else (result.record(layer),)
     if len({record.heads for record in records}) > 1:
         raise InputError(
             "Expected layers with the same number of heads, got different ones. "
@@ -216,6 +217,7 @@ def make_maps(
         weights=stacked,
         rows=left.labels,
         columns=across.labels,
+        stack=records[0].stack,
         layers=tuple(record.layer for record in records),
         notes=tuple(said),
         agreement=result.agreement,

@@ -8,7 +8,8 @@ of one run enters the other, so comparing them is a proof and not a tautology.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -29,7 +30,12 @@ class Capture:
     references: tuple[Reference, ...]
 
 
-def capture(model: nn.Module, inputs: Mapping[str, Tensor], axes: Sequence[Axis]) -> list[Capture]:
+def capture(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    axes: Sequence[Axis],
+    target_axes: Sequence[Axis] | None = None,
+) -> list[Capture]:
     """Run `model` twice on a batch and return the attentions of each text in it.
 
     Parameters
@@ -37,6 +43,7 @@ def capture(model: nn.Module, inputs: Mapping[str, Tensor], axes: Sequence[Axis]
     model : a transformers model; left exactly as it was found, also after an exception.
     inputs : what its forward takes, N texts padded to one length.
     axes : the N texts' positions.
+    target_axes : in an encoder–decoder, the positions of what the decoder reads.
 
     Raises
     ------
@@ -48,31 +55,48 @@ def capture(model: nn.Module, inputs: Mapping[str, Tensor], axes: Sequence[Axis]
         observations = observe(model, inputs, calls)
     return [
         Capture(
-            tuple(_to_record(call, layer, n, axis) for layer, call in enumerate(calls)),
+            tuple(_to_records(calls, n, axis, None if target_axes is None else target_axes[n])),
             tuple(_to_reference(observation, n) for observation in observations),
         )
         for n, axis in enumerate(axes)
     ]
 
 
-def _to_record(call: AttentionCall, layer: int, n: int, axis: Axis) -> AttentionRecord:
+def _to_records(
+    calls: Sequence[AttentionCall], n: int, axis: Axis, target: Axis | None
+) -> Iterator[AttentionRecord]:
+    """Number the layers of each stack, and give every call the axes that it relates."""
+    layers: Counter[str] = Counter()
+    for call in calls:
+        in_decoder = call.causal if target is None else "decoder" in call.path.split(".")
+        queries = target if target is not None and in_decoder else axis
+        cross = call.key_input is not None
+        stack = "cross" if cross else "decoder" if in_decoder else "encoder"
+        yield _to_record(call, n, stack, layers[stack], queries, axis if cross else queries)
+        layers[stack] += 1
+
+
+def _to_record(
+    call: AttentionCall, n: int, stack: str, layer: int, queries: Axis, keys: Axis
+) -> AttentionRecord:
+    seen = len(queries), len(keys)
     return AttentionRecord(
         path=call.path,
         call=call.call,
         layer=layer,
-        stack="decoder" if call.causal else "encoder",
-        kind="self",
-        query_axis=axis,
-        key_axis=axis,
+        stack=stack,
+        query_axis=queries,
+        key_axis=keys,
         query=call.query[n],
         key=call.key[n],
         value=call.value[n],
         scale=call.scale,
         soft_cap=call.soft_cap,
-        bias=None if call.bias is None else _item(call.bias, n),
-        mask=None if call.mask is None else _item(call.mask, n)[..., : call.key.shape[-2]],
+        bias=None if call.bias is None else _item(call.bias, n)[..., : seen[1]],
+        mask=None if call.mask is None else _item(call.mask, n)[..., : seen[1]].expand(-1, *seen),
         sinks=call.sinks,
         input=None if call.input is None else call.input[n],
+        key_input=None if call.key_input is None else call.key_input[n],
         projection=call.projection,
         rotation=None
         if call.rotation is None

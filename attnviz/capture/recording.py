@@ -33,7 +33,8 @@ class AttentionCall:
     """One call of an attention function, for a batch of N texts.
 
     query (N, H, m, d_k), key and value (N, G, n, …), bias and mask (N or 1, H or 1, m, n), sinks
-    (H,), input (N, m, d_model), rotation (cos, sin), each (N or 1, m, r).
+    (H,), input (N, m, d_model), key_input (N, n, d_model), rotation (cos, sin), each
+    (N or 1, m, r).
     """
 
     path: str
@@ -48,6 +49,7 @@ class AttentionCall:
     sinks: Tensor | None
     causal: bool
     input: Tensor | None
+    key_input: Tensor | None
     rotation: tuple[Tensor, Tensor] | None
     projection: Projection | None
 
@@ -63,13 +65,16 @@ def record(
     ModelError : no call was seen, or a module that holds an attention's weights made none.
     """
     paths = {module: path for path, module in model.named_modules()}
-    arrived: dict[str, tuple[Tensor | None, Any]] = {}
+    arrived: dict[str, dict[str, Any]] = {}
     counts: Counter[str] = Counter()
     calls: list[AttentionCall] = []
 
     def arrive(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden = args[0] if args else kwargs.get("hidden_states")
-        arrived[paths[module]] = (hidden, kwargs.get("position_embeddings"))
+        arrived[paths[module]] = {
+            "input": args[0] if args else kwargs.get("hidden_states"),
+            "key_input": _first(kwargs, "key_value_states", "encoder_hidden_states"),
+            "rotation": kwargs.get("position_embeddings"),
+        }
 
     def look(
         module: nn.Module,
@@ -87,7 +92,7 @@ def record(
                 f"{type(model).__name__} selects keys by {', '.join(terms)}. This cannot be shown."
             )
         scale = arguments.get("scaling")
-        hidden, rotation = arrived.get(path, (None, None))
+        seen = arrived.get(path, {})
         calls.append(
             AttentionCall(
                 path=path,
@@ -101,8 +106,9 @@ def record(
                 mask=mask,
                 sinks=_first(arguments, "s_aux", "sinks"),
                 causal=bool(getattr(module, "is_causal", False)),
-                input=hidden,
-                rotation=rotation,
+                input=seen.get("input"),
+                key_input=seen.get("key_input"),
+                rotation=seen.get("rotation"),
                 projection=projections.get(path),
             )
         )

@@ -81,7 +81,14 @@ def observe(
         if (projection := find_output(model, path)) is not None:
             _keep(projection, path, lambda args, output: (args[0], output), projected)
     with _SoftmaxWatch() as softmaxes:
-        reported = list(model(**inputs, output_attentions=True).attentions or ())
+        outputs = model(**inputs, output_attentions=True)
+    # encoder_attentions, decoder_attentions and cross_attentions, or attentions
+    reported = [
+        weights
+        for name, found in outputs.items()
+        if name.endswith("attentions")
+        for weights in found or ()
+    ]
 
     observations = []
     for call in calls:

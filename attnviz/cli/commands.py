@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from attnviz.cli.options import (
+    Debug,
+    Device,
+    DeviceName,
+    Dtype,
+    Heads,
+    Json,
+    Layer,
+    ModelName,
+    Pair,
+    Special,
+    SpecialTokens,
+    Stack,
+    Target,
+    Text,
+    Truncate,
+    Width,
+    Words,
+    output_file,
+)
 from attnviz.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,68 +46,6 @@ app = typer.Typer(
 )
 
 
-class Special(StrEnum):
-    """What becomes of special tokens such as [CLS] and [SEP]."""
-
-    keep = "keep"
-    hide = "hide"
-    remove = "remove"
-
-
-class Device(StrEnum):
-    """Where the model runs."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
-
-
-Text = Annotated[str, typer.Argument(help="The text that the model reads.", show_default=False)]
-Pair = Annotated[str | None, typer.Option(help="A second text, read as a sentence pair.")]
-ModelName = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        help="A name on the Hugging Face hub or a local folder.",
-        show_default="the bundled all-MiniLM-L6-v2",
-    ),
-]
-Layer = Annotated[int | None, typer.Option(help="Layer, counted from 0.", show_default="chosen")]
-Heads = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--head",
-        help="Head, counted from 0; several are averaged.",
-        show_default="the one that relates the content words most",
-    ),
-]
-Words = Annotated[bool, typer.Option("--words/--pieces", help="Merge word pieces into words.")]
-SpecialTokens = Annotated[
-    Special,
-    typer.Option(help="Keep special tokens, hide them, or remove them and renormalise the rows."),
-]
-Width = Annotated[float, typer.Option(help="Width of the figure in mm: 89 is one column.", min=40)]
-Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long for the model.")]
-DeviceName = Annotated[Device, typer.Option(help="Where to run; auto takes CUDA if there is one.")]
-Dtype = Annotated[
-    str | None,
-    typer.Option(help="float32, float16 or bfloat16.", show_default="as the weights were saved"),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print data for programs to standard output.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-
-def _output(default: str) -> Any:
-    return typer.Option(
-        "--output",
-        "-o",
-        help="File to write: .png, .svg, .pdf; or data: .json, .npz, .safetensors.",
-        show_default=default,
-    )
-
-
 @app.callback(invoke_without_command=True)
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -104,6 +61,8 @@ def _version(
 def heatmap(
     text: Text,
     pair: Pair = None,
+    target: Target = None,
+    stack: Stack = None,
     layer: Layer = None,
     head: Heads = None,
     words: Words = True,
@@ -112,7 +71,7 @@ def heatmap(
         str | None,
         typer.Option(help="QUERY:KEY, two words: rank the heads by the weight between them."),
     ] = None,
-    output: Annotated[Path | None, _output("heatmap.png")] = None,
+    output: Annotated[Path | None, output_file("heatmap.png")] = None,
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -125,10 +84,12 @@ def heatmap(
 
     Without --layer and --head the head is drawn that relates the content words of the text most.
     """
-    _expect_words(text, pair)
+    _expect_words(text, pair, target)
     path = _where(output, None if json else "heatmap.png")
     wanted = None if find is None else _two_words(find)
-    result = _attend(text, pair, model, device, dtype, truncate)
+    result = _attend(text, pair, target, model, device, dtype, truncate)
+
+    result = result.stack(stack)
 
     from attnviz.cli import report
     from attnviz.metrics import choose_head, find_heads, rank_heads
@@ -160,10 +121,12 @@ def heatmap(
 def heads(
     text: Text,
     pair: Pair = None,
+    target: Target = None,
+    stack: Stack = None,
     layer: Layer = None,
     words: Words = True,
     special: SpecialTokens = Special.keep,
-    output: Annotated[Path | None, _output("heads.png")] = None,
+    output: Annotated[Path | None, output_file("heads.png")] = None,
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -173,9 +136,11 @@ def heads(
     debug: Debug = False,
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
-    _expect_words(text, pair)
+    _expect_words(text, pair, target)
     path = _where(output, None if json else "heads.png")
-    result = _attend(text, pair, model, device, dtype, truncate)
+    result = _attend(text, pair, target, model, device, dtype, truncate)
+
+    result = result.stack(stack)
 
     from attnviz.cli import report
     from attnviz.metrics import rank_heads
@@ -201,6 +166,7 @@ def heads(
 def verify(
     text: Text,
     pair: Pair = None,
+    target: Target = None,
     model: ModelName = None,
     device: DeviceName = Device.auto,
     dtype: Dtype = None,
@@ -212,8 +178,8 @@ def verify(
 
     Exit code 5 means that they differ, or that their agreement could not be proven.
     """
-    _expect_words(text, pair)
-    result = _attend(text, pair, model, device, dtype, truncate)
+    _expect_words(text, pair, target)
+    result = _attend(text, pair, target, model, device, dtype, truncate)
 
     from attnviz.cli import report
     from attnviz.storage import agreement_data
@@ -233,9 +199,9 @@ def _where(output: Path | None, default: str | None) -> Path | None:
     return None if chosen is None else check_output(chosen)
 
 
-def _expect_words(text: str, pair: str | None) -> None:
+def _expect_words(text: str, pair: str | None, target: str | None) -> None:
     """Refuse an empty text before torch is imported."""
-    for name, given in (("text", text), ("--pair", pair)):
+    for name, given in (("text", text), ("--pair", pair), ("--target", target)):
         if given is not None and not given.strip():
             raise InputError(
                 f"Expected a {name} with at least one word, got an empty one. Type a sentence."
@@ -254,6 +220,7 @@ def _two_words(find: str) -> tuple[str, str]:
 def _attend(
     text: str,
     pair: str | None,
+    target: str | None,
     model: str | None,
     device: Device,
     dtype: str | None,
@@ -264,6 +231,7 @@ def _attend(
     return attend(
         text,
         pair=pair,
+        target=target,
         model=load(model, device=device.value, dtype=dtype),
         truncate=truncate,
     )

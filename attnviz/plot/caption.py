@@ -9,18 +9,23 @@ from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, literal
 from attnviz.records import AgreementReport, Provenance
 
 
-def selection(layer: int, heads: Sequence[int]) -> str:
-    """Return "Layer 3, head 5", or which heads were averaged."""
+def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
+    """Return "Layer 3, head 5", or which heads were averaged; cross-attention is said."""
+    where = f"Cross-attention, layer {layer}" if stack == "cross" else f"Layer {layer}"
     if len(heads) == 1:
-        return f"Layer {layer}, head {heads[0]}"
-    return f"Layer {layer}, mean of heads {', '.join(map(str, heads))}"
+        return f"{where}, head {heads[0]}"
+    return f"{where}, mean of heads {', '.join(map(str, heads))}"
 
 
 def source(provenance: Provenance) -> str:
     """Return the text that was read and the model that read it."""
-    texts = [provenance.text] if provenance.pair is None else [provenance.text, provenance.pair]
-    quoted = [f"“{literal(' '.join(text.split()), 120)}”" for text in texts]
-    return f"{' + '.join(quoted)}, read by {provenance.model}"
+    quoted = {
+        what: f"“{literal(' '.join(text.split()), 120)}”"
+        for what in ("text", "pair", "target")
+        if (text := getattr(provenance, what)) is not None
+    }
+    target = f" to say {quoted.pop('target')}" if "target" in quoted else ""
+    return f"{' + '.join(quoted.values())}, read by {provenance.model}{target}"
 
 
 def write_caption(

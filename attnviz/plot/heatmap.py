@@ -93,8 +93,9 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     two_columns = overview is not None and width > 5.0
     room = inner * (0.55 if two_columns else 1.0)
 
-    title = ruler.wrap(caption.selection(drawn.layer, drawn.heads), room, TITLE_SIZE, "bold")
-    top = page.write(_MARGIN, _MARGIN, title, points=TITLE_SIZE, weight="bold") + _GAP / 2
+    title = caption.selection(drawn.stack, drawn.layer, drawn.heads)
+    lines = ruler.wrap(title, room, TITLE_SIZE, "bold")
+    top = page.write(_MARGIN, _MARGIN, lines, points=TITLE_SIZE, weight="bold") + _GAP / 2
     m, n = drawn.weights.shape
     longest = _LONGEST * room
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
@@ -189,4 +190,4 @@ def _short_title(drawn: AttentionMap) -> str:
     if proof == "VERIFIED":
         proof = f"verified to {agreement.largest_difference():.0e}"
     name = literal(drawn.provenance.model)
-    return f"{caption.selection(drawn.layer, drawn.heads)}\n{name}, {proof}"
+    return f"{caption.selection(drawn.stack, drawn.layer, drawn.heads)}\n{name}, {proof}"

@@ -14,7 +14,7 @@ class StageCheck:
 
     Attributes
     ----------
-    layer, path, stage : where. Stages, in order: query, key, value, scores, weights,
+    stack, layer, path, stage : where. Stages, in order: query, key, value, scores, weights,
         head output, output.
     differences : the largest absolute difference of each head (one entry for a stage that has
         no heads: output).
@@ -29,6 +29,7 @@ class StageCheck:
     failed_heads : the heads that do not agree; empty when the stage agrees.
     """
 
+    stack: str
     layer: int
     path: str
     stage: str
@@ -53,6 +54,11 @@ class StageCheck:
         return max(self.differences)
 
     @property
+    def place(self) -> str:
+        """Which layer of which stack, in words."""
+        return f"{self.stack} layer {self.layer}"
+
+    @property
     def strain(self) -> float:
         """The largest difference as a fraction of what passes; above 1 a head fails."""
         return max(d / t for d, t in zip(self.differences, self.tolerances, strict=True))
@@ -65,15 +71,16 @@ class AgreementReport:
     Attributes
     ----------
     checks : one per layer and stage, in the order of execution.
-    not_compared : (layer, stage, reason) where the model shows no reference.
-    unproven : layers in which the canary, a scale 1 % off planted on purpose, went unnoticed: a
+    not_compared : (place, stage, reason) where the model shows no reference; a place is, for
+        example, "decoder layer 3".
+    unproven : the places at which the canary, a scale 1 % off planted on purpose, went unnoticed: a
         check that cannot fail proves nothing there.
     dtype, device, versions, weights_sha256 : what was compared.
     """
 
     checks: tuple[StageCheck, ...]
-    not_compared: tuple[tuple[int, str, str], ...]
-    unproven: tuple[int, ...]
+    not_compared: tuple[tuple[str, str, str], ...]
+    unproven: tuple[str, ...]
     dtype: str
     device: str
     versions: dict[str, str]
@@ -105,15 +112,15 @@ class AgreementReport:
         """Return the verdict as one sentence, as captions carry it."""
         if (first := self.first_difference) is not None:
             heads = ", ".join(map(str, first.failed_heads))
-            where = f"layer {first.layer}, {first.stage}"
+            where = f"{first.place}, {first.stage}"
             where += f", head {heads}" if len(first.differences) > 1 else ""
             return (
                 f"NOT VERIFIED: differs from the model's own attention first at {where} "
                 f"(by {first.largest_difference:.1e}, {first.strain:.1f} × what rounding explains)"
             )
         if self.verdict == "not proven":
-            layers = ", ".join(map(str, self.unproven)) or "any"
-            return f"NOT PROVEN: a scale 1 % off would go unnoticed in layer {layers}"
+            places = ", ".join(self.unproven) or "any layer"
+            return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
         return (
             f"verified: {self.heads} heads recomputed in float64 differ from the model's own "
             f"{self.dtype} weights by at most {self.largest_difference():.1e}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -81,8 +80,7 @@ class AttentionRecord:
     path : the module's name in `model.named_modules()`.
     call : 0, 1, … where one module runs several times (weights shared between layers).
     layer : counted from 0 within the stack.
-    stack : "encoder" or "decoder".
-    kind : "self" or "cross".
+    stack : "encoder", "decoder", or "cross" for the decoder's attention to the encoder.
     query_axis, key_axis : what the m queries and n keys are.
     query, key, value : Q (H, m, d_k), K (G, n, d_k), V (G, n, d_v), after rotation.
     scale : the factor on Q Kᵀ.
@@ -91,6 +89,7 @@ class AttentionRecord:
     mask : (1 or H, m, n), added to the scores; None where every key is visible.
     sinks : (H,), a score of each head's own beside those of its keys; None without one.
     input : X (m, d_model), what entered the module; None if it was not seen.
+    key_input : (n, d_model), what the keys and values were made of in cross-attention; else None.
     projection : the module's weights; None where attnviz does not recognise them.
     rotation : (cos, sin), each (m, r), of a rotary position embedding; None without one.
     """
@@ -99,7 +98,6 @@ class AttentionRecord:
     call: int
     layer: int
     stack: str
-    kind: Literal["self", "cross"]
     query_axis: Axis
     key_axis: Axis
     query: Tensor
@@ -111,8 +109,14 @@ class AttentionRecord:
     mask: Tensor | None = None
     sinks: Tensor | None = None
     input: Tensor | None = None
+    key_input: Tensor | None = None
     projection: Projection | None = None
     rotation: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def place(self) -> str:
+        """Which layer of which stack, in words."""
+        return f"{self.stack} layer {self.layer}"
 
     @property
     def heads(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -19,7 +19,8 @@ Special = Literal["keep", "hide", "remove"]
 class Provenance:
     """Where a result comes from.
 
-    model, weights_sha256 : which weights. text, pair : what was read. dtype, device : how.
+    model, weights_sha256 : which weights. text, pair : what was read. target : what the decoder
+    of an encoder–decoder read. dtype, device : how.
     versions : of attnviz, torch and transformers.
     """
 
@@ -30,6 +31,7 @@ class Provenance:
     dtype: str
     device: str
     versions: dict[str, str]
+    target: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,6 @@ class AttentionResult:
     records: tuple[AttentionRecord, ...]
     agreement: AgreementReport
     provenance: Provenance
-    truncated_from: int | None = None
 
     def __iter__(self) -> Iterator[AttentionRecord]:
         """Iterate over the records."""
@@ -52,19 +53,46 @@ class AttentionResult:
         """Return the number of records."""
         return len(self.records)
 
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks of the model, in the order of execution: "encoder", "decoder", "cross"."""
+        return tuple(dict.fromkeys(record.stack for record in self.records))
+
+    def stack(self, name: str | None = None) -> AttentionResult:
+        """Return the same result with the records of one stack.
+
+        Parameters
+        ----------
+        name : one of `stacks`; by default "cross" where there is one, since it relates the two
+            texts of an encoder–decoder.
+
+        Raises
+        ------
+        InputError : no such stack.
+        """
+        if name is None:
+            name = "cross" if "cross" in self.stacks else self.stacks[0]
+        if name not in self.stacks:
+            raise InputError(
+                f"Expected a stack of {self.provenance.model}, {' or '.join(self.stacks)}, "
+                f"got {name!r}."
+            )
+        return replace(self, records=tuple(r for r in self.records if r.stack == name))
+
     def record(self, layer: int) -> AttentionRecord:
-        """Return the record of a layer.
+        """Return the record of a layer, of the default stack if there are several (`stack`).
 
         Raises
         ------
         InputError : no such layer.
         """
-        for record in self.records:
+        records = self.stack().records
+        for record in records:
             if record.layer == layer:
                 return record
         raise InputError(
-            f"Expected a layer from 0 to {len(self.records) - 1}, got {layer}. "
-            f"{self.provenance.model} has {len(self.records)} layers, counted from 0."
+            f"Expected a layer from 0 to {len(records) - 1}, got {layer}. "
+            f"{self.provenance.model} has {len(records)} layers, counted from 0."
         )
 
     def weights(self, layer: int, head: int | None = None) -> Tensor:
@@ -96,7 +124,7 @@ class AttentionMap:
     ----------
     weights : (m, n), CPU.
     rows, columns : the labels of queries and keys.
-    layer : which layer.
+    stack, layer : which layer.
     heads : the head, or the heads that were averaged.
     boundary : (row, column) with which the second text of a pair starts, None without one.
     notes : what was merged, removed or renormalised, and how the head was chosen.
@@ -106,6 +134,7 @@ class AttentionMap:
     weights: Tensor
     rows: tuple[str, ...]
     columns: tuple[str, ...]
+    stack: str
     layer: int
     heads: tuple[int, ...]
     notes: tuple[str, ...]
@@ -118,12 +147,14 @@ class AttentionMap:
 class HeadMaps:
     """The maps of all heads, of all layers or of one.
 
-    weights : (layers, heads, rows, columns), CPU. layers : which. The rest as in `AttentionMap`.
+    weights : (layers, heads, rows, columns), CPU. stack, layers : which. The rest as in
+    `AttentionMap`.
     """
 
     weights: Tensor
     rows: tuple[str, ...]
     columns: tuple[str, ...]
+    stack: str
     layers: tuple[int, ...]
     notes: tuple[str, ...]
     agreement: AgreementReport

@@ -109,7 +109,7 @@ def test_records_know_their_module_and_kind(tokenizer):
     module = tiny("llama")
     for record in attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0]):
         assert type(module.get_submodule(record.path)).__name__ == "LlamaAttention"
-        assert (record.stack, record.kind) == ("decoder", "self")
+        assert record.stack == "decoder"
 
 
 def test_attention_that_cannot_be_seen_is_refused_not_skipped(tokenizer):

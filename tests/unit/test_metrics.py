@@ -36,7 +36,6 @@ def record_of(*heads, layer=0, words=WORDS):
         call=0,
         layer=layer,
         stack="encoder",
-        kind="self",
         query_axis=side,
         key_axis=side,
         query=weights.log(),

@@ -1,0 +1,82 @@
+"""The options that commands share, each said once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+
+class Special(StrEnum):
+    """What becomes of special tokens such as [CLS] and [SEP]."""
+
+    keep = "keep"
+    hide = "hide"
+    remove = "remove"
+
+
+class Device(StrEnum):
+    """Where the model runs."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+Text = Annotated[str, typer.Argument(help="The text that the model reads.", show_default=False)]
+Pair = Annotated[str | None, typer.Option(help="A second text, read as a sentence pair.")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="For an encoder-decoder: the text that its decoder is to say."),
+]
+Stack = Annotated[
+    str | None,
+    typer.Option(
+        help="encoder, decoder or cross, where a model has several.",
+        show_default="cross, else the only one",
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A name on the Hugging Face hub or a local folder.",
+        show_default="the bundled all-MiniLM-L6-v2",
+    ),
+]
+Layer = Annotated[int | None, typer.Option(help="Layer, counted from 0.", show_default="chosen")]
+Heads = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--head",
+        help="Head, counted from 0; several are averaged.",
+        show_default="the one that relates the content words most",
+    ),
+]
+Words = Annotated[bool, typer.Option("--words/--pieces", help="Merge word pieces into words.")]
+SpecialTokens = Annotated[
+    Special,
+    typer.Option(help="Keep special tokens, hide them, or remove them and renormalise the rows."),
+]
+Width = Annotated[float, typer.Option(help="Width of the figure in mm: 89 is one column.", min=40)]
+Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long for the model.")]
+DeviceName = Annotated[Device, typer.Option(help="Where to run; auto takes CUDA if there is one.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="float32, float16 or bfloat16.", show_default="as the weights were saved"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print data for programs to standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def output_file(default: str) -> Any:
+    """Return the option -o, which says what is written without it."""
+    return typer.Option(
+        "--output",
+        "-o",
+        help="File to write: .png, .svg, .pdf; or data: .json, .npz, .safetensors.",
+        show_default=default,
+    )
