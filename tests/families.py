@@ -14,6 +14,8 @@ import torch
 from transformers import (
     AlbertConfig,
     AlbertModel,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
     DistilBertConfig,
@@ -28,6 +30,8 @@ from transformers import (
     GptOssModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
     MistralConfig,
     MistralModel,
     PreTrainedModel,
@@ -39,6 +43,7 @@ from transformers import (
     RobertaModel,
     T5Config,
     T5EncoderModel,
+    T5ForConditionalGeneration,
 )
 
 from attnviz.capture.projections import find_projections
@@ -48,6 +53,12 @@ TEXTS = [
     "the train left the station on time and nobody noticed that it was early",
     "I love apple phones, but my sister prefers the ones that grow on trees",
     "a much shorter text",
+]
+
+TARGETS = [
+    "le train est parti de la gare a l'heure",
+    "j'aime les telephones",
+    "un texte bien plus long que celui qui se trouve a gauche",
 ]
 
 _bert = {
@@ -100,18 +111,34 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
     ),
 }  # fmt: skip
 
+_bart = {
+    "vocab_size": VOCABULARY, "d_model": 48, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64, "init_std": 0.1, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+TWO_SIDED: dict[str, Callable[[], PreTrainedModel]] = {
+    "t5": lambda: T5ForConditionalGeneration(
+        T5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2, num_heads=4,
+                 relative_attention_num_buckets=8, decoder_start_token_id=0)
+    ),
+    "bart": lambda: BartForConditionalGeneration(BartConfig(**_bart)),
+    "marian": lambda: MarianMTModel(MarianConfig(**_bart)),
+}  # fmt: skip
+
 GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")
 
 
 def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
     """Return a tiny random model with sharp attention, in eval mode."""
     torch.manual_seed(seed)
-    model = FAMILIES[family]()
+    model = (FAMILIES | TWO_SIDED)[family]()
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
             torch.nn.init.normal_(parameter, 1.0 if is_scale else 0.0, 0.2 if is_scale else 0.4)
+    wider = 2 if family.startswith("t5") else 4  # T5 does not scale its scores down
     for projection in find_projections(model).values():
-        projection.query.weight.mul_(4)  # views of the model's own weights
-        projection.key.weight.mul_(4)
+        projection.query.weight.mul_(wider)  # views of the model's own weights
+        projection.key.weight.mul_(wider)
     return model.to(dtype).eval()

@@ -1,0 +1,99 @@
+"""Encoder, decoder and the attention between them: each has axes of its own, and all agree."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from families import TARGETS, TEXTS, TWO_SIDED, tiny
+from torch.testing import assert_close
+
+import attnviz
+from attnviz import agreement
+from attnviz.capture import capture
+from attnviz.errors import InputError
+from attnviz.inputs import encode
+from attnviz.stages import STAGES
+
+CASES = [
+    pytest.param(family, dtype, id=f"{family}-{dtype}")
+    for family in TWO_SIDED
+    for dtype in (torch.float32, torch.float16, torch.bfloat16)
+]
+
+
+@pytest.mark.parametrize(("family", "dtype"), CASES)
+def test_every_stage_of_every_stack_agrees(family, dtype, tokenizer):
+    model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
+    for result in model.attend(TEXTS, target=TARGETS):
+        assert result.stacks == ("encoder", "decoder", "cross")
+        assert result.agreement.verdict == "verified", result.agreement.summary()
+        assert result.agreement.heads == 3 * 2 * 4
+        assert [check.stage for check in result.agreement.checks] == [*STAGES] * 6
+
+
+@pytest.mark.parametrize("family", TWO_SIDED)
+def test_each_stack_gives_what_the_model_reports(family, tokenizer):
+    module = tiny(family)
+    model = attnviz.load(module, tokenizer=tokenizer)
+    result = model.attend(TEXTS[0], target=TARGETS[0])
+    module.set_attn_implementation("eager")
+    inputs = encode(model.checkpoint, [TEXTS[0]], targets=[TARGETS[0]]).inputs
+    with torch.no_grad():
+        outputs = module(**inputs, output_attentions=True)
+    for stack, reported in (
+        ("encoder", outputs.encoder_attentions),
+        ("decoder", outputs.decoder_attentions),
+        ("cross", outputs.cross_attentions),
+    ):
+        for record, weights in zip(result.stack(stack), reported, strict=True):
+            assert_close(record.weights(), weights[0], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("family", TWO_SIDED)
+def test_a_padded_batch_gives_the_maps_of_its_texts_alone(family, tokenizer):
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    batch = model.attend(TEXTS, target=TARGETS)
+    for text, target, padded in zip(TEXTS, TARGETS, batch, strict=True):
+        for alone, among in zip(model.attend(text, target=target), padded, strict=True):
+            m, n = len(alone.query_axis), len(alone.key_axis)
+            assert_close(among.weights()[:, :m, :n], alone.weights(), rtol=0, atol=1e-5)
+
+
+def test_the_axes_are_what_the_decoder_and_the_encoder_read(tokenizer):
+    result = attnviz.load(tiny("bart"), tokenizer=tokenizer).attend("a train", target="un train")
+    cross = result.stack().record(0)
+    assert cross.stack == "cross"
+    # The decoder reads its start token first, and never the last word that it says.
+    start = tokenizer.convert_ids_to_tokens(2)
+    assert cross.query_axis.labels == (start, "[CLS]", "un", "train")
+    assert cross.key_axis.labels == ("[CLS]", "a", "train", "[SEP]")
+    drawn = attnviz.make_map(result, layer=1, head=0, special="hide")
+    assert (drawn.stack, drawn.rows, drawn.columns) == ("cross", ("un", "train"), ("a", "train"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", TWO_SIDED)
+def test_the_two_sides_of_cross_attention_swapped_are_caught(family, dtype, tokenizer):
+    model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
+    batch = encode(model.checkpoint, [TEXTS[0]], targets=[TEXTS[0]])  # of the same length
+    (found,) = capture(model.module, batch.inputs, batch.axes, batch.target_axes)
+    records = [
+        replace(record, input=record.key_input, key_input=record.input)
+        if record.key_input is not None
+        else record
+        for record in found.records
+    ]
+    report = agreement.verify(records, found.references, versions={}, weights_sha256="")
+    assert (report.first_difference.stack, report.first_difference.stage) == ("cross", "query")
+
+
+def test_a_target_that_is_missing_or_means_nothing(model, tokenizer):
+    with pytest.raises(InputError, match=r"Expected a target.*--target"):
+        attnviz.load(tiny("t5"), tokenizer=tokenizer).attend(TEXTS[0])
+    with pytest.raises(InputError, match="Expected no target"):
+        model.attend(TEXTS[0], target=TARGETS[0])
+
+
+def test_a_stack_that_is_not_there(train):
+    with pytest.raises(InputError, match="Expected a stack of all-MiniLM-L6-v2, encoder, got"):
+        train.stack("cross")
