@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from families import tiny
 from rich.console import Console
 from safetensors import safe_open
 
@@ -300,3 +301,25 @@ def test_the_version_is_the_packages(capsys):
     from importlib.metadata import version
 
     assert succeeds(capsys, "--version").out == f"attnviz {version('attnviz')}\n"
+
+
+def test_an_encoder_decoder_is_drawn_with_its_target(tmp_path, tokenizer, capsys):
+    folder = tmp_path / "tiny-t5"
+    tiny("t5").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    command = ["heatmap", "a train", "--target", "un train", "--model", str(folder)]
+
+    assert run([*command, "-o", str(tmp_path / "cross.json")]) == 0
+    cross = json.loads((tmp_path / "cross.json").read_text(encoding="utf-8"))
+    assert cross["stack"] == "cross"
+    assert cross["columns"] == ["[CLS]", "a", "train", "[SEP]"]
+    assert cross["rows"] == ["[PAD]", "[CLS]", "un", "train"]
+
+    assert run([*command, "--stack", "encoder", "-o", str(tmp_path / "encoder.svg")]) == 0
+    assert "to say “un train”" in (tmp_path / "encoder.svg").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert run([*command, "--stack", "vision", "-o", str(tmp_path / "no.png")]) == 2
+    assert "encoder or decoder or cross, got 'vision'" in capsys.readouterr().err
+    assert run([*command[:2], "--model", str(folder), "-o", str(tmp_path / "no.png")]) == 2
+    assert "--target" in capsys.readouterr().err
+    assert not (tmp_path / "no.png").exists()
