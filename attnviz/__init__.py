@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
     from attnviz.plot import head_grid, heatmap, save_figure
@@ -31,8 +32,12 @@ _HOME = {
     "AttentionMap": "records",
     "AttentionRecord": "records",
     "AttentionResult": "records",
+    "AttnvizError": "errors",
     "HeadMaps": "records",
+    "InputError": "errors",
     "Model": "models",
+    "ModelError": "errors",
+    "OutputError": "errors",
     "attend": "models",
     "find_heads": "metrics",
     "head_grid": "plot",
@@ -51,8 +56,12 @@ __all__ = [
     "AttentionMap",
     "AttentionRecord",
     "AttentionResult",
+    "AttnvizError",
     "HeadMaps",
+    "InputError",
     "Model",
+    "ModelError",
+    "OutputError",
     "attend",
     "find_heads",
     "head_grid",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 
@@ -23,6 +25,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     os.environ.setdefault("MPLBACKEND", "agg")  # files are drawn, no window is opened
+    _open_streams()
     try:
         from attnviz.cli import run
 
@@ -33,9 +36,31 @@ def main() -> int:
     except (BrokenPipeError, SystemExit):
         # The reader of our output has gone, as `| head` does; that is no error of ours. (Typer
         # and rich exit when they meet it.)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:  # everything else that is written is guarded by itself
+        print(
+            f"attnviz: Expected to write to standard output, but: {error.strerror}. "
+            "Free some room, or write to another place.",
+            file=sys.stderr,
+        )
+        _discard_output()
+        return 4
     return code
+
+
+def _open_streams() -> None:
+    """Have somewhere to write to, and characters that the terminal's encoding lacks replaced."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _discard_output() -> None:
+    # Python flushes once more when it ends, and would complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Proof: our attention against the model's own, stage by stage, head by head.
 
-Every stage is recomputed in float64 from what the model itself fed into it and compared with what
-the untouched model computed. A difference passes only if it is within the tolerance of the model's
-precision *and* what our own run in that precision errs too. Two faults would hide in that: a scale
-that is a little off looks like rounding in bfloat16, but not in the slope of the log weights; a
-mask that is not quite a mask shows only in weights that should be exactly 0. So both are checked.
+Every stage is recomputed in float64: Q, K and V from the module's input and weights, all that
+follows from the Q, K and V that the model had. A difference passes only if it is within the
+tolerance of the model's precision *and* what our own run in that precision errs too. Two faults
+would hide in that: a scale that is a little off looks like rounding in bfloat16, but not in the
+slope of the log weights (or of the values); a mask that is not quite a mask shows only in weights
+that should be exactly 0. So both are checked.
 And since a check that cannot fail proves nothing, a scale 1 % off is planted in every layer, and
 must be caught.
 """
@@ -23,6 +24,7 @@ from attnviz.stages import STAGES, recompute
 CANARY = 1.01
 # What is never a difference, as a fraction of a head's largest value: two steps of rounding in the
 # model's precision, and what the order of summation leaves in float32, in which sums are taken.
+SMALLEST = 1e-6  # no head is measured more finely than this
 FLOOR, SUMMATION = 2, 16 * torch.finfo(torch.float32).eps
 
 
@@ -148,8 +150,15 @@ def _check_values(
         return of.abs().flatten(1).amax(1)
 
     differences, own_errors = largest(ours - model), largest(ours - own)
-    floor = (FLOOR * precision.eps + SUMMATION) * largest(ours).clamp(min=1.0)
+    floor = (FLOOR * precision.eps + SUMMATION) * largest(ours).clamp(min=SMALLEST)
     tolerances = (3 * own_errors + floor).clamp(max=tolerance)
+    # not (≤), since NaN > tolerance is False
+    failed = ~(differences <= tolerances)
+    slopes: tuple[float, ...] = ()
+    if stage not in ("scores", "weights"):  # whose slope is that of the log weights
+        slope, error = _slope(ours, model, own, (1, 2))
+        failed |= ~(slope.abs() <= error.clamp(min=precision.slope))
+        slopes = tuple(slope.tolist())
     return StageCheck(
         stack=record.stack,
         layer=record.layer,
@@ -160,14 +169,14 @@ def _check_values(
         own_errors=tuple(own_errors.tolist()),
         compared=ours.numel(),
         finite=bool(ours.isfinite().all() and model.isfinite().all()),
-        # not (≤), since NaN > tolerance is False
-        failed_heads=_heads(~(differences <= tolerances)),
+        failed_heads=_heads(failed),
+        slope_errors=slopes,
     )
 
 
 def _tolerance(stage: str, ours: dict[str, Tensor], precision: Precision) -> float:
     """Return the largest difference that rounding explains at all, in a stage of one layer."""
-    largest = ours[stage].abs().max().clamp(min=1.0).item()
+    largest = ours[stage].abs().max().clamp(min=SMALLEST).item()
     if stage in ("query", "key", "value", "scores"):
         return precision.values * largest
     # A score is rounded in proportion to its size, its weight errs with it, and so does what the
@@ -191,8 +200,8 @@ def _check_weights(
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
     usable = ~hidden & (torch.minimum(ours, torch.minimum(own, model)) > precision.tiny)
     x, y, z = (_centred_log(weights, usable) for weights in (ours, model, own))
-    slopes, errors = _slope(x, y, z, (1, 2))
-    slope, error = _slope(x, y, z, (0, 1, 2))
+    slopes, errors = _slope(x, y, z, (1, 2), step=precision.eps)
+    slope, error = _slope(x, y, z, (0, 1, 2), step=precision.eps)
     # One head has but a part of the layer's numbers, so its slope is known less well.
     off = ~(slopes.abs() <= errors.clamp(min=2 * precision.slope))
     if not slope.abs() <= error.clamp(min=precision.slope):
@@ -214,15 +223,19 @@ def _centred_log(weights: Tensor, usable: Tensor) -> Tensor:
     return torch.where(usable, logs - mean, 0.0)
 
 
-def _slope(x: Tensor, y: Tensor, z: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def _slope(
+    x: Tensor, y: Tensor, z: Tensor, dims: tuple[int, ...], *, step: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Regress y on x; return slope - 1, and what our own run z errs: thrice, or 4 standard errors.
 
+    A standard error supposes that each number is at least one `step` of rounding off.
     Rows without spread carry no slope: 0, which the canary then shows to prove nothing.
     """
     spread = (x * x).sum(dims).clamp(min=torch.finfo(x.dtype).tiny)
     slope, own_slope = ((x * (other - x)).sum(dims) / spread for other in (y, z))
     count = (x != 0).sum(dims).clamp(min=1)
-    standard_error = (((z - x) ** 2).sum(dims) / count / spread).sqrt()
+    variance = ((z - x) ** 2).sum(dims) / count + step**2
+    standard_error = (variance / spread).sqrt()
     return slope, torch.maximum(3 * own_slope.abs(), 4 * standard_error)
 
 

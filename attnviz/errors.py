@@ -26,9 +26,3 @@ class OutputError(AttnvizError, OSError):
     """The result cannot be written where it was asked for."""
 
     exit_code = 4
-
-
-class AgreementError(AttnvizError):
-    """Our attention and the model's own differ, or their agreement could not be proven."""
-
-    exit_code = 5

@@ -27,6 +27,8 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     """
     path = Path(path)
     allowed = FIGURE_SUFFIXES + DATA_SUFFIXES
+    if len(os.fsencode(path.name)) > 255:
+        raise OutputError(f"Expected a shorter file name than {path.name[:20]}…. Shorten it.")
     if path.is_dir():
         raise OutputError(f"Expected a file to write, but {path} is a folder. Add a file name.")
     if path.suffix.lower() not in allowed:
@@ -34,6 +36,9 @@ def check_output(path: str | os.PathLike[str]) -> Path:
             f"Expected a file name that ends in {', '.join(allowed)}, got {path.name!r}. "
             "The ending chooses the format."
         )
+    path = path.resolve() if path.is_symlink() else path  # write what it points to
+    if path.exists() and not path.is_file():
+        raise OutputError(f"Expected a file to write, but {path} is a device. Name a file.")
     if not path.parent.is_dir():
         raise OutputError(f"Expected the folder {path.parent} to exist. Create it first.")
     if not os.access(path.parent, os.W_OK | os.X_OK):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, ModelError
 from attnviz.records import Axis
 from attnviz.words import make_axis
 
@@ -25,12 +25,14 @@ class Batch:
     """N texts padded to one length T.
 
     inputs : tensors (N, T), by the name under which the model takes them. axes : the positions of
-    each text. target_axes : what the decoder of an encoder–decoder reads.
+    each text. target_axes : what the decoder of an encoder–decoder reads. cut_from : how many
+    tokens a text had that was cut, else None.
     """
 
     inputs: dict[str, Tensor]
     axes: tuple[Axis, ...]
     target_axes: tuple[Axis, ...] | None = None
+    cut_from: tuple[int | None, ...] = ()
 
 
 def encode(
@@ -54,8 +56,14 @@ def encode(
     ------
     InputError : text that is no Unicode, holds no word, or is longer than the model can read; a
         target missing, or given to a model that has no decoder of its own.
+    ModelError : the model reads no text.
     """
     module = checkpoint.module
+    if module.main_input_name != "input_ids":
+        raise ModelError(
+            f"Expected a model that reads text, but {checkpoint.name} reads "
+            f"{module.main_input_name}. Choose a text model."
+        )
     two_sided = bool(getattr(module.config, "is_encoder_decoder", False))
     if two_sided != (targets is not None):
         raise InputError(
@@ -66,10 +74,11 @@ def encode(
             "got one. Leave it out."
         )
     couples = [(text, None if pairs is None else pairs[n]) for n, text in enumerate(texts)]
-    inputs, axes = _batch(checkpoint, couples, truncate=truncate)
+    inputs, axes, cut_from = _batch(checkpoint, couples, truncate=truncate)
     if targets is None:
-        return Batch(inputs, axes)
-    labels, target_axes = _batch(checkpoint, [(text, None) for text in targets], truncate=truncate)
+        return Batch(inputs, axes, None, cut_from)
+    goals = [(text, None) for text in targets]
+    labels, target_axes, _ = _batch(checkpoint, goals, truncate=truncate)
     # The decoder reads its own last word and says the next: the target, one to the right.
     shifted: Tensor = module.prepare_decoder_input_ids_from_labels(labels["input_ids"])  # type: ignore[operator]
     inputs["decoder_input_ids"] = shifted
@@ -77,20 +86,31 @@ def encode(
         [torch.ones_like(shifted[:, :1]), labels["attention_mask"][:, :-1]], dim=1
     )
     start = checkpoint.tokenizer.convert_ids_to_tokens(int(shifted[0, 0]))
-    return Batch(inputs, axes, tuple(_shifted(axis, str(start)) for axis in target_axes))
+    shifted_axes = tuple(_shifted(axis, str(start)) for axis in target_axes)
+    return Batch(inputs, axes, shifted_axes, cut_from)
 
 
 def _batch(
     checkpoint: Checkpoint, couples: Sequence[tuple[str, str | None]], *, truncate: bool
-) -> tuple[dict[str, Tensor], tuple[Axis, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...]]:
     tokenizer, device = checkpoint.tokenizer, checkpoint.module.device
     longest = max_tokens(checkpoint.module, tokenizer)
-    encodings = [
-        _expect_fits(
-            checkpoint.name, _tokenize(tokenizer, *couple, longest if truncate else None), longest
-        )
-        for couple in couples
-    ]
+    encodings, cut_from = [], []
+    for couple in couples:
+        encoding = _tokenize(tokenizer, *couple)
+        length = len(encoding["input_ids"])
+        cut = truncate and longest is not None and length > longest
+        encodings.append(_tokenize(tokenizer, *couple, longest) if cut else encoding)
+        cut_from.append(length if cut else None)
+        if all(encoding["special_tokens_mask"]):
+            raise InputError(
+                f"Expected a text with at least one word, got {couple[0][:40]!r}. Type a sentence."
+            )
+        if longest is not None and length > longest and not truncate:
+            raise InputError(
+                f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
+                f"got {length}. Shorten the text, or cut it with --truncate (truncate=True)."
+            )
     fill = {"input_ids": _pad_id(tokenizer)}
     inputs = {
         name: pad_sequence(
@@ -106,19 +126,7 @@ def _batch(
         _axis(encoding, tokenizer, length, (text, pair or ""))
         for encoding, (text, pair) in zip(encodings, couples, strict=True)
     )
-    return inputs, axes
-
-
-def _expect_fits(name: str, encoding: BatchEncoding, longest: int | None) -> BatchEncoding:
-    length = len(encoding["input_ids"])
-    if all(encoding["special_tokens_mask"]):
-        raise InputError("Expected a text with at least one word, got none. Type a sentence.")
-    if longest is not None and length > longest:
-        raise InputError(
-            f"Expected at most {longest} tokens, the most that {name} can read, got {length}. "
-            "Shorten the text, or cut it with --truncate (truncate=True)."
-        )
-    return encoding
+    return inputs, axes, tuple(cut_from)
 
 
 def _shifted(axis: Axis, start: str) -> Axis:
@@ -137,7 +145,8 @@ def max_tokens(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | N
     """Return how many tokens the model can read, special ones included; None if any number."""
     limits = [tokenizer.model_max_length]
     config = getattr(module, "config", None)
-    if isinstance(positions := getattr(config, "max_position_embeddings", None), int):
+    positions = getattr(config, "max_position_embeddings", None)
+    if isinstance(positions, int) and positions > 0:  # some say -1 for "any number"
         limits.append(positions)
     for name, table in module.named_modules():
         # Some tables of positions start behind the index that stands for padding.
@@ -149,7 +158,7 @@ def max_tokens(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | N
 
 
 def _tokenize(
-    tokenizer: PreTrainedTokenizerBase, text: str, pair: str | None, cut: int | None
+    tokenizer: PreTrainedTokenizerBase, text: str, pair: str | None, cut: int | None = None
 ) -> BatchEncoding:
     try:
         encoding: BatchEncoding = tokenizer(

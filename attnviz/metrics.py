@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.records import AttentionRecord, AttentionResult
-from attnviz.words import Units, locate, word_weights
+from attnviz.words import Units, locate, units, word_weights
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
 # conjunctions, auxiliaries and particles.
@@ -98,16 +98,22 @@ class Found:
 
 
 def content_words(side: Units) -> Tensor:
-    """Return which units carry content: letters or digits, no special token, no function word."""
+    """Return which units carry content: letters or digits, no special token, no function word.
+
+    Where fewer than two do, every word counts.
+    """
     real = [
         not special and any(c.isalnum() for c in label)
         for label, special in zip(side.labels, side.special, strict=True)
     ]
-    content = [
-        ok and label.casefold().replace("’", "'") not in FUNCTION_WORDS
-        for ok, label in zip(real, side.labels, strict=True)
-    ]
+    content = [ok and _is_content(label) for ok, label in zip(real, side.labels, strict=True)]
     return torch.tensor(content if sum(content) > 1 else real)
+
+
+def _is_content(label: str) -> bool:
+    return (
+        any(c.isalnum() for c in label) and label.casefold().replace("’", "'") not in FUNCTION_WORDS
+    )
 
 
 def content_mass(record: AttentionRecord) -> Tensor:
@@ -133,7 +139,10 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
         for head, mass in enumerate(content_mass(record).tolist())
     ]
     scores.sort(key=lambda score: -score.score)
-    return HeadRanking(tuple(scores), "mean weight from content words to other content words")
+    labels = units(result.stack().records[0].key_axis).labels
+    content = sum(_is_content(label) for label in labels) > 1
+    kind = "content words" if content else "words"
+    return HeadRanking(tuple(scores), f"mean weight from {kind} to other {kind}")
 
 
 def choose_head(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import torch
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 Texts = list[str] | tuple[str, ...]
+Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel"
 
 
 def load(
@@ -58,7 +59,7 @@ def attend(
     *,
     pair: str | None = None,
     target: str | None = None,
-    model: Model | None = None,
+    model: Model | Loadable | None = None,
     truncate: bool = False,
 ) -> AttentionResult: ...
 @overload
@@ -67,7 +68,7 @@ def attend(
     *,
     pair: Texts | None = None,
     target: Texts | None = None,
-    model: Model | None = None,
+    model: Model | Loadable | None = None,
     truncate: bool = False,
 ) -> list[AttentionResult]: ...
 def attend(
@@ -75,7 +76,7 @@ def attend(
     *,
     pair: str | Texts | None = None,
     target: str | Texts | None = None,
-    model: Model | None = None,
+    model: Model | Loadable | None = None,
     truncate: bool = False,
 ) -> AttentionResult | list[AttentionResult]:
     """Run a model on a text and return every head's attention, proven to be the model's own.
@@ -85,7 +86,7 @@ def attend(
     text : one text, or several to run as one padded batch.
     pair : the second text of a sentence pair (or one for each text).
     target : for an encoder–decoder, what the decoder is to say (or one for each text).
-    model : from `load`; by default the bundled all-MiniLM-L6-v2.
+    model : from `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : cut a text that is longer than the model can read, instead of refusing it.
 
     Returns
@@ -97,7 +98,7 @@ def attend(
     InputError : an empty text, or one longer than the model can read.
     ModelError : the model's attention cannot be seen or verified.
     """
-    model = load() if model is None else model
+    model = model if isinstance(model, Model) else load(model)
     texts = _as_texts(text, "text")
     pairs, targets = (
         _one_for_each(texts, given, what) for given, what in ((pair, "pair"), (target, "target"))
@@ -111,7 +112,7 @@ def verify(
     *,
     pair: str | None = None,
     target: str | None = None,
-    model: Model | None = None,
+    model: Model | Loadable | None = None,
     truncate: bool = False,
 ) -> AgreementReport:
     """Run a model on a text and report how its attention agrees with ours, head by head.
@@ -200,6 +201,7 @@ class Model:
                 device=agreement.device,
                 versions=versions,
                 target=None if targets is None else targets[n],
+                cut_from=batch.cut_from[n],
             )
             results.append(AttentionResult(found.records, agreement, provenance))
         return results
@@ -215,10 +217,12 @@ def _one_for_each(texts: Sequence[str], given: str | Texts | None, what: str) ->
 
 
 def _as_texts(text: str | Texts, what: str) -> list[str]:
-    texts = [text] if isinstance(text, str) else list(text)
+    texts = list(text) if isinstance(text, list | tuple) else [text]
     for each in texts:
         if not isinstance(each, str):
-            raise InputError(f"Expected {what} to be a string, got {type(each).__name__}.")
+            raise InputError(
+                f"Expected {what} to be a string, or a list of them, got {type(each).__name__}."
+            )
         if not each.strip():
             raise InputError(f"Expected a {what} with at least one word, got an empty one.")
     if not texts:

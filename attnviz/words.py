@@ -163,7 +163,9 @@ def make_map(
     ------
     InputError : no such layer or head, an unknown `special`, or nothing left to draw.
     """
-    heads = (head,) if isinstance(head, int) else tuple(head)
+    heads = (head,) if isinstance(head, int) else tuple(dict.fromkeys(head))
+    if any(not isinstance(each, int) or isinstance(each, bool) for each in heads):
+        raise InputError(f"Expected heads as whole numbers, got {head!r}.")
     if not heads:
         raise InputError(
             "Expected at least one head, got none. Name a head, or several to average."
@@ -172,7 +174,7 @@ def make_map(
         result.check_head(layer, each)
     weights, rows, columns = word_weights(result.record(layer), words=words)
     weights = weights[list(heads)].mean(0)
-    said = [*notes, *_merging(rows, columns)]
+    said = [*_cutting(result), *notes, *_merging(rows, columns)]
     weights, rows, columns = _treat_special(weights, rows, columns, special, said)
     boundary = rows.boundary(), columns.boundary()
     return AttentionMap(
@@ -211,7 +213,7 @@ def make_maps(
             "Choose one layer at a time."
         )
     weights, rows, columns = zip(*(word_weights(r, words=words) for r in records), strict=True)
-    said = _merging(rows[0], columns[0])
+    said = [*_cutting(result), *_merging(rows[0], columns[0])]
     stacked, left, across = _treat_special(torch.stack(weights), rows[0], columns[0], special, said)
     return HeadMaps(
         weights=stacked,
@@ -223,6 +225,13 @@ def make_maps(
         agreement=result.agreement,
         provenance=result.provenance,
     )
+
+
+def _cutting(result: AttentionResult) -> list[str]:
+    if result.provenance.cut_from is None:
+        return []
+    kept = sum(not padded for padded in result.records[0].key_axis.padding)
+    return [f"text cut from {result.provenance.cut_from} to {kept} tokens"]
 
 
 def _merging(rows: Units, columns: Units) -> list[str]:
@@ -272,8 +281,11 @@ def locate(word: str, side: Units) -> int:
     if not found:
         lower = {label.casefold(): label for label in side.labels}
         near = difflib.get_close_matches(name.casefold(), lower, n=3, cutoff=0.5)
-        hint = ", ".join(lower[match] for match in near) or ", ".join(dict.fromkeys(side.labels))
-        raise InputError(f"Expected a word of the text, got {name!r}. Did you mean: {hint}?")
+        if near:
+            hint = f"Did you mean {' or '.join(lower[match] for match in near)}?"
+        else:
+            hint = f"Its words are {', '.join(dict.fromkeys(side.without_special().labels))}."
+        raise InputError(f"Expected a word of the text, got {name!r}. {hint}")
     if number and not 1 <= int(number) <= len(found):
         raise InputError(f"Expected {name!r} to occur {number} times, but it occurs {len(found)}.")
     if not number and len(found) > 1:

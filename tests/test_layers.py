@@ -15,14 +15,15 @@ FLOORS = [
     {"attention", "projection", "errors"},
     {"terms"},
     {"files", "records"},
-    {"checkpoints", "capture", "stages", "words"},
+    {"stages", "words"},
+    {"checkpoints", "capture"},
     {"agreement", "metrics", "storage", "inputs"},
     {"models", "plot"},
     {"cli"},
     {"__main__"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ROOMS = sorted(path.stem for path in PACKAGE.iterdir() if path.stem not in ("__init__", "py"))
+ROOMS = sorted({path.stem for path in PACKAGE.iterdir()} - {"__init__", "py"})
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -8,10 +8,12 @@ of one run enters the other, so comparing them is a proof and not a tautology.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from attnviz.attention import split_heads
@@ -20,6 +22,12 @@ from attnviz.capture.recording import AttentionCall, record
 from attnviz.capture.reference import Observation, observe
 from attnviz.capture.unchanged import unchanged
 from attnviz.records import AttentionRecord, Axis, Reference
+from attnviz.stages import recompute
+
+_ROUGHLY = 0.1  # far more than rounding, far less than another recipe
+
+# A run hooks the model and watches functions that all threads share.
+_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +57,19 @@ def capture(
     ------
     ModelError : no attention, or fewer recorded than the model executed.
     """
-    with unchanged(model):
-        calls = record(model, inputs, find_projections(model))
-    with unchanged(model):
-        observations = observe(model, inputs, calls)
+    with _one_at_a_time:
+        with unchanged(model):
+            calls = record(model, inputs, find_projections(model))
+        with unchanged(model):
+            observations = observe(model, inputs, calls)
     return [
         Capture(
-            tuple(_to_records(calls, n, axis, None if target_axes is None else target_axes[n])),
+            tuple(
+                _only_if_understood(found)
+                for found in _to_records(
+                    calls, n, axis, None if target_axes is None else target_axes[n]
+                )
+            ),
             tuple(_to_reference(observation, n) for observation in observations),
         )
         for n, axis in enumerate(axes)
@@ -74,6 +88,29 @@ def _to_records(
         stack = "cross" if cross else "decoder" if in_decoder else "encoder"
         yield _to_record(call, n, stack, layers[stack], queries, axis if cross else queries)
         layers[stack] += 1
+
+
+def _only_if_understood(record: AttentionRecord) -> AttentionRecord:
+    """Drop the projections if they do not make this module's Q, K and V even roughly.
+
+    Then the module does something to them that attnviz does not know (a norm or a rotation of its
+    own), and these stages have nothing to be compared with.
+    """
+    if record.projection is None or record.input is None:
+        return record
+    try:
+        ours = recompute(record, torch.promote_types(record.query.dtype, torch.float32))
+        known = all(
+            torch.dist(ours[stage], had.float()) <= _ROUGHLY * had.float().norm()
+            for stage, had in (
+                ("query", record.query),
+                ("key", record.key),
+                ("value", record.value),
+            )
+        )
+    except (RuntimeError, ValueError, TypeError):  # shapes that do not fit
+        known = False
+    return record if known else replace(record, projection=None)
 
 
 def _to_record(

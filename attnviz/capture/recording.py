@@ -7,7 +7,6 @@ only looks on. So the run is the model's, bit for bit, and nothing in the model 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,8 +23,6 @@ from attnviz.records import Projection
 
 # Score terms that a record does not hold. A map without them would be wrong.
 _FURTHER_TERMS = ("indices",)
-
-_watching = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +68,8 @@ def record(
 
     def arrive(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arrived[paths[module]] = {
-            "input": args[0] if args else kwargs.get("hidden_states"),
-            "key_input": _first(kwargs, "key_value_states", "encoder_hidden_states"),
+            "input": _kept(args[0] if args else kwargs.get("hidden_states")),
+            "key_input": _kept(_first(kwargs, "key_value_states", "encoder_hidden_states")),
             "rotation": kwargs.get("position_embeddings"),
         }
 
@@ -90,6 +87,11 @@ def record(
             raise ModelError(
                 f"Expected scores of every query with every key, but {path} of "
                 f"{type(model).__name__} selects keys by {', '.join(terms)}. This cannot be shown."
+            )
+        if mask is not None and mask.dtype == torch.bool:
+            raise ModelError(
+                f"Expected a mask that is added to the scores, but {path} of "
+                f"{type(model).__name__} has one of booleans. This model cannot be shown."
             )
         scale = arguments.get("scaling")
         seen = arrived.get(path, {})
@@ -143,9 +145,13 @@ def _looking_on(look: Callable[..., None]) -> Iterator[None]:
 
         return watched
 
-    # The patch is seen by every thread, so runs are watched one at a time.
-    with _watching, patch.object(AttentionInterface, "get_interface", get_watched):
+    with patch.object(AttentionInterface, "get_interface", get_watched):
         yield
+
+
+def _kept(hidden: Any) -> Tensor | None:
+    # A copy, since a model may add to its hidden state in place.
+    return hidden.detach().clone() if isinstance(hidden, Tensor) else None
 
 
 def _first(arguments: Mapping[str, Any], *names: str) -> Any:

@@ -81,7 +81,7 @@ def observe(
         if (projection := find_output(model, path)) is not None:
             _keep(projection, path, lambda args, output: (args[0], output), projected)
     with _SoftmaxWatch() as softmaxes:
-        outputs = model(**inputs, output_attentions=True)
+        outputs = model(**inputs, output_attentions=True, return_dict=True)
     # encoder_attentions, decoder_attentions and cross_attentions, or attentions
     reported = [
         weights

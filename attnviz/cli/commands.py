@@ -209,7 +209,7 @@ def _expect_words(text: str, pair: str | None, target: str | None) -> None:
 
 
 def _two_words(find: str) -> tuple[str, str]:
-    query, colon, key = find.partition(":")
+    query, colon, key = (part.strip() for part in find.partition(":"))
     if not (query and colon and key):
         raise InputError(
             f"Expected two words as QUERY:KEY, got {find!r}. For example: --find train:station."

@@ -66,7 +66,9 @@ Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long for th
 DeviceName = Annotated[Device, typer.Option(help="Where to run; auto takes CUDA if there is one.")]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="float32, float16 or bfloat16.", show_default="as the weights were saved"),
+    typer.Option(
+        help="float32, float16, bfloat16 or float64.", show_default="as the weights were saved"
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print data for programs to standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

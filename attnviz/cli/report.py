@@ -66,6 +66,8 @@ def print_map(drawn: AttentionMap) -> None:
                 line.append(" " * wide, Style(bgcolor=f"rgb({red},{green},{blue})"))
         console.print(line)
     console.print(Text(f"darkest: {top:.2f}; rows are queries, columns keys", "dim"))
+    for note in drawn.notes:
+        console.print(Text(note, "dim"))
 
 
 def print_ranking(ranking: HeadRanking, *, most: int = 6) -> None:

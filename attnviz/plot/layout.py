@@ -17,8 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.plot.style import INK, MUTED, SANS, SMALL_SIZE, TEXT_SIZE, literal
+from attnviz.errors import InputError
+from attnviz.plot.style import INK, MM, MUTED, SANS, SMALL_SIZE, TEXT_SIZE, literal
 
+WIDTHS = 40, 2000  # mm within which a figure can be laid out
 LEADING = 1.35  # line height over font size
 SMALLEST = 5.0  # points; smaller labels are left out instead
 _PAD = 0.06  # inches between a label and its axis
@@ -85,6 +87,11 @@ class Page:
     """A new figure that is filled from top to bottom and gets its height in the end."""
 
     def __init__(self, width: float) -> None:
+        if not WIDTHS[0] * MM <= width <= WIDTHS[1] * MM:
+            raise InputError(
+                f"Expected a width from {WIDTHS[0]} to {WIDTHS[1]} mm, got {width / MM:g}. "
+                "A column of a journal is 89 mm wide, a page 183."
+            )
         self.width = width
         self.figure = plt.figure(figsize=(width, 1.0))
         self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import cache
@@ -83,20 +84,33 @@ def _controls(character: str) -> bool:
     return steers_direction or unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn")
 
 
-@cache
 def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
-    """Return installed font families that have the characters which our font lacks."""
+    """Return installed font families that have the characters which our font lacks.
+
+    Warns of characters that no installed font has.
+    """
+    families, missing = _fallback(characters)
+    if missing:
+        warnings.warn(
+            f"No installed font has {missing[:8]}, drawn as boxes in png and pdf. Install one that "
+            "has them, for example Noto Sans CJK, or write svg.",
+            stacklevel=3,
+        )
+    return families
+
+
+@cache
+def _fallback(characters: frozenset[str]) -> tuple[tuple[str, ...], str]:
     missing = {ord(c) for c in characters if c.isprintable()} - _characters(fm.findfont(SANS))
     families = []
-    best_first = sorted(
-        fm.fontManager.ttflist,
-        key=lambda font: (_LAST_RESORT in font.name, font.style != "normal", font.name),
-    )
-    for font in best_first if missing else ():
-        if found := missing & _characters(font.fname):
+    fonts = sorted(fm.fontManager.ttflist, key=lambda font: (font.style != "normal", font.name))
+    for font in fonts if missing else ():
+        if _LAST_RESORT not in font.name and (found := missing & _characters(font.fname)):
             missing -= found
             families.append(font.name)
-    return tuple(dict.fromkeys(families))
+    if missing:
+        families += [font.name for font in fonts if _LAST_RESORT in font.name]
+    return tuple(dict.fromkeys(families)), "".join(map(chr, sorted(missing)))
 
 
 @cache

@@ -22,9 +22,9 @@ class StageCheck:
     own_errors : the largest error of our own run in the model's precision, of each head.
     compared : how many numbers were compared.
     finite : whether both sides are free of NaN and infinity.
-    slope_errors : weights only; of each head, the regression slope of the model's log weights on
-        ours, less 1. A scale that is 1 % off shows as ±0.01, in any precision.
-    slope_error : the same over all heads of the layer.
+    slope_errors : of each head, the regression slope of the model's values on ours, less 1; for
+        weights, of their logarithms. A scale that is 1 % off shows as ±0.01, in any precision.
+    slope_error : weights only; the same over all heads of the layer.
     hidden_zero : weights only; whether every masked key has weight exactly 0, on both sides.
     failed_heads : the heads that do not agree; empty when the stage agrees.
     """
@@ -57,6 +57,18 @@ class StageCheck:
     def place(self) -> str:
         """Which layer of which stack, in words."""
         return f"{self.stack} layer {self.layer}"
+
+    @property
+    def reason(self) -> str:
+        """Why a stage does not agree, in words."""
+        if not self.finite:
+            return "some numbers are not finite"
+        if not self.hidden_zero:
+            return "a masked key has weight"
+        if self.strain <= 1 and self.slope_errors:
+            what = "log weights" if self.stage == "weights" else "values"
+            return f"the slope of its {what} is off by {max(self.slope_errors, key=abs):.1e}"
+        return f"by {self.largest_difference:.1e}, {self.strain:.1f} × what rounding explains"
 
     @property
     def strain(self) -> float:
@@ -116,12 +128,14 @@ class AgreementReport:
             where += f", head {heads}" if len(first.differences) > 1 else ""
             return (
                 f"NOT VERIFIED: differs from the model's own attention first at {where} "
-                f"(by {first.largest_difference:.1e}, {first.strain:.1f} × what rounding explains)"
+                f"({first.reason})"
             )
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
+        left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
         return (
             f"verified: {self.heads} heads recomputed in float64 differ from the model's own "
             f"{self.dtype} weights by at most {self.largest_difference():.1e}"
+            + (f"; not compared: {left_out}" if left_out else "")
         )

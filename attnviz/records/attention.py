@@ -113,6 +113,13 @@ class AttentionRecord:
     projection: Projection | None = None
     rotation: tuple[Tensor, Tensor] | None = None
 
+    def __repr__(self) -> str:
+        """Say what it holds, without the tensors."""
+        return (
+            f"AttentionRecord({self.place}, {self.heads} heads, {len(self.query_axis)} queries × "
+            f"{len(self.key_axis)} keys, {self.path})"
+        )
+
     @property
     def place(self) -> str:
         """Which layer of which stack, in words."""

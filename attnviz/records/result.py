@@ -20,8 +20,8 @@ class Provenance:
     """Where a result comes from.
 
     model, weights_sha256 : which weights. text, pair : what was read. target : what the decoder
-    of an encoder–decoder read. dtype, device : how.
-    versions : of attnviz, torch and transformers.
+    of an encoder–decoder read. dtype, device : how. versions : of attnviz, torch and transformers.
+    cut_from : how many tokens a text had that was cut to what the model can read, else None.
     """
 
     model: str
@@ -32,6 +32,7 @@ class Provenance:
     device: str
     versions: dict[str, str]
     target: str | None = None
+    cut_from: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,13 @@ class AttentionResult:
     records: tuple[AttentionRecord, ...]
     agreement: AgreementReport
     provenance: Provenance
+
+    def __repr__(self) -> str:
+        """Say what it holds, without the tensors."""
+        return (
+            f"AttentionResult({self.provenance.text[:40]!r}, {self.provenance.model}, "
+            f"{len(self)} attentions, {self.agreement.verdict})"
+        )
 
     def __iter__(self) -> Iterator[AttentionRecord]:
         """Iterate over the records."""

@@ -193,7 +193,10 @@ def _scale_off(monkeypatch):
 @pytest.mark.usefixtures("_scale_off")
 def test_a_map_that_is_not_the_models_says_so_loudly_and_ends_with_5(capsys):
     out = succeeds(capsys, "heatmap", TEXT, "-o", "x.svg", code=5).out
-    assert "NOT VERIFIED: differs from the model's own attention first at encoder layer 0, scores" in out
+    assert (
+        "NOT VERIFIED: differs from the model's own attention first at encoder layer 0, scores"
+        in out
+    )
     root = ElementTree.parse("x.svg").getroot()
     alarm = [
         element.get("style")

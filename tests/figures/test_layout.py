@@ -13,6 +13,9 @@ import attnviz
 INPUTS = ["short", "long", "pair", "odd", "one_word", "foreign"]
 COLUMN, FULL = 89, 183
 
+# Whether a font for every script is installed is the machine's affair.
+pytestmark = pytest.mark.filterwarnings("ignore:No installed font")
+
 
 def visible_texts(figure):
     """Return (text, its box) for all that is written, after drawing."""

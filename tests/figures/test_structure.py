@@ -112,9 +112,12 @@ def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
 
 
 def test_a_map_that_could_not_be_proven_says_so(short):
-    unproven = replace(short.agreement, unproven=(1, 4))
+    unproven = replace(short.agreement, unproven=("encoder layer 1", "encoder layer 4"))
     figure = attnviz.heatmap(replace(short, agreement=unproven), layer=0, head=0).figure
-    assert "NOT PROVEN: a scale 1 % off would go unnoticed in layer 1, 4." in page_text(figure)
+    assert (
+        "NOT PROVEN: a scale 1 % off would go unnoticed in encoder layer 1, encoder layer 4."
+        in page_text(figure)
+    )
 
 
 def test_without_layer_and_head_the_best_is_drawn_and_marked_among_all(train):
@@ -253,7 +256,7 @@ def test_a_heatmap_draws_into_axes_that_are_given_and_into_nothing_else(train, o
 
 
 def test_a_map_among_others_that_was_not_verified_says_so(short):
-    unproven = replace(short.agreement, unproven=(1,))
+    unproven = replace(short.agreement, unproven=("encoder layer 1",))
     _, ax = plt.subplots()
     attnviz.heatmap(replace(short, agreement=unproven), layer=0, head=0, ax=ax)
     assert "NOT PROVEN" in ax.get_title(loc="left")
@@ -360,12 +363,11 @@ def test_a_figure_is_as_wide_as_asked(tmp_path, short, width):
     assert float(points.removesuffix("pt")) == pytest.approx(width / 25.4 * 72, abs=0.1)
 
 
-def test_a_script_that_our_font_lacks_is_drawn_without_a_warning(
-    tmp_path, caplog, recwarn, foreign
-):
+def test_a_script_that_no_font_has_is_said_once_in_our_words(tmp_path, caplog, recwarn, foreign):
     for drawn in (attnviz.heatmap(foreign), attnviz.head_grid(foreign)):
         save_figure(getattr(drawn, "figure", drawn), tmp_path / "x.png")
-    assert [str(warning.message) for warning in recwarn] == []
+    said = [str(warning.message) for warning in recwarn]
+    assert all(each.startswith("No installed font has ") for each in said)
     assert [record.message for record in caplog.records] == []
 
 
@@ -375,15 +377,14 @@ def test_a_font_for_another_script_is_preferred_to_the_last_resort(monkeypatch):
     monkeypatch.setattr(fm.fontManager, "ttflist", [boxes, real])
     characters = {"real.ttf": {ord("漢")}, "boxes.ttf": set(range(0x10FFFF))}
     monkeypatch.setattr(style, "_characters", lambda path: characters.get(path, set()))
-    fallback_fonts.cache_clear()
+    style._fallback.cache_clear()
     try:
         assert fallback_fonts(frozenset("漢")) == ("Noto Sans CJK",)
-        assert fallback_fonts(frozenset("漢हिx")) == (
-            "Noto Sans CJK",
-            "Last Resort High-Efficiency",
-        )
+        with pytest.warns(UserWarning, match="No installed font has xहि, drawn as boxes"):
+            fonts = fallback_fonts(frozenset("漢हिx"))
+        assert fonts == ("Noto Sans CJK", "Last Resort High-Efficiency")
     finally:
-        fallback_fonts.cache_clear()
+        style._fallback.cache_clear()
 
 
 def test_a_text_in_our_font_needs_no_other():

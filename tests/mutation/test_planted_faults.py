@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from families import TEXTS, tiny
+from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
 from attnviz import agreement, stages
 from attnviz.capture import capture
+from attnviz.capture.projections import find_projections
 from attnviz.inputs import encode
 from attnviz.projection import rotary_angles
+from attnviz.records import AttentionRecord
 
 LAYER = 1  # where the fault is planted; the report must name it
 DTYPES = [torch.float32, torch.bfloat16]
@@ -240,3 +243,62 @@ def test_attention_too_flat_to_show_a_wrong_scale_is_not_proven(captured):
     assert report.verdict == "not proven"
     assert report.unproven == tuple(f"encoder layer {layer}" for layer in range(3))
     assert "NOT PROVEN" in report.summary()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_small_values_are_compared_as_finely_as_large_ones(family, dtype, tokenizer):
+    module = tiny(family, dtype)
+    for projection in find_projections(module).values():
+        projection.value.weight.mul_(0.01)
+        if projection.value.bias is not None:
+            projection.value.bias.mul_(0.01)
+    model = attnviz.load(module, tokenizer=tokenizer)
+    batch = encode(model.checkpoint, [TEXTS[0]])
+    (each,) = capture(model.module, batch.inputs, batch.axes)
+    assert verify(each.records, each.references).verdict == "verified"
+    records = list(each.records)
+    records[LAYER] = wrong_heads_values(records[LAYER])
+    assert verify(records, each.references).first_difference.stage == "value"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_a_projection_two_per_cent_off_is_caught(part, dtype, captured):
+    for each in captured("minilm", dtype):
+        records = list(each.records)
+        projection = records[LAYER].projection
+        matrix = getattr(projection, part)
+        bias = matrix.bias * 1.02
+        wrong = replace(
+            projection, **{part: replace(matrix, weight=matrix.weight * 1.02, bias=bias)}
+        )
+        records[LAYER] = replace(records[LAYER], projection=wrong)
+        first = verify(records, each.references).first_difference
+        assert (first.layer, first.stage) == (LAYER, part)
+        assert len(first.failed_heads) == 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("model_class", [AlbertModel, ElectraModel, BertModel])
+def test_flat_attention_is_never_said_to_differ(model_class, dtype, tokenizer):
+    # As the library initialises them: scores deviate by 0.025, and rounding is all there is.
+    config = model_class.config_class(
+        vocab_size=30522, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, embedding_size=16,
+    )  # fmt: skip
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = attnviz.load(model_class(config).to(dtype), tokenizer=tokenizer)
+        assert model.attend(TEXTS[0]).agreement.first_difference is None
+
+
+def test_the_map_that_is_drawn_is_the_map_that_is_proven(model, monkeypatch):
+    weights = AttentionRecord.weights
+
+    def of_the_next_head(self, head=None, *args, **kwargs):
+        found = weights(self, head, *args, **kwargs)
+        return found.roll(1, 0) if head is None else found
+
+    monkeypatch.setattr(AttentionRecord, "weights", of_the_next_head)
+    assert model.attend(TEXTS[2]).agreement.verdict == "failed"

@@ -1,12 +1,22 @@
 """Recording leaves no trace, misses nothing in silence, and keeps what the model really had."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from families import FAMILIES, TEXTS, tiny
 from torch import nn
-from transformers import BloomConfig, BloomModel, MambaConfig, MambaModel
+from transformers import (
+    BloomConfig,
+    BloomModel,
+    MambaConfig,
+    MambaModel,
+    Olmo2Config,
+    Olmo2Model,
+    ViTConfig,
+    ViTModel,
+)
 
 import attnviz
 from attnviz.capture.unchanged import unchanged
@@ -53,20 +63,38 @@ def test_the_model_is_left_as_it_was_found(family, implementation, tokenizer):
         assert torch.equal(module(**inputs)[0], outputs)
 
 
-def test_a_run_that_raises_leaves_the_model_as_it_was_found(tokenizer, monkeypatch):
+@pytest.mark.parametrize("raised", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("run", [1, 2])
+def test_a_run_that_raises_leaves_the_model_as_it_was_found(run, raised, tokenizer, monkeypatch):
     module = tiny("bert").train()
     before = trace(module)
-    last = module.bert.encoder.layer[2]
-    monkeypatch.setattr(type(last.output), "forward", _fail)
-    with pytest.raises(RuntimeError, match="in the middle of the run"):
+    last = type(module.bert.encoder.layer[2].output)
+    forward, calls = last.forward, []
+
+    def fail_in_the_last_layer(self, *args):
+        calls.append(self)
+        if len(calls) == 3 * run:
+            raise raised("in the middle of a run")
+        return forward(self, *args)
+
+    monkeypatch.setattr(last, "forward", fail_in_the_last_layer)
+    with pytest.raises(raised, match="in the middle of a run"):
         attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
     monkeypatch.undo()
     assert_same_trace(before, trace(module))
     assert module.training
 
 
-def _fail(*_):
-    raise RuntimeError("in the middle of the run")
+def test_threads_that_share_a_model_all_get_their_maps(tokenizer):
+    module = tiny("bert")
+    before = trace(module)
+    model = attnviz.load(module, tokenizer=tokenizer)
+    expected = model.attend(TEXTS[0]).weights(2)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: model.attend(TEXTS[0]), range(12)))
+    assert all(torch.equal(result.weights(2), expected) for result in results)
+    assert {result.agreement.verdict for result in results} == {"verified"}
+    assert_same_trace(before, trace(module))
 
 
 def test_training_mode_does_not_reach_the_weights(tokenizer):
@@ -148,3 +176,21 @@ def test_the_recorded_run_is_the_model_s_own_bit_for_bit(tokenizer):
     attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
     assert all(torch.equal(each, expected) for each in kept)
     assert len(kept) == 2
+
+
+def test_what_a_module_does_to_its_queries_and_we_do_not_know_is_not_compared(tokenizer):
+    # OLMo 2 takes its norm over all heads together, which is no norm of ours.
+    config = Olmo2Config(
+        vocab_size=30522, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, initializer_range=0.2,
+    )  # fmt: skip
+    agreement = attnviz.load(Olmo2Model(config), tokenizer=tokenizer).attend(TEXTS[0]).agreement
+    assert agreement.verdict == "verified"
+    assert {stage for _, stage, _ in agreement.not_compared} >= {"query", "key", "value"}
+    assert "not compared: query, key, value" in agreement.summary()
+
+
+def test_a_model_of_pictures_says_that_it_reads_no_text(tokenizer):
+    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=32)
+    with pytest.raises(ModelError, match=r"reads pixel_values\. Choose a text model"):
+        attnviz.load(ViTModel(config), tokenizer=tokenizer).attend(TEXTS[0])

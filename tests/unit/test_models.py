@@ -81,7 +81,7 @@ def test_a_text_without_a_word_is_refused(model, text):
 
 
 def test_what_is_no_text_is_refused(model):
-    with pytest.raises(InputError, match="Expected text to be a string, got int"):
+    with pytest.raises(InputError, match="to be a string, or a list of them, got int"):
         model.attend([3])
     with pytest.raises(InputError, match="at least one text, got none"):
         model.attend([])
