@@ -183,6 +183,7 @@ class Model:
         """Run the texts as one batch, padded on the right, and return a result for each."""
         batch = encode(self.checkpoint, texts, pairs, targets, truncate=truncate)
         captures = capture(self.module, batch.inputs, batch.axes, batch.target_axes)
+        sha256 = self.checkpoint.current_sha256()
         versions = {name: version(name) for name in ("attnviz", "torch", "transformers")}
         results = []
         for n, found in enumerate(captures):
@@ -190,11 +191,11 @@ class Model:
                 found.records,
                 found.references,
                 versions=versions,
-                weights_sha256=self.checkpoint.sha256,
+                weights_sha256=sha256,
             )
             provenance = Provenance(
                 model=self.name,
-                weights_sha256=self.checkpoint.sha256,
+                weights_sha256=sha256,
                 text=texts[n],
                 pair=None if pairs is None else pairs[n],
                 dtype=agreement.dtype,

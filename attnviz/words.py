@@ -188,6 +188,7 @@ def make_map(
         agreement=result.agreement,
         provenance=result.provenance,
         boundary=boundary,
+        special_rows=rows.special,
     )
 
 

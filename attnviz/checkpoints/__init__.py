@@ -61,12 +61,29 @@ class Checkpoint:
         In hexadecimal. Of the safetensors file; of several shards, of their hexadecimal digests
         joined in the order of file names; of an object, of name, dtype, shape and bytes of every
         tensor in its ``state_dict``, in the order of names.
+    versions : tuple
+        The place and the version of each tensor when it was hashed.
     """
 
     name: str
     module: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     sha256: str
+    versions: tuple[tuple[int, int], ...]
+
+    def current_sha256(self) -> str:
+        """Return the SHA-256 of the weights as they are now; of an object if they were changed."""
+        if _versions(self.module) == self.versions:
+            return self.sha256
+        return _sha256_of_state(self.name, self.module)
+
+
+def _versions(module: PreTrainedModel) -> tuple[tuple[int, int], ...]:
+    """Return where each tensor lies and how often it was written: cheaper than its bytes."""
+    return tuple(
+        (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for tensor in module.state_dict().values()
+    )
 
 
 def load_checkpoint(
@@ -121,7 +138,8 @@ def load_checkpoint(
         words = _tokenizer(name, folder, tokenizer)
         module = load_module(name, folder, config, model_class, wanted)
         check_rows(name, words, module)
-        return Checkpoint(name, move(name, module, target), words, sha256)
+        module = move(name, module, target)
+        return Checkpoint(name, module, words, sha256, _versions(module))
 
 
 def _describe(
@@ -139,7 +157,7 @@ def _describe(
         )
     words = _tokenizer(name, folder, tokenizer)
     check_rows(name, words, module)
-    return Checkpoint(name, module, words, _sha256_of_state(name, module))
+    return Checkpoint(name, module, words, _sha256_of_state(name, module), _versions(module))
 
 
 def _tokenizer(

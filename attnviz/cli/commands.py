@@ -98,9 +98,9 @@ def heatmap(
 
     found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
     ranking = rank_heads(result) if found is None else found.ranking
-    layer, chosen, reason = choose_head(result, layer, head or None, ranking=ranking)
+    shown, chosen, reason = choose_head(result, layer, head or None, ranking=ranking)
     how: dict[str, Any] = {"words": words, "special": special.value}
-    drawn = make_map(result, layer=layer, head=chosen, notes=reason, **how)
+    drawn = make_map(result, layer=shown, head=chosen, notes=reason, **how)
 
     def figure() -> Figure:
         from attnviz.plot import heatmap as draw
@@ -113,7 +113,7 @@ def heatmap(
         report.print_json(map_data(drawn))
     else:
         report.print_map(drawn)
-        report.print_found(found) if found else report.print_ranking(ranking)
+        report.print_found(found) if found else report.print_ranking(ranking, layer=layer)
     return report.finish(result.agreement, path, json=json)
 
 
@@ -158,7 +158,7 @@ def heads(
     if json:
         report.print_json(map_data(maps))
     else:
-        report.print_ranking(rank_heads(result))
+        report.print_ranking(rank_heads(result), layer=layer)
     return report.finish(result.agreement, path, json=json)
 
 

@@ -44,7 +44,7 @@ def print_json(data: dict[str, Any]) -> None:
 def print_map(drawn: AttentionMap) -> None:
     """Print a map as blocks of colour, or of a ramp of characters where there are no colours."""
     weights = drawn.weights.float()
-    top = max(float(weights.max()), 1e-12)
+    top = max(drawn.top, 1e-12)
     wide = 2 if weights.shape[1] < 10 else 3
     rows = [literal(label, _LABEL) for label in drawn.rows]
     label = max(map(cell_len, rows)) + 3
@@ -56,7 +56,9 @@ def print_map(drawn: AttentionMap) -> None:
     numbers = "".join(f"{number:>{wide}}" for number in range(len(drawn.columns)))
     console.print(Text(f"{'':{label + 1}}{numbers}", "dim"))
     colours = weight_colours()
-    for number, (name, row) in enumerate(zip(rows, (weights / top).tolist(), strict=True)):
+    for number, (name, row) in enumerate(
+        zip(rows, (weights / top).clamp(max=1).tolist(), strict=True)
+    ):
         line = Text(f"{number:>2} {set_cell_size(name, label - 3)} ")
         for weight in row:
             if console.no_color or not console.is_terminal:
@@ -70,9 +72,10 @@ def print_map(drawn: AttentionMap) -> None:
         console.print(Text(note, "dim"))
 
 
-def print_ranking(ranking: HeadRanking, *, most: int = 6) -> None:
-    """Print the best heads of a ranking."""
-    best = _heads(ranking.scores[:most], scores=True)
+def print_ranking(ranking: HeadRanking, *, layer: int | None = None, most: int = 6) -> None:
+    """Print the best heads of a ranking, of all layers or of one."""
+    scores = [score for score in ranking.scores if layer in (None, score.layer)]
+    best = _heads(scores[:most], scores=True)
     console.print(Text(f"{ranking.meaning}: {best}"))
 
 

@@ -139,7 +139,7 @@ def _draw(
         weights,
         cmap=weight_colours(),
         vmin=0.0,
-        vmax=max(float(weights.max()), 1e-12),
+        vmax=max(drawn.top, 1e-12),
         edgecolors="white" if vector else "none",
         linewidth=0.4 if vector else 0.0,
         rasterized=not vector,

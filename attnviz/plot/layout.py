@@ -145,9 +145,12 @@ def colour_bar(
     drawn: ScalarMappable, ax: Axes, label: str = "weight", *, horizontal: bool = False
 ) -> None:
     """Fill `ax` with the colour bar of what was drawn, labelled."""
+    values = drawn.get_array()
+    beyond = values is not None and drawn.norm.vmax is not None and values.max() > drawn.norm.vmax
     bar = ax.figure.colorbar(
         drawn,
         cax=ax,
+        extend="max" if beyond else "neither",
         orientation="horizontal" if horizontal else "vertical",
         ticks=MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10]),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
@@ -135,6 +136,7 @@ class AttentionMap:
     stack, layer : which layer.
     heads : the head, or the heads that were averaged.
     boundary : (row, column) with which the second text of a pair starts, None without one.
+    special_rows : which queries are special tokens.
     notes : what was merged, removed or renormalised, and how the head was chosen.
     agreement, provenance : of the result that it comes from.
     """
@@ -149,6 +151,16 @@ class AttentionMap:
     agreement: AgreementReport
     provenance: Provenance
     boundary: tuple[int | None, int | None] = (None, None)
+    special_rows: tuple[bool, ...] = ()
+
+    @property
+    def top(self) -> float:
+        """The weight at which colours end: the largest that a word gives.
+
+        What a special token gives says little, and is often so much that all else looks pale.
+        """
+        words = ~torch.tensor(self.special_rows or (False,) * len(self.rows))
+        return float(self.weights[words].max() if words.any() else self.weights.max())
 
 
 @dataclass(frozen=True, eq=False)

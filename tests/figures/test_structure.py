@@ -48,17 +48,21 @@ def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
 def test_colours_start_at_white_for_0_and_end_at_the_largest_weight(train):
     (mesh,) = attnviz.heatmap(train, layer=2, head=3).collections
     assert mesh.norm.vmin == 0
-    assert mesh.norm.vmax == pytest.approx(train.weights(2, 3).max().item())
+    # What [CLS] and [SEP] give does not set the scale; where it exceeds it the bar has an arrow.
+    assert mesh.norm.vmax == pytest.approx(train.weights(2, 3)[1:-1].max().item())
     assert min(mesh.cmap(0.0)[:3]) > 0.98
     lightness = mesh.cmap(np.linspace(0, 1, 50))[:, :3] @ [0.2126, 0.7152, 0.0722]
     assert (np.diff(lightness) < 0).all(), "darker means more, also in grey"
 
 
-def test_the_colour_bar_is_labelled_and_covers_the_weights(train):
-    figure = attnviz.heatmap(train, layer=2, head=3).figure
-    bar = figure.axes[1]
+@pytest.mark.parametrize("special", ["keep", "remove"])
+def test_the_colour_bar_is_labelled_and_covers_the_weights_of_words(train, special):
+    drawn = make_map(train, layer=2, head=3, special=special)
+    bar = attnviz.heatmap(drawn).figure.axes[1]
     assert bar.get_ylabel() == "attention weight"
-    assert bar.get_ylim() == pytest.approx((0, train.weights(2, 3).max().item()))
+    assert bar.get_ylim() == pytest.approx((0, drawn.top))
+    words = drawn.weights[1:-1] if special == "keep" else drawn.weights
+    assert drawn.top == words.max().item()
 
 
 def test_every_cell_carries_its_weight_in_numbers_that_can_be_read(train):
@@ -225,7 +229,9 @@ def test_long_maps_are_averaged_into_the_tiles_of_a_grid(long):
 def test_a_long_text_is_drawn_as_one_image_with_some_of_its_labels(long):
     drawn = make_map(long, layer=0, head=0)
     words = tuple(f"w{n}" for n in range(300))
-    ax = attnviz.heatmap(replace(drawn, weights=torch.rand(300, 300), rows=words, columns=words))
+    ax = attnviz.heatmap(
+        replace(drawn, weights=torch.rand(300, 300), rows=words, columns=words, special_rows=())
+    )
     (mesh,) = ax.collections
     assert mesh.get_rasterized()
     assert 20 < len(labels(ax.yaxis)) < 300

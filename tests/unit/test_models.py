@@ -116,3 +116,14 @@ def test_a_layer_that_is_not_there(train, layer):
 def test_a_head_that_is_not_there(train, head):
     with pytest.raises(InputError, match=f"head from 0 to 11, got {head}"):
         train.weights(0, head)
+
+
+def test_weights_that_were_changed_since_have_another_fingerprint(tokenizer):
+    module = tiny("bert")
+    model = attnviz.load(module, tokenizer=tokenizer)
+    first = model.attend("a train").provenance.weights_sha256
+    assert model.attend("a train").provenance.weights_sha256 == first
+    with torch.no_grad():
+        module.bert.encoder.layer[0].attention.self.query.weight.add_(1.0)
+    changed = model.attend("a train")
+    assert changed.provenance.weights_sha256 == changed.agreement.weights_sha256 != first
