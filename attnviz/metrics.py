@@ -139,7 +139,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
         for head, mass in enumerate(content_mass(record).tolist())
     ]
     scores.sort(key=lambda score: -score.score)
-    labels = units(result.stack().records[0].key_axis).labels
+    labels = units(result.stack().records[0].key_axis).without_special().labels
     content = sum(_is_content(label) for label in labels) > 1
     kind = "content words" if content else "words"
     return HeadRanking(tuple(scores), f"mean weight from {kind} to other {kind}")

@@ -281,3 +281,56 @@ def test_a_reader_that_goes_away_is_no_error(more):
         assert process.stderr.read() == ""
     assert process.returncode == 0
     assert Path("x.json").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_standard_output_ends_with_4_in_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "attnviz", "--help"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 4
+    assert done.stderr.startswith("attnviz: Expected to write to standard output")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_closed_standard_output_is_no_error():
+    command = f"{sys.executable} -m attnviz --version >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("width", ["nan", "inf", "39", "2001", "-5"])
+def test_a_width_that_cannot_be_laid_out(capsys, width):
+    code, err = fails(capsys, "heatmap", TEXT, "--width", width)
+    assert code == 2
+    assert "40" in err
+
+
+def test_a_name_too_long_for_a_file(capsys):
+    code, err = fails(capsys, "heatmap", TEXT, "-o", "n" * 300 + ".png")
+    assert code == 4
+    assert "Shorten it" in err
+
+
+def test_a_link_is_followed_and_a_device_is_refused(capsys):
+    Path("link.png").symlink_to("real.png")
+    assert run(["heatmap", TEXT, "-o", "link.png"]) == 0
+    assert Path("link.png").is_symlink()
+    assert Path("real.png").read_bytes().startswith(b"\x89PNG")
+    Path("null.png").symlink_to("/dev/null")
+    capsys.readouterr()
+    code, err = fails(capsys, "heatmap", TEXT, "-o", "null.png")
+    assert code == 4
+    assert "is a device" in err or "ends in" in err
+
+
+def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("shapes\ndo not fit")
+
+    monkeypatch.setattr("attnviz.models.capture", broken)
+    code, err = fails(capsys, "heatmap", TEXT)
+    assert code == 3
+    assert "RuntimeError: shapes do not fit. Add --debug" in err

@@ -191,3 +191,11 @@ def test_no_sink_is_chosen_on_the_real_model(train):
     weights = train.weights(layer, head)
     content = [2, 3, 5, 7]  # train left station time
     assert weights[content][:, 0].mean() < 0.2  # [CLS], the usual sink
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("a train, a bank", "content words"), ("the the to", "words")]
+)
+def test_the_ranking_says_which_words_it_is_about(model, text, kind):
+    meaning = rank_heads(model.attend(text)).meaning
+    assert meaning == f"mean weight from {kind} to other {kind}"
