@@ -59,21 +59,40 @@ def record(
 
     Raises
     ------
-    ModelError : no call was seen, or a module that holds an attention's weights made none.
+    ModelError : no call was seen, a module that holds an attention's weights made none, or a call
+        has terms that a record does not hold.
     """
-    paths = {module: path for path, module in model.named_modules()}
-    arrived: dict[str, dict[str, Any]] = {}
-    counts: Counter[str] = Counter()
-    calls: list[AttentionCall] = []
+    recorder = _Recorder(model, projections)
+    for path in projections:
+        module = model.get_submodule(path)
+        module.register_forward_pre_hook(recorder.arrive, with_kwargs=True)
+    with _looking_on(recorder.look):
+        model(**inputs)
+    _expect(model, recorder.calls, projections)
+    return recorder.calls
 
-    def arrive(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        arrived[paths[module]] = {
+
+class _Recorder:
+    """Keeps what arrives at each attention module, and every call of an attention function."""
+
+    def __init__(self, model: nn.Module, projections: Mapping[str, Projection]) -> None:
+        self.calls: list[AttentionCall] = []
+        self._name = type(model).__name__
+        self._paths = {module: path for path, module in model.named_modules()}
+        self._projections = projections
+        self._arrived: dict[str, dict[str, Any]] = {}
+        self._counts: Counter[str] = Counter()
+
+    def arrive(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep what enters a module: X, what keys and values are made of, and the rotation."""
+        self._arrived[self._paths[module]] = {
             "input": _kept(args[0] if args else kwargs.get("hidden_states")),
             "key_input": _kept(_first(kwargs, "key_value_states", "encoder_hidden_states")),
             "rotation": kwargs.get("position_embeddings"),
         }
 
     def look(
+        self,
         module: nn.Module,
         query: Tensor,
         key: Tensor,
@@ -81,24 +100,16 @@ def record(
         mask: Tensor | None,
         arguments: Mapping[str, Any],
     ) -> None:
-        if (path := paths.get(module)) is None:
+        """Keep one call of an attention function."""
+        if (path := self._paths.get(module)) is None:
             return  # another model, running in another thread
-        if terms := [name for name in _FURTHER_TERMS if arguments.get(name) is not None]:
-            raise ModelError(
-                f"Expected scores of every query with every key, but {path} of "
-                f"{type(model).__name__} selects keys by {', '.join(terms)}. This cannot be shown."
-            )
-        if mask is not None and mask.dtype == torch.bool:
-            raise ModelError(
-                f"Expected a mask that is added to the scores, but {path} of "
-                f"{type(model).__name__} has one of booleans. This model cannot be shown."
-            )
+        self._expect_known_terms(path, mask, arguments)
         scale = arguments.get("scaling")
-        seen = arrived.get(path, {})
-        calls.append(
+        seen = self._arrived.get(path, {})
+        self.calls.append(
             AttentionCall(
                 path=path,
-                call=counts[path],
+                call=self._counts[path],
                 query=query.detach(),
                 key=key.detach(),
                 value=value.detach(),
@@ -111,17 +122,24 @@ def record(
                 input=seen.get("input"),
                 key_input=seen.get("key_input"),
                 rotation=seen.get("rotation"),
-                projection=projections.get(path),
+                projection=self._projections.get(path),
             )
         )
-        counts[path] += 1
+        self._counts[path] += 1
 
-    for path in projections:
-        model.get_submodule(path).register_forward_pre_hook(arrive, with_kwargs=True)
-    with _looking_on(look):
-        model(**inputs)
-    _expect(model, calls, projections)
-    return calls
+    def _expect_known_terms(
+        self, path: str, mask: Tensor | None, arguments: Mapping[str, Any]
+    ) -> None:
+        if terms := [name for name in _FURTHER_TERMS if arguments.get(name) is not None]:
+            raise ModelError(
+                f"Expected scores of every query with every key, but {path} of {self._name} "
+                f"selects keys by {', '.join(terms)}. This cannot be shown."
+            )
+        if mask is not None and mask.dtype == torch.bool:
+            raise ModelError(
+                f"Expected a mask that is added to the scores, but {path} of {self._name} has one "
+                "of booleans. This model cannot be shown."
+            )
 
 
 @contextmanager
