@@ -102,18 +102,22 @@ def content_words(side: Units) -> Tensor:
 
     Where fewer than two do, every word counts.
     """
-    real = [
-        not special and any(c.isalnum() for c in label)
-        for label, special in zip(side.labels, side.special, strict=True)
-    ]
-    content = [ok and _is_content(label) for ok, label in zip(real, side.labels, strict=True)]
+    real, content = (
+        [
+            not special and counts(label)
+            for label, special in zip(side.labels, side.special, strict=True)
+        ]
+        for counts in (_is_word, _is_content)
+    )
     return torch.tensor(content if sum(content) > 1 else real)
 
 
+def _is_word(label: str) -> bool:
+    return any(c.isalnum() for c in label)
+
+
 def _is_content(label: str) -> bool:
-    return (
-        any(c.isalnum() for c in label) and label.casefold().replace("’", "'") not in FUNCTION_WORDS
-    )
+    return _is_word(label) and label.casefold().replace("’", "'") not in FUNCTION_WORDS
 
 
 def content_mass(record: AttentionRecord) -> Tensor:
@@ -179,14 +183,10 @@ def choose_head(
         for score in ranking.scores
         if layer in (None, score.layer) and (not heads or score.head in heads)
     )
-    if best.score == 0:
-        return (
-            best.layer,
-            best.head if head is None else head,
-            (f"no head has any {ranking.meaning}",),
-        )
     among = "all heads" if layer is None and not heads else "those asked for"
     note = f"of {among} this one has the largest {ranking.meaning}: {best.score:.2f}"
+    if best.score == 0:
+        note = f"no head has any {ranking.meaning}"
     return best.layer, best.head if head is None else head, (note,)
 
 
@@ -204,7 +204,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
         others = [
             k
             for k, label in enumerate(columns.labels)
-            if k not in (i, j) and not columns.special[k] and any(c.isalnum() for c in label)
+            if k not in (i, j) and not columns.special[k] and _is_word(label)
         ]
         functional = {columns.labels[k].casefold() for k in others} & FUNCTION_WORDS
         for head, row in enumerate(weights[:, i]):

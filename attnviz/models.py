@@ -26,7 +26,7 @@ Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel"
 
 
 def load(
-    name_or_path_or_model: str | os.PathLike[str] | PreTrainedModel | None = None,
+    name_or_path_or_model: Loadable | None = None,
     *,
     tokenizer: str | os.PathLike[str] | PreTrainedTokenizerBase | None = None,
     device: str | torch.device = "auto",

@@ -28,24 +28,31 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Stages that need weights
     of the module which the record does not hold are left out.
     """
-    stages: dict[str, Tensor] = {}
-    projection = record.projection
-    if projection is not None and record.input is not None:
-        X = record.input.to(dtype)
-        C = X if record.key_input is None else record.key_input.to(dtype)
-        Q = split_heads(_apply(projection.query, X), record.heads)
-        K = split_heads(_apply(projection.key, C), record.key_heads)
-        stages["query"] = _rotate(_normalise(projection.query_norm, Q), record)
-        stages["key"] = _rotate(_normalise(projection.key_norm, K), record)
-        stages["value"] = split_heads(_apply(projection.value, C), record.key_heads)
-
+    stages = project(record, dtype)
     stages["scores"] = record.scores(dtype=dtype)
     stages["weights"] = record.weights(dtype=dtype)
     stages["head output"] = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
+    projection = record.projection
     if projection is not None and projection.output is not None:
         concatenated = merge_heads(stages["head output"])
         stages["output"] = _apply(projection.output, concatenated).unsqueeze(0)
     return stages
+
+
+def project(record: AttentionRecord, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Recompute query, key and value from X and the module's weights; nothing where these lack."""
+    projection = record.projection
+    if projection is None or record.input is None:
+        return {}
+    X = record.input.to(dtype)
+    C = X if record.key_input is None else record.key_input.to(dtype)
+    Q = split_heads(_apply(projection.query, X), record.heads)
+    K = split_heads(_apply(projection.key, C), record.key_heads)
+    return {
+        "query": _rotate(_normalise(projection.query_norm, Q), record),
+        "key": _rotate(_normalise(projection.key_norm, K), record),
+        "value": split_heads(_apply(projection.value, C), record.key_heads),
+    }
 
 
 def _apply(projection: Linear, X: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from attnviz.capture.recording import AttentionCall, record
 from attnviz.capture.reference import Observation, observe
 from attnviz.capture.unchanged import unchanged
 from attnviz.records import AttentionRecord, Axis, Reference
-from attnviz.stages import recompute
+from attnviz.stages import project
 
 _ROUGHLY = 0.1  # far more than rounding, far less than another recipe
 
@@ -96,17 +96,12 @@ def _only_if_understood(record: AttentionRecord) -> AttentionRecord:
     Then the module does something to them that attnviz does not know (a norm or a rotation of its
     own), and these stages have nothing to be compared with.
     """
-    if record.projection is None or record.input is None:
-        return record
     try:
-        ours = recompute(record, torch.promote_types(record.query.dtype, torch.float32))
+        ours = project(record, torch.promote_types(record.query.dtype, torch.float32))
         known = all(
-            torch.dist(ours[stage], had.float()) <= _ROUGHLY * had.float().norm()
-            for stage, had in (
-                ("query", record.query),
-                ("key", record.key),
-                ("value", record.value),
-            )
+            torch.dist(found, had.float()) <= _ROUGHLY * had.float().norm()
+            for stage, found in ours.items()
+            for had in (getattr(record, stage),)
         )
     except (RuntimeError, ValueError, TypeError):  # shapes that do not fit
         known = False

@@ -87,9 +87,7 @@ def heatmap(
     _expect_words(text, pair, target)
     path = _where(output, None if json else "heatmap.png")
     wanted = None if find is None else _two_words(find)
-    result = _attend(text, pair, target, model, device, dtype, truncate)
-
-    result = result.stack(stack)
+    result = _attend(text, pair, target, model, device, dtype, truncate).stack(stack)
 
     from attnviz.cli import report
     from attnviz.metrics import choose_head, find_heads, rank_heads
@@ -138,9 +136,7 @@ def heads(
     """Draw the attention maps of all heads, of the whole model or of one layer."""
     _expect_words(text, pair, target)
     path = _where(output, None if json else "heads.png")
-    result = _attend(text, pair, target, model, device, dtype, truncate)
-
-    result = result.stack(stack)
+    result = _attend(text, pair, target, model, device, dtype, truncate).stack(stack)
 
     from attnviz.cli import report
     from attnviz.metrics import rank_heads
