@@ -41,8 +41,7 @@ class Capture:
 def capture(
     model: nn.Module,
     inputs: Mapping[str, Tensor],
-    axes: Sequence[Axis],
-    target_axes: Sequence[Axis] | None = None,
+    axes: Mapping[str, Sequence[Axis]],
 ) -> list[Capture]:
     """Run `model` twice on a batch and return the attentions of each text in it.
 
@@ -50,8 +49,8 @@ def capture(
     ----------
     model : a transformers model; left exactly as it was found, also after an exception.
     inputs : what its forward takes, N texts padded to one length.
-    axes : the N texts' positions.
-    target_axes : in an encoder–decoder, the positions of what the decoder reads.
+    axes : the positions of the N texts, by kind of input: "text", and "target" for what the
+        decoder of an encoder–decoder reads.
 
     Raises
     ------
@@ -67,12 +66,12 @@ def capture(
             tuple(
                 _only_if_understood(found)
                 for found in _to_records(
-                    calls, n, axis, None if target_axes is None else target_axes[n]
+                    calls, n, axis, axes["target"][n] if "target" in axes else None
                 )
             ),
             tuple(_to_reference(observation, n) for observation in observations),
         )
-        for n, axis in enumerate(axes)
+        for n, axis in enumerate(axes["text"])
     ]
 
 

@@ -8,12 +8,12 @@ m query and n key positions, d_k and d_v features per head.
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
 from attnviz.records.attention import (
     AttentionRecord,
-    Axis,
     HeadNorm,
     Linear,
     Projection,
     Reference,
 )
+from attnviz.records.axis import Axis
 from attnviz.records.result import (
     AttentionMap,
     AttentionResult,

@@ -1,4 +1,4 @@
-"""One attention: what its positions are, what it was computed from, what the model made of it."""
+"""One attention: what it was computed from, and what the model made of it."""
 
 from __future__ import annotations
 
@@ -8,34 +8,8 @@ import torch
 from torch import Tensor
 
 from attnviz.attention import repeat_heads, scaled_scores, softmax
+from attnviz.records.axis import Axis
 from attnviz.terms import soft_cap, softmax_with_sink
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What the positions along one side of a map are, one entry per position.
-
-    Attributes
-    ----------
-    labels : the pieces as the tokenizer writes them ("play", "##ing").
-    words : the index in `word_labels` of the word that the piece belongs to; None for a special
-        token and for padding.
-    word_labels : the words as they stand in the text.
-    special : True for tokens that the tokenizer added ([CLS], [SEP], <s>, …), padding included.
-    padding : True for the positions that only fill up a batch.
-    segments : 0, or 1 for the second text of a pair.
-    """
-
-    labels: tuple[str, ...]
-    words: tuple[int | None, ...]
-    word_labels: tuple[str, ...]
-    special: tuple[bool, ...]
-    padding: tuple[bool, ...]
-    segments: tuple[int, ...]
-
-    def __len__(self) -> int:
-        """Return the number of positions."""
-        return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False)
