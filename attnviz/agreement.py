@@ -124,8 +124,8 @@ def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[S
     for stage in STAGES:
         if stage not in ours or stage not in expected:
             continue
-        # Padded queries mean nothing; padded keys must be seen to be ignored.
-        rows = _real_rows(record, stage)
+        # Queries that are padding or see nothing mean nothing; padded keys must be ignored.
+        rows = _real_rows(record, stage, hidden)
         triple = (ours[stage][:, rows], own[stage][:, rows].double(), expected[stage][:, rows])
         if stage == "scores":  # hidden scores are some huge negative number or other
             triple = _visible(triple, hidden[:, rows])
@@ -260,10 +260,11 @@ def _centred(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor
     return _visible(tuple(part - part.sum(-1, keepdim=True) / count for part in triple), hidden)
 
 
-def _real_rows(record: AttentionRecord, stage: str) -> Tensor:
+def _real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:
     if stage in ("key", "value"):
         return torch.ones(len(record.key_axis), dtype=torch.bool)
-    return ~torch.tensor(record.query_axis.padding)
+    padding = torch.tensor(record.query_axis.padding, device=hidden.device)
+    return ~padding & ~hidden.all(-1).any(0)
 
 
 def _with_canary(record: AttentionRecord) -> AttentionRecord:

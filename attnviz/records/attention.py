@@ -66,6 +66,8 @@ class AttentionRecord:
     key_input : (n, d_model), what the keys and values were made of in cross-attention; else None.
     projection : the module's weights; None where attnviz does not recognise them.
     rotation : (cos, sin), each (m, r), of a rotary position embedding; None without one.
+    through_interface : whether the model handed it to transformers' attention interface; else it
+        was found among the operators that torch executed.
     """
 
     path: str
@@ -86,6 +88,7 @@ class AttentionRecord:
     key_input: Tensor | None = None
     projection: Projection | None = None
     rotation: tuple[Tensor, Tensor] | None = None
+    through_interface: bool = True
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
@@ -165,7 +168,7 @@ class AttentionRecord:
 class Reference:
     """What the untouched model computed in a run of its own, for one attention.
 
-    weights : (H, m, n), as `output_attentions=True` returns them.
+    weights : (H, m, n), what the model's softmax gave.
     scores : (H, m, n), what entered the model's softmax, or None if it was not seen.
     head_output : (H, m, d_v), A·V of each head before W^O, or None.
     output : (m, d_model), after W^O, or None.
