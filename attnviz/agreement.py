@@ -116,25 +116,37 @@ def _model_values(record: AttentionRecord, reference: Reference) -> dict[str, Te
 
 
 def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[StageCheck]:
-    # A model in float64 may still take its softmax in float32.
-    dtype = record.query.dtype if record.query.dtype in PRECISIONS else torch.float32
-    precision = PRECISIONS[dtype]
-    ours, own = recompute(record, torch.float64), recompute(record, dtype)
+    fine, coarse = _dtypes(record)
+    ours, in_fine = recompute(record, torch.float64), recompute(record, fine)
+    in_coarse = in_fine if coarse == fine else recompute(record, coarse)
     hidden = _hidden(record)
     for stage in STAGES:
         if stage not in ours or stage not in expected:
             continue
+        own, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
+        precision = PRECISIONS[dtype]
         # Queries that are padding or see nothing mean nothing; padded keys must be ignored.
         rows = _real_rows(record, stage, hidden)
+        if not rows.any():
+            continue
         triple = (ours[stage][:, rows], own[stage][:, rows].double(), expected[stage][:, rows])
-        if stage == "scores":  # hidden scores are some huge negative number or other
-            triple = _visible(triple, hidden[:, rows])
-            if record.sinks is not None:  # models shift rows with a sink before the softmax
-                triple = _centred(triple, hidden[:, rows])
+        if stage == "scores":
+            triple = _centred(triple, hidden[:, rows])
         check = _check_values(record, stage, *triple, _tolerance(stage, ours, precision), precision)
         if stage == "weights":
             check = _check_weights(check, *triple, hidden[:, rows], precision)
         yield check
+
+
+def _dtypes(record: AttentionRecord) -> tuple[torch.dtype, torch.dtype]:
+    """Return in what the model computes its weights, and in what all else.
+
+    Some take their queries and keys to float32 for the weights only. A model in float64 may still
+    take its softmax in float32.
+    """
+    fine = record.query.dtype if record.query.dtype in PRECISIONS else torch.float32
+    value = record.value.dtype if record.value.dtype in PRECISIONS else torch.float32
+    return fine, max(fine, value, key=lambda dtype: PRECISIONS[dtype].eps)
 
 
 def _check_values(
@@ -249,15 +261,16 @@ def _hidden(record: AttentionRecord) -> Tensor:
     return hidden
 
 
-def _visible(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    ours, own, model = (part.masked_fill(hidden, 0.0) for part in triple)
-    return ours, own, model
-
-
 def _centred(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Subtract from each row its mean over the visible keys."""
+    """Subtract from each row its mean over the visible keys, as some models do their largest score.
+
+    Hidden scores are some huge negative number or other.
+    """
     count = (~hidden).sum(-1, keepdim=True).clamp(min=1)
-    return _visible(tuple(part - part.sum(-1, keepdim=True) / count for part in triple), hidden)
+    visible = [part.masked_fill(hidden, 0.0) for part in triple]
+    centred = [part - part.sum(-1, keepdim=True) / count for part in visible]
+    ours, own, model = (part.masked_fill(hidden, 0.0) for part in centred)
+    return ours, own, model
 
 
 def _real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:

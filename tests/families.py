@@ -223,6 +223,11 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
         if parameter.dim() == 1:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
             torch.nn.init.normal_(parameter, 1.0 if is_scale else 0.0, 0.2 if is_scale else 0.4)
+    if family in OWN_CODE:
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                torch.nn.init.normal_(parameter, std=2 / parameter.shape[-1] ** 0.5)
+        return model.to(dtype).eval()
     wider = 2 if family.startswith("t5") else 4  # T5 does not scale its scores down
     for projection in find_projections(model).values():
         projection.query.weight.mul_(wider)  # views of the model's own weights

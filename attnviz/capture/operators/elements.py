@@ -10,7 +10,9 @@ from torch import Tensor
 
 from attnviz.capture.operators.seen import Softmax
 
-HIDDEN = -5e3  # what is added to a score to hide it: -1e4, -1e9, the lowest number, -∞
+# What hides a score: put in its place; added to it while others of the row have none of it (their
+# weights then differ by e^5000); or so low that the score is lost in it.
+_INSTEAD, _BELOW, _ABSORBING = -1e3, 5e3, -3e4
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,15 +35,21 @@ class Elements:
 
     def live(self) -> Tensor:
         """Return which scores are made of a product, and not hidden by the mask."""
-        return (self.factor != 0) & (self.offset > HIDDEN)
+        return (self.factor != 0) & ~self.hidden()
+
+    def hidden(self) -> Tensor:
+        """Return which scores are hidden by the mask."""
+        instead = (self.factor == 0) & (self.offset <= _INSTEAD)
+        highest = torch.where(self.factor != 0, self.offset, -torch.inf).amax(-1, keepdim=True)
+        below = (self.offset <= highest - _BELOW) & highest.isfinite()
+        return instead | below | (self.offset <= _ABSORBING)
 
     def visible(self) -> Tensor:
         """Return which scores count: those with a weight, in a row that sees anything at all.
 
         A row that sees nothing is uniform in the model, and means nothing.
         """
-        constant = (self.k_row < 0) & (self.offset > HIDDEN)
-        return (self.weights != 0) & (self.live() | constant).any(-1, keepdim=True)
+        return (self.weights != 0) & ~self.hidden().all(-1, keepdim=True)
 
 
 @dataclass(frozen=True)

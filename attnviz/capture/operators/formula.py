@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 # place: a copy of an activation, origin is where it lay. score: made of products q·k.
-# weight: a copy of attention weights, origin is the element of the softmax.
-Kind = Literal["place", "score", "weight"]
+# weight: a copy of attention weights, origin is the element of the softmax. shift: the largest or
+# log-sum-exp of each row of scores, which may be subtracted from the row and is not seen after it.
+Kind = Literal["place", "score", "weight", "shift"]
 
 
 @dataclass(frozen=True, eq=False)

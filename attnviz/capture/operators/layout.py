@@ -16,7 +16,6 @@ from torch import Tensor
 
 from attnviz.capture.calls import Attention
 from attnviz.capture.operators.elements import (
-    HIDDEN,
     Elements,
     Shape,
     elements,
@@ -150,11 +149,12 @@ def _without_constant_columns(found: Elements) -> tuple[Elements, Tensor | None]
     sinks = None
     seen = none & found.visible().flatten(0, 2).any(0)
     if seen.any():
-        sinks = found.offset[0, :, 0, seen]
-        same = found.offset[..., seen] == sinks[None, :, None]
-        if sinks.shape[-1] > 1 or not same.all():
+        if seen.sum() > 1:
             raise NotExpressibleError("a row sees scores that are no product of a query and a key")
-        sinks = sinks[:, 0]
+        sink = found.offset[..., seen]
+        if (sink != sink[:1, :, :1]).any():
+            raise NotExpressibleError("a row sees scores that are no product of a query and a key")
+        sinks = sink[0, :, 0, 0]
     return replace(
         found,
         **{name: getattr(found, name)[..., ~none] for name in found.__dataclass_fields__},
@@ -166,7 +166,7 @@ def _hidden(found: Elements) -> Tensor:
     constant = found.factor == 0
     if (constant & found.visible()).any():
         raise NotExpressibleError("a row sees scores that are no product of a query and a key")
-    return constant | (found.offset <= HIDDEN)
+    return constant | found.hidden()
 
 
 def _fold(

@@ -28,6 +28,7 @@ _MOVES = {
     "index_put": (0, 2), "slice_scatter": (0, 1), "select_scatter": (0, 1),
 }  # fmt: skip
 _COPIES = {"clone", "_to_copy", "detach", "alias", "lift_fresh"}
+_OF_ROWS = {"max", "amax", "logsumexp"}
 _SOFTMAX = {"_softmax", "_safe_softmax"}
 
 
@@ -88,6 +89,10 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any,
         before: Tensor | None,
     ) -> None:
+        if name in _OF_ROWS and self._is_of_rows(args):
+            values = result if isinstance(result, Tensor) else result[0]
+            self.memory.cast(values, Shadow("shift", torch.zeros_like(values, dtype=torch.long)))
+            return
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
         if name.endswith("_like") or name.startswith("new_"):
@@ -109,6 +114,12 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.memory.cast(result, shadow)
         else:
             self._compute(name, args, kwargs, result, before)
+
+    def _is_of_rows(self, args: tuple[Any, ...]) -> bool:
+        if self.memory.of(args[0], "score") is None or len(args) < 2:
+            return False
+        dim = args[1][0] if isinstance(args[1], list) else args[1]
+        return dim in (-1, args[0].dim() - 1)
 
     def _multiply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
         left, right = args[-2:]
@@ -224,6 +235,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 used = result != 0
                 self.memory.cast(result, replace(weight, origin=weight.origin.where(used, -1)))
             return
+        shifted = name == "sub" and any(found.kind == "shift" for _, found in tracked)
         tracked = [(i, found) for i, found in tracked if found.kind == "score"]
         if not tracked:
             return
@@ -231,7 +243,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len(tracked) > 1:
             main, shadow = max(tracked, key=lambda each: straightness(each[1]))
         values = [before if i == 0 and before is not None else arg for i, arg in enumerate(args)]
-        found = apply(name, main, dict(tracked), values, kwargs)
+        found = shadow if shifted else apply(name, main, dict(tracked), values, kwargs)
         if found is None:
             value = values[main]
             if value.shape != result.shape:
