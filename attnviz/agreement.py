@@ -130,8 +130,11 @@ def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[S
         if not rows.any():
             continue
         triple = (ours[stage][:, rows], own[stage][:, rows].double(), expected[stage][:, rows])
-        if stage == "scores":
-            triple = _centred(triple, hidden[:, rows])
+        if stage == "scores":  # hidden scores are some huge negative number or other
+            triple = _visible(triple, hidden[:, rows])
+            # Before the softmax some models subtract the largest score of each row.
+            if record.sinks is not None or not record.through_interface:
+                triple = _centred(triple, hidden[:, rows])
         check = _check_values(record, stage, *triple, _tolerance(stage, ours, precision), precision)
         if stage == "weights":
             check = _check_weights(check, *triple, hidden[:, rows], precision)
@@ -228,49 +231,15 @@ def _check_weights(
     )
 
 
-def _centred_log(weights: Tensor, usable: Tensor) -> Tensor:
-    """Log weights less their row's mean: what is left is the scores up to rounding."""
-    logs = torch.where(usable, weights, 1.0).log()
-    mean = logs.sum(-1, keepdim=True) / usable.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(usable, logs - mean, 0.0)
-
-
-def _slope(
-    x: Tensor, y: Tensor, z: Tensor, dims: tuple[int, ...], *, step: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Regress y on x; return slope - 1, and what our own run z errs: thrice, or 4 standard errors.
-
-    A standard error supposes that each number is at least one `step` of rounding off.
-    Rows without spread carry no slope: 0, which the canary then shows to prove nothing.
-    """
-    spread = (x * x).sum(dims).clamp(min=torch.finfo(x.dtype).tiny)
-    slope, own_slope = ((x * (other - x)).sum(dims) / spread for other in (y, z))
-    count = (x != 0).sum(dims).clamp(min=1)
-    variance = ((z - x) ** 2).sum(dims) / count + step**2
-    standard_error = (variance / spread).sqrt()
-    return slope, torch.maximum(3 * own_slope.abs(), 4 * standard_error)
-
-
-def _hidden(record: AttentionRecord) -> Tensor:
-    """Return (1 or H, m, n): which keys must have weight exactly 0, by mask or by padding."""
-    m, n = len(record.query_axis), len(record.key_axis)
-    padding = torch.tensor(record.key_axis.padding, device=record.query.device)
-    hidden = padding.expand(1, m, n)
-    if record.mask is not None:
-        hidden = hidden | (record.mask <= torch.finfo(record.mask.dtype).min / 2)
-    return hidden
+def _visible(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    ours, own, model = (part.masked_fill(hidden, 0.0) for part in triple)
+    return ours, own, model
 
 
 def _centred(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Subtract from each row its mean over the visible keys, as some models do their largest score.
-
-    Hidden scores are some huge negative number or other.
-    """
+    """Subtract from each row its mean over the visible keys."""
     count = (~hidden).sum(-1, keepdim=True).clamp(min=1)
-    visible = [part.masked_fill(hidden, 0.0) for part in triple]
-    centred = [part - part.sum(-1, keepdim=True) / count for part in visible]
-    ours, own, model = (part.masked_fill(hidden, 0.0) for part in centred)
-    return ours, own, model
+    return _visible(tuple(part - part.sum(-1, keepdim=True) / count for part in triple), hidden)
 
 
 def _real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:
