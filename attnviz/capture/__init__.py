@@ -56,18 +56,18 @@ def capture(
     ------
     ModelError : no attention, or one that cannot be read.
     """
+    count = _count(model, inputs)
     with _one_at_a_time:
         projections = find_projections(model)
         with unchanged(model):
-            calls = record(model, inputs, projections)
+            calls = record(model, inputs, projections, count)
         with unchanged(model):
-            again = record(model, inputs, projections)
+            again = record(model, inputs, projections, count)
     if [call.path for call in calls] != [call.path for call in again]:
         raise ModelError(
             f"Expected {type(model).__name__} to execute the same attentions in every run, but two "
             "runs on the same input differ. This model cannot be verified."
         )
-    count = len(next(iter(inputs.values())))
     return [
         Capture(
             tuple(
@@ -130,9 +130,18 @@ def _to_reference(call: AttentionCall, n: int) -> Reference:
     return Reference(
         weights=_item(call.attention.weights, n),
         scores=_item(call.attention.scores, n),
-        head_output=_item(call.attention.head_output, n),
+        head_output=None
+        if call.attention.head_output is None
+        else _item(call.attention.head_output, n),
         output=None if call.output is None else _item(call.output, n),
     )
+
+
+def _count(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
+    """Return how many texts (images, sounds) a batch holds."""
+    tensors = {name: given for name, given in inputs.items() if isinstance(given, Tensor)}
+    main = str(getattr(model, "main_input_name", ""))
+    return len(tensors.get(main, next(iter(tensors.values()), [None])))
 
 
 def _item(tensor: Tensor, n: int) -> Tensor:

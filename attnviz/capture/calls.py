@@ -15,7 +15,7 @@ class Attention:
 
     What the weights follow from: query (N, H, m, d_k), key (N, G, n, d_k), value (N, G, n, d_v),
     bias and mask (N or 1, H or 1, m, n), sinks (H,). What the model made of it: scores and weights
-    (N, H, m, n), head_output (N, H, m, d_v).
+    (N, H, m, n), head_output (N, H, m, d_v), None where more enters it than weights and values.
     """
 
     query: Tensor
@@ -28,7 +28,7 @@ class Attention:
     sinks: Tensor | None
     scores: Tensor
     weights: Tensor
-    head_output: Tensor
+    head_output: Tensor | None
 
     @property
     def is_causal(self) -> bool:

@@ -11,17 +11,15 @@ is missed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from attnviz.capture.calls import Arrived, Attention, AttentionCall
+from attnviz.capture.interface import first, from_arguments, looking_on
 from attnviz.capture.operators import NotExpressibleError, OperatorWatch, Softmax, arrange
 from attnviz.capture.projections import find_output
 from attnviz.errors import ModelError
@@ -35,16 +33,19 @@ _HEADS = (
 
 @torch.no_grad()
 def record(
-    model: nn.Module, inputs: Mapping[str, Tensor], projections: Mapping[str, Projection]
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    projections: Mapping[str, Projection],
+    texts: int,
 ) -> list[AttentionCall]:
-    """Run the model and return its attentions in the order of execution.
+    """Run the model on a batch of so many texts; return its attentions as they were executed.
 
     Raises
     ------
     ModelError : the model executed no attention, or one that could not be read.
     """
-    recorder = _Recorder(model, len(next(iter(inputs.values()))), projections)
-    with _looking_on(recorder.look), recorder.watch:
+    recorder = _Recorder(model, texts, projections)
+    with looking_on(recorder.look), recorder.watch:
         model(**inputs)
     recorder.leave(0)
     return recorder.finish()
@@ -99,14 +100,20 @@ class _Recorder:
             module.register_forward_hook(self._leave, always_call=True)
 
     def look(
-        self, function: Callable[..., Any], module: nn.Module, *args: Any, **arguments: Any
+        self,
+        function: Callable[..., Any],
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        **arguments: Any,
     ) -> Any:
         """Have the model's own attention function compute, and keep what it was called with."""
-        query, key, value, mask = args
-        if not self._can_read(module, query, mask, arguments):
-            return function(module, *args, **arguments)
+        if not self._can_read(module, query, attention_mask, arguments):
+            return function(module, query, key, value, attention_mask, **arguments)
         with self.watch.only_noting() as softmaxes:
-            result = function(module, *args, **arguments)
+            result = function(module, query, key, value, attention_mask, **arguments)
         path = self._paths[module]
         if not softmaxes:
             self._unread.append((path, "its attention function computes no softmax"))
@@ -116,8 +123,8 @@ class _Recorder:
                 path,
                 self._arrived(module),
                 through_interface=True,
-                attention=_from_arguments(
-                    query, key, value, mask, arguments, softmaxes[-1], result[0]
+                attention=from_arguments(
+                    query, key, value, attention_mask, arguments, softmaxes[-1], result[0]
                 ),
             )
         )
@@ -214,8 +221,8 @@ class _Recorder:
         args, kwargs = entered.args, entered.kwargs
         return Arrived(
             _kept(args[0] if args else kwargs.get("hidden_states")),
-            _kept(_first(kwargs, "key_value_states", "encoder_hidden_states")),
-            kwargs.get("position_embeddings"),
+            _kept(first(kwargs, "key_value_states", "encoder_hidden_states")),
+            _angles(kwargs.get("position_embeddings"), self._texts),
         )
 
     def _heads(self) -> int | None:
@@ -231,7 +238,7 @@ class _Recorder:
         """Return what W^O made of the heads, if it was given the heads and nothing else."""
         module = self._outputs[path]
         left = self._left.get(module, []) if module is not None else []
-        if number >= len(left):
+        if number >= len(left) or attention.head_output is None:
             return None
         given, output = left[number]
         heads = attention.head_output.transpose(1, 2).flatten(2)
@@ -239,59 +246,17 @@ class _Recorder:
         return output if same and torch.equal(given.reshape(heads.shape), heads) else None
 
 
-@contextmanager
-def _looking_on(look: Callable[..., Any]) -> Iterator[None]:
-    """Have `look` see the arguments of every attention function that transformers hands out."""
-    get_interface = AttentionInterface.get_interface
-
-    def get_watched(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Any:
-        function = get_interface(self, name, default)
-
-        def watched(module: nn.Module, *args: Any, **arguments: Any) -> Any:
-            return look(function, module, *args, **arguments)
-
-        return watched
-
-    with patch.object(AttentionInterface, "get_interface", get_watched):
-        yield
-
-
-def _from_arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    arguments: Mapping[str, Any],
-    softmax: Softmax,
-    output: Tensor,
-) -> Attention:
-    """Return what an attention function was called with, and what it computed."""
-    keys = key.shape[-2]
-    scale = arguments.get("scaling")
-    return Attention(
-        query=query,
-        key=key,
-        value=value,
-        scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
-        soft_cap=arguments.get("softcap"),
-        bias=_fitting(arguments.get("position_bias"), keys),
-        mask=_fitting(mask, keys),
-        sinks=_first(arguments, "s_aux", "sinks"),
-        scores=softmax.scores[..., :keys],  # a sink is one more column
-        weights=softmax.weights[..., :keys],
-        head_output=output.transpose(1, 2),
-    )
-
-
-def _fitting(term: Tensor | None, keys: int) -> Tensor | None:
-    return None if term is None else term[..., :keys]
-
-
 def _kept(hidden: Any) -> Tensor | None:
     # A copy, since a model may add to its hidden state in place.
     return hidden.detach().clone() if isinstance(hidden, Tensor) else None
 
 
-def _first(arguments: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of these arguments that was given a value."""
-    return next((arguments[name] for name in names if arguments.get(name) is not None), None)
+def _angles(given: Any, texts: int) -> tuple[Tensor, Tensor] | None:
+    """Return cosines and sines (N or 1, m, r) if that is what was given."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return None
+    cos, sin = given
+    fit = all(
+        isinstance(part, Tensor) and part.dim() == 3 and len(part) in (1, texts) for part in given
+    )
+    return (cos, sin) if fit else None

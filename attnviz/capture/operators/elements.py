@@ -112,7 +112,7 @@ def rows_of(softmax: Softmax) -> dict[str, Tensor]:
     """Return for each score which query and key it comes from: row, place and number of the row."""
     shadow = softmax.shadow
     assert shadow is not None
-    names = ("q_row", "k_row", "q_place", "k_place", "q_number")
+    names = ("q_row", "k_row", "q_place", "k_place", "q_number", "k_number")
     rows = {name: torch.full_like(shadow.origin, -1) for name in names}
     q_first = k_first = 0
     for product in softmax.products:
@@ -125,11 +125,29 @@ def rows_of(softmax: Softmax) -> dict[str, Tensor]:
         rows["q_row"][here] = q_first + q
         rows["k_row"][here] = k_first + k
         rows["q_number"][here] = q % m
+        rows["k_number"][here] = k % n
         rows["q_place"][here] = product.q_place.flatten()[q]
         rows["k_place"][here] = product.k_place.flatten()[k]
         q_first += batch * m
         k_first += batch * n
     return rows
+
+
+def is_transposed(rows: dict[str, Tensor], dim: int) -> bool:
+    """Whether the softmax runs over the left side of the product: then the queries are the keys."""
+    q, k = (rows[name].movedim(dim, -1) for name in ("q_place", "k_place"))
+    known = q >= 0
+
+    def one_in_each_row(place: Tensor) -> bool:
+        return bool(((place == place.amax(-1, keepdim=True)) | ~known).all())
+
+    return one_in_each_row(k) and not one_in_each_row(q)
+
+
+def other_way(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Call the queries keys, and the keys queries."""
+    other = {"q": "k", "k": "q"}
+    return {other[name[0]] + name[1:]: tensor for name, tensor in rows.items()}
 
 
 def elements(softmax: Softmax, rows: dict[str, Tensor], shape: Shape) -> Elements:

@@ -20,6 +20,8 @@ from attnviz.capture.operators.elements import (
     Shape,
     elements,
     head_output_of,
+    is_transposed,
+    other_way,
     pick,
     rows_of,
 )
@@ -48,9 +50,13 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
     if not softmax.mixtures:
         raise NotExpressibleError("its weights enter no product with values")
     rows = rows_of(softmax)
+    sides = ["q", "k"]
+    if is_transposed(rows, softmax.dim):
+        rows, sides = other_way(rows), ["k", "q"]
     shape = Shape.of(softmax, texts, heads, rows.pop("q_number"))
+    rows.pop("k_number")
     found = elements(softmax, rows, shape)
-    queries, keys = (_vectors(softmax.products, side) for side in ("q", "k"))
+    queries, keys = (_vectors(softmax.products, side) for side in sides)
     values = torch.cat([mixture.v.flatten(0, 1) for mixture in softmax.mixtures])
     head_output = head_output_of(softmax, shape)
     if not _straight(found):
