@@ -1,0 +1,270 @@
+"""Make the configuration of an architecture tiny, by the names of its settings.
+
+Every width becomes the same small number wherever it stands, so that towers, projectors and decoders
+still fit each other; lists of widths keep their ratios. Of the layers, one of each kind is kept.
+Settings that no rule knows keep their default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+from typing import Any
+
+from transformers import CONFIG_MAPPING, PretrainedConfig
+
+from architectures.exceptions import SETTINGS
+
+WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCABULARY, WINDOW = 64, 4, 2, 16, 96, 128, 4
+FIRST_SPECIAL = 100  # token ids from here on are given anew, the same for all parts of a model
+
+# The first pattern that matches the whole name of an integer setting gives its value. A rule only
+# makes smaller, except where the value is in FORCED.
+RULES: list[tuple[str, int]] = [
+    (r"(sliding_window(_size)?|attention_window(_size)?|local_attention_window_len)", WINDOW),
+    (r"(local_attention|attention_chunk_size|keep_window_size)", WINDOW),
+    (r"(local_radius|global_block_size|.*chunk_length|local_transformer_stride)", WINDOW),
+    (r"max_window_layers", 1),
+    (r"(first_k_dense_replace|num_dense_layers|moe_layer_start_index)", 1),
+    (r".*(_period|_interval|_pattern|_sparse_step|_every_n_layers|_frequency|group_size)", 2),
+    (r".*(kv|key_value)(_attention)?_heads", KV_HEADS),
+    (r"linear_num_key_heads", KV_HEADS),
+    (r"mamba_(n|num)_heads", 8),
+    (r"(.*_)?(n|num)_(.*_)?heads?|n_head|(.*_)?heads|num_(.*_)?heads_per_layer", HEADS),
+    (r"(.*_)?(num|n)_(.*_)?experts|n_routed_experts|num_local_experts|zero_expert_num", 4),
+    (r"(num_experts_per_tok|moe_topk|moe_k|moe_top_k|num_experts_per_token)", 2),
+    (r"n_group", 2),
+    (r"topk_group", 1),
+    (r"kv_lora_rank", 16),
+    (r"(q_lora_rank|o_lora_rank)", 24),
+    (r"qk_rope_head_dim", 8),
+    (r"v_head_dim", 12),
+    (r"(d_kv|d_head|dim_head|kv_channels|attention_head_size|attention_head_dim)", HEAD_DIM),
+    (r"(.*_)?(head_dim|head_size|d_head|dim_head|key_dim)", HEAD_DIM),
+    (r"(.*_)?index_topk", WINDOW),
+    (r".*(num_hidden_layers|num_layers|n_layers?|_layers|num_blocks|_depth|num_.*_layers)", 2),
+    (r"(depth|layers|[lrx]_layers|num_encoder_blocks|num_layers_per_stack)", 2),
+    (r"(.*_)?(intermediate|ffn|mlp|feedforward|feed_forward|inner|dff|d_ff|linear_units|dim_ff).*"
+     r"(?<!ratio)(?<!_mult)(?<!bias)(?<!ratios)", FFN),
+    (r"(.*_)?(hidden|embed|emb|embedding|embeds|proj|projection|projector|model|out|output|text|"
+     r"vision|encoder|decoder|class|pooler|retrieval_vector|adapter|codevector|fpn|mask|fusion)_"
+     r"(size|dim|width|dims|hidden_dim|feature_size)", WIDTH),
+    (r"(d_model|dim|n_embd|width|hidden_dim|latent_dim|embed_dim|d_latents|emb_dim)", WIDTH),
+    (r"(.*_)?hidden_(size|dim)(_.*)?|(.*_)?(lru_width|attention_hidden_size)", WIDTH),
+    (r"(.*_)?vocab(ulary)?_size(_.*)?|unpadded_vocab_size", VOCABULARY),
+    (r"(.*_)?(num_queries|num_query_tokens|num_latents|n_latents|latent_query_num)", 6),
+    (r"(max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length)", 512),
+    (r"(.*_)?max_(source|target)_positions", 512),
+    (r"relative_attention_num_buckets", 8),
+    (r"(relative_attention|.*relative)_max_distance", 12),
+    (r"num_conv_pos_embeddings", 8),
+    (r"num_conv_pos_embedding_groups", 4),
+    (r"(ngram_vocab_size_base|num_embeddings|codebook_size|num_hash_buckets)", 128),
+]  # fmt: skip
+TOKEN = re.compile(
+    r"(.*_)?(token_ids?|token_index|tokens_ids|pad_id|eos_id|bos_id|start_id|end_id|newline_id)"
+    r"|.*(boi|eoi|boa|eoa|image|video|audio)_(token|patch|stream_.os)_?(id|index)?"
+)
+INDEX_LIST = re.compile(r".*(indexes|indices|_idxs|layer_ids|_layers|target_layers)")
+SWITCHES = {"use_sliding_window": True}
+
+
+class Shrinker:
+    """One tiny model: what all its parts share, such as the new ids of its special tokens."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, int] = {}
+
+    def token(self, old: int) -> int:
+        """Return the new id of a special token, the same wherever the old one stands."""
+        if old < FIRST_SPECIAL:
+            return old
+        return self.tokens.setdefault(old, FIRST_SPECIAL + len(self.tokens))
+
+    def config(self, template: PretrainedConfig) -> PretrainedConfig:
+        """Return a tiny configuration of the same class."""
+        cls = type(template)
+        fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+        switches = {k: v for k, v in SWITCHES.items() if k in fields}
+        if switches:
+            kwargs = {**_given(template, fields), **switches}
+            template = cls(**kwargs)
+        settings: dict[str, Any] = {}
+        kept = _kept_layers(template)
+        count = _layer_count(template)
+        given = _given(template, fields) | switches
+        for name in fields:
+            value = template.__dict__.get(name)
+            if isinstance(value, PretrainedConfig):
+                settings[name] = self.config(_with_native_backbone(value))
+                continue
+            new = self._value(name, value, kept, count, template)
+            if name in given or (new != value and new is not None):
+                settings[name] = new
+        settings |= _stages(template, kept)
+        settings |= SETTINGS.get(cls.model_type, {})
+        return cls(**{k: v for k, v in settings.items() if not k.startswith("_out_")})
+
+    def _value(self, name: str, value: Any, kept: list[int], count: int, template: Any) -> Any:
+        """Return the tiny value of one setting."""
+        if isinstance(value, bool) or value is None or isinstance(value, (str, float)):
+            return value
+        if name in ("rope_parameters", "rope_scaling"):
+            return _rope(value, template)
+        if TOKEN.fullmatch(name):
+            return _each(value, self.token)
+        if isinstance(value, (list, tuple)) and count > 2 and len(value) == count:
+            value = type(value)(value[i] for i in kept)
+            if value and all(type(v) is int and v > 4 for v in value):
+                return type(value)(_small(name, v) for v in value)
+            return value
+        if isinstance(value, int):
+            if count and value == count and _is_layer_count(name):
+                return len(kept)
+            return _small(name, value)
+        if isinstance(value, (list, tuple)):
+            return _list(name, value, len(kept))
+        return value
+
+
+def _each(value: Any, function: Any) -> Any:
+    if isinstance(value, int):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_each(v, function) for v in value)
+    return value
+
+
+def _small(name: str, value: int) -> int:
+    for pattern, small in RULES:
+        if re.fullmatch(pattern, name):
+            return min(value, small)
+    return value
+
+
+def _list(name: str, values: Any, layers: int) -> Any:
+    """Return the tiny value of a list: depths, heads and widths of stages, or indices of layers."""
+    kind = type(values)
+    if not values or not all(type(v) is int for v in values):
+        return values
+    if re.fullmatch(r"(depths?|num_layers|.*blocks_per_stage|stage_num_blocks|block_sizes)", name):
+        return kind(min(v, 2) for v in values)
+    if re.fullmatch(r".*heads(_per_stage)?", name):
+        return kind(max(1, v // min(values)) for v in values)
+    if re.fullmatch(r"(hidden_sizes|embed_dims?|conv_dim|embed_dim_per_stage|tdnn_dim|"
+                    r"backbone_channel_list)", name):
+        new = [16 * v / min(values) for v in values]
+        return kind(int(v) for v in new) if all(v.is_integer() for v in new) else values
+    if INDEX_LIST.fullmatch(name) and layers and max(values) >= layers:
+        return kind(range(max(0, layers - len(values)) or 1, layers))
+    return values
+
+
+def _is_layer_count(name: str) -> bool:
+    return name in ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth", "layers")
+
+
+def _layer_count(template: PretrainedConfig) -> int:
+    """Return the number of layers of the default model, 0 where that is not one number."""
+    for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "layers"):
+        name = type(template).attribute_map.get(name, name)
+        value = template.__dict__.get(name)
+        if type(value) is int:
+            return value
+    return 0
+
+
+def _kept_layers(template: PretrainedConfig) -> list[int]:
+    """Return which layers of the default model stay: one of each kind, and at least two."""
+    count = _layer_count(template)
+    lists = [
+        [_hashable(v) for v in value]
+        for name, value in template.__dict__.items()
+        if isinstance(value, (list, tuple)) and len(value) == count > 2
+        and not TOKEN.fullmatch(name) and not all(isinstance(v, float) for v in value)
+    ]  # fmt: skip
+    kinds = list(zip(*lists, strict=True)) if lists else [()] * count
+    kept = [i for i, kind in enumerate(kinds) if kind not in kinds[:i]]
+    if len(kept) > 8:  # something differs in every layer: no kinds
+        kept = [0, count - 1]
+    outputs = len(template.__dict__.get("_out_indices") or [])
+    least = max(2, outputs if "depths" not in template.__dict__ else 0)
+    for i in range(count):
+        if len(kept) < least and i not in kept:
+            kept.append(i)
+    return sorted(kept)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _given(template: PretrainedConfig, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ from what the class would derive by itself."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            default = type(template)()
+    except Exception:
+        return {}
+    base = {field.name for field in dataclasses.fields(PretrainedConfig)}
+    return {
+        name: template.__dict__[name]
+        for name in fields
+        if name in template.__dict__
+        and name not in base | {"_out_features", "_out_indices"}
+        and template.__dict__[name] != default.__dict__.get(name)
+    }
+
+
+def _stages(template: PretrainedConfig, kept: list[int]) -> dict[str, Any]:
+    """Return the outputs of a backbone: as many as before, the last stages."""
+    outputs = template.__dict__.get("_out_indices")
+    if not outputs:
+        return {}
+    names = template.__dict__.get("stage_names") or []
+    if len(names) == _layer_count(template) + 1 and "depths" not in template.__dict__:
+        last = len(kept)
+        return {"out_indices": list(range(last - len(outputs) + 1, last + 1))}
+    return {"out_indices": list(outputs)}
+
+
+def _with_native_backbone(config: PretrainedConfig) -> PretrainedConfig:
+    """Return a ResNet in place of a backbone of the timm package, with as many outputs."""
+    if config.model_type != "timm_backbone":
+        return config
+    outputs = len(config.__dict__.get("_out_indices") or config.out_indices or [4])
+    return CONFIG_MAPPING["resnet"](out_indices=list(range(5 - outputs, 5)))
+
+
+def _rope(value: Any, template: PretrainedConfig) -> Any:
+    """Return rotary parameters that fit the small head dimension."""
+    if not isinstance(value, dict):
+        return value
+    half = HEAD_DIM // 2
+    new = {}
+    for name, old in value.items():
+        if isinstance(old, dict):
+            new[name] = _rope(old, template)
+        elif name in ("mrope_section", "xdrope_section"):
+            half_rotary = int(half * value.get("partial_rotary_factor", 1.0))
+            first = [half_rotary // len(old)] * (len(old) - 1)
+            new[name] = [half_rotary - sum(first), *first]
+        elif name in ("long_factor", "short_factor"):
+            rotary = int(HEAD_DIM * value.get("partial_rotary_factor", 1.0))
+            new[name] = list(old[: rotary // 2])
+        else:
+            new[name] = old
+    return new
+
+
+def tiny_config(architecture: str) -> PretrainedConfig:
+    """Return the tiny configuration of an architecture."""
+    cls = CONFIG_MAPPING[architecture]
+    settings = SETTINGS.get(architecture, {})
+    try:
+        template = cls()
+    except Exception:
+        template = cls(**settings)
+    return Shrinker().config(template)
