@@ -6,6 +6,7 @@ import warnings
 from functools import cache
 
 import transformers
+from torch import nn
 from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -53,12 +54,21 @@ def architectures() -> list[str]:
     Model types that are another name for the same configuration and model count once.
     """
     named = [name for name in CONFIG_MAPPING if model_class_name(name)]
-    parts = set().union(*(_parts(name) for name in named))
+    hollow = {name for name in named if not _has_forward(name)}
+    parts = set().union(*(_parts(name) for name in named if name not in hollow))
     chosen: dict[tuple[type, str], str] = {}
     for name in sorted(named, key=lambda name: (config_class(name).model_type != name, name)):
-        if name not in parts:
+        if name not in parts | hollow:
             chosen.setdefault((config_class(name), model_class_name(name)), name)
     return sorted(chosen.values())
+
+
+def _has_forward(architecture: str) -> bool:
+    """Return whether the class runs as a whole; some only hold parts that are run one by one."""
+    try:
+        return model_class(architecture).forward is not nn.Module.forward
+    except ImportError:  # of a package that is not installed: the check will say so
+        return True
 
 
 def model_class_name(architecture: str) -> str:

@@ -24,11 +24,12 @@ FIRST_SPECIAL = 100  # token ids from here on are given anew, the same for all p
 RULES: list[tuple[str, int]] = [
     (r"(sliding_window(_size)?|attention_window(_size)?|local_attention_window_len)", WINDOW),
     (r"(local_attention|attention_chunk_size|keep_window_size)", WINDOW),
-    (r"(local_radius|global_block_size|.*chunk_length|local_transformer_stride)", WINDOW),
+    (r"(local_radius|global_block_size|(local|lsh)_attn_chunk_length|local_transformer_stride)", WINDOW),
     (r"max_window_layers", 1),
     (r"(first_k_dense_replace|num_dense_layers|moe_layer_start_index)", 1),
     (r".*(_period|_interval|_pattern|_sparse_step|_every_n_layers|_frequency|group_size)", 2),
-    (r".*(kv|key_value)(_attention)?_heads", KV_HEADS),
+    (r".*(kv|kv_n|key_value)(_attention)?_heads", KV_HEADS),
+    (r"(attn|expert)_layer_offset", 1),
     (r"linear_num_key_heads", KV_HEADS),
     (r"mamba_(n|num)_heads", 8),
     (r"(.*_)?(n|num)_(.*_)?heads?|n_head|(.*_)?heads|num_(.*_)?heads_per_layer", HEADS),
@@ -55,7 +56,10 @@ RULES: list[tuple[str, int]] = [
     (r"(.*_)?vocab(ulary)?_size(_.*)?|unpadded_vocab_size", VOCABULARY),
     (r"(.*_)?(num_queries|num_query_tokens|num_latents|n_latents|latent_query_num)", 6),
     (r"(max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length)", 512),
+    (r"max_source_positions", 20),
     (r"(.*_)?max_(source|target)_positions", 512),
+    (r"(num_frames|frames_per_clip)", 4),
+    (r"(upsample_groups|condition_dim)", WIDTH),
     (r"relative_attention_num_buckets", 8),
     (r"(relative_attention|.*relative)_max_distance", 12),
     (r"num_conv_pos_embeddings", 8),
@@ -96,6 +100,8 @@ class Shrinker:
         given = _given(template, fields) | switches
         for name in fields:
             value = template.__dict__.get(name)
+            if name == "head_dim" and value is None:
+                value = HEAD_DIM
             if isinstance(value, PretrainedConfig):
                 settings[name] = self.config(_with_native_backbone(value))
                 continue
@@ -119,6 +125,8 @@ class Shrinker:
             if value and all(type(v) is int and v > 4 for v in value):
                 return type(value)(_small(name, v) for v in value)
             return value
+        if name in ("image_size", "img_size", "spec_size"):
+            return _image_size(value, template)
         if isinstance(value, int):
             if count and value == count and _is_layer_count(name):
                 return len(kept)
@@ -126,6 +134,14 @@ class Shrinker:
         if isinstance(value, (list, tuple)):
             return _list(name, value, len(kept))
         return value
+
+
+def _image_size(value: Any, template: PretrainedConfig) -> Any:
+    """Return a size of a few patches; of 64 pixels where patches are small or none are named."""
+    patch = template.__dict__.get("patch_size")
+    patch = patch[0] if isinstance(patch, (list, tuple)) else patch
+    size = 4 * patch if isinstance(patch, int) and patch > 8 else 64
+    return _each(value, lambda old: min(old, size))
 
 
 def _each(value: Any, function: Any) -> Any:
@@ -167,6 +183,8 @@ def _is_layer_count(name: str) -> bool:
 
 def _layer_count(template: PretrainedConfig) -> int:
     """Return the number of layers of the default model, 0 where that is not one number."""
+    if isinstance(template.__dict__.get("depths"), (list, tuple)):
+        return 0
     for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "layers"):
         name = type(template).attribute_map.get(name, name)
         value = template.__dict__.get(name)
@@ -214,6 +232,7 @@ def _given(template: PretrainedConfig, fields: dict[str, Any]) -> dict[str, Any]
         for name in fields
         if name in template.__dict__
         and name not in base | {"_out_features", "_out_indices"}
+        and not isinstance(template.__dict__[name], PretrainedConfig)
         and template.__dict__[name] != default.__dict__.get(name)
     }
 
@@ -244,6 +263,9 @@ def _rope(value: Any, template: PretrainedConfig) -> Any:
         return value
     half = HEAD_DIM // 2
     new = {}
+    if "mrope_section" in type(template).__dict__.get("ignore_keys_at_rope_validation", ()):
+        nested = any(isinstance(old, dict) for old in value.values())
+        value = value if nested else {"mrope_section": [1, 1, 1]} | value
     for name, old in value.items():
         if isinstance(old, dict):
             new[name] = _rope(old, template)

@@ -1,0 +1,79 @@
+"""Sounds and series of numbers in the shapes that models take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from architectures.media import Request
+from architectures.settings import find, part
+
+BATCH = 2
+AUDIO = ("audio_config", "audio_encoder_config", "sound_config", "speech_config", "encoder_config")
+
+
+def offers(request: Request) -> Iterator[dict[str, Any]]:
+    """Yield sounds as the model may take them; one empty offer where it takes none."""
+    names = request.names
+    if "input_features" in names:
+        yield from _features(request)
+    elif "input_values" in names:
+        yield from _values(request)
+    elif "past_values" in names:
+        yield _series(request)
+    else:
+        yield {}
+
+
+def _features(request: Request) -> Iterator[dict[str, Any]]:
+    config = part(request.config, *AUDIO)
+    width = find(config, "num_mel_bins", "n_mels", "input_feat_size", "input_feat_per_channel",
+                 "feature_projection_input_dim", "n_mel_bins", "input_size", "input_dim",
+                 "feature_size", "mel_dim") or 80  # fmt: skip
+    own = find(config, "max_source_positions")
+    lengths = ([2 * own] if own else []) + [64, 128, 256]
+    for length in lengths:
+        for shape in ((BATCH, width, length), (BATCH, length, width)):
+            given: dict[str, Any] = {"input_features": request.normal(*shape)}
+            for name in ("input_features_mask", "feature_attention_mask", "attention_mask"):
+                if name not in request.names:
+                    continue
+                if name == "attention_mask" and "input_ids" in request.names:
+                    continue
+                mask = torch.ones(BATCH, length, dtype=torch.long)
+                mask[1, -length // 4 :] = 0
+                given[name] = mask
+            yield given
+
+
+def _values(request: Request) -> Iterator[dict[str, Any]]:
+    for shape in ((BATCH, 4000), (BATCH, 1, 4000), (BATCH, 1, 24000)):
+        given: dict[str, Any] = {"input_values": request.normal(*shape)}
+        if "attention_mask" in request.names and "input_ids" not in request.names:
+            mask = torch.ones(BATCH, shape[-1], dtype=torch.long)
+            mask[1, -shape[-1] // 4 :] = 0
+            given["attention_mask"] = mask
+        yield given
+    width = find(request.config, "num_mel_bins") or 80
+    length = find(request.config, "max_length") or 64
+    yield {"input_values": request.normal(BATCH, length, width)}
+
+
+def _series(request: Request) -> dict[str, Any]:
+    config = request.config
+    length = find(config, "context_length") or 32
+    lags = find(config, "lags_sequence", kind=(list, tuple))
+    past = length + (max(lags) if lags else 0)
+    channels = find(config, "num_input_channels")
+    values = request.normal(BATCH, past, channels) if channels else request.normal(BATCH, past)
+    given: dict[str, Any] = {"past_values": values}
+    if "past_observed_mask" in request.names:
+        given["past_observed_mask"] = torch.ones_like(values, dtype=torch.bool)
+    for name, steps in (("past_time_features", past), ("future_time_features", 6)):
+        if name in request.names:
+            given[name] = request.normal(BATCH, steps, config.num_time_features)
+    if "future_values" in request.names and not channels:
+        given["future_values"] = request.normal(BATCH, 6)
+    return given
