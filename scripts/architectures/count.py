@@ -22,9 +22,7 @@ class SoftmaxCounter(TorchDispatchMode):
         super().__init__()
         self.sharpness: list[float] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator; look at what a softmax returns."""
         result = func(*args, **(kwargs or {}))
         if func._schema.name in SOFTMAX and result.dim() >= 3:

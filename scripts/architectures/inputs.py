@@ -28,8 +28,9 @@ BATCH, LENGTH, PADDED, TARGET = 2, 16, 4, 10
 def offers(model: PreTrainedModel, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield dictionaries of keyword inputs that the model may take, likeliest first."""
     names = _names(model)
-    for picture, sound in product(images.offers(_request(model, names, seed)),
-                                  sounds.offers(_request(model, names, seed))):
+    for picture, sound in product(
+        images.offers(_request(model, names, seed)), sounds.offers(_request(model, names, seed))
+    ):
         request = _request(model, names, seed)
         yield text(request) | picture | sound
 
@@ -71,7 +72,10 @@ def special_tokens(config: Any) -> set[int]:
 
 def vocabulary(config: Any) -> int:
     """Return the number of text tokens of a model."""
-    text_config = config.get_text_config()
+    try:
+        text_config = config.get_text_config()
+    except ValueError:  # it has several: the encoder reads
+        text_config = config.get_text_config(encoder=True)
     size = vars(text_config).get(type(text_config).attribute_map.get("vocab_size", "vocab_size"))
     return size if type(size) is int else find(config, "vocab_size", "src_vocab_size") or 64
 

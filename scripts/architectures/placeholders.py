@@ -28,7 +28,9 @@ def place(model: PreTrainedModel, given: dict[str, Any]) -> None:
     types = None
     for method_name, main, token_names in KINDS:
         token = find(model.config, *token_names)
-        method = getattr(model, method_name, None)
+        method = next(
+            (getattr(m, method_name) for m in model.modules() if hasattr(m, method_name)), None
+        )
         if main not in given or token is None or method is None:
             continue
         counts = _counts(method, given, model)

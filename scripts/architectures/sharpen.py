@@ -29,7 +29,7 @@ def sharpen(model: nn.Module, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     owners = dict(model.named_modules())
     for name, parameter in model.named_parameters():
-        if not parameter.is_floating_point() or LEFT.search(name):
+        if not parameter.is_floating_point() or not parameter.numel() or LEFT.search(name):
             continue
         owner = owners[name.rpartition(".")[0]]
         noise = torch.randn(parameter.shape, generator=generator)

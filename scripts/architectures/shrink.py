@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from architectures.exceptions import SETTINGS
 
-WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCABULARY, WINDOW = 64, 4, 2, 16, 96, 128, 4
+WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCABULARY, WINDOW = 64, 4, 2, 16, 256, 128, 4
 FIRST_SPECIAL = 100  # token ids from here on are given anew, the same for all parts of a model
 
 # The first pattern that matches the whole name of an integer setting gives its value. A rule only
@@ -57,6 +57,8 @@ RULES: list[tuple[str, int]] = [
     (r"(.*_)?(num_queries|num_query_tokens|num_latents|n_latents|latent_query_num)", 6),
     (r"(max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length)", 512),
     (r"max_source_positions", 20),
+    (r"rotary_dim", 8),
+    (r"mm_tokens_per_image", 4),
     (r"(.*_)?max_(source|target)_positions", 512),
     (r"(num_frames|frames_per_clip)", 4),
     (r"(upsample_groups|condition_dim)", WIDTH),
@@ -100,12 +102,14 @@ class Shrinker:
         given = _given(template, fields) | switches
         for name in fields:
             value = template.__dict__.get(name)
-            if name == "head_dim" and value is None:
-                value = HEAD_DIM
             if isinstance(value, PretrainedConfig):
                 settings[name] = self.config(_with_native_backbone(value))
                 continue
             new = self._value(name, value, kept, count, template)
+            if name == "head_dim" and value is None:
+                new = HEAD_DIM  # models that read it without asking
+            if name == "num_key_value_heads" and "kv_lora_rank" in fields:
+                new = HEADS  # latent attention has as many keys as queries
             if name in given or (new != value and new is not None):
                 settings[name] = new
         settings |= _stages(template, kept)
@@ -125,8 +129,10 @@ class Shrinker:
             if value and all(type(v) is int and v > 4 for v in value):
                 return type(value)(_small(name, v) for v in value)
             return value
-        if name in ("image_size", "img_size", "spec_size"):
+        if name in ("image_size", "img_size"):
             return _image_size(value, template)
+        if name == "window_size" and isinstance(value, int):
+            return min(value, WINDOW) if value < 50 else 56  # of patches, else of pixels
         if isinstance(value, int):
             if count and value == count and _is_layer_count(name):
                 return len(kept)
@@ -141,6 +147,8 @@ def _image_size(value: Any, template: PretrainedConfig) -> Any:
     patch = template.__dict__.get("patch_size")
     patch = patch[0] if isinstance(patch, (list, tuple)) else patch
     size = 4 * patch if isinstance(patch, int) and patch > 8 else 64
+    if "depths" in template.__dict__ and "window_size" in template.__dict__:
+        size = 128  # so that a window still fits the last stage
     return _each(value, lambda old: min(old, size))
 
 
@@ -168,10 +176,17 @@ def _list(name: str, values: Any, layers: int) -> Any:
         return kind(min(v, 2) for v in values)
     if re.fullmatch(r".*heads(_per_stage)?", name):
         return kind(max(1, v // min(values)) for v in values)
-    if re.fullmatch(r"(hidden_sizes|embed_dims?|conv_dim|embed_dim_per_stage|tdnn_dim|"
-                    r"backbone_channel_list)", name):
+    if re.fullmatch(
+        r"(hidden_sizes|embed_dims?|conv_dim|embed_dim_per_stage|tdnn_dim|"
+        r"backbone_channel_list)",
+        name,
+    ):
         new = [16 * v / min(values) for v in values]
         return kind(int(v) for v in new) if all(v.is_integer() for v in new) else values
+    if name == "decoder_in_channels":
+        return kind(min(v, WIDTH) for v in values)
+    if name == "encoder_in_channels":
+        return kind(32 * v // min(values) for v in values)
     if INDEX_LIST.fullmatch(name) and layers and max(values) >= layers:
         return kind(range(max(0, layers - len(values)) or 1, layers))
     return values
