@@ -58,9 +58,17 @@ def architectures() -> list[str]:
     parts = set().union(*(_parts(name) for name in named if name not in hollow))
     chosen: dict[tuple[type, str], str] = {}
     for name in sorted(named, key=lambda name: (config_class(name).model_type != name, name)):
-        if name not in parts | hollow:
+        if name not in parts | hollow and not _is_piece(name, named, hollow):
             chosen.setdefault((config_class(name), model_class_name(name)), name)
     return sorted(chosen.values())
+
+
+def _is_piece(name: str, named: list[str], hollow: set[str]) -> bool:
+    """Return whether it is named as a part of another of its family: mimi_decoder of mimi."""
+    return any(
+        name.startswith(whole + "_") and family(config_class(name)) == family(config_class(whole))
+        for whole in set(named) - hollow
+    )
 
 
 def _has_forward(architecture: str) -> bool:

@@ -19,7 +19,7 @@ def offers(request: Request) -> Iterator[dict[str, Any]]:
     """Yield images as the model may take them; one empty offer where it takes none."""
     names = request.names
     if "image_grid_thw" in names and "pixel_values" in names:
-        yield _patches_of_grids(request)
+        yield from _patches_of_grids(request)
     elif "spatial_shapes" in names:
         yield _padded_patches(request)
     elif "image_position_ids" in names:
@@ -62,6 +62,11 @@ def _frames(request: Request) -> int:
 
 def _pixels(request: Request) -> Iterator[dict[str, Any]]:
     names, channels = request.names, _channels(request)
+    pinpoints = find(request.config, "image_grid_pinpoints", kind=(list, tuple))
+    if pinpoints and "image_sizes" in names:  # an image and its two halves, each
+        side = min(pinpoints[0])
+        pixels = request.normal(BATCH, 3, channels, side, side)
+        yield {"pixel_values": pixels, "image_sizes": torch.tensor(pinpoints)}
     several = "pixel_attention_mask" in names or "image_sizes" in names
     for size in _sizes(request):
         shapes = [(BATCH, channels, *size), (BATCH, 2, channels, *size),
@@ -75,27 +80,31 @@ def _pixels(request: Request) -> Iterator[dict[str, Any]]:
             if "pixel_attention_mask" in names:
                 mask_shape = (*shape[:-3], *size)
                 given["pixel_attention_mask"] = torch.ones(mask_shape, dtype=torch.bool)
+                yield given | {"pixel_attention_mask": torch.ones(shape[:-3], dtype=torch.bool)}
             if "pixel_mask" in names:
                 mask = torch.ones(BATCH, *size, dtype=torch.long)
                 mask[1, :, -size[1] // 4 :] = 0
                 if "input_ids" not in names:
                     given["pixel_mask"] = mask
-            if "image_sizes" in names:
-                given["image_sizes"] = torch.tensor([size] * BATCH)
             yield given
+            if "image_sizes" in names:
+                yield given | {"image_sizes": torch.tensor([size] * BATCH)}
 
 
-def _patches_of_grids(request: Request) -> dict[str, Any]:
+def _patches_of_grids(request: Request) -> Iterator[dict[str, Any]]:
     """Two images of unequal shape, cut into patches one after the other."""
     config = part(request.config, *VISION)
     patch = _square(find(config, "patch_size", kind=(int, list, tuple)) or 14)
-    temporal = _square(find(config, "temporal_patch_size", kind=(int, list, tuple)) or 1)
+    temporal = _square(find(config, "temporal_patch_size", "patch_temporal", kind=(int, list, tuple)) or 1)
     merge = _square(find(config, "spatial_merge_size", "merge_size",
                          "merge_kernel_size", kind=(int, list, tuple)) or 1)  # fmt: skip
     grids = torch.tensor([[1, 2 * merge, 2 * merge], [1, 2 * merge, 3 * merge]])
     total = int(grids.prod(-1).sum())
-    width = _channels(request) * temporal * patch * patch
-    return {"pixel_values": request.normal(total, width), "image_grid_thw": grids}
+    channels = _channels(request)
+    flat = request.normal(total, channels * temporal * patch * patch)
+    square = request.normal(total, channels, patch, patch)
+    for pixels in (flat, square, square[None]):
+        yield {"pixel_values": pixels, "image_grid_thw": grids}
 
 
 def _padded_patches(request: Request) -> dict[str, Any]:

@@ -31,8 +31,14 @@ def offers(model: PreTrainedModel, seed: int = 0) -> Iterator[dict[str, Any]]:
     for picture, sound in product(
         images.offers(_request(model, names, seed)), sounds.offers(_request(model, names, seed))
     ):
-        request = _request(model, names, seed)
-        yield text(request) | picture | sound
+        words = text(_request(model, names, seed))
+        yield words | picture | sound
+        if picture or sound:  # some take a text in place of these, not with them
+            keep = {"decoder_input_ids"} & set(words)
+            without = {k: v for k, v in names.items() if k != "input_ids"}
+            alone = [*sounds.offers(_request(model, without, seed))] if sound else [{}]
+            for other in alone[: 3 if sound else 1]:
+                yield {name: words[name] for name in keep} | picture | other
 
 
 def complete(model: PreTrainedModel, architecture: str, offer: dict, seed: int = 0) -> dict:

@@ -59,8 +59,10 @@ def place(model: PreTrainedModel, given: dict[str, Any]) -> None:
 def _counts(method: Any, given: dict[str, Any], model: PreTrainedModel) -> list[int]:
     """Return how many vectors the model makes of the images or sounds of each text."""
     wanted = inspect.signature(method).parameters
-    found = method(**{k: v for k, v in given.items() if k in wanted and k != "input_ids"
-                      and (k != "attention_mask" or "input_ids" not in given)})  # fmt: skip
+    text = {"attention_mask"} | {
+        name for name, one in wanted.items() if name == "input_ids" and one.default is not one.empty
+    }
+    found = method(**{k: v for k, v in given.items() if k in wanted and k not in text})
     found = getattr(found, "pooler_output", found)
     found = found[0] if isinstance(found, tuple) and len(found) == 1 else found
     rows = len(given["input_ids"])

@@ -22,6 +22,10 @@ FIRST_SPECIAL = 100  # token ids from here on are given anew, the same for all p
 # The first pattern that matches the whole name of an integer setting gives its value. A rule only
 # makes smaller, except where the value is in FORCED.
 RULES: list[tuple[str, int]] = [
+    (r"(patch_embed_hidden_size|keypoint_decoder_dim|.*num_encoder_blocks)", 10**9),  # kept
+    (r"(output_channels|bottleneck_features|adapter_(in|out)_dim|adapter_input_size)", WIDTH),
+    (r"projector_(input|output)_dim", WIDTH),
+    (r"num_pos_feats", WIDTH // 2),
     (r"(sliding_window(_size)?|attention_window(_size)?|local_attention_window_len)", WINDOW),
     (r"(local_attention|attention_chunk_size|keep_window_size)", WINDOW),
     (r"(local_radius|global_block_size|(local|lsh)_attn_chunk_length|local_transformer_stride)", WINDOW),
@@ -44,8 +48,8 @@ RULES: list[tuple[str, int]] = [
     (r"(d_kv|d_head|dim_head|kv_channels|attention_head_size|attention_head_dim)", HEAD_DIM),
     (r"(.*_)?(head_dim|head_size|d_head|dim_head|key_dim)", HEAD_DIM),
     (r"(.*_)?index_topk", WINDOW),
-    (r".*(num_hidden_layers|num_layers|n_layers?|_layers|num_blocks|_depth|num_.*_layers)", 2),
-    (r"(depth|layers|[lrx]_layers|num_encoder_blocks|num_layers_per_stack)", 2),
+    (r".*(num_hidden_layers|num_layers|n_layers?|_layers|_depth|num_.*_layers)", 2),
+    (r"(depth|num_blocks|layers|[lrx]_layers|num_layers_per_stack)", 2),
     (r"(.*_)?(intermediate|ffn|mlp|feedforward|feed_forward|inner|dff|d_ff|linear_units|dim_ff).*"
      r"(?<!ratio)(?<!_mult)(?<!bias)(?<!ratios)", FFN),
     (r"(.*_)?(hidden|embed|emb|embedding|embeds|proj|projection|projector|model|out|output|text|"
@@ -100,14 +104,17 @@ class Shrinker:
         kept = _kept_layers(template)
         count = _layer_count(template)
         given = _given(template, fields) | switches
+        settings |= {name: value for name, value in given.items() if name not in fields}
         for name in fields:
             value = template.__dict__.get(name)
+            if value is None and name in ("vision_config", "audio_config"):
+                value = _optional_part(cls, name)
             if isinstance(value, PretrainedConfig):
                 settings[name] = self.config(_with_native_backbone(value))
                 continue
             new = self._value(name, value, kept, count, template)
-            if name == "head_dim" and value is None:
-                new = HEAD_DIM  # models that read it without asking
+            if value is None:
+                new = self._where_none(name)
             if name == "num_key_value_heads" and "kv_lora_rank" in fields:
                 new = HEADS  # latent attention has as many keys as queries
             if name in given or (new != value and new is not None):
@@ -115,6 +122,13 @@ class Shrinker:
         settings |= _stages(template, kept)
         settings |= SETTINGS.get(cls.model_type, {})
         return cls(**{k: v for k, v in settings.items() if not k.startswith("_out_")})
+
+    def _where_none(self, name: str) -> int | None:
+        """Return a value for settings that models read without asking whether they are set."""
+        if re.fullmatch(r"(image|video|audio)_token_(id|index)", name):
+            return self.token(sum(name.encode()) + 10**6)
+        return {"head_dim": HEAD_DIM, "num_experts_per_tok": 2, "n_routed_experts": 4,
+                "num_key_value_heads": KV_HEADS}.get(name)  # fmt: skip
 
     def _value(self, name: str, value: Any, kept: list[int], count: int, template: Any) -> Any:
         """Return the tiny value of one setting."""
@@ -183,6 +197,8 @@ def _list(name: str, values: Any, layers: int) -> Any:
     ):
         new = [16 * v / min(values) for v in values]
         return kind(int(v) for v in new) if all(v.is_integer() for v in new) else values
+    if name == "downsample_channels":
+        return kind(min(v, WIDTH) for v in values)
     if name == "decoder_in_channels":
         return kind(min(v, WIDTH) for v in values)
     if name == "encoder_in_channels":
@@ -233,6 +249,12 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _optional_part(cls: type, name: str) -> PretrainedConfig | None:
+    """Return the default configuration of a tower that the model can also be without."""
+    spec = (getattr(cls, "sub_configs_defaults", None) or {}).get(name)
+    return spec.create_subconfig(name)[0] if hasattr(spec, "create_subconfig") else None
+
+
 def _given(template: PretrainedConfig, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that differ from what the class would derive by itself."""
     try:
@@ -242,7 +264,12 @@ def _given(template: PretrainedConfig, fields: dict[str, Any]) -> dict[str, Any]
     except Exception:
         return {}
     base = {field.name for field in dataclasses.fields(PretrainedConfig)}
-    return {
+    extra = {  # what a model asks of its backbone beyond the settings that the class names
+        name: value
+        for name, value in vars(template).items()
+        if name not in vars(default) and name not in base and not name.startswith("_")
+    }
+    return extra | {
         name: template.__dict__[name]
         for name in fields
         if name in template.__dict__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -11,51 +12,59 @@ from architectures.media import Request
 from architectures.settings import find, part
 
 BATCH = 2
+MASKS = ("input_features_mask", "feature_attention_mask", "attention_mask", "padding_mask")
 AUDIO = ("audio_config", "audio_encoder_config", "sound_config", "speech_config", "encoder_config")
 
 
 def offers(request: Request) -> Iterator[dict[str, Any]]:
     """Yield sounds as the model may take them; one empty offer where it takes none."""
     names = request.names
+    if names.get("input_features") and names.get("input_values"):
+        for features, values in product(_features(request), _values(request)):
+            yield features | values
+        return
     if "input_features" in names:
         yield from _features(request)
-    elif "input_values" in names:
+    if "input_values" in names:
         yield from _values(request)
-    elif "past_values" in names:
+    if "past_values" in names:
         yield _series(request)
-    else:
+    if not {"input_features", "input_values", "past_values"} & set(names):
         yield {}
 
 
 def _features(request: Request) -> Iterator[dict[str, Any]]:
     config = part(request.config, *AUDIO)
     width = find(config, "num_mel_bins", "n_mels", "input_feat_size", "input_feat_per_channel",
-                 "feature_projection_input_dim", "n_mel_bins", "input_size", "input_dim",
+                 "feature_projection_input_dim", "n_mel_bins", "num_chroma", "input_size", "input_dim",
                  "feature_size", "mel_dim") or 80  # fmt: skip
     own = find(config, "max_source_positions")
-    lengths = ([2 * own] if own else []) + [64, 128, 256]
+    lengths = ([2 * own] if own else []) + [64, 128, 200, 256]
     for length in lengths:
         for shape in ((BATCH, width, length), (BATCH, length, width)):
-            given: dict[str, Any] = {"input_features": request.normal(*shape)}
-            for name in ("input_features_mask", "feature_attention_mask", "attention_mask"):
-                if name not in request.names:
-                    continue
-                if name == "attention_mask" and "input_ids" in request.names:
-                    continue
-                mask = torch.ones(BATCH, length, dtype=torch.long)
-                mask[1, -length // 4 :] = 0
-                given[name] = mask
-            yield given
+            yield from _masked(request, {"input_features": request.normal(*shape)}, length)
+        if "is_longer" in request.names:
+            yield {"input_features": request.normal(BATCH, 1, length, width)}
+
+
+def _masked(request: Request, sound: dict[str, Any], length: int) -> Iterator[dict[str, Any]]:
+    """Yield a sound with the second one padded, then with a mask of ones, then with none."""
+    names = [
+        name
+        for name in MASKS
+        if name in request.names and (name != "attention_mask" or "input_ids" not in request.names)
+    ]
+    if names:
+        padded = torch.ones(BATCH, length, dtype=torch.long)
+        padded[1, -length // 4 :] = 0
+        yield sound | dict.fromkeys(names, padded)
+        yield sound | dict.fromkeys(names, torch.ones_like(padded))
+    yield sound
 
 
 def _values(request: Request) -> Iterator[dict[str, Any]]:
     for shape in ((BATCH, 4000), (BATCH, 1, 4000), (BATCH, 1, 24000)):
-        given: dict[str, Any] = {"input_values": request.normal(*shape)}
-        if "attention_mask" in request.names and "input_ids" not in request.names:
-            mask = torch.ones(BATCH, shape[-1], dtype=torch.long)
-            mask[1, -shape[-1] // 4 :] = 0
-            given["attention_mask"] = mask
-        yield given
+        yield from _masked(request, {"input_values": request.normal(*shape)}, shape[-1])
     width = find(request.config, "num_mel_bins") or 80
     length = find(request.config, "max_length") or 64
     yield {"input_values": request.normal(BATCH, length, width)}

@@ -5,6 +5,189 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from architectures.media import Request
 
-SPECIAL: dict[str, Callable[[Request, dict[str, Any]], dict[str, Any]]] = {}
+Given = dict[str, Any]
+BATCH, LENGTH = 2, 16
+
+
+def _tokens(request: Request, *shape: int, below: int = 90) -> torch.Tensor:
+    return torch.randint(3, below, shape, generator=request.generator)
+
+
+def _csm(request: Request, given: Given) -> Given:
+    codebooks = request.config.num_codebooks
+    return {"input_ids": _tokens(request, BATCH, LENGTH, codebooks), "input_values": None}
+
+
+def _decision(request: Request, given: Given) -> Given:
+    config = request.config
+    return {
+        "states": request.normal(BATCH, LENGTH, config.state_dim),
+        "actions": request.normal(BATCH, LENGTH, config.act_dim),
+        "rewards": request.normal(BATCH, LENGTH, 1),
+        "returns_to_go": request.normal(BATCH, LENGTH, 1),
+        "timesteps": torch.arange(LENGTH).expand(BATCH, -1),
+        "input_ids": None,
+    }
+
+
+def _codes_of_decoder(request: Request, given: Given) -> Given:
+    codebooks = request.config.decoder.num_codebooks
+    return {"decoder_input_ids": _tokens(request, BATCH * codebooks, 10, below=60)}
+
+
+def _dia(request: Request, given: Given) -> Given:
+    channels = request.config.decoder_config.num_channels
+    return {"decoder_input_ids": _tokens(request, BATCH, 10, channels)}
+
+
+def _high_resolution(request: Request, given: Given) -> Given:
+    size = request.config.high_res_vision_config.image_size
+    return {"high_res_pixel_values": request.normal(BATCH, 3, size, size)}
+
+
+def _qformer(request: Request, given: Given) -> Given:
+    return {
+        "qformer_input_ids": _tokens(request, BATCH, 6),
+        "qformer_attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2]),
+    }
+
+
+def _lxmert(request: Request, given: Given) -> Given:
+    config = request.config
+    return {
+        "visual_feats": request.normal(BATCH, 9, config.visual_feat_dim),
+        "visual_pos": request.normal(BATCH, 9, config.visual_pos_dim),
+        "visual_attention_mask": torch.tensor([[1] * 9, [1] * 6 + [0] * 3]),
+    }
+
+
+def _mllama(request: Request, given: Given) -> Given:
+    size = request.config.vision_config.image_size
+    length = given["input_ids"].shape[1]
+    tiles = request.config.vision_config.max_num_tiles
+    return {
+        "pixel_values": request.normal(BATCH, 1, tiles, 3, size, size),
+        "aspect_ratio_ids": torch.tensor([[6], [1]]),
+        "aspect_ratio_mask": torch.tensor([[[1] * tiles], [[1] + [0] * (tiles - 1)]]),
+        "cross_attention_mask": torch.ones(BATCH, length, 1, tiles, dtype=torch.long),
+    }
+
+
+def _idefics(request: Request, given: Given) -> Given:
+    size = request.config.vision_config.image_size
+    mask = torch.ones(BATCH, LENGTH, 2, dtype=torch.long)
+    mask[:, :8, 1] = 0
+    return {
+        "pixel_values": request.normal(BATCH, 2, 3, size, size),
+        "image_attention_mask": mask,
+    }
+
+
+def _timesfm(request: Request, given: Given) -> Given:
+    values = request.normal(BATCH, request.config.context_length)
+    return {
+        "past_values": values,
+        "past_values_padding": torch.zeros(BATCH, values.shape[1], dtype=torch.long),
+        "freq": torch.zeros(BATCH, 1, dtype=torch.long),
+    }
+
+
+def _tapas(request: Request, given: Given) -> Given:
+    kinds = len(request.config.type_vocab_sizes)
+    return {"token_type_ids": _tokens(request, BATCH, LENGTH, kinds, below=4) % 2}
+
+
+def _perceiver(request: Request, given: Given) -> Given:
+    return {"inputs": request.normal(BATCH, LENGTH, request.config.d_model), "input_ids": None}
+
+
+def _speecht5(request: Request, given: Given) -> Given:
+    width = request.config.hidden_size
+    return {
+        "input_values": request.normal(BATCH, LENGTH, width),
+        "decoder_input_values": request.normal(BATCH, 10, width),
+        "attention_mask": torch.tensor([[1] * LENGTH, [1] * 12 + [0] * 4]),
+    }
+
+
+def _seggpt(request: Request, given: Given) -> Given:
+    pixels = given["pixel_values"]
+    return {
+        "prompt_pixel_values": request.normal(*pixels.shape),
+        "prompt_masks": request.normal(*pixels.shape),
+    }
+
+
+def _oneformer(request: Request, given: Given) -> Given:
+    return {"task_inputs": _tokens(request, BATCH, request.config.task_seq_len)}
+
+
+def _omdet(request: Request, given: Given) -> Given:
+    return {
+        "classes_input_ids": _tokens(request, 5, 6),
+        "classes_attention_mask": torch.ones(5, 6, dtype=torch.long),
+        "tasks_input_ids": _tokens(request, BATCH, 8),
+        "tasks_attention_mask": torch.ones(BATCH, 8, dtype=torch.long),
+        "classes_structure": torch.tensor([3, 2]),
+    }
+
+
+def _merge_sizes(request: Request, given: Given) -> Given:
+    return {"image_merge_sizes": torch.ones(len(given["image_grid_thw"]), dtype=torch.long)}
+
+
+def _retrieved(request: Request, given: Given) -> Given:
+    documents = request.config.n_docs
+    return {
+        "context_input_ids": _tokens(request, BATCH * documents, LENGTH),
+        "context_attention_mask": torch.ones(BATCH * documents, LENGTH, dtype=torch.long),
+        "doc_scores": request.normal(BATCH, documents),
+    }
+
+
+def _videomt(request: Request, given: Given) -> Given:
+    pixels = given["pixel_values"]
+    videos = pixels if pixels.dim() == 5 else pixels[:, None].repeat(1, 2, 1, 1, 1)
+    return {"pixel_values_videos": videos, "pixel_values": None}
+
+
+def _pi0(request: Request, given: Given) -> Given:
+    width = request.config.dit_config.hidden_size
+    return {"action_embeds": request.normal(BATCH, 5, width)}
+
+
+def _colqwen2(request: Request, given: Given) -> Given:
+    counts = given["image_grid_thw"].prod(-1).tolist()
+    rows = given["pixel_values"].split(counts)
+    return {"pixel_values": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)}
+
+
+SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
+    "colqwen2": _colqwen2,
+    "csm": _csm,
+    "decision_transformer": _decision,
+    "deepseek_vl_hybrid": _high_resolution,
+    "dia": _dia,
+    "idefics": _idefics,
+    "instructblip": _qformer,
+    "instructblipvideo": _qformer,
+    "lxmert": _lxmert,
+    "mllama": _mllama,
+    "musicgen": _codes_of_decoder,
+    "musicgen_melody": _codes_of_decoder,
+    "omdet-turbo": _omdet,
+    "oneformer": _oneformer,
+    "perceiver": _perceiver,
+    "pi0": _pi0,
+    "rag": _retrieved,
+    "seggpt": _seggpt,
+    "speecht5": _speecht5,
+    "tapas": _tapas,
+    "timesfm": _timesfm,
+    "video_llama_3": _merge_sizes,
+    "videomt": _videomt,
+}
