@@ -12,8 +12,28 @@ MODEL_CLASSES: dict[str, str] = {
     "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
 }
 
+# Small enough as they are, and of widths that fit each other in ways of their own.
+UNSHRUNK = {"uvdoc", "uvdoc_backbone", "efficientloftr", "pp_ocrv6_small_det", "xlstm"}
+
 # Settings by model type, also where it is a part of another model.
 SETTINGS: dict[str, dict[str, Any]] = {
+    "clap_audio_model": {"patch_embeds_hidden_size": 16, "hidden_size": 128},
+    "dac": {"encoder_hidden_size": 8},
+    "fun_asr_nano_adaptor": {"intermediate_size": 16},
+    "glm5_next_text": {"num_key_value_heads": 4, "index_kpool": 2},
+    "inkling_vision": {"patch_size": 4, "num_hidden_layers": 4},
+    "lw_detr": {"projector_scale_factors": [1.0]},
+    "nemotron": {"num_key_value_heads": 2},
+    "nemotron_h_omni": {"audio_config": None, "sound_config": None},
+    "omdet-turbo": {"encoder_in_channels": [32, 64, 128], "vision_features_channels": [64, 64, 64],
+                    "apply_layernorm_after_vision_backbone": False},
+    "paddleocr_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                              "mrope_section": [4, 2, 2]}},
+    "sam2_hiera_det_model": {"hidden_size": 16},
+    "sam2_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
+    "sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
+    "seggpt": {"num_hidden_layers": 4, "merge_index": 1, "image_size": [128, 64],
+               "intermediate_hidden_state_indices": [2, 3]},
     "align": {"projection_dim": 32},
     "clvp_encoder": {"num_attention_heads": 2},
     "clvp_decoder": {"num_attention_heads": 2},
@@ -69,19 +89,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
              "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2}},
     "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "efficientloftr": {"out_features": [16, 16, 32, 64]},
     "emu3": {"vocabulary_map": {"<image>": 100, "<|extra_200|>": 101}
              | {f"<|visual token {i:06d}|>": i for i in range(10, 90)}},
     "ernie4_5_vl_moe_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                                  "mrope_section": [3, 3, 2]}},
     "esm": {"vocab_size": 128, "mask_token_id": 32, "pad_token_id": 1},
     "esmc": {"num_key_value_heads": 4},
-    "fun_asr_nano_adaptor": {"intermediate_size": 16},
     "gemma4_text": {"global_head_dim": 32},
-    "glm5_next_text": {"num_key_value_heads": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
     "granite4_vision": {"downsample_rate": "2/4",
-                        "image_grid_pinpoints": [[128, 64], [64, 128]], "deepstack_layer_map": [[0, 0], [1, 1]], "spatial_target_layers": [0, 0, 1, 1]},
+                        "image_grid_pinpoints": [[256, 128], [128, 256]], "deepstack_layer_map": [[0, 0], [1, 1]], "spatial_target_layers": [0, 0, 1, 1]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8},
     "mistral_large4_text": {"kv_source_layers": [0, 0]},
@@ -89,6 +106,5 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16,
                        "indexer_budget": 8, "indexer_compress_ratio": 2},
     "reformer": {"axial_pos_shape": [4, 8], "axial_pos_embds_dim": [16, 48]},
-    "seggpt": {"num_hidden_layers": 4, "merge_index": 1, "intermediate_hidden_state_indices": [2, 3]},
     "vitmatte": {"fusion_hidden_sizes": [64, 32, 16, 8]},
 }  # fmt: skip

@@ -122,7 +122,7 @@ def _padded_patches(request: Request) -> dict[str, Any]:
 def _positioned_patches(request: Request) -> dict[str, Any]:
     """Patches of two images with the row and column of each."""
     config = part(request.config, *VISION)
-    patch = find(config, "patch_size") or 16
+    patch = getattr(config, "model_patch_size", None) or find(config, "patch_size") or 16
     side = 2 * (find(config, "pooling_kernel_size") or 2)
     row, column = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     positions = torch.stack([column.flatten(), row.flatten()], -1).expand(BATCH, -1, -1)

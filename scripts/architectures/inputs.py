@@ -20,7 +20,7 @@ from architectures.media import Request
 from architectures.placeholders import place
 from architectures.settings import find, parts
 from architectures.shrink import TOKEN
-from architectures.special_inputs import SPECIAL
+from architectures.special_inputs import LATE, SPECIAL
 
 BATCH, LENGTH, PADDED, TARGET = 2, 16, 4, 10
 
@@ -49,6 +49,8 @@ def complete(model: PreTrainedModel, architecture: str, offer: dict, seed: int =
     if special:
         given |= special(_request(model, names, seed), given)
     place(model, given)
+    if architecture in LATE:
+        given |= LATE[architecture](_request(model, names, seed), given)
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -26,14 +27,15 @@ def place(model: PreTrainedModel, given: dict[str, Any]) -> None:
     if not isinstance(given.get("input_ids"), Tensor):
         return
     types = None
+    told = given.pop("placeholders", None)
     for method_name, main, token_names in KINDS:
         token = find(model.config, *token_names)
         method = next(
             (getattr(m, method_name) for m in model.modules() if hasattr(m, method_name)), None
         )
-        if main not in given or token is None or method is None:
+        if main not in given or token is None or not (method or told):
             continue
-        counts = _counts(method, given, model)
+        counts = told or _counts(method, given, len(given["input_ids"]))
         if not counts:
             continue
         texts = given["input_ids"]
@@ -51,28 +53,37 @@ def place(model: PreTrainedModel, given: dict[str, Any]) -> None:
         types = torch.zeros_like(given["input_ids"])
     for name in ("mm_token_type_ids", "moe_mm_token_type_ids"):
         if name in names:
-            given[name] = types
-    if "token_type_ids" in names and find(model.config, "type_vocab_size") is None:
+            given.setdefault(name, types)
+    if "token_type_ids" in names and "token_type_ids" not in given and find(model.config, "type_vocab_size") is None:
         given["token_type_ids"] = types
 
 
-def _counts(method: Any, given: dict[str, Any], model: PreTrainedModel) -> list[int]:
+def _counts(method: Any, given: dict[str, Any], rows: int) -> list[int]:
     """Return how many vectors the model makes of the images or sounds of each text."""
     wanted = inspect.signature(method).parameters
     text = {"attention_mask"} | {
         name for name, one in wanted.items() if name == "input_ids" and one.default is not one.empty
     }
-    found = method(**{k: v for k, v in given.items() if k in wanted and k not in text})
-    found = getattr(found, "pooler_output", found)
-    found = found[0] if isinstance(found, tuple) and len(found) == 1 else found
-    rows = len(given["input_ids"])
-    if isinstance(found, (list, tuple)):
-        sizes = [one.reshape(-1, one.shape[-1]).shape[0] for one in found]
-        if len(sizes) % rows:
-            return []
-        each = len(sizes) // rows
-        return [sum(sizes[row * each : (row + 1) * each]) for row in range(rows)]
-    if not isinstance(found, Tensor) or found.dim() < 2:
+    media = {name: value for name, value in given.items() if name in wanted and name not in text}
+    if all(isinstance(one, Tensor) and len(one) == rows for one in media.values()):
+        per_row = [{name: one[i : i + 1] for name, one in media.items()} for i in range(rows)]
+        if "image_grid_thw" not in media:
+            with suppress(Exception):  # some need the whole batch
+                return [sum(_sizes(method(**one))) for one in per_row]
+    sizes = _sizes(method(**media))
+    if len(sizes) == 1 and sizes[0] % rows == 0:
+        return [sizes[0] // rows] * rows
+    if len(sizes) % rows:
         return []
-    total = found.reshape(-1, found.shape[-1]).shape[0]
-    return [total // rows] * rows if total % rows == 0 else []
+    each = len(sizes) // rows
+    return [sum(sizes[row * each : (row + 1) * each]) for row in range(rows)]
+
+
+def _sizes(found: Any) -> list[int]:
+    """Return the number of vectors in each of the tensors that a tower returned."""
+    for name in ("pooler_output", "last_hidden_state"):
+        if getattr(found, name, None) is not None:
+            found = getattr(found, name)
+    if isinstance(found, Tensor):
+        found = [found]
+    return [one.reshape(-1, one.shape[-1]).shape[0] for one in found if isinstance(one, Tensor)]

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from architectures.exceptions import SETTINGS
+from architectures.exceptions import SETTINGS, UNSHRUNK
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCABULARY, WINDOW = 64, 4, 2, 16, 256, 128, 4
 FIRST_SPECIAL = 100  # token ids from here on are given anew, the same for all parts of a model
@@ -26,6 +26,9 @@ RULES: list[tuple[str, int]] = [
     (r"(output_channels|bottleneck_features|adapter_(in|out)_dim|adapter_input_size)", WIDTH),
     (r"projector_(input|output)_dim", WIDTH),
     (r"num_pos_feats", WIDTH // 2),
+    (r"(conv_dim|vit_dim|mm_embed_dim)", WIDTH),
+    (r"(num_filters|n_filters|upsample_initial_channel|x4_feat_dim)", 32),
+    (r".*_group_vocab", 1000),
     (r"(sliding_window(_size)?|attention_window(_size)?|local_attention_window_len)", WINDOW),
     (r"(local_attention|attention_chunk_size|keep_window_size)", WINDOW),
     (r"(local_radius|global_block_size|(local|lsh)_attn_chunk_length|local_transformer_stride)", WINDOW),
@@ -95,6 +98,8 @@ class Shrinker:
     def config(self, template: PretrainedConfig) -> PretrainedConfig:
         """Return a tiny configuration of the same class."""
         cls = type(template)
+        if cls.model_type in UNSHRUNK:
+            return template
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         switches = {k: v for k, v in SWITCHES.items() if k in fields}
         if switches:
@@ -127,8 +132,8 @@ class Shrinker:
         """Return a value for settings that models read without asking whether they are set."""
         if re.fullmatch(r"(image|video|audio)_token_(id|index)", name):
             return self.token(sum(name.encode()) + 10**6)
-        return {"head_dim": HEAD_DIM, "num_experts_per_tok": 2, "n_routed_experts": 4,
-                "num_key_value_heads": KV_HEADS}.get(name)  # fmt: skip
+        return {"head_dim": HEAD_DIM, "num_experts_per_tok": 2,
+                "n_routed_experts": 4}.get(name)  # fmt: skip
 
     def _value(self, name: str, value: Any, kept: list[int], count: int, template: Any) -> Any:
         """Return the tiny value of one setting."""

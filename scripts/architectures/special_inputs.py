@@ -150,9 +150,64 @@ def _retrieved(request: Request, given: Given) -> Given:
 
 
 def _videomt(request: Request, given: Given) -> Given:
-    pixels = given["pixel_values"]
-    videos = pixels if pixels.dim() == 5 else pixels[:, None].repeat(1, 2, 1, 1, 1)
-    return {"pixel_values_videos": videos, "pixel_values": None}
+    size = request.config.image_size
+    return {"pixel_values_videos": request.normal(BATCH, 2, 3, size, size), "pixel_values": None}
+
+
+def _blt(request: Request, given: Given) -> Given:
+    return {"use_cache": False}
+
+
+def _one_alone(request: Request, given: Given) -> Given:
+    return {name: value[:1] for name, value in given.items()}
+
+
+def _channels_of_tokens(request: Request, given: Given) -> Given:
+    return {"input_ids": _tokens(request, BATCH, LENGTH, request.config.num_codebooks + 1)}
+
+
+def _flamingo(request: Request, given: Given) -> Given:
+    return {"placeholders": [10, 7]}  # of 40 frames and of 30, halved twice
+
+
+def _fuyu(request: Request, given: Given) -> Given:
+    return {"pixel_values": None, "image_patches": None} | {
+        "pixel_values": request.normal(BATCH, 4, 3 * request.config.patch_size**2)
+    }
+
+
+def _kosmos(request: Request, given: Given) -> Given:
+    mask = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    mask[:, 1 : 1 + request.config.latent_query_num] = True
+    return {"image_embeds_position_mask": mask}
+
+
+def _glm_image(request: Request, given: Given) -> Given:
+    grids = given["image_grid_thw"]
+    target = torch.tensor([[1, 4, 4]])
+    return {
+        "image_grid_thw": torch.cat([grids[:1], target, grids[1:], target]),
+        "images_per_sample": torch.tensor([2, 2]),
+        "placeholders": grids.prod(-1).tolist(),
+    }
+
+
+def _video_session(request: Request, given: Given) -> Given:
+    """Two frames of a video in which one object is pointed at, as the processor makes them."""
+    module = __import__(type(request.model).__module__, fromlist=["*"])
+    kind = next(v for n, v in vars(module).items() if n.endswith("InferenceSession"))
+    size = request.config.vision_config.image_size
+    size = size if isinstance(size, int) else size[0]
+    session = kind(
+        video=request.normal(2, 3, size, size), video_height=size, video_width=size, dtype="float32"
+    )
+    index = session.obj_id_to_idx(1)
+    points = torch.tensor([[[[size / 2, size / 3]]]])
+    session.add_point_inputs(
+        index, 0, {"point_coords": points, "point_labels": torch.ones(1, 1, 1, dtype=torch.int32)}
+    )
+    session.obj_with_new_inputs = [1]
+    return {"inference_session": session, "frame_idx": 0}
 
 
 def _pi0(request: Request, given: Given) -> Given:
@@ -167,27 +222,42 @@ def _colqwen2(request: Request, given: Given) -> Given:
 
 
 SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
-    "colqwen2": _colqwen2,
+    "blt": _blt,
     "csm": _csm,
     "decision_transformer": _decision,
     "deepseek_vl_hybrid": _high_resolution,
     "dia": _dia,
+    "edgetam_video": _video_session,
+    "fuyu": _fuyu,
+    "glm_image": _glm_image,
     "idefics": _idefics,
     "instructblip": _qformer,
     "instructblipvideo": _qformer,
+    "kosmos-2": _kosmos,
+    "kyutai_speech_to_text": _channels_of_tokens,
     "lxmert": _lxmert,
     "mllama": _mllama,
+    "musicflamingo": _flamingo,
     "musicgen": _codes_of_decoder,
     "musicgen_melody": _codes_of_decoder,
     "omdet-turbo": _omdet,
     "oneformer": _oneformer,
     "perceiver": _perceiver,
     "pi0": _pi0,
+    "qwen2_audio": _flamingo,
     "rag": _retrieved,
+    "sam2_video": _video_session,
+    "sam3_tracker_video": _video_session,
     "seggpt": _seggpt,
     "speecht5": _speecht5,
     "tapas": _tapas,
     "timesfm": _timesfm,
+    "tvp": _one_alone,
     "video_llama_3": _merge_sizes,
     "videomt": _videomt,
+}
+
+# The same, of the inputs in which the placeholders already stand.
+LATE: dict[str, Callable[[Request, Given], Given]] = {
+    "colqwen2": _colqwen2,
 }
