@@ -13,10 +13,27 @@ MODEL_CLASSES: dict[str, str] = {
 }
 
 # Small enough as they are, and of widths that fit each other in ways of their own.
-UNSHRUNK = {"uvdoc", "uvdoc_backbone", "efficientloftr", "pp_ocrv6_small_det", "xlstm"}
+UNSHRUNK = {"uvdoc", "uvdoc_backbone", "efficientloftr", "pp_ocrv6_small_det"}
 
 # Settings by model type, also where it is a part of another model.
 SETTINGS: dict[str, dict[str, Any]] = {
+    "glm_image_vqmodel": {"latent_channels": 64},
+    "granite_speech": {"window_size": 15},
+    "granite_speech_plus": {"window_size": 15},
+    "mllama_vision_model": {"vision_output_dim": 128},
+    "muse_glimmer": {"projector_hidden_size": 64},
+    "muse_spark_audio": {"num_hidden_layers": 4, "hidden_sizes": [16, 32, 64, 128],
+                         "depths": [2, 2, 2, 2], "patch_sizes": [16, 6, 5, 4]},
+    "nemotron3_diarization_audio": {"num_key_value_heads": 4},
+    "nemotron3_5_transcribe_asr_audio": {"num_key_value_heads": 4},
+    "nemotron3_5_transcribe_audio": {"num_key_value_heads": 4},
+    "neucodec": {"encoder_hidden_size": 4},
+    "xcodec2": {"encoder_hidden_size": 4},
+    "pp_doclayout_v2": {"class_thresholds": [0.5] * 25},
+    "pp_doclayout_v3": {"x4_feat_dim": 16},
+    "unlimited_ocr_vision_encoder": {"num_key_value_heads": 4},
+    "unlimited_ocr_vision": {"num_key_value_heads": 4},
+    "unlimited_ocr_text": {"num_key_value_heads": 4},
     "clap_audio_model": {"patch_embeds_hidden_size": 16, "hidden_size": 128},
     "dac": {"encoder_hidden_size": 8},
     "fun_asr_nano_adaptor": {"intermediate_size": 16},
@@ -29,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
                     "apply_layernorm_after_vision_backbone": False},
     "paddleocr_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                               "mrope_section": [4, 2, 2]}},
-    "sam2_hiera_det_model": {"hidden_size": 16},
+    "sam2_hiera_det_model": {"hidden_size": 16, "window_size_per_stage": [8, 4, 14, 7]},
     "sam2_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
     "sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
     "seggpt": {"num_hidden_layers": 4, "merge_index": 1, "image_size": [128, 64],
@@ -78,7 +95,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "time_series_transformer": {"prediction_length": 6, "context_length": 12,
                                 "lags_sequence": [1, 2, 3], "num_time_features": 2},
     "bit": {"num_groups": 4},
-    "chameleon": {"vocabulary_map": {"<image>": 100}
+    "chameleon": {"vocabulary_map": {"<image>": 99}
                   | {f"IMGIMG{chr(65 + i // 10)}{chr(65 + i % 10)}Z": i for i in range(10, 90)}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default",
                             "rope_theta": 1e4, "mrope_section": [4, 2, 2]}, "sliding_attention": {
@@ -89,7 +106,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
              "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2}},
     "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "emu3": {"vocabulary_map": {"<image>": 100, "<|extra_200|>": 101}
+    "emu3": {"vocabulary_map": {"<image>": 99, "<|extra_200|>": 98}
              | {f"<|visual token {i:06d}|>": i for i in range(10, 90)}},
     "ernie4_5_vl_moe_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                                  "mrope_section": [3, 3, 2]}},

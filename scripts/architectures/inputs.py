@@ -28,17 +28,22 @@ BATCH, LENGTH, PADDED, TARGET = 2, 16, 4, 10
 def offers(model: PreTrainedModel, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield dictionaries of keyword inputs that the model may take, likeliest first."""
     names = _names(model)
-    for picture, sound in product(
-        images.offers(_request(model, names, seed)), sounds.offers(_request(model, names, seed))
-    ):
-        words = text(_request(model, names, seed))
+    words = text(_request(model, names, seed))
+    for picture, sound in _media(model, names, seed):
         yield words | picture | sound
-        if picture or sound:  # some take a text in place of these, not with them
-            keep = {"decoder_input_ids"} & set(words)
-            without = {k: v for k, v in names.items() if k != "input_ids"}
-            alone = [*sounds.offers(_request(model, without, seed))] if sound else [{}]
-            for other in alone[: 3 if sound else 1]:
-                yield {name: words[name] for name in keep} | picture | other
+    without = {name: needed for name, needed in names.items() if name != "input_ids"}
+    if len(without) < len(names) and "pixel_values" in names or "input_features" in names:
+        # some take a text in place of these, not with them
+        target = {name: words[name] for name in {"decoder_input_ids"} & set(words)}
+        for picture, sound in _media(model, without, seed):
+            yield target | picture | sound
+
+
+def _media(model: PreTrainedModel, names: dict[str, bool], seed: int) -> Iterator[tuple]:
+    """Yield pairs of images and sounds, either empty where the model takes none."""
+    return product(
+        images.offers(_request(model, names, seed)), sounds.offers(_request(model, names, seed))
+    )
 
 
 def complete(model: PreTrainedModel, architecture: str, offer: dict, seed: int = 0) -> dict:

@@ -26,6 +26,7 @@ RULES: list[tuple[str, int]] = [
     (r"(output_channels|bottleneck_features|adapter_(in|out)_dim|adapter_input_size)", WIDTH),
     (r"projector_(input|output)_dim", WIDTH),
     (r"num_pos_feats", WIDTH // 2),
+    (r"text_projection_(in|out)_dim", WIDTH),
     (r"(conv_dim|vit_dim|mm_embed_dim)", WIDTH),
     (r"(num_filters|n_filters|upsample_initial_channel|x4_feat_dim)", 32),
     (r".*_group_vocab", 1000),
@@ -111,7 +112,7 @@ class Shrinker:
         given = _given(template, fields) | switches
         settings |= {name: value for name, value in given.items() if name not in fields}
         for name in fields:
-            value = template.__dict__.get(name)
+            value = _stored(template, name)
             if value is None and name in ("vision_config", "audio_config"):
                 value = _optional_part(cls, name)
             if isinstance(value, PretrainedConfig):
@@ -254,6 +255,11 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _stored(config: PretrainedConfig, name: str) -> Any:
+    """Return the value of a setting, which may be kept under another name."""
+    return config.__dict__.get(type(config).attribute_map.get(name, name))
+
+
 def _optional_part(cls: type, name: str) -> PretrainedConfig | None:
     """Return the default configuration of a tower that the model can also be without."""
     spec = (getattr(cls, "sub_configs_defaults", None) or {}).get(name)
@@ -275,12 +281,11 @@ def _given(template: PretrainedConfig, fields: dict[str, Any]) -> dict[str, Any]
         if name not in vars(default) and name not in base and not name.startswith("_")
     }
     return extra | {
-        name: template.__dict__[name]
+        name: _stored(template, name)
         for name in fields
-        if name in template.__dict__
-        and name not in base | {"_out_features", "_out_indices"}
-        and not isinstance(template.__dict__[name], PretrainedConfig)
-        and template.__dict__[name] != default.__dict__.get(name)
+        if name not in base | {"_out_features", "_out_indices"}
+        and not isinstance(_stored(template, name), PretrainedConfig)
+        and _stored(template, name) != _stored(default, name)
     }
 
 

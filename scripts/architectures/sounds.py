@@ -36,12 +36,12 @@ def offers(request: Request) -> Iterator[dict[str, Any]]:
 def _features(request: Request) -> Iterator[dict[str, Any]]:
     config = part(request.config, *AUDIO)
     width = find(config, "num_mel_bins", "n_mels", "input_feat_size", "input_feat_per_channel",
-                 "feature_projection_input_dim", "n_mel_bins", "num_chroma", "input_size", "input_dim",
+                 "feature_projection_input_dim", "n_mel_bins", "num_chroma", "audio_embed_dim", "input_size", "input_dim",
                  "feature_size", "mel_dim") or 80  # fmt: skip
     own = find(config, "max_source_positions")
     lengths = ([2 * own] if own else []) + [64, 128, 200, 256]
     for length in lengths:
-        for shape in ((BATCH, width, length), (BATCH, length, width)):
+        for shape in ((BATCH, width, length), (BATCH, length, width), (BATCH, length, 128)):
             yield from _masked(request, {"input_features": request.normal(*shape)}, length)
         if "is_longer" in request.names:
             yield {"input_features": request.normal(BATCH, 1, length, width)}

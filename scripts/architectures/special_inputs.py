@@ -196,10 +196,9 @@ def _video_session(request: Request, given: Given) -> Given:
     """Two frames of a video in which one object is pointed at, as the processor makes them."""
     module = __import__(type(request.model).__module__, fromlist=["*"])
     kind = next(v for n, v in vars(module).items() if n.endswith("InferenceSession"))
-    size = request.config.vision_config.image_size
-    size = size if isinstance(size, int) else size[0]
+    size = request.config.prompt_encoder_config.image_size
     session = kind(
-        video=request.normal(2, 3, size, size), video_height=size, video_width=size, dtype="float32"
+        video=request.normal(2, 3, size, size), video_height=size, video_width=size, dtype=torch.float32
     )
     index = session.obj_id_to_idx(1)
     points = torch.tensor([[[[size / 2, size / 3]]]])
@@ -221,6 +220,98 @@ def _colqwen2(request: Request, given: Given) -> Given:
     return {"pixel_values": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)}
 
 
+def _audio_chunks(request: Request, given: Given) -> Given:
+    features = given["input_features"]
+    return {"chunk_sample_lengths": torch.tensor([64 * 160, 48 * 160])[: len(features)]}
+
+
+def _granite_deep(request: Request, given: Given) -> Given:
+    return {"placeholders": [15, 15]}
+
+
+def _stacked_frames(request: Request, given: Given) -> Given:
+    mask = torch.ones(BATCH, 32, dtype=torch.bool)
+    mask[1, 24:] = False
+    width = request.config.encoder_config.num_mel_bins * 4
+    return {"input_features": request.normal(BATCH, 32, width), "attention_mask": mask}
+
+
+def _inkling2(request: Request, given: Given) -> Given:
+    config = request.config.vision_config
+    side = config.patch_size * config.spatial_merge_size
+    return {
+        "pixel_values": request.normal(10, side, side, 3),
+        "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 3]]),
+    }
+
+
+def _inkling(request: Request, given: Given) -> Given:
+    config = request.config.vision_config
+    shape = (config.temporal_patch_size, config.patch_size, config.patch_size)
+    return {"pixel_values": request.normal(8, *shape, 3), "placeholders": [4, 4]}
+
+
+def _two_cameras(request: Request, given: Given) -> Given:
+    size = request.config.vlm_config.vision_config.image_size
+    mask = torch.ones(BATCH, 2, dtype=torch.bool)
+    return {
+        "pixel_values": request.normal(BATCH, 2, 3, size, size),
+        "pixel_attention_mask": mask,
+        "placeholders": [32, 32],
+    } | _pi0(request, given)
+
+
+def _molmo2(request: Request, given: Given) -> Given:
+    config = request.config.vision_config
+    patches = (config.image_size[0] // config.patch_size) ** 2
+    pooling = torch.arange(patches).reshape(-1, 4)  # 4 patches become one vector
+    rows = len(pooling)
+    return {
+        "pixel_values": request.normal(BATCH, patches, 3 * config.patch_size**2),
+        "image_token_pooling": torch.cat([pooling, pooling + patches]),
+        "image_grids": torch.tensor([[0, 0, 1, rows]] * BATCH),
+        "image_num_crops": torch.tensor([1, 1]),
+    }
+
+
+def _grid_hw(request: Request, given: Given) -> Given:
+    patch = request.config.vision_config.patch_size
+    return {
+        "pixel_values": request.normal(40, 3 * patch**2),
+        "image_grid_hw": torch.tensor([[4, 4], [4, 6]]),
+    }
+
+
+def _neomme(request: Request, given: Given) -> Given:
+    return {"pixel_values": request.normal(8, request.config.patch_dim), "placeholders": [4, 4]}
+
+
+def _diarization(request: Request, given: Given) -> Given:
+    config = request.config.audio_config
+    width = config.num_mel_bins
+    return {"input_features": request.normal(BATCH, 128, width), "attention_mask": None}
+
+
+def _jev(request: Request, given: Given) -> Given:
+    return {
+        "input_ids": given["input_ids"][:1],
+        "attention_mask": None,
+        "marks": torch.tensor([[6, 12]]),
+        "num_options": torch.tensor([[2, 2]]),
+        "question_type_ids": torch.tensor([[1, 1]]),
+    }
+
+
+def _draft(request: Request, given: Given) -> Given:
+    config = request.config
+    return {
+        "noise_embeds": request.normal(BATCH, config.block_size, config.hidden_size),
+        "context_hidden_states": request.normal(
+            BATCH, LENGTH, config.hidden_size * len(config.target_layer_ids)
+        ),
+    }
+
+
 SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "blt": _blt,
     "csm": _csm,
@@ -228,7 +319,17 @@ SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "deepseek_vl_hybrid": _high_resolution,
     "dia": _dia,
     "edgetam_video": _video_session,
+    "dots3_note": _audio_chunks,
     "fuyu": _fuyu,
+    "granite4_vision": _granite_deep,
+    "granite_speech5_ctc": _stacked_frames,
+    "inkling2": _inkling2,
+    "inkling_mm_model": _inkling,
+    "jev": _jev,
+    "molmo2": _molmo2,
+    "muse_glimmer_assistant": _draft,
+    "nemotron_h_omni": _grid_hw,
+    "neomme": _neomme,
     "glm_image": _glm_image,
     "idefics": _idefics,
     "instructblip": _qformer,
@@ -243,7 +344,7 @@ SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "omdet-turbo": _omdet,
     "oneformer": _oneformer,
     "perceiver": _perceiver,
-    "pi0": _pi0,
+    "pi0": _two_cameras,
     "qwen2_audio": _flamingo,
     "rag": _retrieved,
     "sam2_video": _video_session,
