@@ -15,13 +15,26 @@ MODEL_CLASSES: dict[str, str] = {
 # Small enough as they are, and of widths that fit each other in ways of their own.
 UNSHRUNK = {"uvdoc", "uvdoc_backbone", "efficientloftr", "pp_ocrv6_small_det"}
 
+# A model that drafts for another has no keys of its own: all its layers read those of the other.
+_DRAFTER = {
+    "vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16,
+    "layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "sliding_window": 4,
+}  # fmt: skip
+
 # Settings by model type, also where it is a part of another model.
 SETTINGS: dict[str, dict[str, Any]] = {
+    "gemma4_assistant": {"text_config": _DRAFTER | {"model_type": "gemma4_text"}},
+    "gemma4_unified_assistant": {"text_config": _DRAFTER | {"model_type": "gemma4_unified_text"}},
+    "granite_speech5_encoder": {"num_key_value_heads": 4},
+    "xlstm": {"qk_dim_factor": 1.0},
     "glm_image_vqmodel": {"latent_channels": 64},
     "granite_speech": {"window_size": 15},
     "granite_speech_plus": {"window_size": 15},
     "mllama_vision_model": {"vision_output_dim": 128},
-    "muse_glimmer": {"projector_hidden_size": 64},
+    "muse_glimmer": {"out_hidden_size": 256},
+    "muse_spark": {"out_hidden_size": 256},
     "muse_spark_audio": {"num_hidden_layers": 4, "hidden_sizes": [16, 32, 64, 128],
                          "depths": [2, 2, 2, 2], "patch_sizes": [16, 6, 5, 4]},
     "nemotron3_diarization_audio": {"num_key_value_heads": 4},
@@ -29,24 +42,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "nemotron3_5_transcribe_audio": {"num_key_value_heads": 4},
     "neucodec": {"encoder_hidden_size": 4},
     "xcodec2": {"encoder_hidden_size": 4},
-    "pp_doclayout_v2": {"class_thresholds": [0.5] * 25},
+    "pp_doclayout_v2": {"class_thresholds": [0.5] * 25, "class_order": list(range(25))},
     "pp_doclayout_v3": {"x4_feat_dim": 16},
     "unlimited_ocr_vision_encoder": {"num_key_value_heads": 4},
     "unlimited_ocr_vision": {"num_key_value_heads": 4},
     "unlimited_ocr_text": {"num_key_value_heads": 4},
     "clap_audio_model": {"patch_embeds_hidden_size": 16, "hidden_size": 128},
     "dac": {"encoder_hidden_size": 8},
-    "fun_asr_nano_adaptor": {"intermediate_size": 16},
+    "FunAsrNanoAdaptorConfig": {"intermediate_size": 16},
     "glm5_next_text": {"num_key_value_heads": 4, "index_kpool": 2},
     "inkling_vision": {"patch_size": 4, "num_hidden_layers": 4},
     "lw_detr": {"projector_scale_factors": [1.0]},
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h_omni": {"audio_config": None, "sound_config": None},
-    "omdet-turbo": {"encoder_in_channels": [32, 64, 128], "vision_features_channels": [64, 64, 64],
+    "omdet-turbo": {"class_embed_dim": 96, "text_projection_out_dim": 96, "encoder_in_channels": [32, 64, 128], "vision_features_channels": [64, 64, 64],
                     "apply_layernorm_after_vision_backbone": False},
     "paddleocr_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                               "mrope_section": [4, 2, 2]}},
-    "sam2_hiera_det_model": {"hidden_size": 16, "window_size_per_stage": [8, 4, 14, 7]},
+    "sam2_hiera_det_model": {"hidden_size": 16, "global_attention_blocks": [4]},
     "sam2_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
     "sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
     "seggpt": {"num_hidden_layers": 4, "merge_index": 1, "image_size": [128, 64],

@@ -81,6 +81,9 @@ def _counts(method: Any, given: dict[str, Any], rows: int) -> list[int]:
 
 def _sizes(found: Any) -> list[int]:
     """Return the number of vectors in each of the tensors that a tower returned."""
+    valid = getattr(found, "attention_mask", None)
+    if isinstance(valid, Tensor) and valid.dim() == 2:  # which of them are no padding
+        return valid.sum(-1).tolist()
     for name in ("pooler_output", "last_hidden_state"):
         if getattr(found, name, None) is not None:
             found = getattr(found, name)

@@ -126,7 +126,7 @@ class Shrinker:
             if name in given or (new != value and new is not None):
                 settings[name] = new
         settings |= _stages(template, kept)
-        settings |= SETTINGS.get(cls.model_type, {})
+        settings |= SETTINGS.get(cls.model_type or cls.__name__, {})
         return cls(**{k: v for k, v in settings.items() if not k.startswith("_out_")})
 
     def _where_none(self, name: str) -> int | None:

@@ -312,6 +312,35 @@ def _draft(request: Request, given: Given) -> Given:
     }
 
 
+def _drafter(request: Request, given: Given) -> Given:
+    config = request.config
+    states = {
+        kind: (request.normal(BATCH, 2, LENGTH, 16), request.normal(BATCH, 2, LENGTH, 16))
+        for kind in ("full_attention", "sliding_attention")
+    }
+    return {
+        "input_ids": None,
+        "inputs_embeds": request.normal(BATCH, 1, 2 * config.backbone_hidden_size),
+        "position_ids": torch.full((BATCH, 1), LENGTH - 1),
+        "shared_kv_states": states,
+    }
+
+
+def _without_sound(request: Request, given: Given) -> Given:
+    return _grid_hw(request, given) | dict.fromkeys(
+        name for name in given if name.startswith("input_features")
+    )
+
+
+def _wave_and_features(request: Request, given: Given) -> Given:
+    return {
+        "input_values": request.normal(BATCH, 1, 320 * 20),
+        "input_features": request.normal(BATCH, 20, 160),
+        "padding_mask": None,
+        "attention_mask": None,
+    }
+
+
 SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "blt": _blt,
     "csm": _csm,
@@ -328,7 +357,11 @@ SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "jev": _jev,
     "molmo2": _molmo2,
     "muse_glimmer_assistant": _draft,
-    "nemotron_h_omni": _grid_hw,
+    "nemotron_h_omni": _without_sound,
+    "neucodec": _wave_and_features,
+    "xcodec2": _wave_and_features,
+    "gemma4_assistant": _drafter,
+    "gemma4_unified_assistant": _drafter,
     "neomme": _neomme,
     "glm_image": _glm_image,
     "idefics": _idefics,
