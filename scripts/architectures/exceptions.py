@@ -23,8 +23,25 @@ _DRAFTER = {
     "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "sliding_window": 4,
 }  # fmt: skip
 
+# Where a tower of the timm package returns tokens, not maps of features.
+TOKEN_TOWERS = {"perception_lm"}
+
+_INTRACLASS = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]} | {
+    f"{name}_{ratio}ratio": [[size if tall else 1, size if wide else 1], [1, 1],
+                             [size // 2 if tall else 0, size // 2 if wide else 0]]
+    for name, tall, wide in (("vertical_long_to_small_conv", True, False),
+                             ("horizontal_small_to_long_conv", False, True),
+                             ("symmetric_conv_long", True, True))
+    for ratio, size in (("long", 7), ("mid", 5), ("short", 3))
+}  # fmt: skip
+
 # Settings by model type, also where it is a part of another model.
 SETTINGS: dict[str, dict[str, Any]] = {
+    "EsmFold2AtomEncoderConfig": {"hidden_size": 128, "head_dim": 32},
+    "esmfold2": {"single_inputs_size": 131, "num_loops": 1},
+    "gemma3n": {"vision_soft_tokens_per_image": 4},
+    "pp_ocrv5_server_det": {"intraclass_block_config": _INTRACLASS},
+    "pp_ocrv6_medium_det": {"intraclass_block_config": _INTRACLASS},
     "gemma4_assistant": {"text_config": _DRAFTER | {"model_type": "gemma4_text"}},
     "gemma4_unified_assistant": {"text_config": _DRAFTER | {"model_type": "gemma4_unified_text"}},
     "granite_speech5_encoder": {"num_key_value_heads": 4},
@@ -55,7 +72,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lw_detr": {"projector_scale_factors": [1.0]},
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h_omni": {"audio_config": None, "sound_config": None},
-    "omdet-turbo": {"class_embed_dim": 96, "text_projection_out_dim": 96, "encoder_in_channels": [32, 64, 128], "vision_features_channels": [64, 64, 64],
+    "omdet-turbo": {"decoder_hidden_dim": 32, "encoder_in_channels": [32, 64, 128], "vision_features_channels": [64, 64, 64],
                     "apply_layernorm_after_vision_backbone": False},
     "paddleocr_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                               "mrope_section": [4, 2, 2]}},
@@ -131,7 +148,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
                         "image_grid_pinpoints": [[256, 128], [128, 256]], "deepstack_layer_map": [[0, 0], [1, 1]], "spatial_target_layers": [0, 0, 1, 1]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8},
-    "mistral_large4_text": {"kv_source_layers": [0, 0]},
+    "mistral_large4_text": {"kv_source_layers": [0, 1]},
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
     "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16,
                        "indexer_budget": 8, "indexer_compress_ratio": 2},

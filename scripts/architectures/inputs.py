@@ -53,6 +53,7 @@ def complete(model: PreTrainedModel, architecture: str, offer: dict, seed: int =
     special = SPECIAL.get(architecture)
     if special:
         given |= special(_request(model, names, seed), given)
+    given = {name: value for name, value in given.items() if value is not None}
     place(model, given)
     if architecture in LATE:
         given |= LATE[architecture](_request(model, names, seed), given)

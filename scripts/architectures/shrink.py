@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from architectures.exceptions import SETTINGS, UNSHRUNK
+from architectures.exceptions import SETTINGS, TOKEN_TOWERS, UNSHRUNK
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCABULARY, WINDOW = 64, 4, 2, 16, 256, 128, 4
 FIRST_SPECIAL = 100  # token ids from here on are given anew, the same for all parts of a model
@@ -116,7 +116,9 @@ class Shrinker:
             if value is None and name in ("vision_config", "audio_config"):
                 value = _optional_part(cls, name)
             if isinstance(value, PretrainedConfig):
-                settings[name] = self.config(_with_native_backbone(value))
+                tower = _stand_in(value, cls.model_type)
+                is_tiny = tower is not value and tower.model_type == "resnet" and name != "backbone_config"
+                settings[name] = tower if is_tiny else self.config(tower)
                 continue
             new = self._value(name, value, kept, count, template)
             if value is None:
@@ -301,12 +303,21 @@ def _stages(template: PretrainedConfig, kept: list[int]) -> dict[str, Any]:
     return {"out_indices": list(outputs)}
 
 
-def _with_native_backbone(config: PretrainedConfig) -> PretrainedConfig:
-    """Return a ResNet in place of a backbone of the timm package, with as many outputs."""
-    if config.model_type != "timm_backbone":
+def _stand_in(config: PretrainedConfig, whole: str) -> PretrainedConfig:
+    """Return a tower of transformers' own in place of one of the timm package."""
+    if config.model_type == "timm_backbone":
+        outputs = len(config.__dict__.get("_out_indices") or config.out_indices or [4])
+        return CONFIG_MAPPING["resnet"](out_indices=list(range(5 - outputs, 5)))
+    if not isinstance(config, CONFIG_MAPPING["timm_wrapper"]):
         return config
-    outputs = len(config.__dict__.get("_out_indices") or config.out_indices or [4])
-    return CONFIG_MAPPING["resnet"](out_indices=list(range(5 - outputs, 5)))
+    base = vars(CONFIG_MAPPING["timm_wrapper"]())
+    extra = {name: value for name, value in vars(config).items() if name not in base}
+    extra = {name: _small(name, v) if type(v) is int else v for name, v in extra.items()}
+    extra["hidden_size"] = WIDTH
+    if whole in TOKEN_TOWERS:
+        return CONFIG_MAPPING["vit"](**extra)
+    stages = {"embedding_size": 16, "hidden_sizes": [16, 32, 64, WIDTH], "depths": [2, 2, 2, 2]}
+    return CONFIG_MAPPING["resnet"](**stages, layer_type="basic", **extra)
 
 
 def _rope(value: Any, template: PretrainedConfig) -> Any:

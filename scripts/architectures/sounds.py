@@ -57,13 +57,15 @@ def _masked(request: Request, sound: dict[str, Any], length: int) -> Iterator[di
     if names:
         padded = torch.ones(BATCH, length, dtype=torch.long)
         padded[1, -length // 4 :] = 0
-        yield sound | dict.fromkeys(names, padded)
-        yield sound | dict.fromkeys(names, torch.ones_like(padded))
+        for mask in (padded, torch.ones_like(padded)):
+            yield sound | {
+                name: mask.bool() if name == "input_features_mask" else mask for name in names
+            }
     yield sound
 
 
 def _values(request: Request) -> Iterator[dict[str, Any]]:
-    for shape in ((BATCH, 4000), (BATCH, 1, 4000), (BATCH, 1, 24000)):
+    for shape in ((BATCH, 3840), (BATCH, 1, 3840), (BATCH, 1, 23040)):
         yield from _masked(request, {"input_values": request.normal(*shape)}, shape[-1])
     width = find(request.config, "num_mel_bins") or 80
     length = find(request.config, "max_length") or 64

@@ -192,13 +192,15 @@ def _glm_image(request: Request, given: Given) -> Given:
     }
 
 
+@torch.no_grad()
 def _video_session(request: Request, given: Given) -> Given:
-    """Two frames of a video in which one object is pointed at, as the processor makes them."""
+    """The second frame of a video in whose first one object was pointed at."""
     module = __import__(type(request.model).__module__, fromlist=["*"])
     kind = next(v for n, v in vars(module).items() if n.endswith("InferenceSession"))
     size = request.config.prompt_encoder_config.image_size
     session = kind(
-        video=request.normal(2, 3, size, size), video_height=size, video_width=size, dtype=torch.float32
+        video=request.normal(2, 3, size, size), video_height=size, video_width=size,
+        dtype=torch.float32, max_vision_features_cache_size=0,
     )
     index = session.obj_id_to_idx(1)
     points = torch.tensor([[[[size / 2, size / 3]]]])
@@ -206,7 +208,8 @@ def _video_session(request: Request, given: Given) -> Given:
         index, 0, {"point_coords": points, "point_labels": torch.ones(1, 1, 1, dtype=torch.int32)}
     )
     session.obj_with_new_inputs = [1]
-    return {"inference_session": session, "frame_idx": 0}
+    request.model(session, frame_idx=0)
+    return {"inference_session": session, "frame_idx": 1}
 
 
 def _pi0(request: Request, given: Given) -> Given:
@@ -309,6 +312,7 @@ def _draft(request: Request, given: Given) -> Given:
         "context_hidden_states": request.normal(
             BATCH, LENGTH, config.hidden_size * len(config.target_layer_ids)
         ),
+        "position_ids": torch.arange(LENGTH + config.block_size).expand(BATCH, -1),
     }
 
 
@@ -336,9 +340,41 @@ def _wave_and_features(request: Request, given: Given) -> Given:
     return {
         "input_values": request.normal(BATCH, 1, 320 * 20),
         "input_features": request.normal(BATCH, 20, 160),
-        "padding_mask": None,
-        "attention_mask": None,
+    } | dict.fromkeys(("padding_mask", "attention_mask", "input_features_mask"))
+
+
+def _stacked_bank(request: Request, given: Given) -> Given:
+    mask = torch.ones(BATCH, 16, dtype=torch.bool)
+    mask[1, 12:] = False
+    return {"input_features": request.normal(BATCH, 16, 560), "input_features_mask": mask}
+
+
+def _protein(request: Request, given: Given) -> Given:
+    module = __import__(type(request.model).__module__, fromlist=["*"])
+    tokens, each = 8, 3
+    atoms = tokens * each
+    zeros = torch.zeros(BATCH, tokens, dtype=torch.long)
+    order = torch.arange(tokens).expand(BATCH, -1)
+    owner = torch.arange(tokens).repeat_interleave(each).expand(BATCH, -1)
+    names = {field for field in module.EsmFold2AtomInputs.__dataclass_fields__}
+    drawn = {
+        "ref_pos": request.normal(BATCH, atoms, 3),
+        "ref_charge": torch.zeros(BATCH, atoms),
+        "atom_attention_mask": torch.ones(BATCH, atoms, dtype=torch.bool),
+        "ref_element": _tokens(request, BATCH, atoms, below=20),
+        "ref_atom_name_chars": _tokens(request, BATCH, atoms, 4, below=40),
+        "ref_space_uid": owner,
+        "atom_to_token": owner,
     }
+    return {
+        "token_index": order, "residue_index": order, "asym_id": zeros, "sym_id": zeros,
+        "entity_id": zeros, "mol_type": zeros,
+        "res_type": _tokens(request, BATCH, tokens, below=20),
+        "token_bonds": torch.zeros(BATCH, tokens, tokens, 1),
+        "attention_mask": torch.ones(BATCH, tokens, dtype=torch.bool),
+        "atom_inputs": module.EsmFold2AtomInputs(**{name: drawn[name] for name in names}),
+        "input_ids": _tokens(request, BATCH, tokens, below=20),
+    }  # fmt: skip
 
 
 SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
@@ -357,6 +393,8 @@ SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "jev": _jev,
     "molmo2": _molmo2,
     "muse_glimmer_assistant": _draft,
+    "esmfold2": _protein,
+    "fun_asr_nano": _stacked_bank,
     "nemotron_h_omni": _without_sound,
     "neucodec": _wave_and_features,
     "xcodec2": _wave_and_features,
