@@ -13,7 +13,7 @@ MODEL_CLASSES: dict[str, str] = {
 }
 
 # Small enough as they are, and of widths that fit each other in ways of their own.
-UNSHRUNK = {"uvdoc", "uvdoc_backbone", "efficientloftr", "pp_ocrv6_small_det"}
+UNSHRUNK = {"efficientloftr"}
 
 # A model that drafts for another has no keys of its own: all its layers read those of the other.
 _DRAFTER = {
@@ -39,8 +39,11 @@ _INTRACLASS = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]} | {
 SETTINGS: dict[str, dict[str, Any]] = {
     "EsmFold2AtomEncoderConfig": {"hidden_size": 128, "head_dim": 32},
     "esmfold2": {"single_inputs_size": 131, "num_loops": 1},
+    "pp_lcnet_v4": {"out_indices": [1, 2, 3, 4]},
+    "pp_ocrv6_small_det": {"layer_list_out_channels": [96, 96, 192, 384]},
+    "uvdoc_backbone": {"out_indices": [1, 2, 3, 4, 5, 6]},
     "gemma3n": {"vision_soft_tokens_per_image": 4},
-    "pp_ocrv5_server_det": {"intraclass_block_config": _INTRACLASS},
+    "pp_ocrv5_server_det": {"intraclass_block_config": _INTRACLASS, "kernel_list": [3, 2, 2]},
     "pp_ocrv6_medium_det": {"intraclass_block_config": _INTRACLASS},
     "gemma4_assistant": {"text_config": _DRAFTER | {"model_type": "gemma4_text"}},
     "gemma4_unified_assistant": {"text_config": _DRAFTER | {"model_type": "gemma4_unified_text"}},
@@ -57,8 +60,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "nemotron3_diarization_audio": {"num_key_value_heads": 4},
     "nemotron3_5_transcribe_asr_audio": {"num_key_value_heads": 4},
     "nemotron3_5_transcribe_audio": {"num_key_value_heads": 4},
-    "neucodec": {"encoder_hidden_size": 4},
-    "xcodec2": {"encoder_hidden_size": 4},
+    "neucodec": {"encoder_hidden_size": 4, "quantization_dim": 128},
+    "xcodec2": {"encoder_hidden_size": 4, "quantization_dim": 128},
     "pp_doclayout_v2": {"class_thresholds": [0.5] * 25, "class_order": list(range(25))},
     "pp_doclayout_v3": {"x4_feat_dim": 16},
     "unlimited_ocr_vision_encoder": {"num_key_value_heads": 4},
@@ -72,7 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lw_detr": {"projector_scale_factors": [1.0]},
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h_omni": {"audio_config": None, "sound_config": None},
-    "omdet-turbo": {"decoder_hidden_dim": 32, "encoder_in_channels": [32, 64, 128], "vision_features_channels": [64, 64, 64],
+    "omdet-turbo": {"d_model": 32, "encoder_hidden_dim": 32, "decoder_hidden_dim": 32, "encoder_in_channels": [32, 64, 128], "vision_features_channels": [32, 32, 32],
                     "apply_layernorm_after_vision_backbone": False},
     "paddleocr_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                               "mrope_section": [4, 2, 2]}},

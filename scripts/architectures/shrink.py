@@ -13,6 +13,7 @@ import warnings
 from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from architectures.exceptions import SETTINGS, TOKEN_TOWERS, UNSHRUNK
 
@@ -24,7 +25,7 @@ FIRST_SPECIAL = 100  # token ids from here on are given anew, the same for all p
 RULES: list[tuple[str, int]] = [
     (r"(patch_embed_hidden_size|keypoint_decoder_dim|.*num_encoder_blocks)", 10**9),  # kept
     (r"(output_channels|bottleneck_features|adapter_(in|out)_dim|adapter_input_size)", WIDTH),
-    (r"projector_(input|output)_dim", WIDTH),
+    (r"(projector_(input|output)_dim|post_conv_in_channels)", WIDTH),
     (r"num_pos_feats", WIDTH // 2),
     (r"text_projection_(in|out)_dim", WIDTH),
     (r"(conv_dim|vit_dim|mm_embed_dim)", WIDTH),
@@ -308,11 +309,12 @@ def _stand_in(config: PretrainedConfig, whole: str) -> PretrainedConfig:
     if config.model_type == "timm_backbone":
         outputs = len(config.__dict__.get("_out_indices") or config.out_indices or [4])
         return CONFIG_MAPPING["resnet"](out_indices=list(range(5 - outputs, 5)))
-    if not isinstance(config, CONFIG_MAPPING["timm_wrapper"]):
+    if not MODEL_MAPPING_NAMES.get(config.model_type, "").startswith("Timm"):
         return config
     base = vars(CONFIG_MAPPING["timm_wrapper"]())
     extra = {name: value for name, value in vars(config).items() if name not in base}
     extra = {name: _small(name, v) if type(v) is int else v for name, v in extra.items()}
+    extra["model_args"] = {"embed_dim": WIDTH}
     extra["hidden_size"] = WIDTH
     if whole in TOKEN_TOWERS:
         return CONFIG_MAPPING["vit"](**extra)

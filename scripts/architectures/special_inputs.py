@@ -197,11 +197,18 @@ def _video_session(request: Request, given: Given) -> Given:
     """The second frame of a video in whose first one object was pointed at."""
     module = __import__(type(request.model).__module__, fromlist=["*"])
     kind = next(v for n, v in vars(module).items() if n.endswith("InferenceSession"))
-    size = request.config.prompt_encoder_config.image_size
+    owner = getattr(request.config, "tracker_config", request.config)
+    size = owner.prompt_encoder_config.image_size
     session = kind(
         video=request.normal(2, 3, size, size), video_height=size, video_width=size,
-        dtype=torch.float32, max_vision_features_cache_size=0,
+        dtype=torch.float32,
     )
+    session.cache.get_vision_features = lambda frame: None  # see each frame anew, at each run
+    if hasattr(session, "prompts"):
+        session.add_prompt("a thing")
+        session.prompt_input_ids[0] = _tokens(request, 1, 6)
+        session.prompt_attention_masks[0] = torch.ones(1, 6, dtype=torch.long)
+        return {"inference_session": session, "frame_idx": 0}
     index = session.obj_id_to_idx(1)
     points = torch.tensor([[[[size / 2, size / 3]]]])
     session.add_point_inputs(
@@ -312,7 +319,7 @@ def _draft(request: Request, given: Given) -> Given:
         "context_hidden_states": request.normal(
             BATCH, LENGTH, config.hidden_size * len(config.target_layer_ids)
         ),
-        "position_ids": torch.arange(LENGTH + config.block_size).expand(BATCH, -1),
+        "attention_mask": {"full_attention": None, "sliding_attention": None},
     }
 
 
@@ -420,6 +427,7 @@ SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "rag": _retrieved,
     "sam2_video": _video_session,
     "sam3_tracker_video": _video_session,
+    "sam3_video": _video_session,
     "seggpt": _seggpt,
     "speecht5": _speecht5,
     "tapas": _tapas,
