@@ -10,7 +10,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from architectures.exceptions import MODEL_CLASSES
+from architectures.exceptions import IN_PARTS, MODEL_CLASSES
 
 # Where an architecture has no bare model, the first of these tasks that names a class for it.
 TASKS = [
@@ -55,7 +55,7 @@ def architectures() -> list[str]:
     """
     named = [name for name in CONFIG_MAPPING if model_class_name(name)]
     hollow = {name for name in named if not _has_forward(name)}
-    parts = set().union(*(_parts(name) for name in named if name not in hollow))
+    parts = set().union(*(_parts(name) for name in named if name not in hollow | IN_PARTS))
     chosen: dict[tuple[type, str], str] = {}
     for name in sorted(named, key=lambda name: (config_class(name).model_type != name, name)):
         if name not in parts | hollow and not _is_piece(name, named, hollow):
@@ -67,7 +67,7 @@ def _is_piece(name: str, named: list[str], hollow: set[str]) -> bool:
     """Return whether it is named as a part of another of its family: mimi_decoder of mimi."""
     return any(
         name.startswith(whole + "_") and family(config_class(name)) == family(config_class(whole))
-        for whole in set(named) - hollow
+        for whole in set(named) - hollow - IN_PARTS
     )
 
 

@@ -23,6 +23,9 @@ _DRAFTER = {
     "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "sliding_window": 4,
 }  # fmt: skip
 
+# A wider model, where the width of something else is fixed at 64 in the code and must be less.
+WIDTHS = {"sam2_video": 128, "sam3_tracker_video": 128, "edgetam_video": 128, "sam3_video": 128}
+
 # Where a tower of the timm package returns tokens, not maps of features.
 TOKEN_TOWERS = {"perception_lm"}
 
@@ -35,8 +38,23 @@ _INTRACLASS = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]} | {
     for ratio, size in (("long", 7), ("mid", 5), ("short", 3))
 }  # fmt: skip
 
+# Wholes that cannot be built here (their tower must be of timm): their parts are run one by one too.
+IN_PARTS = {"gemma3n"}
+
 # Settings by model type, also where it is a part of another model.
 SETTINGS: dict[str, dict[str, Any]] = {
+    "minicpm_ocr": {"insert_layer_id": 0},
+    "minicpmv4_6": {"insert_layer_id": 0},
+    "minicpmv4_7": {"insert_layer_id": 0},
+    "sam2_video": {"memory_attention_rope_feat_sizes": [4, 4]},
+    "sam3_tracker_video": {"image_size": 56, "memory_attention_rope_feat_sizes": [4, 4]},
+    "edgetam_video": {"memory_attention_rope_feat_sizes": [4, 4],
+                      "memory_attention_rope_k_sizes": [2, 2],
+                      "perceiver_resampler_num_latents": 4, "perceiver_resampler_num_latents_2d": 4,
+                      "perceiver_resampler_attention_head_dim": 64},
+    "gemma3n_text": {"num_hidden_layers": 4, "num_kv_shared_layers": 2,
+                     "layer_types": ["sliding_attention", "full_attention"] * 2,
+                     "intermediate_size": [256] * 4, "activation_sparsity_pattern": [0.5, 0.0] * 2},
     "EsmFold2AtomEncoderConfig": {"hidden_size": 128, "head_dim": 32},
     "esmfold2": {"single_inputs_size": 131, "num_loops": 1},
     "pp_lcnet_v4": {"out_indices": [1, 2, 3, 4]},
@@ -60,8 +78,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "nemotron3_diarization_audio": {"num_key_value_heads": 4},
     "nemotron3_5_transcribe_asr_audio": {"num_key_value_heads": 4},
     "nemotron3_5_transcribe_audio": {"num_key_value_heads": 4},
-    "neucodec": {"encoder_hidden_size": 4, "quantization_dim": 128},
-    "xcodec2": {"encoder_hidden_size": 4, "quantization_dim": 128},
+    "neucodec": {"encoder_hidden_size": 4, "quantization_dim": 128, "num_key_value_heads": 4},
+    "xcodec2": {"encoder_hidden_size": 4, "quantization_dim": 128, "num_key_value_heads": 4},
     "pp_doclayout_v2": {"class_thresholds": [0.5] * 25, "class_order": list(range(25))},
     "pp_doclayout_v3": {"x4_feat_dim": 16},
     "unlimited_ocr_vision_encoder": {"num_key_value_heads": 4},

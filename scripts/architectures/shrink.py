@@ -15,7 +15,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-from architectures.exceptions import SETTINGS, TOKEN_TOWERS, UNSHRUNK
+from architectures.exceptions import SETTINGS, TOKEN_TOWERS, UNSHRUNK, WIDTHS
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCABULARY, WINDOW = 64, 4, 2, 16, 256, 128, 4
 FIRST_SPECIAL = 100  # token ids from here on are given anew, the same for all parts of a model
@@ -88,7 +88,8 @@ SWITCHES = {"use_sliding_window": True}
 class Shrinker:
     """One tiny model: what all its parts share, such as the new ids of its special tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
+        self.width = width
         self.tokens: dict[int, int] = {}
 
     def token(self, old: int) -> int:
@@ -150,7 +151,7 @@ class Shrinker:
         if isinstance(value, (list, tuple)) and count > 2 and len(value) == count:
             value = type(value)(value[i] for i in kept)
             if value and all(type(v) is int and v > 4 for v in value):
-                return type(value)(_small(name, v) for v in value)
+                return type(value)(_small(name, v, self.width) for v in value)
             return value
         if name in ("image_size", "img_size"):
             return _image_size(value, template)
@@ -159,7 +160,7 @@ class Shrinker:
         if isinstance(value, int):
             if count and value == count and _is_layer_count(name):
                 return len(kept)
-            return _small(name, value)
+            return _small(name, value, self.width)
         if isinstance(value, (list, tuple)):
             return _list(name, value, len(kept))
         return value
@@ -183,10 +184,10 @@ def _each(value: Any, function: Any) -> Any:
     return value
 
 
-def _small(name: str, value: int) -> int:
+def _small(name: str, value: int, width: int = WIDTH) -> int:
     for pattern, small in RULES:
         if re.fullmatch(pattern, name):
-            return min(value, small)
+            return min(value, small * width // WIDTH if small in (WIDTH, WIDTH // 2) else small)
     return value
 
 
@@ -354,4 +355,4 @@ def tiny_config(architecture: str) -> PretrainedConfig:
         template = cls()
     except Exception:
         template = cls(**settings)
-    return Shrinker().config(template)
+    return Shrinker(WIDTHS.get(architecture, WIDTH)).config(template)

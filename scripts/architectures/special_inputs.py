@@ -384,6 +384,20 @@ def _protein(request: Request, given: Given) -> Given:
     }  # fmt: skip
 
 
+def _strip_of_patches(request: Request, given: Given) -> Given:
+    patch = request.config.vision_config.patch_size
+    return {
+        "pixel_values": request.normal(1, 3, patch, 48 * patch),
+        "target_sizes": torch.tensor([[4, 4], [4, 8]]),
+    }
+
+
+def _mel(request: Request, given: Given) -> Given:
+    padding = torch.zeros(BATCH, 64, dtype=torch.bool)
+    padding[1, 48:] = True
+    return {"audio_mel": request.normal(BATCH, 64, 128), "audio_mel_mask": padding}
+
+
 SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "blt": _blt,
     "csm": _csm,
@@ -408,6 +422,7 @@ SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "gemma4_assistant": _drafter,
     "gemma4_unified_assistant": _drafter,
     "neomme": _neomme,
+    "gemma3n_audio": _mel,
     "glm_image": _glm_image,
     "idefics": _idefics,
     "instructblip": _qformer,
@@ -415,6 +430,9 @@ SPECIAL: dict[str, Callable[[Request, Given], Given]] = {
     "kosmos-2": _kosmos,
     "kyutai_speech_to_text": _channels_of_tokens,
     "lxmert": _lxmert,
+    "minicpm_ocr": _strip_of_patches,
+    "minicpmv4_6": _strip_of_patches,
+    "minicpmv4_7": _strip_of_patches,
     "mllama": _mllama,
     "musicflamingo": _flamingo,
     "musicgen": _codes_of_decoder,
