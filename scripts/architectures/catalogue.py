@@ -10,7 +10,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from architectures.exceptions import IN_PARTS, MODEL_CLASSES
+from architectures.overrides import IN_PARTS, MODEL_CLASSES
 
 # Where an architecture has no bare model, the first of these tasks that names a class for it.
 TASKS = [

@@ -15,8 +15,9 @@ from architectures.tiny_models import build
 def check(architecture: str) -> dict[str, Any]:
     """Return what was found, as one flat dictionary that JSON can hold.
 
-    Keys: architecture, class, parameters, softmaxes, flattest (how sharp the flattest of them was;
-    1 is uniform), finite, and those of `compare`. Raises what building or running raises.
+    Keys: architecture, class, parameters, softmaxes, sharpness and flattest (of the median and of
+    the flattest of them; 1 is uniform), finite, and those of `compare`. Raises what building or
+    running raises.
     """
     torch.set_num_threads(1)
     model, inputs = build(architecture)

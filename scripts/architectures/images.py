@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from architectures.media import Request
+from architectures.media import BATCH, Request
 from architectures.settings import find, part
 
-BATCH, FRAMES = 2, 4
+FRAMES = 4
 VISION = ("vision_config", "vision_tower_config", "image_config", "backbone_config",
           "encoder_config", "vision_model_config")  # fmt: skip
 
@@ -95,7 +95,9 @@ def _patches_of_grids(request: Request) -> Iterator[dict[str, Any]]:
     """Two images of unequal shape, cut into patches one after the other."""
     config = part(request.config, *VISION)
     patch = _square(find(config, "patch_size", kind=(int, list, tuple)) or 14)
-    temporal = _square(find(config, "temporal_patch_size", "patch_temporal", kind=(int, list, tuple)) or 1)
+    temporal = _square(
+        find(config, "temporal_patch_size", "patch_temporal", kind=(int, list, tuple)) or 1
+    )
     merge = _square(find(config, "spatial_merge_size", "merge_size",
                          "merge_kernel_size", kind=(int, list, tuple)) or 1)  # fmt: skip
     grids = torch.tensor([[1, 2 * merge, 2 * merge], [1, 2 * merge, 3 * merge]])

@@ -16,13 +16,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from architectures import images, sounds
-from architectures.media import Request
+from architectures.media import BATCH, LENGTH, Request
 from architectures.placeholders import place
+from architectures.rules import TOKEN
 from architectures.settings import find, parts
-from architectures.shrink import TOKEN
-from architectures.special_inputs import LATE, SPECIAL
+from architectures.special import LATE, SPECIAL
 
-BATCH, LENGTH, PADDED, TARGET = 2, 16, 4, 10
+PADDED, TARGET = 4, 10
 
 
 def offers(model: PreTrainedModel, seed: int = 0) -> Iterator[dict[str, Any]]:
@@ -32,7 +32,7 @@ def offers(model: PreTrainedModel, seed: int = 0) -> Iterator[dict[str, Any]]:
     for picture, sound in _media(model, names, seed):
         yield words | picture | sound
     without = {name: needed for name, needed in names.items() if name != "input_ids"}
-    if len(without) < len(names) and "pixel_values" in names or "input_features" in names:
+    if (len(without) < len(names) and "pixel_values" in names) or "input_features" in names:
         # some take a text in place of these, not with them
         target = {name: words[name] for name in {"decoder_input_ids"} & set(words)}
         for picture, sound in _media(model, without, seed):

@@ -22,6 +22,8 @@ def run_each(
     names: Iterable[str], workers: int, seconds: float, gigabytes: float
 ) -> Iterator[dict[str, Any]]:
     """Yield a result per name as they are ready; a failure is a result with `reason`."""
+    scripts = str(Path(__file__).parent.parent)  # the server finds what it preloads only by this
+    os.environ["PYTHONPATH"] = os.pathsep.join([scripts, os.environ.get("PYTHONPATH", "")])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     waiting, running = list(names), []

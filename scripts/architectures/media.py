@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
+
+BATCH, LENGTH = 2, 16
+Given = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -21,3 +25,7 @@ class Request:
     def normal(self, *shape: int) -> Tensor:
         """Return numbers from a standard normal distribution."""
         return torch.randn(*shape, generator=self.generator)
+
+    def tokens(self, *shape: int, below: int = 90) -> Tensor:
+        """Return random tokens."""
+        return torch.randint(3, below, shape, generator=self.generator)

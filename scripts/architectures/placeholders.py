@@ -23,7 +23,7 @@ KINDS = [
 
 @torch.no_grad()
 def place(model: PreTrainedModel, given: dict[str, Any]) -> None:
-    """Insert the placeholders at the front of each text, in place, and lengthen the mask with it."""
+    """Insert the placeholders near the front of each text, in place, and lengthen its mask."""
     if not isinstance(given.get("input_ids"), Tensor):
         return
     types = None
@@ -54,7 +54,11 @@ def place(model: PreTrainedModel, given: dict[str, Any]) -> None:
     for name in ("mm_token_type_ids", "moe_mm_token_type_ids"):
         if name in names:
             given.setdefault(name, types)
-    if "token_type_ids" in names and "token_type_ids" not in given and find(model.config, "type_vocab_size") is None:
+    if (
+        "token_type_ids" in names
+        and "token_type_ids" not in given
+        and find(model.config, "type_vocab_size") is None
+    ):
         given["token_type_ids"] = types
 
 

@@ -1,8 +1,9 @@
 """Redraw a model's parameters so that its attention is far from uniform and nothing explodes.
 
-As the library initialises a model, scores deviate by 0.025 and every row of weights is flat: almost
-any fault would pass a comparison. Here every matrix is drawn so that it keeps the size of its input,
-the projections to queries and keys make it larger, and no part stays at the zero or one it began at.
+As the library initialises a model, scores deviate by 0.025 and every row of weights is flat:
+almost any fault would pass a comparison. Here every matrix is drawn so that it keeps the size of
+its input, the projections to queries and keys make it larger, and no part stays at the zero or one
+it began at.
 """
 
 from __future__ import annotations

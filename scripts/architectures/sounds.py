@@ -8,11 +8,15 @@ from typing import Any
 
 import torch
 
-from architectures.media import Request
+from architectures.media import BATCH, Request
 from architectures.settings import find, part
 
-BATCH = 2
 MASKS = ("input_features_mask", "feature_attention_mask", "attention_mask", "padding_mask")
+FEATURES = (
+    "num_mel_bins", "n_mels", "input_feat_size", "input_feat_per_channel",
+    "feature_projection_input_dim", "n_mel_bins", "num_chroma", "audio_embed_dim", "input_size",
+    "input_dim", "feature_size", "mel_dim",
+)  # fmt: skip
 AUDIO = ("audio_config", "audio_encoder_config", "sound_config", "speech_config", "encoder_config")
 
 
@@ -35,9 +39,7 @@ def offers(request: Request) -> Iterator[dict[str, Any]]:
 
 def _features(request: Request) -> Iterator[dict[str, Any]]:
     config = part(request.config, *AUDIO)
-    width = find(config, "num_mel_bins", "n_mels", "input_feat_size", "input_feat_per_channel",
-                 "feature_projection_input_dim", "n_mel_bins", "num_chroma", "audio_embed_dim", "input_size", "input_dim",
-                 "feature_size", "mel_dim") or 80  # fmt: skip
+    width = find(config, *FEATURES) or 80
     own = find(config, "max_source_positions")
     lengths = ([2 * own] if own else []) + [64, 128, 200, 256]
     for length in lengths:
