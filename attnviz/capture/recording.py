@@ -136,6 +136,9 @@ class _Recorder:
         self._pending = [each for each in self._pending if each.depth <= depth]
         with self.watch.only_noting():
             for each in done:
+                if not each.softmax.used:  # computed and never looked at: no attention
+                    self._seen.remove(each.seen)
+                    continue
                 try:
                     each.seen.attention = arrange(each.softmax, self._texts, each.heads)
                 except NotExpressibleError as error:
@@ -220,10 +223,16 @@ class _Recorder:
             return Arrived(None, None, None)
         args, kwargs = entered.args, entered.kwargs
         return Arrived(
-            _kept(args[0] if args else kwargs.get("hidden_states")),
-            _kept(first(kwargs, "key_value_states", "encoder_hidden_states")),
+            self._kept(args[0] if args else kwargs.get("hidden_states")),
+            self._kept(first(kwargs, "key_value_states", "encoder_hidden_states")),
             _angles(kwargs.get("position_embeddings"), self._texts),
         )
+
+    def _kept(self, hidden: Any) -> Tensor | None:
+        """Return a copy of what entered, (N, m, d_model); a model may add to it in place."""
+        if not isinstance(hidden, Tensor) or hidden.dim() != 3 or len(hidden) != self._texts:
+            return None
+        return hidden.detach().clone()
 
     def _heads(self) -> int | None:
         """Return how many heads the innermost module that counts its heads has."""
@@ -244,11 +253,6 @@ class _Recorder:
         heads = attention.head_output.transpose(1, 2).flatten(2)
         same = isinstance(given, Tensor) and given.numel() == heads.numel()
         return output if same and torch.equal(given.reshape(heads.shape), heads) else None
-
-
-def _kept(hidden: Any) -> Tensor | None:
-    # A copy, since a model may add to its hidden state in place.
-    return hidden.detach().clone() if isinstance(hidden, Tensor) else None
 
 
 def _angles(given: Any, texts: int) -> tuple[Tensor, Tensor] | None:
