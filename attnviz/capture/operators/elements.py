@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -16,8 +17,39 @@ _INSTEAD, _BELOW, _ABSORBING = -1e3, 5e3, -3e4
 
 
 @dataclass(frozen=True, eq=False)
-class Elements:
-    """What is known of every element of the scores, each (N, H, m, n).
+class Terms:
+    """The formula and value of every score, and its weight, each (N, H, m, n)."""
+
+    factor: Tensor
+    offset: Tensor
+    scores: Tensor
+    weights: Tensor
+
+    @cached_property
+    def live(self) -> Tensor:
+        """Return which scores are made of a product, and not hidden by the mask."""
+        return (self.factor != 0) & ~self.hidden
+
+    @cached_property
+    def hidden(self) -> Tensor:
+        """Return which scores are hidden by the mask."""
+        instead = (self.factor == 0) & (self.offset <= _INSTEAD)
+        highest = torch.where(self.factor != 0, self.offset, -torch.inf).amax(-1, keepdim=True)
+        below = (self.offset <= highest - _BELOW) & highest.isfinite()
+        return instead | below | (self.offset <= _ABSORBING)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """Return which scores count: those with a weight, in a row that sees anything at all.
+
+        A row that sees nothing is uniform in the model, and means nothing.
+        """
+        return (self.weights != 0) & ~self.hidden.all(-1, keepdim=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Origins:
+    """Where every score comes from, each (N, H, m, n).
 
     q_row, k_row, v_row : which row of all queries, keys and values, -1 for none. q_place, k_place :
     where that row lay in memory, the same for every copy of it.
@@ -28,28 +60,6 @@ class Elements:
     v_row: Tensor
     q_place: Tensor
     k_place: Tensor
-    factor: Tensor
-    offset: Tensor
-    scores: Tensor
-    weights: Tensor
-
-    def live(self) -> Tensor:
-        """Return which scores are made of a product, and not hidden by the mask."""
-        return (self.factor != 0) & ~self.hidden()
-
-    def hidden(self) -> Tensor:
-        """Return which scores are hidden by the mask."""
-        instead = (self.factor == 0) & (self.offset <= _INSTEAD)
-        highest = torch.where(self.factor != 0, self.offset, -torch.inf).amax(-1, keepdim=True)
-        below = (self.offset <= highest - _BELOW) & highest.isfinite()
-        return instead | below | (self.offset <= _ABSORBING)
-
-    def visible(self) -> Tensor:
-        """Return which scores count: those with a weight, in a row that sees anything at all.
-
-        A row that sees nothing is uniform in the model, and means nothing.
-        """
-        return (self.weights != 0) & ~self.hidden().all(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -150,7 +160,7 @@ def other_way(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     return {other[name[0]] + name[1:]: tensor for name, tensor in rows.items()}
 
 
-def elements(softmax: Softmax, rows: dict[str, Tensor], shape: Shape) -> Elements:
+def elements(softmax: Softmax, rows: dict[str, Tensor], shape: Shape) -> tuple[Origins, Terms]:
     """Bring all that is known of a softmax to (N, H, m, n); `rows` are those of `rows_of`."""
     shadow = softmax.shadow
     assert shadow is not None
@@ -159,13 +169,15 @@ def elements(softmax: Softmax, rows: dict[str, Tensor], shape: Shape) -> Element
     v_row = shape.arrange(_value_rows(softmax))
     # A row whose weights the model throws away (some do with those of padding) sees nothing.
     thrown_away = (v_row < 0).all(-1, keepdim=True)
-    return Elements(
-        **{name: shape.arrange(tensor) for name, tensor in rows.items()},
-        v_row=v_row,
-        factor=shape.arrange(shadow.factor),
-        offset=shape.arrange(shadow.offset).masked_fill(thrown_away, -torch.inf),
-        scores=shape.arrange(softmax.scores),
-        weights=shape.arrange(softmax.weights),
+    names = ("q_row", "k_row", "q_place", "k_place")
+    return (
+        Origins(v_row=v_row, **{name: shape.arrange(rows[name]) for name in names}),
+        Terms(
+            factor=shape.arrange(shadow.factor),
+            offset=shape.arrange(shadow.offset).masked_fill(thrown_away, -torch.inf),
+            scores=shape.arrange(softmax.scores),
+            weights=shape.arrange(softmax.weights),
+        ),
     )
 
 
@@ -200,7 +212,7 @@ def head_output_of(softmax: Softmax, shape: Shape) -> Tensor:
     return output.view(*arranged.shape[:3], width)
 
 
-def pick(rows: Tensor, found: Elements, dim: int) -> Tensor:
+def pick(origins: Tensor, live: Tensor, dim: int) -> Tensor:
     """Return what the scores along `dim` have in common; what hides a score may also move it."""
-    live = torch.where(found.live(), rows, -1).amax(dim)
-    return torch.where(live >= 0, live, rows.amax(dim))
+    known = torch.where(live, origins, -1).amax(dim)
+    return torch.where(known >= 0, known, origins.amax(dim))

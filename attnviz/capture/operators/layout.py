@@ -9,15 +9,15 @@ those that a row does not see are hidden from it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from attnviz.capture.calls import Attention
 from attnviz.capture.operators.elements import (
-    Elements,
+    Origins,
     Shape,
+    Terms,
     elements,
     head_output_of,
     is_transposed,
@@ -28,6 +28,7 @@ from attnviz.capture.operators.elements import (
 from attnviz.capture.operators.seen import Product, Softmax
 
 _FAR = 2**48  # further than any memory reaches
+_NO_PRODUCT = "a row sees scores that are no product of a query and a key"
 
 
 class NotExpressibleError(Exception):
@@ -53,54 +54,83 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
     sides = ["q", "k"]
     if is_transposed(rows, softmax.dim):
         rows, sides = other_way(rows), ["k", "q"]
-    shape = Shape.of(softmax, texts, heads, rows.pop("q_number"))
-    rows.pop("k_number")
-    found = elements(softmax, rows, shape)
+    shape = Shape.of(softmax, texts, heads, rows["q_number"])
+    origins, terms = elements(softmax, rows, shape)
     queries, keys = (_vectors(softmax.products, side) for side in sides)
     values = torch.cat([mixture.v.flatten(0, 1) for mixture in softmax.mixtures])
-    head_output = head_output_of(softmax, shape)
-    if not _straight(found):
-        found = _with_all_keys(found)
-    return _to_attention(found, queries, keys, values, softmax, head_output)
+    place = pick(origins.q_place, terms.live, 3).unsqueeze(3)
+    if ((origins.q_place != place) & terms.live).any():
+        raise NotExpressibleError("one row holds scores of several queries")
+    query = queries[pick(origins.q_row, terms.live, 3).clamp(min=0)]
+    k_row, v_row, terms = _by_key(origins, terms)
+    k_row, v_row, terms, sinks = _without_constant_columns(k_row, v_row, terms)
+    key, value = keys[k_row.clamp(min=0)], values[v_row.clamp(min=0)]
+    hidden = _hidden(terms)
+    query, key, scale = _fold(terms.factor, hidden, query, key)
+    bias = torch.where(hidden, 0.0, terms.offset).to(query.dtype)
+    mask = torch.where(hidden, torch.finfo(query.dtype).min, 0.0).to(query.dtype)
+    return Attention(
+        query=query,
+        key=key,
+        value=value,
+        scale=scale,
+        soft_cap=softmax.shadow.cap if softmax.shadow is not None else None,
+        bias=_one_for_all_heads(bias) if bias.any() else None,
+        mask=_one_for_all_heads(mask) if hidden.any() else None,
+        sinks=sinks,
+        scores=terms.scores,
+        weights=terms.weights,
+        head_output=head_output_of(softmax, shape),
+    )
 
 
 def _vectors(products: Sequence[Product], side: str) -> Tensor:
     return torch.cat([getattr(product, side).flatten(0, 1) for product in products])
 
 
-def _straight(found: Elements) -> bool:
-    """Whether all rows of a head have the same keys, in the same columns."""
-    first = pick(found.k_place, found, 2).unsqueeze(2)
-    return bool(((found.k_place == first) | ~found.live()).all())
+def _by_key(origins: Origins, terms: Terms) -> tuple[Tensor, Tensor, Terms]:
+    """Give every column one key: return its rows of keys and values (N, H, n), and the terms."""
+    first = pick(origins.k_place, terms.live, 2).unsqueeze(2)
+    if ((origins.k_place == first) | ~terms.live).all():
+        return pick(origins.k_row, terms.live, 2), pick(origins.v_row, terms.live, 2), terms
+    index, columns = _columns(origins.k_place, terms.visible)
+    N, H, m, _ = index.shape
 
-
-def _with_all_keys(found: Elements) -> Elements:
-    """Give each head one column for every key that any of its rows sees."""
-    N, H, m, _ = found.k_place.shape
-    visible = found.visible()
-    if (visible & (found.k_place < 0)).any():
-        raise NotExpressibleError("a row sees scores that are no product of a query and a key")
-    place = torch.where(visible, _told_apart(found.k_place, visible), -1)
-    keys = [torch.unique(place[n, h]) for n in range(N) for h in range(H)]
-    keys = [each[each >= 0] for each in keys]
-    columns = max(len(each) for each in keys)
-    index = torch.full_like(place, columns)  # one more column for what is hidden
-    for number, each in enumerate(keys):
-        of_head = place[number // H, number % H]
-        known = of_head >= 0
-        index[number // H, number % H][known] = torch.searchsorted(each, of_head[known])
+    def of_column(rows: Tensor) -> Tensor:
+        out = rows.new_full((N, H, columns + 1), -1)
+        return out.scatter_(2, index.flatten(2), rows.flatten(2))[..., :columns]
 
     def spread(tensor: Tensor, empty: float) -> Tensor:
         out = tensor.new_full((N, H, m, columns + 1), empty)
         return out.scatter_(3, index, tensor)[..., :columns]
 
-    empty = {"factor": 0.0, "offset": -torch.inf, "scores": -torch.inf, "weights": 0.0}
-    return Elements(
-        **{
-            name: spread(getattr(found, name), empty.get(name, -1))
-            for name in found.__dataclass_fields__
-        }
+    spread_terms = Terms(
+        factor=spread(terms.factor, 0.0),
+        offset=spread(terms.offset, -torch.inf),
+        scores=spread(terms.scores, -torch.inf),
+        weights=spread(terms.weights, 0.0),
     )
+    return of_column(origins.k_row), of_column(origins.v_row), spread_terms
+
+
+def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
+    """Number the keys that any row of a head sees; return the number of each score's key.
+
+    What is hidden gets the number after the last, which is returned too.
+    """
+    if (visible & (k_place < 0)).any():
+        raise NotExpressibleError(_NO_PRODUCT)
+    N, H = k_place.shape[:2]
+    place = torch.where(visible, _told_apart(k_place, visible), -1)
+    keys = [torch.unique(place[n, h]) for n in range(N) for h in range(H)]
+    keys = [each[each >= 0] for each in keys]
+    columns = max(len(each) for each in keys)
+    index = torch.full_like(place, columns)
+    for number, each in enumerate(keys):
+        of_head = place[number // H, number % H]
+        known = of_head >= 0
+        index[number // H, number % H][known] = torch.searchsorted(each, of_head[known])
+    return index, columns
 
 
 def _told_apart(places: Tensor, visible: Tensor) -> Tensor:
@@ -113,66 +143,31 @@ def _told_apart(places: Tensor, visible: Tensor) -> Tensor:
     return places + torch.zeros_like(places).scatter_(-1, order.indices, rank) * _FAR
 
 
-def _to_attention(
-    found: Elements,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    softmax: Softmax,
-    head_output: Tensor,
-) -> Attention:
-    found, sinks = _without_constant_columns(found)
-    if ((found.q_place != pick(found.q_place, found, 3).unsqueeze(3)) & found.live()).any():
-        raise NotExpressibleError("one row holds scores of several queries")
-    query = queries[pick(found.q_row, found, 3).clamp(min=0)]
-    key = keys[pick(found.k_row, found, 2).clamp(min=0)]
-    value = values[pick(found.v_row, found, 2).clamp(min=0)]
-    hidden, bias = _hidden(found), found.offset
-    query, key, scale = _fold(found.factor, hidden, query, key)
-    lowest = torch.finfo(query.dtype).min
-    bias = torch.where(hidden, 0.0, bias).to(query.dtype)
-    mask = torch.where(hidden, lowest, 0.0).to(query.dtype)
-    return Attention(
-        query=query,
-        key=key,
-        value=value,
-        scale=scale,
-        soft_cap=softmax.shadow.cap if softmax.shadow is not None else None,
-        bias=_one_for_all_heads(bias) if bias.any() else None,
-        mask=_one_for_all_heads(mask) if hidden.any() else None,
-        sinks=sinks,
-        scores=found.scores,
-        weights=found.weights,
-        head_output=head_output,
-    )
-
-
-def _without_constant_columns(found: Elements) -> tuple[Elements, Tensor | None]:
+def _without_constant_columns(
+    k_row: Tensor, v_row: Tensor, terms: Terms
+) -> tuple[Tensor, Tensor, Terms, Tensor | None]:
     """Take out columns that belong to no key: padding, or a sink with a score of its own."""
-    none = (found.k_row < 0).flatten(0, 2).all(0)
+    none = (k_row < 0).flatten(0, 1).all(0)
     if not none.any():
-        return found, None
+        return k_row, v_row, terms, None
     sinks = None
-    seen = none & found.visible().flatten(0, 2).any(0)
-    if seen.any():
-        if seen.sum() > 1:
-            raise NotExpressibleError("a row sees scores that are no product of a query and a key")
-        sink = found.offset[..., seen]
-        if (sink != sink[:1, :, :1]).any():
-            raise NotExpressibleError("a row sees scores that are no product of a query and a key")
+    if (seen := none & terms.visible.flatten(0, 2).any(0)).any():
+        sink = terms.offset[..., seen]
+        if seen.sum() > 1 or (sink != sink[:1, :, :1]).any():
+            raise NotExpressibleError(_NO_PRODUCT)
         sinks = sink[0, :, 0, 0]
-    return replace(
-        found,
-        **{name: getattr(found, name)[..., ~none] for name in found.__dataclass_fields__},
-    ), sinks
+    kept = Terms(
+        *(part[..., ~none] for part in (terms.factor, terms.offset, terms.scores, terms.weights))
+    )
+    return k_row[..., ~none], v_row[..., ~none], kept, sinks
 
 
-def _hidden(found: Elements) -> Tensor:
+def _hidden(terms: Terms) -> Tensor:
     """Return which keys have no weight, whatever q·k; (N, H, m, n)."""
-    constant = found.factor == 0
-    if (constant & found.visible()).any():
-        raise NotExpressibleError("a row sees scores that are no product of a query and a key")
-    return constant | found.hidden()
+    constant = terms.factor == 0
+    if (constant & terms.visible).any():
+        raise NotExpressibleError(_NO_PRODUCT)
+    return constant | terms.hidden
 
 
 def _fold(

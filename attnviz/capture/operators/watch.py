@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnviz.capture.operators.fixed import Fixed, storage_key
 from attnviz.capture.operators.formula import Shadow, apply, constants, mix
 from attnviz.capture.operators.seen import Mixture, Product, Softmax
 from attnviz.capture.operators.shadows import ShadowMemory
@@ -39,9 +40,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, parameters: Sequence[Tensor], on_softmax: Callable[[Softmax], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.memory = ShadowMemory()
-        # Parameters, and what follows from them alone: tables of positions, masks, …
-        self._fixed = {_key(tensor): tensor.untyped_storage() for tensor in parameters}
-        self._parameters = frozenset(self._fixed)
+        self._fixed = Fixed(parameters)
         self._on_softmax = on_softmax
         self._products: list[tuple[int, Product]] = []  # with the depth of their module
         self._softmaxes: list[tuple[int, Softmax]] = []
@@ -85,7 +84,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # In place the values before are lost, but an operator that is not known needs them.
         before = args[0].clone() if writes and self.memory.of(args[0], "score") else None
         result = func(*args, **kwargs)
-        self._note_fixed(args, result)
+        self._fixed.note(args, result)
         self._follow(name.removesuffix("_") if writes else name, func, args, kwargs, result, before)
         return result
 
@@ -124,17 +123,6 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self._compute(name, args, kwargs, result, before)
 
-    def _note_fixed(self, args: tuple[Any, ...], result: Any) -> None:
-        """Note whether a result follows from parameters alone."""
-        if not isinstance(result, Tensor):
-            return
-        tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        tensors += [one for arg in args if isinstance(arg, list | tuple) for one in arg]
-        if all(_key(tensor) in self._fixed for tensor in tensors if isinstance(tensor, Tensor)):
-            self._fixed[_key(result)] = result.untyped_storage()
-        else:
-            self._fixed.pop(_key(result), None)
-
     def _rank(self, shadow: Shadow) -> tuple[int, bool, int]:
         """Rank two products that are added: the one is the content's, the other the position's.
 
@@ -163,7 +151,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (shadow := self.memory.of(weights, "weight")) is not None:
                 self._mix_values(Mixture(shadow.origin, values.detach(), output.clone()))
                 return
-        if any(_key(part) in self._parameters for part in (left, right)):
+        if any(self._fixed.is_parameter(part) for part in (left, right)):
             return
         product = Product(
             self.memory.reserve(result.numel()),
@@ -171,7 +159,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             right.detach().mT,
             self.memory.places(left)[..., 0],
             self.memory.places(right)[..., 0, :],
-            sum(_key(part) not in self._fixed for part in (left, right)),
+            sum(part not in self._fixed for part in (left, right)),
         )
         self._products.append((self.memory.depth, product))
         origin = torch.arange(result.numel(), device=result.device).view(result.shape)
@@ -299,9 +287,5 @@ def _is_distribution(result: Tensor) -> bool:
     return bool(((result.sum(-1) - 1).abs() < 1e-2).float().mean() > 0.5)
 
 
-def _key(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _lies_in(result: Tensor, args: Sequence[Any]) -> bool:
-    return any(isinstance(arg, Tensor) and _key(arg) == _key(result) for arg in args)
+    return any(isinstance(arg, Tensor) and storage_key(arg) == storage_key(result) for arg in args)
