@@ -46,7 +46,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from attnviz.capture.projections import find_projections
+from attnviz.capture.projections import find_holders
 
 VOCABULARY = 30522  # the bundled tokenizer's
 TEXTS = [
@@ -138,7 +138,16 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
             torch.nn.init.normal_(parameter, 1.0 if is_scale else 0.0, 0.2 if is_scale else 0.4)
     wider = 2 if family.startswith("t5") else 4  # T5 does not scale its scores down
-    for projection in find_projections(model).values():
-        projection.query.weight.mul_(wider)  # views of the model's own weights
-        projection.key.weight.mul_(wider)
+    for holder in find_holders(model).values():
+        sharpen(holder.module, wider)
     return model.to(dtype).eval()
+
+
+@torch.no_grad()
+def sharpen(module: torch.nn.Module, wider: float) -> None:
+    """Make the projections of one attention to its queries and keys wider."""
+    for name, child in module.named_children():
+        if name[0] in "qkcW" or name == "in_proj":  # c_attn, Wqkv
+            weight = getattr(child, "weight", None)
+            if weight is not None and weight.dim() == 2 and not name.startswith("c_proj"):
+                weight.mul_(wider)

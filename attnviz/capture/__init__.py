@@ -11,20 +11,16 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from attnviz.attention import split_heads
-from attnviz.capture.projections import find_projections
+from attnviz.capture.projections import find_holders, understood
 from attnviz.capture.recording import AttentionCall, record
 from attnviz.capture.reference import Observation, observe
 from attnviz.capture.unchanged import unchanged
 from attnviz.records import AttentionRecord, Axis, Reference
-from attnviz.stages import project
-
-_ROUGHLY = 0.1  # far more than rounding, far less than another recipe
 
 # A run hooks the model and watches functions that all threads share.
 _one_at_a_time = threading.Lock()
@@ -59,17 +55,12 @@ def capture(
     """
     with _one_at_a_time:
         with unchanged(model):
-            calls = record(model, inputs, find_projections(model))
+            calls = record(model, inputs, find_holders(model))
         with unchanged(model):
             observations = observe(model, inputs, calls)
     return [
         Capture(
-            tuple(
-                _only_if_understood(found)
-                for found in _to_records(
-                    calls, n, axis, None if target_axes is None else target_axes[n]
-                )
-            ),
+            tuple(_to_records(calls, n, axis, None if target_axes is None else target_axes[n])),
             tuple(_to_reference(observation, n) for observation in observations),
         )
         for n, axis in enumerate(axes)
@@ -90,29 +81,11 @@ def _to_records(
         layers[stack] += 1
 
 
-def _only_if_understood(record: AttentionRecord) -> AttentionRecord:
-    """Drop the projections if they do not make this module's Q, K and V even roughly.
-
-    Then the module does something to them that attnviz does not know (a norm or a rotation of its
-    own), and these stages have nothing to be compared with.
-    """
-    try:
-        ours = project(record, torch.promote_types(record.query.dtype, torch.float32))
-        known = all(
-            torch.dist(found, had.float()) <= _ROUGHLY * had.float().norm()
-            for stage, found in ours.items()
-            for had in (getattr(record, stage),)
-        )
-    except (RuntimeError, ValueError, TypeError):  # shapes that do not fit
-        known = False
-    return record if known else replace(record, projection=None)
-
-
 def _to_record(
     call: AttentionCall, n: int, stack: str, layer: int, queries: Axis, keys: Axis
 ) -> AttentionRecord:
     seen = len(queries), len(keys)
-    return AttentionRecord(
+    found = AttentionRecord(
         path=call.path,
         call=call.call,
         layer=layer,
@@ -129,11 +102,11 @@ def _to_record(
         sinks=call.sinks,
         input=None if call.input is None else call.input[n],
         key_input=None if call.key_input is None else call.key_input[n],
-        projection=call.projection,
         rotation=None
         if call.rotation is None
         else (_item(call.rotation[0], n), _item(call.rotation[1], n)),
     )
+    return understood(found, call.holder)
 
 
 def _item(tensor: Tensor, n: int) -> Tensor:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from attnviz.capture.projections import Holder, arrived
 from attnviz.errors import ModelError
-from attnviz.records import Projection
 
 # Score terms that a record does not hold. A map without them would be wrong.
 _FURTHER_TERMS = ("indices",)
@@ -48,12 +48,12 @@ class AttentionCall:
     input: Tensor | None
     key_input: Tensor | None
     rotation: tuple[Tensor, Tensor] | None
-    projection: Projection | None
+    holder: Holder | None
 
 
 @torch.no_grad()
 def record(
-    model: nn.Module, inputs: Mapping[str, Tensor], projections: Mapping[str, Projection]
+    model: nn.Module, inputs: Mapping[str, Tensor], projections: Mapping[str, Holder]
 ) -> list[AttentionCall]:
     """Run the model and return its attention calls in the order of execution.
 
@@ -75,7 +75,7 @@ def record(
 class _Recorder:
     """Keeps what arrives at each attention module, and every call of an attention function."""
 
-    def __init__(self, model: nn.Module, projections: Mapping[str, Projection]) -> None:
+    def __init__(self, model: nn.Module, projections: Mapping[str, Holder]) -> None:
         self.calls: list[AttentionCall] = []
         self._name = type(model).__name__
         self._paths = {module: path for path, module in model.named_modules()}
@@ -85,11 +85,7 @@ class _Recorder:
 
     def arrive(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep what enters a module: X, what keys and values are made of, and the rotation."""
-        self._arrived[self._paths[module]] = {
-            "input": _kept(args[0] if args else kwargs.get("hidden_states")),
-            "key_input": _kept(_first(kwargs, "key_value_states", "encoder_hidden_states")),
-            "rotation": kwargs.get("position_embeddings"),
-        }
+        self._arrived[self._paths[module]] = arrived(module, args, kwargs)
 
     def look(
         self,
@@ -122,7 +118,7 @@ class _Recorder:
                 input=seen.get("input"),
                 key_input=seen.get("key_input"),
                 rotation=seen.get("rotation"),
-                projection=self._projections.get(path),
+                holder=self._projections.get(path),
             )
         )
         self._counts[path] += 1
@@ -167,18 +163,13 @@ def _looking_on(look: Callable[..., None]) -> Iterator[None]:
         yield
 
 
-def _kept(hidden: Any) -> Tensor | None:
-    # A copy, since a model may add to its hidden state in place.
-    return hidden.detach().clone() if isinstance(hidden, Tensor) else None
-
-
 def _first(arguments: Mapping[str, Any], *names: str) -> Any:
     """Return the first of these arguments that was given a value."""
     return next((arguments[name] for name in names if arguments.get(name) is not None), None)
 
 
 def _expect(
-    model: nn.Module, calls: list[AttentionCall], projections: Mapping[str, Projection]
+    model: nn.Module, calls: list[AttentionCall], projections: Mapping[str, Holder]
 ) -> None:
     name = type(model).__name__
     if not calls and not projections:

@@ -6,13 +6,16 @@ m query and n key positions, d_k and d_v features per head.
 """
 
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
-from attnviz.records.attention import (
-    AttentionRecord,
-    Axis,
-    HeadNorm,
+from attnviz.records.attention import AttentionRecord, Axis, Reference
+from attnviz.records.projection import (
+    Clip,
+    Factor,
+    HeadProjection,
     Linear,
+    Norm,
     Projection,
-    Reference,
+    Rotation,
+    Step,
 )
 from attnviz.records.result import (
     AttentionMap,
@@ -28,13 +31,18 @@ __all__ = [
     "AttentionRecord",
     "AttentionResult",
     "Axis",
+    "Clip",
+    "Factor",
     "HeadMaps",
-    "HeadNorm",
+    "HeadProjection",
     "Linear",
+    "Norm",
     "Projection",
     "Provenance",
     "Reference",
+    "Rotation",
     "Special",
     "StageCheck",
+    "Step",
     "Verdict",
 ]

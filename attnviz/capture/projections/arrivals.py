@@ -1,0 +1,85 @@
+"""What a module is handed: its input, and the angles of a rotary position embedding."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+_ANGLES = ("position_embeddings", "sinusoidal_pos", "freqs_cis", "rotary_pos_emb")
+_TABLES = ("embed_positions",)  # sines, then cosines, of every position
+
+
+def arrived(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what enters an attention module: X, what keys and values are made of, the angles.
+
+    Returns
+    -------
+    input : (N, m, d_model) or None. key_input : (N, n, d_model) in cross-attention, or None.
+    rotation : (cos, sin), each (N or 1, m, r), or None.
+    """
+    names = list(inspect.signature(module.forward).parameters)
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    return {
+        "input": _kept(next((given[name] for name in names if name in given), None)),
+        "key_input": _kept(_first(given, _OTHER_SEQUENCE)),
+        "rotation": _from_table(module, given) or angles(_first(given, _ANGLES)),
+    }
+
+
+def angles(handed: Any) -> tuple[Tensor, Tensor] | None:
+    """Return cosines and sines of what a model hands to its attention, or None if it is no such.
+
+    Models give one complex number per pair; or cosines and sines, once per pair, or twice: side by
+    side, or one half after the other. What comes back is the last of these.
+    """
+    if isinstance(handed, Tensor) and handed.is_complex():
+        pairs: tuple[Tensor, Tensor] = handed.real, handed.imag
+    elif isinstance(handed, tuple | list) and len(handed) == 2:
+        cos, sin = handed
+        if not isinstance(cos, Tensor) or not isinstance(sin, Tensor) or cos.shape != sin.shape:
+            return None
+        pairs = _once(cos, sin)
+    else:
+        return None
+    cos, sin = (_batched(part.detach()) for part in pairs)
+    return torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
+
+
+def _once(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Keep one angle per pair."""
+    width = cos.shape[-1]
+    if width % 2 == 0 and all(torch.equal(*part.chunk(2, -1)) for part in (cos, sin)):
+        return cos[..., : width // 2], sin[..., : width // 2]
+    if width % 2 == 0 and all(torch.equal(part[..., 0::2], part[..., 1::2]) for part in (cos, sin)):
+        return cos[..., 0::2], sin[..., 0::2]
+    return cos, sin
+
+
+def _batched(part: Tensor) -> Tensor:
+    """Bring (T, r), (N, T, r) and what has one dimension for heads to (N, T, r)."""
+    while part.dim() > 3 and 1 in part.shape[:-1]:
+        part = part.squeeze([i for i, size in enumerate(part.shape[:-1]) if size == 1][-1])
+    return part.unsqueeze(0) if part.dim() == 2 else part
+
+
+def _from_table(module: nn.Module, given: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
+    positions, table = given.get("position_ids"), _first(vars(module) | module._buffers, _TABLES)
+    if not isinstance(positions, Tensor) or not isinstance(table, Tensor):
+        return None
+    sin, cos = table.to(positions.device)[positions].chunk(2, -1)
+    return angles((cos, sin))
+
+
+def _kept(hidden: Any) -> Tensor | None:
+    # A copy, since a model may add to its hidden state in place.
+    return hidden.detach().clone() if isinstance(hidden, Tensor) else None
+
+
+def _first(given: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    """Return the first of these that was given a value."""
+    return next((given[name] for name in names if given.get(name) is not None), None)

@@ -1,0 +1,146 @@
+"""Which recipe a module follows: the one that makes the Q, K and V that were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.attention import repeat_heads
+from attnviz.capture.projections.holders import (
+    KEY_NORMS,
+    QUERY_NORMS,
+    VALUE_NORMS,
+    Holder,
+    norms,
+    plain,
+)
+from attnviz.capture.projections.layouts import STAGES, Sizes, layouts
+from attnviz.records import (
+    AttentionRecord,
+    Clip,
+    Factor,
+    HeadProjection,
+    Linear,
+    Projection,
+    Rotation,
+    Step,
+)
+from attnviz.stages import Angles, begin, follow, source
+
+_ROUGHLY = 0.1  # far more than rounding, far less than another recipe
+_ROUNDING = 2  # steps of the model's precision: nothing fits better
+_NORMS = {"query": QUERY_NORMS, "key": KEY_NORMS, "value": VALUE_NORMS}
+
+
+def understood(record: AttentionRecord, holder: Holder | None) -> AttentionRecord:
+    """Return the record with the projections that make its Q, K and V, as far as there are such.
+
+    A recipe is taken only if it makes what the model computed at least roughly: then a difference
+    is a difference. If none does, the module does something that attnviz does not know, and there
+    is nothing to compare with.
+    """
+    if holder is None:
+        return record
+    query, key, value = (_recipe(record, holder.module, stage) for stage in STAGES)
+    projection = Projection(record.heads, query, key, value, _output(record, holder))
+    return replace(record, projection=projection)
+
+
+def _output(record: AttentionRecord, holder: Holder) -> Linear | None:
+    output = None if holder.output is None else plain(holder.output)
+    width = record.heads * record.value.shape[-1]
+    return output if output is not None and len(output.weight) == width else None
+
+
+@torch.no_grad()
+def _recipe(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProjection | None:
+    """Return the way to make one stage that comes closest to what was recorded, if one is close."""
+    X, had = source(record, stage), getattr(record, stage)
+    if X is None:
+        return None
+    dtype = torch.promote_types(had.dtype, torch.float32)
+    sizes = Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
+    exact = _ROUNDING * torch.finfo(had.dtype).eps
+    best, least = None, _ROUGHLY
+    for part in layouts(module, stage, sizes):
+        try:
+            heads = begin(part, X.to(dtype))
+        except RuntimeError:  # shapes that do not fit
+            continue
+        for steps in _followed(module, stage, part, record.rotation):
+            error = _distance(steps, heads, record.rotation, had.to(dtype))
+            if error < least:
+                best, least = replace(part, after=steps), error
+            if error <= exact:
+                return best
+    return best
+
+
+def _distance(steps: tuple[Step, ...], heads: Tensor, angles: Angles | None, had: Tensor) -> float:
+    """Return how far the heads are from those recorded, as a fraction; infinite if no such."""
+    try:
+        made = repeat_heads(follow(steps, heads, angles), len(had))
+        if made.shape != had.shape:
+            return torch.inf
+    except (RuntimeError, ValueError):
+        return torch.inf
+    smallest = torch.finfo(had.dtype).tiny
+    return float(torch.dist(made, had) / torch.linalg.vector_norm(had).clamp(min=smallest))
+
+
+def _followed(
+    module: nn.Module, stage: str, part: HeadProjection, angles: Angles | None
+) -> Iterator[tuple[Step, ...]]:
+    """Return the steps that may follow the projection, the likeliest first.
+
+    Most models norm, then clip, then turn; some clip before they norm, some norm last.
+    """
+    heads, _, width = part.weight.shape
+    rotations = [None] if stage == "value" else _rotations(width, angles, part.beside)
+    choices = product(
+        _factors(module), [*_clips(module)], [*norms(module, _NORMS[stage], heads, width), None],
+        rotations,
+    )  # fmt: skip
+    for factor, clip, norm, rotation in choices:
+        orders: list[tuple[Step | None, ...]] = [(norm, clip, rotation, factor)]
+        if norm is not None and clip is not None:
+            orders.append((clip, norm, rotation, factor))
+        if norm is not None and rotation is not None:
+            orders.append((clip, rotation, norm, factor))
+        for order in orders:
+            yield tuple(step for step in order if step is not None)
+
+
+def _rotations(
+    width: int, angles: Angles | None, beside: Linear | None
+) -> Iterator[Rotation | None]:
+    if angles is not None:
+        own = width if beside is None else width + beside.weight.shape[-1]
+        first = max(own - angles[0].shape[-1], 0)
+        for start in (0, first) if first else (0,):
+            yield Rotation(start)
+            yield Rotation(start, interleaved=True)
+        yield None  # a layer that leaves the positions out
+        yield Rotation(first, regrouped=True)
+        yield Rotation(backwards=True)
+    else:
+        yield None
+
+
+def _clips(module: nn.Module) -> Iterator[Clip | None]:
+    for holder in (module, getattr(module, "config", None)):
+        if isinstance(bound := getattr(holder, "clip_qkv", None), int | float):
+            yield Clip(float(bound))
+    yield None
+
+
+def _factors(module: nn.Module) -> Iterator[Factor | None]:
+    yield None
+    for name, value in vars(module).items():
+        if isinstance(value, float) and value and ("scal" in name or "multiplier" in name):
+            yield Factor(value)
+            yield Factor(1 / value)
