@@ -272,6 +272,9 @@ def _with_canary(record: AttentionRecord) -> AttentionRecord:
 
 
 def _why_not(record: AttentionRecord, stage: str) -> str:
+    projection = record.projection
+    if stage == "head output" and projection is not None and projection.before_output is None:
+        return "the module changes its heads before W^O in a way that attnviz does not recognise"
     if stage in ("query", "key", "value", "output"):
         return "the module's projections are not of a kind that attnviz recognises"
     return "the model does not show its own value"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attention import merge_heads, repeat_heads, split_heads
 from attnviz.projection import (
@@ -26,6 +26,7 @@ from attnviz.records import (
     AttentionRecord,
     Clip,
     Factor,
+    Gate,
     HeadProjection,
     Linear,
     Norm,
@@ -47,15 +48,20 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     Returns
     -------
     By stage, heads first: query (H, m, d_k), key (G, n, d_k), value (G, n, d_v), scores and
-    weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Stages that need weights
-    of the module which the record does not hold are left out.
+    weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Where the module gates or
+    norms A·V before W^O, the head output is what becomes of it. Stages that need weights of the
+    module which the record does not hold are left out.
     """
     stages = project(record, dtype)
     stages["scores"] = record.scores(dtype=dtype)
     stages["weights"] = record.weights(dtype=dtype)
-    stages["head output"] = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
+    mixed = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
     projection = record.projection
-    if projection is not None and projection.output is not None:
+    steps = () if projection is None else projection.before_output
+    if steps is not None:
+        X = None if record.input is None else record.input.to(dtype)
+        stages["head output"] = follow(steps, mixed, X=X)
+    if steps is not None and projection is not None and projection.output is not None:
         concatenated = merge_heads(stages["head output"])
         stages["output"] = _linear(projection.output, concatenated).unsqueeze(0)
     return stages
@@ -98,8 +104,10 @@ def begin(part: HeadProjection, X: Tensor) -> Tensor:
     return heads if part.beside is None else share(_linear(part.beside, X), heads)
 
 
-def follow(steps: tuple[Step, ...], heads: Tensor, angles: Angles | None) -> Tensor:
-    """Take the steps that follow the projection, on all heads (heads, T, d)."""
+def follow(
+    steps: tuple[Step, ...], heads: Tensor, angles: Angles | None = None, X: Tensor | None = None
+) -> Tensor:
+    """Take some steps on all heads (heads, T, d); a rotation needs its angles, a gate the input."""
     for step in steps:
         match step:
             case Norm():
@@ -108,8 +116,12 @@ def follow(steps: tuple[Step, ...], heads: Tensor, angles: Angles | None) -> Ten
                 heads = clip(heads, step.bound)
             case Factor():
                 heads = heads * step.factor
-            case Rotation():
+            case Rotation() if angles is not None:
                 heads = _rotate(step, heads, angles)
+            case Gate() if X is not None:
+                heads = heads * _opening(step, X)
+            case _:
+                raise ValueError(f"expected what {type(step).__name__} needs, got None")
     return heads
 
 
@@ -143,9 +155,15 @@ def _norm(norm: Norm, X: Tensor) -> Tensor:
     return rms_norm(wide, weight, norm.eps).to(X.dtype)
 
 
-def _rotate(rotation: Rotation, heads: Tensor, angles: Angles | None) -> Tensor:
-    if angles is None:
-        return heads
+def _opening(gate: Gate, X: Tensor) -> Tensor:
+    bias = None if gate.bias is None else gate.bias.to(X.dtype)
+    through = head_linear(X, gate.weight.to(X.dtype), bias)
+    wide = through.to(torch.promote_types(X.dtype, torch.float32))
+    opened = torch.sigmoid(wide) if gate.opening == "sigmoid" else nn.functional.softplus(wide)
+    return opened.to(X.dtype)
+
+
+def _rotate(rotation: Rotation, heads: Tensor, angles: Angles) -> Tensor:
     cos, sin = (part.to(heads.dtype) for part in angles)
     before, turning = heads.tensor_split([rotation.first], dim=-1)
     if rotation.regrouped:

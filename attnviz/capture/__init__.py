@@ -58,13 +58,18 @@ def capture(
             calls = record(model, inputs, find_holders(model))
         with unchanged(model):
             observations = observe(model, inputs, calls)
-    return [
-        Capture(
-            tuple(_to_records(calls, n, axis, None if target_axes is None else target_axes[n])),
-            tuple(_to_reference(observation, n) for observation in observations),
+    captures = []
+    for n, axis in enumerate(axes):
+        target = None if target_axes is None else target_axes[n]
+        references = tuple(_to_reference(observation, n) for observation in observations)
+        records = (
+            understood(found, call.holder, reference.head_output)
+            for found, call, reference in zip(
+                _to_records(calls, n, axis, target), calls, references, strict=True
+            )
         )
-        for n, axis in enumerate(axes)
-    ]
+        captures.append(Capture(tuple(records), references))
+    return captures
 
 
 def _to_records(
@@ -85,7 +90,7 @@ def _to_record(
     call: AttentionCall, n: int, stack: str, layer: int, queries: Axis, keys: Axis
 ) -> AttentionRecord:
     seen = len(queries), len(keys)
-    found = AttentionRecord(
+    return AttentionRecord(
         path=call.path,
         call=call.call,
         layer=layer,
@@ -106,7 +111,6 @@ def _to_record(
         if call.rotation is None
         else (_item(call.rotation[0], n), _item(call.rotation[1], n)),
     )
-    return understood(found, call.holder)
 
 
 def _item(tensor: Tensor, n: int) -> Tensor:

@@ -10,6 +10,7 @@ from attnviz.records.attention import AttentionRecord, Axis, Reference
 from attnviz.records.projection import (
     Clip,
     Factor,
+    Gate,
     HeadProjection,
     Linear,
     Norm,
@@ -33,6 +34,7 @@ __all__ = [
     "Axis",
     "Clip",
     "Factor",
+    "Gate",
     "HeadMaps",
     "HeadProjection",
     "Linear",

@@ -73,7 +73,19 @@ class Rotation:
     backwards: bool = False
 
 
-Step: TypeAlias = Norm | Clip | Factor | Rotation
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """Multiply each head by what X lets through: opening(X W_h + b_h).
+
+    weight : (heads, d_in, d), or (heads, d_in, 1) for one number per head. bias : (heads, d or 1).
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    opening: Literal["sigmoid", "softplus"] = "sigmoid"
+
+
+Step: TypeAlias = Norm | Clip | Factor | Rotation | Gate
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +118,8 @@ class Projection:
     heads : the number of query heads H.
     query, key, value : None where attnviz does not know how the module makes them.
     output : W^O (H·d_v, d_model), or None where the module has none that attnviz recognises.
+    before_output : the steps between A·V of each head and W^O, none in most models; None where
+        there is something that attnviz does not know.
     """
 
     heads: int
@@ -113,6 +127,7 @@ class Projection:
     key: HeadProjection | None
     value: HeadProjection | None
     output: Linear | None = None
+    before_output: tuple[Step, ...] | None = ()
 
     def value_of(self, head: int) -> Linear:
         """Return W_h^V (d_model, d_v) and its bias, of the value that query head `head` reads.

@@ -30,11 +30,13 @@ KEY_AND_VALUE = (("q_attn", "c_attn"), ("q_proj", "kv_proj"))
 # Latent attention: X → narrow vector → norm → heads; part of the narrow vector turns.
 LATENT_QUERY = (("q_a_proj",), ("q_a_layernorm", "q_a_norm"), ("q_b_proj",))
 LATENT_KEY_AND_VALUE = (("kv_a_proj_with_mqa",), ("kv_a_layernorm", "kv_a_norm"), ("kv_b_proj",))
-_OUTPUT = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "o", "linear_out", "proj", "output")
+_OUTPUT = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "o", "linear_out", "proj", "Wo")
 _OUTPUT_OF_PARENT = ("output.dense",)  # the parent holds W^O, the child the heads
 QUERY_NORMS = ("q_norm", "query_layernorm", "q_layernorm", "q_layer_norm", "query_norm", "qk_norm")
 KEY_NORMS = ("k_norm", "key_layernorm", "k_layernorm", "k_layer_norm", "key_norm", "qk_norm")
 VALUE_NORMS = ("v_norm", "value_layernorm", "v_layernorm", "value_norm")
+GATES = ("gate_proj", "g_proj", "output_gate", "gate")
+OUTPUT_NORMS = ("attn_sub_norm", "inner_attn_ln", "sub_norm", "o_norm")  # of what enters W^O
 _EPS = ("variance_epsilon", "eps", "epsilon")
 
 
@@ -84,11 +86,27 @@ def fused(module: nn.Module) -> Linear | None:
     for name in FUSED:
         linear = held(module, name)
         # What enters other mixers than attention bears this name too; it has other widths.
-        if linear is None or (name == "in_proj" and linear.weight.shape[-1] % 3):
+        if linear is None or (name == "in_proj" and not _in_three(module, linear)):
             continue
         if not any(name == both and held(module, query) for query, both in KEY_AND_VALUE):
             return linear
     return None
+
+
+def _in_three(module: nn.Module, linear: Linear) -> bool:
+    d_in, d_out = linear.weight.shape
+    return d_out == 3 * d_in and any("head" in name for name in vars(module))
+
+
+def holds_more(module: nn.Module) -> bool:
+    """Whether a module has parameters that neither project nor norm its queries, keys and values.
+
+    Then it may do more to its heads than mix them.
+    """
+    projections = {name for names in (*SEPARATE, *KEY_AND_VALUE) for name in names}
+    latent = {name for names in (*LATENT_QUERY, *LATENT_KEY_AND_VALUE) for name in names}
+    known = projections | latent | {*FUSED, *_OUTPUT, *QUERY_NORMS, *KEY_NORMS, *VALUE_NORMS}
+    return any(name.split(".")[0] not in known for name, _ in module.named_parameters())
 
 
 def held(module: nn.Module, *names: str) -> Linear | None:

@@ -15,6 +15,7 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from attnviz.capture.projections.holders import (
+    GATES,
     KEY_AND_VALUE,
     LATENT_KEY_AND_VALUE,
     LATENT_QUERY,
@@ -23,7 +24,7 @@ from attnviz.capture.projections.holders import (
     held,
     norms,
 )
-from attnviz.records import HeadProjection, Linear, Norm
+from attnviz.records import Gate, HeadProjection, Linear, Norm
 
 STAGES = ("query", "key", "value")
 
@@ -46,6 +47,22 @@ def layouts(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProject
     for _, name in KEY_AND_VALUE:
         if stage != "query" and (linear := held(module, name)) is not None:
             yield from _fused(linear, stage, sizes, 0)
+
+
+def gates(module: nn.Module, sizes: Sizes) -> Iterator[Gate]:
+    """Return the gates that may stand between the heads of `module` and W^O."""
+    found = []
+    if (linear := held(module, *GATES)) is not None:
+        width, rest = divmod(linear.weight.shape[-1], sizes.heads)
+        if not rest and width in (1, sizes.value):
+            found.append(_cut(linear, 1, 0, sizes.heads, width))
+    both = held(module, *(names[0] for names in SEPARATE))
+    if both is not None and both.weight.shape[-1] == sizes.heads * (sizes.key + sizes.value):
+        found.append(_cut(both, sizes.heads, sizes.key, 1, sizes.value))
+        found.append(_cut(both, 1, sizes.heads * sizes.key, sizes.heads, sizes.value))
+    for part in found:
+        yield Gate(part.weight, part.bias, "sigmoid")
+        yield Gate(part.weight, part.bias, "softplus")
 
 
 def _separate(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:

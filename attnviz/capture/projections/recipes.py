@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from attnviz.attention import repeat_heads
 from attnviz.capture.projections.holders import (
     KEY_NORMS,
+    OUTPUT_NORMS,
     QUERY_NORMS,
     VALUE_NORMS,
     Holder,
+    holds_more,
     norms,
     plain,
 )
-from attnviz.capture.projections.layouts import STAGES, Sizes, layouts
+from attnviz.capture.projections.layouts import STAGES, Sizes, gates, layouts
 from attnviz.records import (
     AttentionRecord,
     Clip,
@@ -36,17 +38,30 @@ _ROUNDING = 2  # steps of the model's precision: nothing fits better
 _NORMS = {"query": QUERY_NORMS, "key": KEY_NORMS, "value": VALUE_NORMS}
 
 
-def understood(record: AttentionRecord, holder: Holder | None) -> AttentionRecord:
+def understood(
+    record: AttentionRecord, holder: Holder | None, head_output: Tensor | None
+) -> AttentionRecord:
     """Return the record with the projections that make its Q, K and V, as far as there are such.
 
     A recipe is taken only if it makes what the model computed at least roughly: then a difference
     is a difference. If none does, the module does something that attnviz does not know, and there
     is nothing to compare with.
+
+    Parameters
+    ----------
+    head_output : (H, m, d_v), what the model multiplied by W^O; None if it was not seen.
     """
     if holder is None:
         return record
     query, key, value = (_recipe(record, holder.module, stage) for stage in STAGES)
-    projection = Projection(record.heads, query, key, value, _output(record, holder))
+    projection = Projection(
+        heads=record.heads,
+        query=query,
+        key=key,
+        value=value,
+        output=_output(record, holder),
+        before_output=_before_output(record, holder.module, head_output),
+    )
     return replace(record, projection=projection)
 
 
@@ -63,10 +78,9 @@ def _recipe(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProje
     if X is None:
         return None
     dtype = torch.promote_types(had.dtype, torch.float32)
-    sizes = Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
     exact = _ROUNDING * torch.finfo(had.dtype).eps
     best, least = None, _ROUGHLY
-    for part in layouts(module, stage, sizes):
+    for part in layouts(module, stage, _sizes(record)):
         try:
             heads = begin(part, X.to(dtype))
         except RuntimeError:  # shapes that do not fit
@@ -80,10 +94,41 @@ def _recipe(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProje
     return best
 
 
-def _distance(steps: tuple[Step, ...], heads: Tensor, angles: Angles | None, had: Tensor) -> float:
+@torch.no_grad()
+def _before_output(
+    record: AttentionRecord, module: nn.Module, had: Tensor | None
+) -> tuple[Step, ...] | None:
+    """Return the steps from A·V of each head to what W^O is given, or None if they are not known.
+
+    Only of a module that holds more than its projections is more than A·V expected.
+    """
+    sizes = _sizes(record)
+    found = [*gates(module, sizes)]
+    if had is None or not (found or holds_more(module)):
+        return ()
+    closing: list[Step] = [*found, *norms(module, OUTPUT_NORMS, record.heads, sizes.value)]
+    mixed = record.weights() @ repeat_heads(record.value.float(), record.heads)
+    X = None if record.input is None else record.input.to(mixed.dtype)
+    tried: list[tuple[Step, ...]] = [(), *[(step,) for step in closing]]
+    errors = [_distance(steps, mixed, None, had.to(mixed.dtype), X) for steps in tried]
+    least = min(range(len(tried)), key=errors.__getitem__)
+    return tried[least] if errors[least] < _ROUGHLY else None
+
+
+def _sizes(record: AttentionRecord) -> Sizes:
+    return Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
+
+
+def _distance(
+    steps: tuple[Step, ...],
+    heads: Tensor,
+    angles: Angles | None,
+    had: Tensor,
+    X: Tensor | None = None,
+) -> float:
     """Return how far the heads are from those recorded, as a fraction; infinite if no such."""
     try:
-        made = repeat_heads(follow(steps, heads, angles), len(had))
+        made = repeat_heads(follow(steps, heads, angles, X), len(had))
         if made.shape != had.shape:
             return torch.inf
     except (RuntimeError, ValueError):
@@ -100,11 +145,12 @@ def _followed(
     Most models norm, then clip, then turn; some clip before they norm, some norm last.
     """
     heads, _, width = part.weight.shape
-    rotations = [None] if stage == "value" else _rotations(width, angles, part.beside)
     choices = product(
-        _factors(module), [*_clips(module)], [*norms(module, _NORMS[stage], heads, width), None],
-        rotations,
-    )  # fmt: skip
+        _factors(module, width),
+        _clips(module),
+        [*norms(module, _NORMS[stage], heads, width), None],
+        [None] if stage == "value" else _rotations(width, angles, part.beside),
+    )
     for factor, clip, norm, rotation in choices:
         orders: list[tuple[Step | None, ...]] = [(norm, clip, rotation, factor)]
         if norm is not None and clip is not None:
@@ -138,8 +184,9 @@ def _clips(module: nn.Module) -> Iterator[Clip | None]:
     yield None
 
 
-def _factors(module: nn.Module) -> Iterator[Factor | None]:
+def _factors(module: nn.Module, width: int) -> Iterator[Factor | None]:
     yield None
+    yield Factor(width**-0.5)  # the scale of the scores, taken early
     for name, value in vars(module).items():
         if isinstance(value, float) and value and ("scal" in name or "multiplier" in name):
             yield Factor(value)
