@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import transformers
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -128,11 +129,151 @@ TWO_SIDED: dict[str, Callable[[], PreTrainedModel]] = {
 
 GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")
 
+_small = {**_llama, "num_hidden_layers": 2}
+_wide = {**_small, "head_dim": 16}
+_experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_latent = {
+    **_small, "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 10, "head_dim": 4,
+    "first_k_dense_replace": 2, "mlp_layer_types": ["dense", "dense"], "rope_theta": 1e4,
+}  # fmt: skip
+_yarn = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+_llama3 = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+_longrope = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5, 2.0],
+    "long_factor": [2.0, 3.0, 4.0], "original_max_position_embeddings": 16, "factor": 4.0,
+    "partial_rotary_factor": 0.5,
+}  # fmt: skip
+_sliding = ["sliding_attention", "full_attention"]
+
+# Every way of making Q, K and V that text models have: the model's class, and a small
+# configuration in which its peculiarities are on.
+FURTHER: dict[str, tuple[str, dict[str, object]]] = {
+    "afmoe": ("AfmoeModel", {**_wide, "num_dense_layers": 2, "layer_types": _sliding}),
+    "apertus": ("ApertusModel", _small),
+    "arcee": ("ArceeModel", _small),
+    "bert-generation": ("BertGenerationEncoder", _small),
+    "biogpt": ("BioGptModel", _small),
+    "bitnet": ("BitNetModel", _small),
+    "camembert": ("CamembertModel", _small | {"pad_token_id": 0}),
+    "cohere": ("CohereModel", _small | {"use_qk_norm": True}),
+    "cohere2": ("Cohere2Model", _small | {"sliding_window": 5, "layer_types": _sliding}),
+    "ctrl": ("CTRLModel", {"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": 48, "n_layer": 2,
+                           "n_head": 4, "dff": 64, "initializer_range": 0.1}),
+    "cwm": ("CwmModel", _wide | {"layer_types": _sliding, "sliding_window": 5,
+                                 "rope_parameters": _llama3}),
+    "data2vec-text": ("Data2VecTextModel", _small | {"pad_token_id": 0}),
+    "dbrx": ("DbrxModel", {"vocab_size": VOCABULARY, "d_model": 48, "n_heads": 4, "n_layers": 2,
+                           "max_seq_len": 64, "initializer_range": 0.1,
+                           "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.0, "rope_theta": 1e4},
+                           "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 2,
+                                          "moe_top_k": 1, "hidden_size": 48}}),
+    "deepseek-v2": ("DeepseekV2Model", _latent | {"n_routed_experts": 2}),
+    "deepseek-v3": ("DeepseekV3Model", _latent),
+    "deepseek-v3-yarn": ("DeepseekV3Model", _latent | {"q_lora_rank": None,
+                                                       "rope_parameters": _yarn}),
+    "dots1": ("Dots1Model", _wide | {"first_k_dense_replace": 2, "n_routed_experts": 2}),
+    "ernie": ("ErnieModel", _small),
+    "ernie4.5": ("Ernie4_5Model", _wide),
+    "ernie4.5-moe": ("Ernie4_5_MoeModel", _small | {"moe_num_experts": 2, "moe_k": 1,
+                                                    "moe_intermediate_size": 32}),
+    "esm": ("EsmModel", _small | {"position_embedding_type": "rotary", "pad_token_id": 0,
+                                  "mask_token_id": 103}),
+    "eurobert": ("EuroBertModel", _small),
+    "exaone4": ("Exaone4Model", _wide | {"layer_types": _sliding, "sliding_window": 5}),
+    "flex-olmo": ("FlexOlmoModel", _small | {"num_experts": 2, "num_experts_per_tok": 1}),
+    "gemma": ("GemmaModel", _wide),
+    "gemma3": ("Gemma3TextModel", _wide | {"layer_types": _sliding, "sliding_window": 5}),
+    "gemma4": ("Gemma4TextModel", _wide | {"layer_types": _sliding, "sliding_window": 5,
+                                           "vocab_size_per_layer_input": VOCABULARY,
+                                           "hidden_size_per_layer_input": 4, "global_head_dim": 16,
+                                           "num_kv_shared_layers": 0}),
+    "glm": ("GlmModel", _wide),
+    "glm4": ("Glm4Model", _wide),
+    "glm4-moe": ("Glm4MoeModel", _wide | {"use_qk_norm": True, "first_k_dense_replace": 2,
+                                          "n_routed_experts": 2}),
+    "gpt-bigcode": ("GPTBigCodeModel", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 2,
+                                        "n_head": 4, "n_positions": 64, "initializer_range": 0.1,
+                                        "multi_query": True}),
+    "gpt-bigcode-heads": ("GPTBigCodeModel", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 2,
+                                              "n_head": 4, "n_positions": 64, "multi_query": False,
+                                              "initializer_range": 0.1}),
+    "gpt-neox": ("GPTNeoXModel", _small),
+    "granite": ("GraniteModel", _small | {"attention_multiplier": 0.2}),
+    "granite-moe": ("GraniteMoeModel", _small | {"num_local_experts": 2}),
+    "gte": ("GteModel", _small),
+    "helium": ("HeliumModel", _small | {"head_dim": 12}),
+    "hunyuan": ("HunYuanDenseV1Model", _wide),
+    "hunyuan-moe": ("HunYuanMoEV1Model", _wide | {"num_experts": 2, "moe_topk": 1}),
+    "jais2": ("Jais2Model", _small),
+    "jina-v3": ("JinaEmbeddingsV3Model", _small),
+    "layoutlm": ("LayoutLMModel", _small),
+    "lfm2": ("Lfm2Model", _small | {"layer_types": ["full_attention"] * 2}),
+    "llama-yarn": ("LlamaModel", _small | {"rope_parameters": _yarn}),
+    "llama4": ("Llama4TextModel", _wide | {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 3,
+                                           "intermediate_size_mlp": 64, "moe_layers": [],
+                                           "attention_chunk_size": 64}),
+    "mellum": ("MellumModel", _wide | {"num_experts": 2, **_experts}),
+    "minicpm3": ("MiniCPM3Model", _latent),
+    "minimax-m2": ("MiniMaxM2Model", _wide | {"num_local_experts": 2, "num_experts_per_tok": 1}),
+    "ministral": ("MinistralModel", _wide | {"layer_types": _sliding, "sliding_window": 5}),
+    "ministral3": ("Ministral3Model", _wide),
+    "mixtral": ("MixtralModel", _small | {"num_local_experts": 2}),
+    "modernbert": ("ModernBertModel", _small | {"layer_types": _sliding, "local_attention": 4,
+                                                "pad_token_id": 0}),
+    "modernbert-decoder": ("ModernBertDecoderModel", _small | {"layer_types": _sliding,
+                                                               "pad_token_id": 0}),
+    "nanochat": ("NanoChatModel", _small),
+    "nemotron": ("NemotronModel", _wide),
+    "nomic-bert": ("NomicBertModel", _small),
+    "olmo": ("OlmoModel", _small | {"clip_qkv": 1.0}),
+    "olmo2": ("Olmo2Model", _small),
+    "olmo3": ("Olmo3Model", _small | {"layer_types": _sliding, "sliding_window": 5}),
+    "olmoe": ("OlmoeModel", _small | {"num_experts": 2, "num_experts_per_tok": 1, "clip_qkv": 2.0}),
+    "opt": ("OPTModel", _small | {"ffn_dim": 64, "word_embed_proj_dim": 48, "init_std": 0.1}),
+    "persimmon": ("PersimmonModel", _small),
+    "phi": ("PhiModel", _small | {"qk_layernorm": True}),
+    "phi3": ("Phi3Model", _small | {"pad_token_id": 0}),
+    "phi3-longrope": ("Phi3Model", _small | {"pad_token_id": 0, "partial_rotary_factor": 0.5,
+                                             "original_max_position_embeddings": 16,
+                                             "rope_parameters": _longrope}),
+    "phimoe": ("PhimoeModel", _small | {"num_local_experts": 2}),
+    "qwen2-moe": ("Qwen2MoeModel", _small | {"num_experts": 2, **_experts,
+                                             "shared_expert_intermediate_size": 32}),
+    "qwen3-moe": ("Qwen3MoeModel", _wide | {"num_experts": 2, **_experts}),
+    "qwen3-next": ("Qwen3NextModel", _wide | {"layer_types": ["full_attention"] * 2,
+                                              "num_experts": 2, **_experts,
+                                              "shared_expert_intermediate_size": 32}),
+    "qwen3.5": ("Qwen3_5TextModel", _wide | {"layer_types": ["full_attention"] * 2}),
+    "roberta-prelayernorm": ("RobertaPreLayerNormModel", _small | {"pad_token_id": 0}),
+    "seed-oss": ("SeedOssModel", _wide),
+    "smollm3": ("SmolLM3Model", _small | {"no_rope_layers": [1, 0], "pad_token_id": 0}),
+    "solar-open": ("SolarOpenModel", _wide | {"n_routed_experts": 2, **_experts}),
+    "stablelm": ("StableLmModel", _wide | {"hidden_size": 64, "qk_layernorm": True}),
+    "starcoder2": ("Starcoder2Model", _small),
+    "vaultgemma": ("VaultGemmaModel", _wide | {"layer_types": _sliding, "sliding_window": 5}),
+    "xlm-roberta": ("XLMRobertaModel", _small | {"pad_token_id": 0}),
+    "xlm-roberta-xl": ("XLMRobertaXLModel", _small | {"pad_token_id": 0}),
+    "youtu": ("YoutuModel", _latent),
+}  # fmt: skip
+
+
+def _further(family: str) -> PreTrainedModel:
+    name, sizes = FURTHER[family]
+    model_class = getattr(transformers, name)
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return model_class(model_class.config_class(**tokens | sizes))
+
 
 def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
     """Return a tiny random model with sharp attention, in eval mode."""
     torch.manual_seed(seed)
-    model = (FAMILIES | TWO_SIDED)[family]()
+    model = _further(family) if family in FURTHER else (FAMILIES | TWO_SIDED)[family]()
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
@@ -145,9 +286,8 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
 
 @torch.no_grad()
 def sharpen(module: torch.nn.Module, wider: float) -> None:
-    """Make the projections of one attention to its queries and keys wider."""
-    for name, child in module.named_children():
-        if name[0] in "qkcW" or name == "in_proj":  # c_attn, Wqkv
-            weight = getattr(child, "weight", None)
-            if weight is not None and weight.dim() == 2 and not name.startswith("c_proj"):
-                weight.mul_(wider)
+    """Make what one attention projects to queries and keys wider, and what it norms them to."""
+    for name, parameter in module.named_parameters():
+        child, _, kind = name.partition(".")
+        if child[0] in "qkcW" and child != "c_proj" and kind == "weight":
+            parameter.mul_(wider if parameter.dim() == 2 else 1.5)

@@ -34,11 +34,15 @@ def arrived(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 def angles(handed: Any) -> tuple[Tensor, Tensor] | None:
     """Return cosines and sines of what a model hands to its attention, or None if it is no such.
 
-    Models give one complex number per pair; or cosines and sines, once per pair, or twice: side by
-    side, or one half after the other. What comes back is the last of these.
+    Models give one complex number per pair; or the sines of all pairs, then their cosines; or
+    cosines and sines, once per pair, or twice: side by side, or one half after the other. What
+    comes back is the last of these.
     """
     if isinstance(handed, Tensor) and handed.is_complex():
         pairs: tuple[Tensor, Tensor] = handed.real, handed.imag
+    elif isinstance(handed, Tensor) and handed.is_floating_point():
+        sin, cos = handed.chunk(2, -1)
+        pairs = cos, sin
     elif isinstance(handed, tuple | list) and len(handed) == 2:
         cos, sin = handed
         if not isinstance(cos, Tensor) or not isinstance(sin, Tensor) or cos.shape != sin.shape:
@@ -71,8 +75,7 @@ def _from_table(module: nn.Module, given: Mapping[str, Any]) -> tuple[Tensor, Te
     positions, table = given.get("position_ids"), _first(vars(module) | module._buffers, _TABLES)
     if not isinstance(positions, Tensor) or not isinstance(table, Tensor):
         return None
-    sin, cos = table.to(positions.device)[positions].chunk(2, -1)
-    return angles((cos, sin))
+    return angles(table.to(positions.device)[positions])
 
 
 def _kept(hidden: Any) -> Tensor | None:

@@ -43,7 +43,11 @@ def layouts(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProject
     yield from _separate(module, stage, sizes)
     yield from _latent(module, stage, sizes)
     if (linear := fused(module)) is not None:
-        yield from _fused(linear, stage, sizes, sizes.heads)
+        for part in _fused(linear, stage, sizes, sizes.heads):
+            bias = getattr(module, f"{stage[0]}_bias", None)  # kept beside the matrix
+            if isinstance(bias, Tensor) and part.bias is None:
+                yield replace(part, bias=bias.detach().reshape(len(part.weight), -1))
+            yield part
     for _, name in KEY_AND_VALUE:
         if stage != "query" and (linear := held(module, name)) is not None:
             yield from _fused(linear, stage, sizes, 0)

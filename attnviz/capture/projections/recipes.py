@@ -35,6 +35,7 @@ from attnviz.stages import Angles, begin, follow, source
 
 _ROUGHLY = 0.1  # far more than rounding, far less than another recipe
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
+_SUMMATION = 1e-5  # what the order of long sums leaves in float32
 _NORMS = {"query": QUERY_NORMS, "key": KEY_NORMS, "value": VALUE_NORMS}
 
 
@@ -78,7 +79,7 @@ def _recipe(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProje
     if X is None:
         return None
     dtype = torch.promote_types(had.dtype, torch.float32)
-    exact = _ROUNDING * torch.finfo(had.dtype).eps
+    exact = max(_ROUNDING * torch.finfo(had.dtype).eps, _SUMMATION)
     best, least = None, _ROUGHLY
     for part in layouts(module, stage, _sizes(record)):
         try:
@@ -186,7 +187,8 @@ def _clips(module: nn.Module) -> Iterator[Clip | None]:
 
 def _factors(module: nn.Module, width: int) -> Iterator[Factor | None]:
     yield None
-    yield Factor(width**-0.5)  # the scale of the scores, taken early
+    for terms in (1, 2, 3):  # the scale of the scores, or of as many terms of them, taken early
+        yield Factor((terms * width) ** -0.5)
     for name, value in vars(module).items():
         if isinstance(value, float) and value and ("scal" in name or "multiplier" in name):
             yield Factor(value)
