@@ -115,7 +115,7 @@ def follow(
             case Clip():
                 heads = clip(heads, step.bound)
             case Factor():
-                heads = heads * step.factor
+                heads = heads * torch.as_tensor(step.factor).to(heads)
             case Rotation() if angles is not None:
                 heads = _rotate(step, heads, angles)
             case Gate() if X is not None:

@@ -50,11 +50,11 @@ class Clip:
     bound: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Factor:
-    """Multiply by a number, beside the scale of the scores."""
+    """Multiply by a number, beside the scale of the scores, or by one per position (T, 1)."""
 
-    factor: float
+    factor: float | Tensor
 
 
 @dataclass(frozen=True)

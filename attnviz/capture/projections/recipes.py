@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ from attnviz.stages import Angles, begin, follow, source
 _ROUGHLY = 0.1  # far more than rounding, far less than another recipe
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
 _SUMMATION = 1e-5  # what the order of long sums leaves in float32
+_Try: TypeAlias = tuple[HeadProjection, Tensor, tuple[Step, ...]]
 _NORMS = {"query": QUERY_NORMS, "key": KEY_NORMS, "value": VALUE_NORMS}
 
 
@@ -81,18 +83,38 @@ def _recipe(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProje
     dtype = torch.promote_types(had.dtype, torch.float32)
     exact = max(_ROUNDING * torch.finfo(had.dtype).eps, _SUMMATION)
     best, least = None, _ROUGHLY
-    for part in layouts(module, stage, _sizes(record)):
-        try:
-            heads = begin(part, X.to(dtype))
-        except RuntimeError:  # shapes that do not fit
-            continue
-        for steps in _followed(module, stage, part, record.rotation):
-            error = _distance(steps, heads, record.rotation, had.to(dtype))
-            if error < least:
-                best, least = replace(part, after=steps), error
-            if error <= exact:
-                return best
+    ways = [
+        _tries(part, X.to(dtype), _followed(module, stage, part, record))
+        for part in layouts(module, stage, _sizes(record))
+    ]
+    for part, heads, steps in _in_turn(ways):
+        error = _distance(steps, heads, record.rotation, had.to(dtype))
+        if error < least:
+            best, least = replace(part, after=steps), error
+        if error <= exact:
+            break
     return best
+
+
+def _tries(part: HeadProjection, X: Tensor, followed: Iterator[tuple[Step, ...]]) -> Iterator[_Try]:
+    """Return one layout with the heads that it makes, and each way to go on from there."""
+    try:
+        heads = begin(part, X)
+    except RuntimeError:  # shapes that do not fit
+        return
+    for steps in followed:
+        yield part, heads, steps
+
+
+def _in_turn(ways: list[Iterator[_Try]]) -> Iterator[_Try]:
+    """Return the likeliest of each layout, then the second likeliest of each, and so on."""
+    while ways:
+        for way in ways.copy():
+            found = next(way, None)
+            if found is None:
+                ways.remove(way)
+            else:
+                yield found
 
 
 @torch.no_grad()
@@ -108,7 +130,8 @@ def _before_output(
     if had is None or not (found or holds_more(module)):
         return ()
     closing: list[Step] = [*found, *norms(module, OUTPUT_NORMS, record.heads, sizes.value)]
-    mixed = record.weights() @ repeat_heads(record.value.float(), record.heads)
+    weights = record.weights()
+    mixed = weights @ repeat_heads(record.value, record.heads).to(weights)
     X = None if record.input is None else record.input.to(mixed.dtype)
     tried: list[tuple[Step, ...]] = [(), *[(step,) for step in closing]]
     errors = [_distance(steps, mixed, None, had.to(mixed.dtype), X) for steps in tried]
@@ -139,7 +162,7 @@ def _distance(
 
 
 def _followed(
-    module: nn.Module, stage: str, part: HeadProjection, angles: Angles | None
+    module: nn.Module, stage: str, part: HeadProjection, record: AttentionRecord
 ) -> Iterator[tuple[Step, ...]]:
     """Return the steps that may follow the projection, the likeliest first.
 
@@ -147,10 +170,10 @@ def _followed(
     """
     heads, _, width = part.weight.shape
     choices = product(
-        _factors(module, width),
+        [*_factors(module, width), *_temperatures(module, stage, record)],
         _clips(module),
         [*norms(module, _NORMS[stage], heads, width), None],
-        [None] if stage == "value" else _rotations(width, angles, part.beside),
+        [None] if stage == "value" else _rotations(width, record.rotation, part.beside),
     )
     for factor, clip, norm, rotation in choices:
         orders: list[tuple[Step | None, ...]] = [(norm, clip, rotation, factor)]
@@ -193,3 +216,16 @@ def _factors(module: nn.Module, width: int) -> Iterator[Factor | None]:
         if isinstance(value, float) and value and ("scal" in name or "multiplier" in name):
             yield Factor(value)
             yield Factor(1 / value)
+
+
+def _temperatures(module: nn.Module, stage: str, record: AttentionRecord) -> Iterator[Factor]:
+    """Return queries' growth with the logarithm of their position, in models of long texts."""
+    rope = getattr(getattr(module, "config", None), "rope_parameters", None) or {}
+    grows = (
+        (getattr(module, "attn_scale", None), getattr(module, "floor_scale", None), 1),
+        (rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings"), 0),
+    )
+    positions = torch.arange(record.query.shape[-2], device=record.query.device).unsqueeze(-1)
+    for slope, period, first in grows:
+        if stage == "query" and slope is not None and period is not None:
+            yield Factor(1 + slope * torch.log1p((positions + first) // period))
