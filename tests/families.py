@@ -276,7 +276,7 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
     torch.manual_seed(seed)
     model = _further(family) if family in FURTHER else (FAMILIES | TWO_SIDED)[family]()
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:
+        if parameter.dim() == 1 or "norm." in name:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
             torch.nn.init.normal_(parameter, 1.0 if is_scale else 0.0, 0.2 if is_scale else 0.4)
     wider = 2 if family.startswith("t5") else 4  # T5 does not scale its scores down
@@ -290,5 +290,5 @@ def sharpen(module: torch.nn.Module, wider: float) -> None:
     """Make what one attention projects to queries and keys wider, and what it norms them to."""
     for name, parameter in module.named_parameters():
         child, _, kind = name.partition(".")
-        if child[0] in "qkcW" and child != "c_proj" and kind == "weight":
-            parameter.mul_(wider if parameter.dim() == 2 else 1.5)
+        if child[0] in "qkcW" and child not in ("c_proj", "Wo") and kind.endswith("weight"):
+            parameter.mul_(1.5 if "norm" in child else wider)
