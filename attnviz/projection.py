@@ -102,7 +102,7 @@ def layer_norm(
 def clip(x: Float[Tensor, "*N"], bound: float) -> Float[Tensor, "*N"]:
     """Cut every number to what lies between -bound and bound, so that no score can explode.
 
-    >>> clip(torch.tensor([-9.0, 0.5, 9.0]), bound=8)
+    >>> clip(torch.tensor([-9.0, 0.5, 9.0]), bound=8.0)
     tensor([-8.0000,  0.5000,  8.0000])
     """
     return x.clamp(-bound, bound)

@@ -125,6 +125,17 @@ TWO_SIDED: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "bart": lambda: BartForConditionalGeneration(BartConfig(**_bart)),
     "marian": lambda: MarianMTModel(MarianConfig(**_bart)),
+    "mbart": lambda: transformers.MBartForConditionalGeneration(
+        transformers.MBartConfig(**_bart)
+    ),
+    "mt5": lambda: transformers.MT5ForConditionalGeneration(
+        transformers.MT5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2,
+                               num_heads=4, relative_attention_num_buckets=8,
+                               decoder_start_token_id=0)
+    ),
+    "pegasus": lambda: transformers.PegasusForConditionalGeneration(
+        transformers.PegasusConfig(**_bart)
+    ),
 }  # fmt: skip
 
 GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")
@@ -279,7 +290,7 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
         if parameter.dim() == 1 or "norm." in name:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
             torch.nn.init.normal_(parameter, 1.0 if is_scale else 0.0, 0.2 if is_scale else 0.4)
-    wider = 2 if family.startswith("t5") else 4  # T5 does not scale its scores down
+    wider = 2 if family.startswith(("t5", "mt5")) else 4  # T5 does not scale its scores down
     for holder in find_holders(model).values():
         sharpen(holder.module, wider)
     return model.to(dtype).eval()
