@@ -45,7 +45,8 @@ def layouts(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProject
     if (linear := fused(module)) is not None:
         for part in _fused(linear, stage, sizes, sizes.heads):
             bias = getattr(module, f"{stage[0]}_bias", None)  # kept beside the matrix
-            if isinstance(bias, Tensor) and part.bias is None:
+            size = len(part.weight) * part.weight.shape[-1]
+            if isinstance(bias, Tensor) and part.bias is None and bias.numel() == size:
                 yield replace(part, bias=bias.detach().reshape(len(part.weight), -1))
             yield part
     for _, name in KEY_AND_VALUE:
@@ -118,10 +119,13 @@ def _latent(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProject
     down, up = held(module, *names[0]), held(module, *names[2])
     if down is None or up is None:
         return
-    rank = up.weight.shape[0]
+    rank, width = up.weight.shape
     narrow = Linear(down.weight[:, :rank], None if down.bias is None else down.bias[:rank])
     turning = Linear(down.weight[:, rank:], None if down.bias is None else down.bias[rank:])
     own = sizes.key - turning.weight.shape[-1]  # the features of a key that are no other head's
+    expected = sizes.key if stage == "query" else own + sizes.value
+    if own < 0 or width != sizes.heads * expected:
+        return
     for norm in [*norms(module, names[1], 1, rank), None]:
         before: tuple[Linear | Norm, ...] = (narrow,) if norm is None else (narrow, norm)
         if stage == "query":

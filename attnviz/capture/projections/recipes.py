@@ -37,6 +37,7 @@ from attnviz.stages import Angles, begin, follow, source
 _ROUGHLY = 0.1  # far more than rounding, far less than another recipe
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
 _SUMMATION = 1e-5  # what the order of long sums leaves in float32
+_MISFIT = (RuntimeError, ValueError, TypeError)  # what shapes that do not fit raise
 _Try: TypeAlias = tuple[HeadProjection, Tensor, tuple[Step, ...]]
 _NORMS = {"query": QUERY_NORMS, "key": KEY_NORMS, "value": VALUE_NORMS}
 
@@ -100,7 +101,7 @@ def _tries(part: HeadProjection, X: Tensor, followed: Iterator[tuple[Step, ...]]
     """Return one layout with the heads that it makes, and each way to go on from there."""
     try:
         heads = begin(part, X)
-    except RuntimeError:  # shapes that do not fit
+    except _MISFIT:
         return
     for steps in followed:
         yield part, heads, steps
@@ -155,7 +156,7 @@ def _distance(
         made = repeat_heads(follow(steps, heads, angles, X), len(had))
         if made.shape != had.shape:
             return torch.inf
-    except (RuntimeError, ValueError):
+    except _MISFIT:
         return torch.inf
     smallest = torch.finfo(had.dtype).tiny
     return float(torch.dist(made, had) / torch.linalg.vector_norm(had).clamp(min=smallest))
