@@ -116,25 +116,40 @@ def _model_values(record: AttentionRecord, reference: Reference) -> dict[str, Te
 
 
 def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[StageCheck]:
-    # A model in float64 may still take its softmax in float32.
-    dtype = record.query.dtype if record.query.dtype in PRECISIONS else torch.float32
-    precision = PRECISIONS[dtype]
-    ours, own = recompute(record, torch.float64), recompute(record, dtype)
+    fine, coarse = _dtypes(record)
+    ours, in_fine = recompute(record, torch.float64), recompute(record, fine)
+    in_coarse = in_fine if coarse == fine else recompute(record, coarse)
     hidden = _hidden(record)
     for stage in STAGES:
         if stage not in ours or stage not in expected:
             continue
-        # Padded queries mean nothing; padded keys must be seen to be ignored.
-        rows = _real_rows(record, stage)
+        own, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
+        precision = PRECISIONS[dtype]
+        # Queries that are padding or see nothing mean nothing; padded keys must be ignored.
+        rows = _real_rows(record, stage, hidden)
+        if not rows.any():
+            continue
         triple = (ours[stage][:, rows], own[stage][:, rows].double(), expected[stage][:, rows])
         if stage == "scores":  # hidden scores are some huge negative number or other
             triple = _visible(triple, hidden[:, rows])
-            if record.sinks is not None:  # models shift rows with a sink before the softmax
+            # Before the softmax some models subtract the largest score of each row.
+            if record.sinks is not None or not record.through_interface:
                 triple = _centred(triple, hidden[:, rows])
         check = _check_values(record, stage, *triple, _tolerance(stage, ours, precision), precision)
         if stage == "weights":
             check = _check_weights(check, *triple, hidden[:, rows], precision)
         yield check
+
+
+def _dtypes(record: AttentionRecord) -> tuple[torch.dtype, torch.dtype]:
+    """Return in what the model computes its weights, and in what all else.
+
+    Some take their queries and keys to float32 for the weights only. A model in float64 may still
+    take its softmax in float32.
+    """
+    fine = record.query.dtype if record.query.dtype in PRECISIONS else torch.float32
+    value = record.value.dtype if record.value.dtype in PRECISIONS else torch.float32
+    return fine, max(fine, value, key=lambda dtype: PRECISIONS[dtype].eps)
 
 
 def _check_values(
@@ -260,10 +275,11 @@ def _centred(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor
     return _visible(tuple(part - part.sum(-1, keepdim=True) / count for part in triple), hidden)
 
 
-def _real_rows(record: AttentionRecord, stage: str) -> Tensor:
+def _real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:
     if stage in ("key", "value"):
         return torch.ones(len(record.key_axis), dtype=torch.bool)
-    return ~torch.tensor(record.query_axis.padding)
+    padding = torch.tensor(record.query_axis.padding, device=hidden.device)
+    return ~padding & ~hidden.all(-1).any(0)
 
 
 def _with_canary(record: AttentionRecord) -> AttentionRecord:
@@ -272,9 +288,6 @@ def _with_canary(record: AttentionRecord) -> AttentionRecord:
 
 
 def _why_not(record: AttentionRecord, stage: str) -> str:
-    projection = record.projection
-    if stage == "head output" and projection is not None and projection.before_output is None:
-        return "the module changes its heads before W^O in a way that attnviz does not recognise"
     if stage in ("query", "key", "value", "output"):
         return "the module's projections are not of a kind that attnviz recognises"
     return "the model does not show its own value"

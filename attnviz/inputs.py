@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 class Batch:
     """N texts padded to one length T.
 
-    inputs : tensors (N, T), by the name under which the model takes them. axes : the positions of
-    each text. target_axes : what the decoder of an encoder–decoder reads. cut_from : how many
-    tokens a text had that was cut, else None.
+    inputs : tensors (N, T), by the name under which the model takes them. axes : for each kind of
+    input, "text" or "target" (what the decoder of an encoder–decoder reads), the positions of the
+    N of them. cut_from : how many tokens a text had that was cut, else None.
     """
 
     inputs: dict[str, Tensor]
-    axes: tuple[Axis, ...]
-    target_axes: tuple[Axis, ...] | None = None
+    axes: dict[str, tuple[Axis, ...]]
     cut_from: tuple[int | None, ...] = ()
 
 
@@ -76,7 +75,7 @@ def encode(
     couples = [(text, None if pairs is None else pairs[n]) for n, text in enumerate(texts)]
     inputs, axes, cut_from = _batch(checkpoint, couples, truncate=truncate)
     if targets is None:
-        return Batch(inputs, axes, None, cut_from)
+        return Batch(inputs, {"text": axes}, cut_from)
     goals = [(text, None) for text in targets]
     labels, target_axes, _ = _batch(checkpoint, goals, truncate=truncate)
     # The decoder reads its own last word and says the next: the target, one to the right.
@@ -87,7 +86,7 @@ def encode(
     )
     start = checkpoint.tokenizer.convert_ids_to_tokens(int(shifted[0, 0]))
     shifted_axes = tuple(_shifted(axis, str(start)) for axis in target_axes)
-    return Batch(inputs, axes, shifted_axes, cut_from)
+    return Batch(inputs, {"text": axes, "target": shifted_axes}, cut_from)
 
 
 def _batch(

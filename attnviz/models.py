@@ -182,7 +182,7 @@ class Model:
     ) -> list[AttentionResult]:
         """Run the texts as one batch, padded on the right, and return a result for each."""
         batch = encode(self.checkpoint, texts, pairs, targets, truncate=truncate)
-        captures = capture(self.module, batch.inputs, batch.axes, batch.target_axes)
+        captures = capture(self.module, batch.inputs, batch.axes)
         sha256 = self.checkpoint.current_sha256()
         versions = {name: version(name) for name in ("attnviz", "torch", "transformers")}
         results = []

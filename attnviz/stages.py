@@ -48,22 +48,19 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     Returns
     -------
     By stage, heads first: query (H, m, d_k), key (G, n, d_k), value (G, n, d_v), scores and
-    weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Where the module gates or
-    norms A·V before W^O, the head output is what becomes of it. Stages that need weights of the
-    module which the record does not hold are left out.
+    weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Stages that need weights
+    of the module which the record does not hold are left out.
     """
     stages = project(record, dtype)
     stages["scores"] = record.scores(dtype=dtype)
     stages["weights"] = record.weights(dtype=dtype)
-    mixed = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
+    stages["head output"] = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
     projection = record.projection
-    steps = () if projection is None else projection.before_output
-    if steps is not None:
-        X = None if record.input is None else record.input.to(dtype)
-        stages["head output"] = follow(steps, mixed, X=X)
-    if steps is not None and projection is not None and projection.output is not None:
-        concatenated = merge_heads(stages["head output"])
-        stages["output"] = _linear(projection.output, concatenated).unsqueeze(0)
+    if projection is None or projection.output is None or projection.before_output is None:
+        return stages
+    X = None if record.input is None else record.input.to(dtype)
+    given = follow(projection.before_output, stages["head output"], X=X)
+    stages["output"] = _linear(projection.output, merge_heads(given)).unsqueeze(0)
     return stages
 
 

@@ -19,32 +19,64 @@ from transformers import (
     BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
+    BigBirdConfig,
+    BigBirdModel,
+    BloomConfig,
+    BloomModel,
+    CodeGenConfig,
+    CodeGenModel,
+    DebertaConfig,
+    DebertaModel,
+    DebertaV2Config,
+    DebertaV2Model,
     DistilBertConfig,
     DistilBertModel,
     ElectraConfig,
     ElectraModel,
+    FalconConfig,
+    FalconModel,
+    FunnelConfig,
+    FunnelModel,
     Gemma2Config,
     Gemma2Model,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTJConfig,
+    GPTJModel,
+    GPTNeoConfig,
+    GPTNeoModel,
     GptOssConfig,
     GptOssModel,
     LlamaConfig,
     LlamaForCausalLM,
+    LongformerConfig,
+    LongformerModel,
     MarianConfig,
     MarianMTModel,
     MistralConfig,
     MistralModel,
+    MPNetConfig,
+    MPNetModel,
+    MptConfig,
+    MptModel,
     PreTrainedModel,
     Qwen2Config,
     Qwen2Model,
     Qwen3Config,
     Qwen3Model,
+    ReformerConfig,
+    ReformerModel,
     RobertaConfig,
     RobertaModel,
+    RoFormerConfig,
+    RoFormerModel,
     T5Config,
     T5EncoderModel,
     T5ForConditionalGeneration,
+    XLMConfig,
+    XLMModel,
+    XLNetConfig,
+    XLNetModel,
 )
 
 from attnviz.capture.projections import find_holders
@@ -136,6 +168,60 @@ TWO_SIDED: dict[str, Callable[[], PreTrainedModel]] = {
     "pegasus": lambda: transformers.PegasusForConditionalGeneration(
         transformers.PegasusConfig(**_bart)
     ),
+}  # fmt: skip
+
+# Families whose attention does not go through transformers' interface.
+OWN_CODE: dict[str, Callable[[], PreTrainedModel]] = {
+    "bloom": lambda: BloomModel(BloomConfig(vocab_size=VOCABULARY, hidden_size=48, n_layer=2,
+                                            n_head=4)),
+    "falcon": lambda: FalconModel(FalconConfig(**_bert, alibi=True)),
+    "falcon-grouped": lambda: FalconModel(
+        FalconConfig(**_bert, new_decoder_architecture=True, num_kv_heads=2)
+    ),
+    "mpt": lambda: MptModel(MptConfig(vocab_size=VOCABULARY, d_model=48, n_layers=2, n_heads=4,
+                                      max_seq_len=64)),
+    "gpt-j": lambda: GPTJModel(
+        GPTJConfig(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, rotary_dim=4,
+                   n_positions=64, bos_token_id=None, eos_token_id=None)
+    ),
+    "gpt-neo": lambda: GPTNeoModel(
+        GPTNeoConfig(vocab_size=VOCABULARY, hidden_size=48, num_layers=2, num_heads=4,
+                     attention_types=[[["global", "local"], 1]], window_size=5,
+                     max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
+    ),
+    "codegen": lambda: CodeGenModel(
+        CodeGenConfig(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, rotary_dim=4,
+                      n_positions=64, bos_token_id=None, eos_token_id=None)
+    ),
+    "deberta": lambda: DebertaModel(
+        DebertaConfig(**_bert, relative_attention=True, pos_att_type="c2p|p2c")
+    ),
+    "deberta-v2": lambda: DebertaV2Model(
+        DebertaV2Config(**_bert, relative_attention=True, pos_att_type="c2p|p2c",
+                        position_buckets=8)
+    ),
+    "xlnet": lambda: XLNetModel(
+        XLNetConfig(vocab_size=VOCABULARY, d_model=48, n_layer=2, n_head=4, d_inner=64)
+    ),
+    "mpnet": lambda: MPNetModel(MPNetConfig(**_bert)),
+    "roformer": lambda: RoFormerModel(RoFormerConfig(**_bert)),
+    "funnel": lambda: FunnelModel(
+        FunnelConfig(vocab_size=VOCABULARY, block_sizes=[1, 1], d_model=48, n_head=4, d_head=12,
+                     d_inner=64)
+    ),
+    "longformer": lambda: LongformerModel(
+        LongformerConfig(**_bert, attention_window=[4, 4, 4], pad_token_id=0)
+    ),
+    "bigbird": lambda: BigBirdModel(
+        BigBirdConfig(**_bert, attention_type="block_sparse", block_size=2, num_random_blocks=1)
+    ),
+    "reformer": lambda: ReformerModel(
+        ReformerConfig(vocab_size=VOCABULARY, axial_pos_embds=False, attention_head_size=12,
+                       attn_layers=["local", "lsh"], hidden_size=48, num_attention_heads=4,
+                       feed_forward_size=64, local_attn_chunk_length=4, lsh_attn_chunk_length=4,
+                       num_buckets=2, max_position_embeddings=64)
+    ),
+    "xlm": lambda: XLMModel(XLMConfig(vocab_size=VOCABULARY, emb_dim=48, n_layers=2, n_heads=4)),
 }  # fmt: skip
 
 GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")
@@ -285,11 +371,17 @@ def _further(family: str) -> PreTrainedModel:
 def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
     """Return a tiny random model with sharp attention, in eval mode."""
     torch.manual_seed(seed)
-    model = _further(family) if family in FURTHER else (FAMILIES | TWO_SIDED)[family]()
+    every = FAMILIES | TWO_SIDED | OWN_CODE
+    model = every[family]() if family in every else _further(family)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or "norm." in name:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
             torch.nn.init.normal_(parameter, 1.0 if is_scale else 0.0, 0.2 if is_scale else 0.4)
+    if family in OWN_CODE:
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                torch.nn.init.normal_(parameter, std=2 / parameter.shape[-1] ** 0.5)
+        return model.to(dtype).eval()
     wider = 2 if family.startswith(("t5", "mt5")) else 4  # T5 does not scale its scores down
     for holder in find_holders(model).values():
         sharpen(holder.module, wider)

@@ -1,185 +1,243 @@
-"""The first run: look on as the model calls its attention functions.
+"""One run of a model, watched: what every attention saw, and what the model made of it.
 
-transformers' models fetch the function that computes their attention from `AttentionInterface`.
-While a run is recorded, the function handed out is wrapped: the model's own still computes, ours
-only looks on. So the run is the model's, bit for bit, and nothing in the model is replaced.
+Two ways lead to the same `AttentionCall`. Most of transformers' models fetch the function that
+computes their attention from `AttentionInterface`; while a run is recorded the function handed out
+is wrapped, so that its arguments are seen. All other attentions are found among the operators that
+torch executes (operators.py). Either way the model's own code computes, ours only looks on, and
+nothing in the model is replaced. Each softmax over products q·k is one attention, so none
+is missed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
-from attnviz.capture.projections import Holder, arrived
+from attnviz.capture.calls import Attention, AttentionCall
+from attnviz.capture.interface import from_arguments, looking_on
+from attnviz.capture.operators import NotExpressibleError, OperatorWatch, Softmax, arrange
+from attnviz.capture.projections import Arrived, Holder, arrived, find_output
 from attnviz.errors import ModelError
 
-# Score terms that a record does not hold. A map without them would be wrong.
-_FURTHER_TERMS = ("indices",)
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionCall:
-    """One call of an attention function, for a batch of N texts.
-
-    query (N, H, m, d_k), key and value (N, G, n, …), bias and mask (N or 1, H or 1, m, n), sinks
-    (H,), input (N, m, d_model), key_input (N, n, d_model), rotation (cos, sin), each
-    (N or 1, m, r).
-    """
-
-    path: str
-    call: int
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    scale: float
-    soft_cap: float | None
-    bias: Tensor | None
-    mask: Tensor | None
-    sinks: Tensor | None
-    causal: bool
-    input: Tensor | None
-    key_input: Tensor | None
-    rotation: tuple[Tensor, Tensor] | None
-    holder: Holder | None
+_HEADS = (
+    "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
+    "encoder_attention_heads", "decoder_attention_heads",
+)  # fmt: skip
 
 
 @torch.no_grad()
 def record(
-    model: nn.Module, inputs: Mapping[str, Tensor], projections: Mapping[str, Holder]
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    holders: Mapping[str, Holder],
+    texts: int,
 ) -> list[AttentionCall]:
-    """Run the model and return its attention calls in the order of execution.
+    """Run the model on a batch of so many texts; return its attentions as they were executed.
 
     Raises
     ------
-    ModelError : no call was seen, a module that holds an attention's weights made none, or a call
-        has terms that a record does not hold.
+    ModelError : the model executed no attention, or one that could not be read.
     """
-    recorder = _Recorder(model, projections)
-    for path in projections:
-        module = model.get_submodule(path)
-        module.register_forward_pre_hook(recorder.arrive, with_kwargs=True)
-    with _looking_on(recorder.look):
+    recorder = _Recorder(model, texts, holders)
+    with looking_on(recorder.look), recorder.watch:
         model(**inputs)
-    _expect(model, recorder.calls, projections)
-    return recorder.calls
+    recorder.leave(0)
+    return recorder.finish()
+
+
+@dataclass(frozen=True, eq=False)
+class _Entered:
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(eq=False)
+class _Seen:
+    """An attention that was executed; its tensors may still be to come."""
+
+    path: str
+    arrived: Arrived
+    through_interface: bool
+    attention: Attention | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """A softmax whose values are still to come."""
+
+    softmax: Softmax
+    seen: _Seen
+    depth: int
+    heads: int | None
 
 
 class _Recorder:
-    """Keeps what arrives at each attention module, and every call of an attention function."""
+    """Collects every attention of a run, in the order of execution."""
 
-    def __init__(self, model: nn.Module, projections: Mapping[str, Holder]) -> None:
-        self.calls: list[AttentionCall] = []
-        self._name = type(model).__name__
+    def __init__(self, model: nn.Module, texts: int, holders: Mapping[str, Holder]) -> None:
+        self.watch = OperatorWatch([*model.parameters(), *model.buffers()], self._on_softmax)
+        self._seen: list[_Seen] = []
+        self._unread: list[tuple[str, str]] = []
+        self._pending: list[_Pending] = []
+        self._inside: list[_Entered] = []
+        self._model = model
+        self._texts = texts
         self._paths = {module: path for path, module in model.named_modules()}
-        self._projections = projections
-        self._arrived: dict[str, dict[str, Any]] = {}
-        self._counts: Counter[str] = Counter()
-
-    def arrive(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep what enters a module: X, what keys and values are made of, and the rotation."""
-        self._arrived[self._paths[module]] = arrived(module, args, kwargs)
+        self._holders = holders
+        self._outputs = {path: find_output(model, path) for path in self._paths.values()}
+        self._left: dict[nn.Module, list[tuple[Any, Any]]] = {
+            module: [] for module in self._outputs.values() if module is not None
+        }
+        for module in model.modules():
+            module.register_forward_pre_hook(self._enter, with_kwargs=True)
+            module.register_forward_hook(self._leave, always_call=True)
 
     def look(
         self,
+        function: Callable[..., Any],
         module: nn.Module,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None,
-        arguments: Mapping[str, Any],
-    ) -> None:
-        """Keep one call of an attention function."""
-        if (path := self._paths.get(module)) is None:
-            return  # another model, running in another thread
-        self._expect_known_terms(path, mask, arguments)
-        scale = arguments.get("scaling")
-        seen = self._arrived.get(path, {})
-        self.calls.append(
-            AttentionCall(
-                path=path,
-                call=self._counts[path],
-                query=query.detach(),
-                key=key.detach(),
-                value=value.detach(),
-                scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
-                soft_cap=arguments.get("softcap"),
-                bias=arguments.get("position_bias"),
-                mask=mask,
-                sinks=_first(arguments, "s_aux", "sinks"),
-                causal=bool(getattr(module, "is_causal", False)),
-                input=seen.get("input"),
-                key_input=seen.get("key_input"),
-                rotation=seen.get("rotation"),
-                holder=self._projections.get(path),
-            )
-        )
-        self._counts[path] += 1
-
-    def _expect_known_terms(
-        self, path: str, mask: Tensor | None, arguments: Mapping[str, Any]
-    ) -> None:
-        if terms := [name for name in _FURTHER_TERMS if arguments.get(name) is not None]:
-            raise ModelError(
-                f"Expected scores of every query with every key, but {path} of {self._name} "
-                f"selects keys by {', '.join(terms)}. This cannot be shown."
-            )
-        if mask is not None and mask.dtype == torch.bool:
-            raise ModelError(
-                f"Expected a mask that is added to the scores, but {path} of {self._name} has one "
-                "of booleans. This model cannot be shown."
-            )
-
-
-@contextmanager
-def _looking_on(look: Callable[..., None]) -> Iterator[None]:
-    """Have `look` see the arguments of every attention function that transformers hands out."""
-    get_interface = AttentionInterface.get_interface
-
-    def get_watched(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Any:
-        function = get_interface(self, name, default)
-
-        def watched(
-            module: nn.Module,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            attention_mask: Tensor | None,
-            **arguments: Any,
-        ) -> Any:
-            look(module, query, key, value, attention_mask, arguments)
+        attention_mask: Tensor | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Have the model's own attention function compute, and keep what it was called with."""
+        if not self._can_read(module, query, attention_mask, arguments):
             return function(module, query, key, value, attention_mask, **arguments)
-
-        return watched
-
-    with patch.object(AttentionInterface, "get_interface", get_watched):
-        yield
-
-
-def _first(arguments: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of these arguments that was given a value."""
-    return next((arguments[name] for name in names if arguments.get(name) is not None), None)
-
-
-def _expect(
-    model: nn.Module, calls: list[AttentionCall], projections: Mapping[str, Holder]
-) -> None:
-    name = type(model).__name__
-    if not calls and not projections:
-        raise ModelError(
-            f"Expected a model whose attention goes through transformers' attention interface, "
-            f"but {name} has none that attnviz can see. Choose a BERT-, GPT-2- or Llama-like model."
+        with self.watch.only_noting() as softmaxes:
+            result = function(module, query, key, value, attention_mask, **arguments)
+        path = self._paths[module]
+        if not softmaxes:
+            self._unread.append((path, "its attention function computes no softmax"))
+            return result
+        self._seen.append(
+            _Seen(
+                path,
+                self._arrived(module),
+                through_interface=True,
+                attention=from_arguments(
+                    query, key, value, attention_mask, arguments, softmaxes[-1], result[0]
+                ),
+            )
         )
-    missing = sorted(set(projections) - {call.path for call in calls})
-    if missing:
-        raise ModelError(
-            f"Expected to record {len(projections)} attention modules of {name}, but saw nothing "
-            f"of {len(missing)}: {', '.join(missing[:3])}. Nothing is drawn that was not recorded."
+        return result
+
+    def leave(self, depth: int) -> None:
+        """Bring to an end what happened in modules deeper than `depth`."""
+        done = [each for each in self._pending if each.depth > depth]
+        self._pending = [each for each in self._pending if each.depth <= depth]
+        with self.watch.only_noting():
+            for each in done:
+                try:
+                    each.seen.attention = arrange(each.softmax, self._texts, each.heads)
+                except NotExpressibleError as error:
+                    self._unread.append((each.seen.path, str(error)))
+        self.watch.forget(depth)
+
+    def finish(self) -> list[AttentionCall]:
+        """Return all attentions, numbered by module, or raise for what could not be read."""
+        name = type(self._model).__name__
+        if self._unread:
+            path, reason = self._unread[0]
+            raise ModelError(
+                f"Expected to read each of the {len(self._seen)} attentions that {name} executes, "
+                f"but {len(self._unread)} cannot be: in {path}, {reason}. Nothing is drawn that "
+                "was not recorded."
+            )
+        if not self._seen:
+            raise ModelError(
+                f"Expected a model with attention, but {name} executes no softmax over products of "
+                "queries and keys. There is no attention to show."
+            )
+        counts: Counter[str] = Counter()
+        calls = []
+        for seen in self._seen:
+            assert seen.attention is not None
+            number = counts[seen.path]
+            counts[seen.path] += 1
+            calls.append(
+                AttentionCall(
+                    seen.path,
+                    number,
+                    seen.attention,
+                    seen.arrived,
+                    self._holders.get(seen.path),
+                    seen.through_interface,
+                    *self._output(seen.path, number, seen.attention),
+                )
+            )
+        return calls
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inside.append(_Entered(module, args, kwargs))
+        self.watch.memory.depth = len(self._inside)
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._inside.pop()
+        self.watch.memory.depth = len(self._inside)
+        if module in self._left:
+            self._left[module].append((args[0] if args else None, output))
+        # What a module leaves to its siblings must outlive it.
+        self.leave(len(self._inside) + 1)
+
+    def _on_softmax(self, softmax: Softmax) -> None:
+        entered = next(
+            (
+                each
+                for each in reversed(self._inside)
+                if any(True for _ in each.module.parameters())
+            ),
+            self._inside[0],
         )
+        path = self._paths[entered.module]
+        seen = _Seen(path, self._arrived(entered.module), through_interface=False)
+        self._seen.append(seen)
+        self._pending.append(_Pending(softmax, seen, len(self._inside), self._heads()))
+
+    def _can_read(
+        self, module: nn.Module, query: Tensor, mask: Tensor | None, arguments: Mapping[str, Any]
+    ) -> bool:
+        """Whether the arguments say all: if not, the operators tell."""
+        return (
+            module in self._paths  # else another model, running in another thread
+            and len(query) == self._texts
+            and query.dim() == 4
+            and (mask is None or mask.is_floating_point())
+            and arguments.get("indices") is None
+        )
+
+    def _arrived(self, module: nn.Module) -> Arrived:
+        entered = next((each for each in reversed(self._inside) if each.module is module), None)
+        if entered is None:
+            return Arrived()
+        return arrived(module, entered.args, entered.kwargs, self._texts)
+
+    def _heads(self) -> int | None:
+        """Return how many heads the innermost module that counts its heads has."""
+        for each in reversed(self._inside):
+            for holder in (each.module, getattr(each.module, "config", None)):
+                for name in _HEADS:
+                    if isinstance(heads := getattr(holder, name, None), int):
+                        return heads
+        return None
+
+    def _output(
+        self, path: str, number: int, attention: Attention
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return what W^O was given, cut into heads, and what it made of it."""
+        module = self._outputs[path]
+        left = self._left.get(module, []) if module is not None else []
+        if number >= len(left) or attention.head_output is None:
+            return None, None
+        given, output = left[number]
+        heads = attention.head_output.transpose(1, 2)
+        if not isinstance(given, Tensor) or given.numel() != heads.numel():
+            return None, None
+        return given.reshape(heads.shape).transpose(1, 2), output

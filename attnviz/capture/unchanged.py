@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 @contextmanager
@@ -15,7 +16,8 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     """Put `model` into eval mode with eager attention, and restore every trace on leaving.
 
     Restored: training flags, hooks (transformers installs some of its own when attentions are
-    asked for), plain attributes, the attention implementation of every config, TF32.
+    asked for), plain attributes, the attention implementation of every config, TF32, torch's fused
+    attention, and the state of its random numbers, which are the same in every run.
     """
     attributes = [(module.__dict__, module.__dict__.copy()) for module in model.modules()]
     registries = [
@@ -28,13 +30,18 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     configs = _configs(model)
     implementations = [config._attn_implementation_internal for config in configs]
     precision = torch.backends.cuda.matmul.fp32_precision
+    fused = torch.backends.mha.get_fastpath_enabled()
     try:
         model.eval()
         for config in configs:
             config._attn_implementation_internal = "eager"
         torch.backends.cuda.matmul.fp32_precision = "ieee"
-        yield
+        torch.backends.mha.set_fastpath_enabled(False)
+        with sdpa_kernel(SDPBackend.MATH), torch.random.fork_rng(_gpus(model)):
+            torch.manual_seed(0)
+            yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
         torch.backends.cuda.matmul.fp32_precision = precision
         for config, implementation in zip(configs, implementations, strict=True):
             config._attn_implementation_internal = implementation
@@ -52,3 +59,8 @@ def _configs(model: nn.Module) -> list[Any]:
         if hasattr(config := getattr(module, "config", None), "_attn_implementation_internal")
     }
     return list(found.values())
+
+
+def _gpus(model: nn.Module) -> list[int]:
+    found = {parameter.device for parameter in model.parameters()}
+    return sorted(device.index or 0 for device in found if device.type == "cuda")

@@ -6,7 +6,8 @@ m query and n key positions, d_k and d_v features per head.
 """
 
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
-from attnviz.records.attention import AttentionRecord, Axis, Reference
+from attnviz.records.attention import AttentionRecord, Reference
+from attnviz.records.axis import Axis
 from attnviz.records.projection import (
     Clip,
     Factor,

@@ -1,4 +1,4 @@
-"""One attention: what its positions are, what it was computed from, what the model made of it."""
+"""One attention: what it was computed from, and what the model made of it."""
 
 from __future__ import annotations
 
@@ -8,35 +8,9 @@ import torch
 from torch import Tensor
 
 from attnviz.attention import repeat_heads, scaled_scores, softmax
+from attnviz.records.axis import Axis
 from attnviz.records.projection import Projection
 from attnviz.terms import soft_cap, softmax_with_sink
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What the positions along one side of a map are, one entry per position.
-
-    Attributes
-    ----------
-    labels : the pieces as the tokenizer writes them ("play", "##ing").
-    words : the index in `word_labels` of the word that the piece belongs to; None for a special
-        token and for padding.
-    word_labels : the words as they stand in the text.
-    special : True for tokens that the tokenizer added ([CLS], [SEP], <s>, …), padding included.
-    padding : True for the positions that only fill up a batch.
-    segments : 0, or 1 for the second text of a pair.
-    """
-
-    labels: tuple[str, ...]
-    words: tuple[int | None, ...]
-    word_labels: tuple[str, ...]
-    special: tuple[bool, ...]
-    padding: tuple[bool, ...]
-    segments: tuple[int, ...]
-
-    def __len__(self) -> int:
-        """Return the number of positions."""
-        return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +35,8 @@ class AttentionRecord:
     projection : how the module makes Q, K, V and its output; None where attnviz does not know.
     rotation : (cos, sin), each (m, r), of a rotary position embedding, one half of the angles after
         the other (equal) half; None without one.
+    through_interface : whether the model handed it to transformers' attention interface; else it
+        was found among the operators that torch executed.
     """
 
     path: str
@@ -81,6 +57,7 @@ class AttentionRecord:
     key_input: Tensor | None = None
     projection: Projection | None = None
     rotation: tuple[Tensor, Tensor] | None = None
+    through_interface: bool = True
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
@@ -160,7 +137,7 @@ class AttentionRecord:
 class Reference:
     """What the untouched model computed in a run of its own, for one attention.
 
-    weights : (H, m, n), as `output_attentions=True` returns them.
+    weights : (H, m, n), what the model's softmax gave.
     scores : (H, m, n), what entered the model's softmax, or None if it was not seen.
     head_output : (H, m, d_v), A·V of each head before W^O, or None.
     output : (m, d_model), after W^O, or None.

@@ -76,7 +76,7 @@ def test_the_axes_are_what_the_decoder_and_the_encoder_read(tokenizer):
 def test_the_two_sides_of_cross_attention_swapped_are_caught(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
     batch = encode(model.checkpoint, [TEXTS[0]], targets=[TEXTS[0]])  # of the same length
-    (found,) = capture(model.module, batch.inputs, batch.axes, batch.target_axes)
+    (found,) = capture(model.module, batch.inputs, batch.axes)
     records = [
         replace(record, input=record.key_input, key_input=record.input)
         if record.key_input is not None

@@ -80,30 +80,30 @@ def _first_attention(family):
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, float(key.endswith("weight")), 0.2)
     path, holder = next(iter(find_holders(model).items()))
-    entered, products = {}, _Products()
+    entered, products = [], _Products()
 
     def arrive(module, args, kwargs):
-        entered.update(arrived(module, args, kwargs), first=len(products.factors))
+        entered.append((len(products.factors), arrived(module, args, kwargs, texts=1)))
 
     holder.module.register_forward_pre_hook(arrive, with_kwargs=True)
     with torch.no_grad(), products:
         model(input_ids=torch.arange(3, 12).unsqueeze(0))
-    mixing = next(number for number in products.softmaxes if number > entered["first"])
-    axis = Axis(("",) * 9, (None,) * 9, (), (False,) * 9, (False,) * 9, (0,) * 9)
-    query, key = products.factors[entered["first"]]
-    rotation = entered["rotation"]
+    first, seen = entered[0]
+    mixing = next(number for number in products.softmaxes if number > first)
+    axis = Axis.numbered(9)
+    query, key = products.factors[first]
     return holder, AttentionRecord(
         path=path, call=0, layer=0, stack="encoder", query_axis=axis, key_axis=axis,
         query=query, key=key.mT, value=products.factors[mixing][1], scale=1.0,
-        input=entered["input"][0],
-        rotation=None if rotation is None else tuple(part[0] for part in rotation),
+        input=seen.input[0],
+        rotation=None if seen.rotation is None else tuple(part[0] for part in seen.rotation),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("family", OWN_CODE)
 def test_the_recipe_makes_what_enters_the_products(family):
     holder, record = _first_attention(family)
-    found = understood(record, holder, head_output=None)
+    found = understood(record, holder)
     made = project(found, torch.float32)
     assert [*made] == ["query", "key", "value"]
     for stage, tensor in made.items():
@@ -114,7 +114,7 @@ def test_the_recipe_makes_what_enters_the_products(family):
 
 def test_of_many_key_heads_in_the_weights_each_query_head_finds_its_own():
     holder, record = _first_attention("falcon")
-    found = understood(record, holder, head_output=None)
+    found = understood(record, holder)
     values = torch.stack([
         record.input @ found.projection.value_of(head).weight for head in range(record.heads)
     ])  # fmt: skip

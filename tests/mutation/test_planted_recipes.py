@@ -163,7 +163,7 @@ def test_what_is_done_before_the_output_is_not_forgotten(family, kind, dtype, ca
     assert [type(each) for each in record.projection.before_output] == [kind]
     forgotten = replace(record.projection, before_output=())
     report = verify(each, replace(record, projection=forgotten))
-    assert report.first_difference.stage == "head output"
+    assert report.first_difference.stage == "output"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,6 +1,7 @@
 """Recording leaves no trace, misses nothing in silence, and keeps what the model really had."""
 
 import copy
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,13 +9,12 @@ import torch
 from families import FAMILIES, TEXTS, tiny
 from torch import nn
 from transformers import (
-    BloomConfig,
-    BloomModel,
     MambaConfig,
     MambaModel,
     ViTConfig,
     ViTModel,
 )
+from transformers.models.bert import modeling_bert
 
 import attnviz
 from attnviz.capture.unchanged import unchanged
@@ -138,27 +138,52 @@ def test_records_know_their_module_and_kind(tokenizer):
         assert record.stack == "decoder"
 
 
-def test_attention_that_cannot_be_seen_is_refused_not_skipped(tokenizer):
-    bloom = BloomModel(BloomConfig(vocab_size=30522, hidden_size=32, n_layer=2, n_head=4))
-    with pytest.raises(ModelError, match=r"2 attention modules of BloomModel, but saw nothing"):
-        attnviz.load(bloom, tokenizer=tokenizer).attend(TEXTS[0])
+def test_attention_that_cannot_be_read_is_refused_not_skipped(tokenizer, monkeypatch):
+    module = tiny("bert")
+    attention = module.bert.encoder.layer[1].attention.self
+
+    def squared_scores(hidden_states, *_, **__):
+        scores = (hidden_states @ hidden_states.mT) ** 2
+        return scores.softmax(-1) @ hidden_states, None
+
+    monkeypatch.setattr(attention, "forward", squared_scores)
+    message = (
+        r"read each of the 3 attentions.*1 cannot be: in bert\.encoder\.layer\.1\.attention\.self, "
+        "a row sees scores that are no product of a query and a key"
+    )
+    with pytest.raises(ModelError, match=message):
+        attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
 
 
 def test_a_model_without_attention_says_so(tokenizer):
     mamba = MambaModel(MambaConfig(vocab_size=30522, hidden_size=32, num_hidden_layers=2))
-    with pytest.raises(ModelError, match="MambaModel has none that attnviz can see"):
+    with pytest.raises(ModelError, match="MambaModel executes no softmax over products"):
         attnviz.load(mamba, tokenizer=tokenizer).attend(TEXTS[0])
 
 
-def test_a_module_that_is_passed_over_is_named(tokenizer, monkeypatch):
+def test_an_attention_function_without_a_softmax_is_named(tokenizer, monkeypatch):
+    def uniform(module, query, key, value, mask, **_):
+        return value.mean(2, keepdim=True).expand_as(query).transpose(1, 2), None
+
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", uniform)
+    with pytest.raises(ModelError, match=r"layer\.0\.attention\.self, its attention function"):
+        attnviz.load(tiny("bert"), tokenizer=tokenizer).attend(TEXTS[0])
+
+
+def test_a_model_whose_runs_differ_is_refused(tokenizer, monkeypatch):
     module = tiny("bert")
-    skipped = module.bert.encoder.layer[1].attention
+    first = module.bert.encoder.layer[0]
+    runs = itertools.count()
 
-    def pass_over(hidden_states, *_, **__):
-        return hidden_states, None
+    def sometimes(hidden_states, *args, **kwargs):
+        return (
+            hidden_states
+            if next(runs) == 1
+            else type(first).forward(first, hidden_states, *args, **kwargs)
+        )
 
-    monkeypatch.setattr(skipped, "forward", pass_over)
-    with pytest.raises(ModelError, match=r"saw nothing of 1: bert\.encoder\.layer\.1\.attention"):
+    monkeypatch.setattr(first, "forward", sometimes)
+    with pytest.raises(ModelError, match="same attentions in every run, but two runs"):
         attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
 
 

@@ -23,7 +23,7 @@ def captured(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     targets = TARGETS[:1] if model.module.config.is_encoder_decoder else None
     batch = encode(model.checkpoint, TEXTS[:1], targets=targets)
-    return capture(model.module, batch.inputs, batch.axes, batch.target_axes)[0]
+    return capture(model.module, batch.inputs, batch.axes)[0]
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,15 @@ def test_what_arrives_is_found_by_name_or_by_place():
         ((X, None, (cos, cos), X), {}),
         ((), {"states": X, "position_embeddings": (cos, cos), "key_value_states": X}),
     ]:
-        found = arrived(Attention(), args, kwargs)
-        assert torch.equal(found["input"], X)
-        assert torch.equal(found["key_input"], X)
-        assert found["input"] is not X  # the model may go on to change it
-        assert found["rotation"][0].shape == (1, 2, 4)
-    assert arrived(Attention(), (), {}) == {"input": None, "key_input": None, "rotation": None}
+        found = arrived(Attention(), args, kwargs, texts=1)
+        assert torch.equal(found.input, X)
+        assert torch.equal(found.key_input, X)
+        assert found.input is not X  # the model may go on to change it
+        assert found.rotation[0].shape == (1, 2, 4)
+    nothing = arrived(Attention(), (), {}, texts=1)
+    assert (nothing.input, nothing.key_input, nothing.rotation) == (None, None, None)
+    of_pictures = {"position_embeddings": (cos.expand(3, 1, 2, 4),) * 2}
+    assert arrived(Attention(), (X,), of_pictures, texts=1).rotation is None
 
 
 def test_a_step_that_lacks_what_it_needs_is_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,21 +15,33 @@ _ANGLES = ("position_embeddings", "sinusoidal_pos", "freqs_cis", "rotary_pos_emb
 _TABLES = ("embed_positions",)  # sines, then cosines, of every position
 
 
-def arrived(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what enters an attention module: X, what keys and values are made of, the angles.
+@dataclass(frozen=True, eq=False)
+class Arrived:
+    """What entered a module, as far as it was seen.
 
-    Returns
-    -------
-    input : (N, m, d_model) or None. key_input : (N, n, d_model) in cross-attention, or None.
-    rotation : (cos, sin), each (N or 1, m, r), or None.
+    input : X (N, m, d_model). key_input : (N, n, d_model), what the keys and values of
+    cross-attention are made of. rotation : (cos, sin), each (N or 1, m, r).
     """
+
+    input: Tensor | None = None
+    key_input: Tensor | None = None
+    rotation: tuple[Tensor, Tensor] | None = None
+
+
+def arrived(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], texts: int
+) -> Arrived:
+    """Return what enters an attention module with a batch of so many texts."""
     names = list(inspect.signature(module.forward).parameters)
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    return {
-        "input": _kept(next((given[name] for name in names if name in given), None)),
-        "key_input": _kept(_first(given, _OTHER_SEQUENCE)),
-        "rotation": _from_table(module, given) or angles(_first(given, _ANGLES)),
-    }
+    rotation = _from_table(module, given) or angles(_first(given, _ANGLES))
+    if rotation is not None and len(rotation[0]) not in (1, texts):
+        rotation = None  # angles of several dimensions, as in pictures
+    return Arrived(
+        input=_kept(next((given[name] for name in names if name in given), None)),
+        key_input=_kept(_first(given, _OTHER_SEQUENCE)),
+        rotation=rotation,
+    )
 
 
 def angles(handed: Any) -> tuple[Tensor, Tensor] | None:

@@ -98,17 +98,6 @@ def _in_three(module: nn.Module, linear: Linear) -> bool:
     return d_out == 3 * d_in and any("head" in name for name in vars(module))
 
 
-def holds_more(module: nn.Module) -> bool:
-    """Whether a module has parameters that neither project nor norm its queries, keys and values.
-
-    Then it may do more to its heads than mix them.
-    """
-    projections = {name for names in (*SEPARATE, *KEY_AND_VALUE) for name in names}
-    latent = {name for names in (*LATENT_QUERY, *LATENT_KEY_AND_VALUE) for name in names}
-    known = projections | latent | {*FUSED, *_OUTPUT, *QUERY_NORMS, *KEY_NORMS, *VALUE_NORMS}
-    return any(name.split(".")[0] not in known for name, _ in module.named_parameters())
-
-
 def held(module: nn.Module, *names: str) -> Linear | None:
     """Return the first of these children that is a plain matrix (and a bias)."""
     found = (plain(getattr(module, name, None)) for name in names)

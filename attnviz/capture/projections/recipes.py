@@ -17,7 +17,6 @@ from attnviz.capture.projections.holders import (
     QUERY_NORMS,
     VALUE_NORMS,
     Holder,
-    holds_more,
     norms,
     plain,
 )
@@ -43,7 +42,10 @@ _NORMS = {"query": QUERY_NORMS, "key": KEY_NORMS, "value": VALUE_NORMS}
 
 
 def understood(
-    record: AttentionRecord, holder: Holder | None, head_output: Tensor | None
+    record: AttentionRecord,
+    holder: Holder | None,
+    head_output: Tensor | None = None,
+    given: Tensor | None = None,
 ) -> AttentionRecord:
     """Return the record with the projections that make its Q, K and V, as far as there are such.
 
@@ -53,7 +55,8 @@ def understood(
 
     Parameters
     ----------
-    head_output : (H, m, d_v), what the model multiplied by W^O; None if it was not seen.
+    head_output, given : (H, m, d_v), A·V of each head, and what the model multiplied by W^O; None
+        if they were not seen.
     """
     if holder is None:
         return record
@@ -64,7 +67,7 @@ def understood(
         key=key,
         value=value,
         output=_output(record, holder),
-        before_output=_before_output(record, holder.module, head_output),
+        before_output=_before_output(record, holder.module, head_output, given),
     )
     return replace(record, projection=projection)
 
@@ -120,24 +123,27 @@ def _in_turn(ways: list[Iterator[_Try]]) -> Iterator[_Try]:
 
 @torch.no_grad()
 def _before_output(
-    record: AttentionRecord, module: nn.Module, had: Tensor | None
+    record: AttentionRecord, module: nn.Module, heads: Tensor | None, given: Tensor | None
 ) -> tuple[Step, ...] | None:
-    """Return the steps from A·V of each head to what W^O is given, or None if they are not known.
-
-    Only of a module that holds more than its projections is more than A·V expected.
-    """
-    sizes = _sizes(record)
-    found = [*gates(module, sizes)]
-    if had is None or not (found or holds_more(module)):
+    """Return the steps from A·V of each head to what W^O was given, or None if not known."""
+    if heads is None or given is None:
         return ()
-    closing: list[Step] = [*found, *norms(module, OUTPUT_NORMS, record.heads, sizes.value)]
-    weights = record.weights()
-    mixed = weights @ repeat_heads(record.value, record.heads).to(weights)
-    X = None if record.input is None else record.input.to(mixed.dtype)
-    tried: list[tuple[Step, ...]] = [(), *[(step,) for step in closing]]
-    errors = [_distance(steps, mixed, None, had.to(mixed.dtype), X) for steps in tried]
-    least = min(range(len(tried)), key=errors.__getitem__)
-    return tried[least] if errors[least] < _ROUGHLY else None
+    if torch.equal(heads, given):
+        return ()
+    sizes = _sizes(record)
+    closing: list[Step] = [
+        *gates(module, sizes),
+        *norms(module, OUTPUT_NORMS, sizes.heads, sizes.value),
+    ]
+    wide = torch.promote_types(heads.dtype, torch.float32)
+    X = None if record.input is None else record.input.to(wide)
+    best: tuple[Step, ...] | None = None
+    least = _ROUGHLY
+    for step in closing:
+        error = _distance((step,), heads.to(wide), None, given.to(wide), X)
+        if error < least:
+            best, least = (step,), error
+    return best
 
 
 def _sizes(record: AttentionRecord) -> Sizes:

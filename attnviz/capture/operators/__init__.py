@@ -1,0 +1,11 @@
+"""Attention found among the operators that a run executes, with no knowledge of the model.
+
+`watch` sees the operators and follows every score (`shadows`, `formula`) from its product q·k to
+the softmax; `layout` brings what was seen to (N, H, m, n).
+"""
+
+from attnviz.capture.operators.layout import NotExpressibleError, arrange
+from attnviz.capture.operators.seen import Softmax
+from attnviz.capture.operators.watch import OperatorWatch
+
+__all__ = ["NotExpressibleError", "OperatorWatch", "Softmax", "arrange"]

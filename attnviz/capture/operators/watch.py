@@ -1,0 +1,265 @@
+"""The operators of a run, watched: every softmax over products q·k, with all that stood between.
+
+torch shows each operator that it executes to a dispatch mode. Batched products of two activations
+are numbered, their shadows follow the scores (shadows.py), and a softmax whose input is made of
+such products is an attention. The product that its weights enter gives the values. Nothing here
+knows a model; products with a parameter (linear layers, routers) are none of two activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnviz.capture.operators.formula import Shadow, apply, constants, mix, straightness
+from attnviz.capture.operators.seen import Mixture, Product, Softmax
+from attnviz.capture.operators.shadows import ShadowMemory
+
+# Operators that move numbers without computing, and which of their arguments hold the numbers.
+_MOVES = {
+    "cat": (0,), "stack": (0,), "constant_pad_nd": (0,), "index": (0,), "gather": (0,),
+    "index_select": (0,), "repeat": (0,), "roll": (0,), "flip": (0,), "copy": (0, 1),
+    "index_put": (0, 2), "slice_scatter": (0, 1), "select_scatter": (0, 1),
+}  # fmt: skip
+_COPIES = {"clone", "_to_copy", "detach", "alias", "lift_fresh"}
+_OF_ROWS = {"max", "amax", "logsumexp"}
+_SOFTMAX = {"_softmax", "_safe_softmax"}
+
+
+class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follow scores through the operators of a run; tell `on_softmax` of every attention."""
+
+    def __init__(self, parameters: Sequence[Tensor], on_softmax: Callable[[Softmax], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.memory = ShadowMemory()
+        self._fixed = {tensor.untyped_storage()._cdata for tensor in parameters}
+        self._on_softmax = on_softmax
+        self._products: list[tuple[int, Product]] = []  # with the depth of their module
+        self._softmaxes: list[tuple[int, Softmax]] = []
+        self._noted: list[Softmax] | None = None
+
+    @contextmanager
+    def only_noting(self) -> Iterator[list[Softmax]]:
+        """Collect every softmax without following anything: its scores are told by another."""
+        before, self._noted = self._noted, []
+        try:
+            yield self._noted
+        finally:
+            self._noted = before
+
+    def forget(self, depth: int) -> None:
+        """Drop what was followed in modules deeper than `depth`."""
+        self.memory.forget(depth)
+        self._products = [each for each in self._products if each[0] <= depth]
+        self._softmaxes = [each for each in self._softmaxes if each[0] <= depth]
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        if self._noted is not None:
+            result = func(*args, **kwargs)
+            if name in _SOFTMAX:
+                self._noted.append(Softmax(args[0], result, args[1]))
+            return result
+        writes = func._schema.is_mutable
+        # In place the values before are lost, but an operator that is not known needs them.
+        before = args[0].clone() if writes and self.memory.of(args[0], "score") else None
+        result = func(*args, **kwargs)
+        self._follow(name.removesuffix("_") if writes else name, func, args, kwargs, result, before)
+        return result
+
+    def _follow(
+        self,
+        name: str,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        before: Tensor | None,
+    ) -> None:
+        if name in _OF_ROWS and self._is_of_rows(args):
+            values = result if isinstance(result, Tensor) else result[0]
+            self.memory.cast(values, Shadow("shift", torch.zeros_like(values, dtype=torch.long)))
+            return
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            return
+        if name.endswith("_like") or name.startswith("new_"):
+            return  # takes the shape only
+        if name in ("bmm", "baddbmm"):
+            self._multiply(args, kwargs, result)
+        elif name in _SOFTMAX:
+            self._normalise(args[0], args[1], result)
+        elif name == "exp" and _is_distribution(result):  # of scores less their log-sum-exp
+            self._normalise(args[0], -1, result)
+        elif name in _MOVES:
+            self._move(func, name, args, kwargs, result)
+        elif func.is_view or (_lies_in(result, args) and not func._schema.is_mutable):
+            return
+        elif name in _COPIES:
+            if (shadow := self.memory.of(args[0])) is None and name == "clone":
+                shadow = Shadow("place", self.memory.places(args[0]))
+            if shadow is not None and not (shadow.kind == "place" and name == "_to_copy"):
+                self.memory.cast(result, shadow)
+        else:
+            self._compute(name, args, kwargs, result, before)
+
+    def _is_of_rows(self, args: tuple[Any, ...]) -> bool:
+        if self.memory.of(args[0], "score") is None or len(args) < 2:
+            return False
+        dim = args[1][0] if isinstance(args[1], list) else args[1]
+        return dim in (-1, args[0].dim() - 1)
+
+    def _multiply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
+        left, right = args[-2:]
+        for weights, values, output in (
+            (left, right, result),
+            (right.mT, left.mT, result.mT),
+        ):
+            if (shadow := self.memory.of(weights, "weight")) is not None:
+                self._mix_values(Mixture(shadow.origin, values.detach(), output.clone()))
+                return
+        if any(part.untyped_storage()._cdata in self._fixed for part in (left, right)):
+            return
+        product = Product(
+            self.memory.reserve(result.numel()),
+            left.detach(),
+            right.detach().mT,
+            self.memory.places(left)[..., 0],
+            self.memory.places(right)[..., 0, :],
+        )
+        self._products.append((self.memory.depth, product))
+        origin = torch.arange(result.numel(), device=result.device).view(result.shape)
+        wide = torch.promote_types(result.dtype, torch.float32)
+        factor = torch.ones(result.shape, dtype=wide, device=result.device)
+        offset = torch.zeros_like(factor)
+        if len(args) == 3:
+            factor *= kwargs.get("alpha", 1)
+            offset += kwargs.get("beta", 1) * args[0].to(wide)
+        self.memory.cast(result, Shadow("score", product.first + origin, factor, offset))
+
+    def _mix_values(self, mixture: Mixture) -> None:
+        highest = mixture.elements.max()
+        for _, softmax in reversed(self._softmaxes):
+            if softmax.first <= highest:
+                softmax.mixtures.append(mixture)
+                return
+
+    def _normalise(self, scores: Tensor, dim: int, result: Tensor) -> None:
+        if (shadow := self.memory.of(scores, "score")) is None:
+            return
+        softmax = Softmax(
+            scores,
+            result,
+            dim,
+            self.memory.reserve(result.numel()),
+            shadow.made_of(part.clone() for part in shadow.parts()),
+            self._products_of(shadow),
+        )
+        self._softmaxes.append((self.memory.depth, softmax))
+        origin = torch.arange(result.numel(), device=result.device).view(result.shape)
+        self.memory.cast(result, Shadow("weight", softmax.first + origin))
+        self._on_softmax(softmax)
+
+    def _products_of(self, shadow: Shadow) -> list[Product]:
+        used = shadow.origin[shadow.origin >= 0]
+        if not len(used):
+            return []
+        low, high = int(used.min()), int(used.max())
+        return [
+            product
+            for _, product in self._products
+            if product.first <= high
+            and product.first + product.q_place.numel() * product.k.shape[1] > low
+        ]
+
+    def _move(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
+    ) -> None:
+        tensors = [
+            tensor
+            for i in _MOVES[name]
+            if i < len(args)
+            for tensor in (args[i] if isinstance(args[i], list | tuple) else [args[i]])
+            if isinstance(tensor, Tensor)
+        ]
+        shadows = [found for tensor in tensors if (found := self.memory.of(tensor)) is not None]
+        kinds = [found.kind for found in shadows]
+        like = next((found for found in shadows if found.kind != "place"), None)
+        if like is None:
+            if name == "copy" and not kinds:
+                return  # nothing lies in a buffer that is filled from elsewhere
+            like = Shadow("place", result)
+        lifted = [self.memory.lift(tensor, like) for tensor in tensors]
+        parts = []
+        for number, _ in enumerate(like.parts()):
+            moved = iter([shadow.parts()[number] for shadow in lifted])
+            new: list[Any] = list(args)
+            for i in _MOVES[name]:
+                if i < len(new):
+                    several = isinstance(new[i], list | tuple)
+                    new[i] = [next(moved) for _ in new[i]] if several else next(moved)
+            if name == "constant_pad_nd":
+                filled = args[2] if len(args) > 2 else 0
+                new = [new[0], new[1], (-1, 0, filled)[number]]
+            if name == "copy":
+                parts.append(new[1].expand(result.shape))
+                continue
+            if func._schema.is_mutable:
+                new[0] = new[0].clone()
+            parts.append(func(*new, **kwargs))
+        self.memory.cast(result, like.made_of(parts))
+
+    def _compute(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Tensor,
+        before: Tensor | None,
+    ) -> None:
+        tracked = [(i, found) for i, arg in enumerate(args) if (found := self.memory.of(arg))]
+        if weight := next((found for _, found in tracked if found.kind == "weight"), None):
+            if weight.origin.shape == result.shape:  # dropout, a cast, a mask on heads or rows
+                used = result != 0
+                self.memory.cast(result, replace(weight, origin=weight.origin.where(used, -1)))
+            return
+        shifted = name == "sub" and any(found.kind == "shift" for _, found in tracked)
+        tracked = [(i, found) for i, found in tracked if found.kind == "score"]
+        if not tracked:
+            return
+        main, shadow = tracked[0]
+        if len(tracked) > 1:
+            main, shadow = max(tracked, key=lambda each: straightness(each[1]))
+        values = [before if i == 0 and before is not None else arg for i, arg in enumerate(args)]
+        found = shadow if shifted else apply(name, main, dict(tracked), values, kwargs)
+        if found is None:
+            value = values[main]
+            if value.shape != result.shape:
+                return  # a reduction: no scores any more
+            same = (value == result) | (value.isnan() & result.isnan())
+            found = mix(same, shadow, constants(result, shadow))
+        self.memory.cast(result, found.made_of(part.expand(result.shape) for part in found.parts()))
+
+
+def _is_distribution(result: Tensor) -> bool:
+    if not result.dim() or result.shape[-1] < 2:
+        return False
+    # A row that sees nothing sums to more.
+    return bool(((result.sum(-1) - 1).abs() < 1e-2).float().mean() > 0.5)
+
+
+def _lies_in(result: Tensor, args: Sequence[Any]) -> bool:
+    storage = result.untyped_storage()._cdata
+    return any(isinstance(arg, Tensor) and arg.untyped_storage()._cdata == storage for arg in args)

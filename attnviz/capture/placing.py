@@ -1,0 +1,70 @@
+"""Where an attention stands in its model: which stack, which layer, and what its positions are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnviz.capture.calls import AttentionCall
+from attnviz.records import Axis
+
+# How modules are called that read an input of their own kind, or relate two.
+_TOWERS = {
+    "vision": ("vision", "visual", "image"),
+    "audio": ("audio", "speech", "sound"),
+    "text": ("text",),
+}
+_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec")
+_READS = {"vision": "image", "audio": "audio", "text": "text"}
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Which layer of which stack, and what the queries and keys are."""
+
+    stack: str
+    layer: int
+    query_axis: Axis
+    key_axis: Axis
+
+
+def place(
+    calls: Sequence[AttentionCall], n: int, axes: Mapping[str, Sequence[Axis]]
+) -> Iterator[Place]:
+    """Number the layers of each stack, and give every call of text n the axes that it relates."""
+    own = {kind: of_all[n] for kind, of_all in axes.items()}
+    layers: Counter[str] = Counter()
+    for call in calls:
+        stack = _stack(call, two_sided="target" in own)
+        m, n_keys = call.attention.query.shape[-2], call.attention.key.shape[-2]
+        queries = _axis(own, m, _preferred(stack, own))
+        others = sorted(own, key=lambda kind: own[kind] is queries)
+        keys = queries if stack != "cross" and m == n_keys else _axis(own, n_keys, others)
+        yield Place(stack, layers[stack], queries, keys)
+        layers[stack] += 1
+
+
+def _stack(call: AttentionCall, *, two_sided: bool) -> str:
+    path = call.path.lower()
+    parts = path.split(".")
+    if call.arrived.key_input is not None or any(name in path for name in _CROSS):
+        return "cross"
+    for tower, names in _TOWERS.items():
+        if any(part.startswith(name) for part in parts for name in names):
+            return tower
+    if "decoder" in parts or (call.attention.is_causal and not two_sided):
+        return "decoder"
+    return "encoder"
+
+
+def _preferred(stack: str, own: Mapping[str, Axis]) -> list[str]:
+    """Return the kinds of input that the queries of a stack may be, the likeliest first."""
+    first = _READS.get(stack) or ("target" if stack in ("decoder", "cross") else None)
+    return sorted(own, key=lambda kind: kind != first)
+
+
+def _axis(own: Mapping[str, Axis], length: int, kinds: Sequence[str]) -> Axis:
+    return next((own[kind] for kind in kinds if len(own[kind]) == length), None) or Axis.numbered(
+        length
+    )
