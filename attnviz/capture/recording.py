@@ -238,6 +238,8 @@ class _Recorder:
             return None, None
         given, output = left[number]
         heads = attention.head_output.transpose(1, 2)
-        if not isinstance(given, Tensor) or given.numel() != heads.numel():
+        if not isinstance(given, Tensor) or not isinstance(output, Tensor):
+            return None, None
+        if given.numel() != heads.numel():
             return None, None
         return given.reshape(heads.shape).transpose(1, 2), output
