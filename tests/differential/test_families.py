@@ -54,7 +54,6 @@ def test_attention_code_of_its_own_is_compared_from_the_input_on(family, tokeniz
 def test_what_is_not_compared_is_said_to_be_so(family, tokenizer):
     agreement = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXTS)[0].agreement
     assert {"query", "key", "value"} <= {stage for _, stage, _ in agreement.not_compared}
-    assert "not compared: query, key, value" in agreement.summary()
 
 
 @pytest.mark.gpu
