@@ -135,6 +135,9 @@ class _Recorder:
         self._pending = [each for each in self._pending if each.depth <= depth]
         with self.watch.only_noting():
             for each in done:
+                if not each.softmax.used:  # computed and never looked at: no attention
+                    self._seen.remove(each.seen)
+                    continue
                 try:
                     each.seen.attention = arrange(each.softmax, self._texts, each.heads)
                 except NotExpressibleError as error:

@@ -125,16 +125,3 @@ def mix(keep: Tensor, shadow: Shadow, other: Shadow) -> Shadow:
         factor=torch.where(keep, shadow.factor, other.factor),
         offset=torch.where(keep, shadow.offset, other.offset),
     )
-
-
-def straightness(shadow: Shadow) -> tuple[bool, int]:
-    """Rank two products that are added: whole ones before parts of one, then the earlier.
-
-    Content scores are a whole product; what is added by relative position is cut from a larger one.
-    """
-    used = shadow.origin[shadow.origin >= 0]
-    if not len(used):
-        return False, 0
-    low, high = int(used.min()), int(used.max())
-    whole = high - low + 1 == shadow.origin.numel() == len(torch.unique(used))
-    return whole, -low

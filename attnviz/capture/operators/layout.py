@@ -126,7 +126,7 @@ def _to_attention(
         raise NotExpressibleError("one row holds scores of several queries")
     query = queries[pick(found.q_row, found, 3).clamp(min=0)]
     key = keys[pick(found.k_row, found, 2).clamp(min=0)]
-    value = values[found.v_row.amax(2).clamp(min=0)]
+    value = values[pick(found.v_row, found, 2).clamp(min=0)]
     hidden, bias = _hidden(found), found.offset
     query, key, scale = _fold(found.factor, hidden, query, key)
     lowest = torch.finfo(query.dtype).min

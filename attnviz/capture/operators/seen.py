@@ -13,7 +13,8 @@ from attnviz.capture.operators.formula import Shadow
 class Product:
     """A batched product Q Kᵀ: q (B, m, d), k (B, n, d), and where each row lay in memory.
 
-    first : the number of its first element; it has B·m·n.
+    first : the number of its first element; it has B·m·n. activations : how many of its two sides
+    depend on the input.
     """
 
     first: int
@@ -21,6 +22,7 @@ class Product:
     k: Tensor
     q_place: Tensor
     k_place: Tensor
+    activations: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,8 @@ class Softmax:
     """One softmax over scores: its input and output, and the formula of every score.
 
     scores, weights and the fields of shadow have one shape; the softmax is along `dim`. first
-    numbers the elements of the weights; shadow is None where another has told what they are.
+    numbers the elements of the weights; shadow is None where another has told what they are. used :
+    whether anything was computed of the weights; some models compute weights that they never use.
     """
 
     scores: Tensor
@@ -47,3 +50,4 @@ class Softmax:
     shadow: Shadow | None = None
     products: list[Product] = field(default_factory=list)
     mixtures: list[Mixture] = field(default_factory=list)
+    used: bool = False

@@ -8,6 +8,7 @@ knows a model; products with a parameter (linear layers, routers) are none of tw
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnviz.capture.operators.formula import Shadow, apply, constants, mix, straightness
+from attnviz.capture.operators.formula import Shadow, apply, constants, mix
 from attnviz.capture.operators.seen import Mixture, Product, Softmax
 from attnviz.capture.operators.shadows import ShadowMemory
 
@@ -38,7 +39,9 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, parameters: Sequence[Tensor], on_softmax: Callable[[Softmax], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.memory = ShadowMemory()
-        self._fixed = {tensor.untyped_storage()._cdata for tensor in parameters}
+        # Parameters, and what follows from them alone: tables of positions, masks, …
+        self._fixed = {_key(tensor): tensor.untyped_storage() for tensor in parameters}
+        self._parameters = frozenset(self._fixed)
         self._on_softmax = on_softmax
         self._products: list[tuple[int, Product]] = []  # with the depth of their module
         self._softmaxes: list[tuple[int, Softmax]] = []
@@ -67,6 +70,11 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled():  # then composite operators come whole
+            with self:
+                taken_apart = func.decompose(*args, **kwargs)
+            if taken_apart is not NotImplemented:
+                return taken_apart
         name = func.overloadpacket.__name__
         if self._noted is not None:
             result = func(*args, **kwargs)
@@ -77,6 +85,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # In place the values before are lost, but an operator that is not known needs them.
         before = args[0].clone() if writes and self.memory.of(args[0], "score") else None
         result = func(*args, **kwargs)
+        self._note_fixed(args, result)
         self._follow(name.removesuffix("_") if writes else name, func, args, kwargs, result, before)
         return result
 
@@ -115,6 +124,30 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self._compute(name, args, kwargs, result, before)
 
+    def _note_fixed(self, args: tuple[Any, ...], result: Any) -> None:
+        """Note whether a result follows from parameters alone."""
+        if not isinstance(result, Tensor):
+            return
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        tensors += [one for arg in args if isinstance(arg, list | tuple) for one in arg]
+        if all(_key(tensor) in self._fixed for tensor in tensors if isinstance(tensor, Tensor)):
+            self._fixed[_key(result)] = result.untyped_storage()
+        else:
+            self._fixed.pop(_key(result), None)
+
+    def _rank(self, shadow: Shadow) -> tuple[int, bool, int]:
+        """Rank two products that are added: the one is the content's, the other the position's.
+
+        The content's is made of two activations, and is whole; what is added by relative position
+        has a side that is the same for every input, or is cut from a larger product.
+        """
+        used = shadow.origin[shadow.origin >= 0]
+        if not len(used):
+            return 0, False, 0
+        low, high = int(used.min()), int(used.max())
+        whole = high - low + 1 == shadow.origin.numel() == len(torch.unique(used))
+        return max(each.activations for each in self._products_of(shadow)), whole, -low
+
     def _is_of_rows(self, args: tuple[Any, ...]) -> bool:
         if self.memory.of(args[0], "score") is None or len(args) < 2:
             return False
@@ -130,7 +163,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (shadow := self.memory.of(weights, "weight")) is not None:
                 self._mix_values(Mixture(shadow.origin, values.detach(), output.clone()))
                 return
-        if any(part.untyped_storage()._cdata in self._fixed for part in (left, right)):
+        if any(_key(part) in self._parameters for part in (left, right)):
             return
         product = Product(
             self.memory.reserve(result.numel()),
@@ -138,6 +171,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             right.detach().mT,
             self.memory.places(left)[..., 0],
             self.memory.places(right)[..., 0, :],
+            sum(_key(part) not in self._fixed for part in (left, right)),
         )
         self._products.append((self.memory.depth, product))
         origin = torch.arange(result.numel(), device=result.device).view(result.shape)
@@ -150,11 +184,14 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memory.cast(result, Shadow("score", product.first + origin, factor, offset))
 
     def _mix_values(self, mixture: Mixture) -> None:
-        highest = mixture.elements.max()
-        for _, softmax in reversed(self._softmaxes):
-            if softmax.first <= highest:
-                softmax.mixtures.append(mixture)
-                return
+        for softmax in self._softmax_of(mixture.elements):
+            softmax.mixtures.append(mixture)
+            softmax.used = True
+
+    def _softmax_of(self, elements: Tensor) -> Sequence[Softmax]:
+        highest = elements.max()
+        found = (each for _, each in reversed(self._softmaxes) if each.first <= highest)
+        return list(itertools.islice(found, 1))
 
     def _normalise(self, scores: Tensor, dim: int, result: Tensor) -> None:
         if (shadow := self.memory.of(scores, "score")) is None:
@@ -233,6 +270,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if weight := next((found for _, found in tracked if found.kind == "weight"), None):
             if weight.origin.shape == result.shape:  # dropout, a cast, a mask on heads or rows
                 used = result != 0
+                for softmax in self._softmax_of(weight.origin):
+                    softmax.used = True
                 self.memory.cast(result, replace(weight, origin=weight.origin.where(used, -1)))
             return
         shifted = name == "sub" and any(found.kind == "shift" for _, found in tracked)
@@ -241,7 +280,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         main, shadow = tracked[0]
         if len(tracked) > 1:
-            main, shadow = max(tracked, key=lambda each: straightness(each[1]))
+            main, shadow = max(tracked, key=lambda each: self._rank(each[1]))
         values = [before if i == 0 and before is not None else arg for i, arg in enumerate(args)]
         found = shadow if shifted else apply(name, main, dict(tracked), values, kwargs)
         if found is None:
@@ -260,6 +299,9 @@ def _is_distribution(result: Tensor) -> bool:
     return bool(((result.sum(-1) - 1).abs() < 1e-2).float().mean() > 0.5)
 
 
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
 def _lies_in(result: Tensor, args: Sequence[Any]) -> bool:
-    storage = result.untyped_storage()._cdata
-    return any(isinstance(arg, Tensor) and arg.untyped_storage()._cdata == storage for arg in args)
+    return any(isinstance(arg, Tensor) and _key(arg) == _key(result) for arg in args)

@@ -38,8 +38,8 @@ def arrived(
     if rotation is not None and len(rotation[0]) not in (1, texts):
         rotation = None  # angles of several dimensions, as in pictures
     return Arrived(
-        input=_kept(next((given[name] for name in names if name in given), None)),
-        key_input=_kept(_first(given, _OTHER_SEQUENCE)),
+        input=_kept(next((given[name] for name in names if name in given), None), texts),
+        key_input=_kept(_first(given, _OTHER_SEQUENCE), texts),
         rotation=rotation,
     )
 
@@ -91,9 +91,11 @@ def _from_table(module: nn.Module, given: Mapping[str, Any]) -> tuple[Tensor, Te
     return angles(table.to(positions.device)[positions])
 
 
-def _kept(hidden: Any) -> Tensor | None:
-    # A copy, since a model may add to its hidden state in place.
-    return hidden.detach().clone() if isinstance(hidden, Tensor) else None
+def _kept(hidden: Any, texts: int) -> Tensor | None:
+    """Return a copy of what entered, (N, m, d_model); a model may add to it in place."""
+    if not isinstance(hidden, Tensor) or hidden.dim() != 3 or len(hidden) != texts:
+        return None
+    return hidden.detach().clone()
 
 
 def _first(given: Mapping[str, Any], names: tuple[str, ...]) -> Any:

@@ -1,0 +1,31 @@
+"""What is known when inputs are made, and a few ways to draw them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+BATCH, LENGTH = 2, 16
+Given = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A model and the arguments of its forward, by name: True where one must be given."""
+
+    model: PreTrainedModel
+    config: PretrainedConfig
+    names: dict[str, bool]
+    generator: torch.Generator
+
+    def normal(self, *shape: int) -> Tensor:
+        """Return numbers from a standard normal distribution."""
+        return torch.randn(*shape, generator=self.generator)
+
+    def tokens(self, *shape: int, below: int = 90) -> Tensor:
+        """Return random tokens."""
+        return torch.randint(3, below, shape, generator=self.generator)

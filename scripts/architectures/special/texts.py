@@ -1,0 +1,146 @@
+"""Inputs of models of text, codes, series or molecules that no signature tells."""
+
+from __future__ import annotations
+
+import torch
+
+from architectures.media import BATCH, LENGTH, Given, Request
+
+
+def csm(request: Request, given: Given) -> Given:
+    """A token of each codebook at each place."""
+    codebooks = request.config.num_codebooks
+    return {"input_ids": request.tokens(BATCH, LENGTH, codebooks), "input_values": None}
+
+
+def decision(request: Request, given: Given) -> Given:
+    """States, actions and rewards at each step."""
+    config = request.config
+    return {
+        "states": request.normal(BATCH, LENGTH, config.state_dim),
+        "actions": request.normal(BATCH, LENGTH, config.act_dim),
+        "rewards": request.normal(BATCH, LENGTH, 1),
+        "returns_to_go": request.normal(BATCH, LENGTH, 1),
+        "timesteps": torch.arange(LENGTH).expand(BATCH, -1),
+        "input_ids": None,
+    }
+
+
+def codes_of_decoder(request: Request, given: Given) -> Given:
+    """A row of codes per codebook for the decoder."""
+    codebooks = request.config.decoder.num_codebooks
+    return {"decoder_input_ids": request.tokens(BATCH * codebooks, 10, below=60)}
+
+
+def dia(request: Request, given: Given) -> Given:
+    """Codes for the decoder, of each channel at each place."""
+    channels = request.config.decoder_config.num_channels
+    return {"decoder_input_ids": request.tokens(BATCH, 10, channels)}
+
+
+def tapas(request: Request, given: Given) -> Given:
+    """The place of each token in a table."""
+    kinds = len(request.config.type_vocab_sizes)
+    return {"token_type_ids": request.tokens(BATCH, LENGTH, kinds, below=4) % 2}
+
+
+def perceiver(request: Request, given: Given) -> Given:
+    """Vectors of any modality."""
+    return {"inputs": request.normal(BATCH, LENGTH, request.config.d_model), "input_ids": None}
+
+
+def retrieved(request: Request, given: Given) -> Given:
+    """Documents as a retriever would have found them."""
+    documents = request.config.n_docs
+    return {
+        "context_input_ids": request.tokens(BATCH * documents, LENGTH),
+        "context_attention_mask": torch.ones(BATCH * documents, LENGTH, dtype=torch.long),
+        "doc_scores": request.normal(BATCH, documents),
+    }
+
+
+def blt(request: Request, given: Given) -> Given:
+    """No cache, which the configuration is not complete enough for."""
+    return {"use_cache": False}
+
+
+def channels_of_tokens(request: Request, given: Given) -> Given:
+    """A text token and one of each codebook at each place."""
+    return {"input_ids": request.tokens(BATCH, LENGTH, request.config.num_codebooks + 1)}
+
+
+def jev(request: Request, given: Given) -> Given:
+    """One prompt with two questions of two options."""
+    return {
+        "input_ids": given["input_ids"][:1],
+        "attention_mask": None,
+        "marks": torch.tensor([[6, 12]]),
+        "num_options": torch.tensor([[2, 2]]),
+        "question_type_ids": torch.tensor([[1, 1]]),
+    }
+
+
+def draft(request: Request, given: Given) -> Given:
+    """What a drafting model reads of the model it drafts for."""
+    config = request.config
+    return {
+        "noise_embeds": request.normal(BATCH, config.block_size, config.hidden_size),
+        "context_hidden_states": request.normal(
+            BATCH, LENGTH, config.hidden_size * len(config.target_layer_ids)
+        ),
+        "attention_mask": {"full_attention": None, "sliding_attention": None},
+    }
+
+
+def drafter(request: Request, given: Given) -> Given:
+    """What a drafting model reads of the model it drafts for."""
+    config = request.config
+    states = {
+        kind: (request.normal(BATCH, 2, LENGTH, 16), request.normal(BATCH, 2, LENGTH, 16))
+        for kind in ("full_attention", "sliding_attention")
+    }
+    return {
+        "input_ids": None,
+        "inputs_embeds": request.normal(BATCH, 1, 2 * config.backbone_hidden_size),
+        "position_ids": torch.full((BATCH, 1), LENGTH - 1),
+        "shared_kv_states": states,
+    }
+
+
+def protein(request: Request, given: Given) -> Given:
+    """A chain of residues of three atoms each."""
+    module = __import__(type(request.model).__module__, fromlist=["*"])
+    tokens, each = 8, 3
+    atoms = tokens * each
+    zeros = torch.zeros(BATCH, tokens, dtype=torch.long)
+    order = torch.arange(tokens).expand(BATCH, -1)
+    owner = torch.arange(tokens).repeat_interleave(each).expand(BATCH, -1)
+    names = set(module.EsmFold2AtomInputs.__dataclass_fields__)
+    drawn = {
+        "ref_pos": request.normal(BATCH, atoms, 3),
+        "ref_charge": torch.zeros(BATCH, atoms),
+        "atom_attention_mask": torch.ones(BATCH, atoms, dtype=torch.bool),
+        "ref_element": request.tokens(BATCH, atoms, below=20),
+        "ref_atom_name_chars": request.tokens(BATCH, atoms, 4, below=40),
+        "ref_space_uid": owner,
+        "atom_to_token": owner,
+    }
+    return {
+        "token_index": order, "residue_index": order, "asym_id": zeros, "sym_id": zeros,
+        "entity_id": zeros, "mol_type": zeros,
+        "res_type": request.tokens(BATCH, tokens, below=20),
+        "token_bonds": torch.zeros(BATCH, tokens, tokens, 1),
+        "attention_mask": torch.ones(BATCH, tokens, dtype=torch.bool),
+        "atom_inputs": module.EsmFold2AtomInputs(**{name: drawn[name] for name in names}),
+        "input_ids": request.tokens(BATCH, tokens, below=20),
+    }  # fmt: skip
+
+
+def timesfm(request: Request, given: Given) -> Given:
+    """A series with its padding and frequency."""
+    values = request.normal(BATCH, request.config.context_length)
+    return {
+        "past_values": values,
+        "past_values_padding": torch.zeros(BATCH, values.shape[1], dtype=torch.long),
+        "freq": torch.zeros(BATCH, 1, dtype=torch.long),
+    }
