@@ -1,10 +1,11 @@
 """From the tokens to queries, keys and values: projection, norm, rotary position embedding.
 
 What a model does to X before attention, as pure functions. ``*N`` is any number of leading
-dimensions; every function keeps the dtype of its first input and lets gradients flow.
+dimensions, ``h`` counts heads; every function keeps the dtype of its first input and lets
+gradients flow.
 
-Sources: Vaswani et al. 2017 (arXiv:1706.03762); Zhang & Sennrich 2019 (arXiv:1910.07467);
-Su et al. 2021 (arXiv:2104.09864).
+Sources, in arXiv: Vaswani et al. 2017, 1706.03762; Ba, Kiros & Hinton 2016, 1607.06450; Zhang &
+Sennrich 2019, 1910.07467; Su et al. 2021, 2104.09864; DeepSeek-AI 2024, 2405.04434.
 """
 
 import torch
@@ -30,19 +31,81 @@ def linear(
     return X @ W if b is None else X @ W + b
 
 
+def head_linear(
+    X: Float[Tensor, "*N T d_in"],
+    W: Float[Tensor, "h d_in d"],
+    b: Float[Tensor, "h d"] | None = None,
+) -> Float[Tensor, "*N h T d"]:
+    """Project every token for every head: X W_i + b_i, as in Q_i = X W_i^Q (Vaswani et al. 2017).
+
+    The same as `linear` with the matrices of all heads side by side, cut into heads.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> W = torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])
+    >>> head_linear(X, W)[1]
+    tensor([[3.],
+            [4.],
+            [7.]])
+    """
+    heads = X.unsqueeze(-3) @ W
+    return heads if b is None else heads + b.unsqueeze(-2)
+
+
+def share(x: Float[Tensor, "*N T r"], beside: Float[Tensor, "*N h T d"]) -> Float[Tensor, "..."]:
+    """Put features that all heads share after those of each head: (h, T, d) → (h, T, d + r).
+
+    In latent attention the keys of all heads share the features that turn (DeepSeek-AI 2024).
+
+    >>> share(torch.tensor([[7.0], [8.0], [9.0]]), beside=torch.zeros(2, 3, 1))[1]
+    tensor([[0., 7.],
+            [0., 8.],
+            [0., 9.]])
+    """
+    return torch.cat((beside, x.unsqueeze(-3).expand(*beside.shape[:-1], -1)), -1)
+
+
 def rms_norm(
-    x: Float[Tensor, "*N d"], weight: Float[Tensor, " d"], eps: float = 1e-6
+    x: Float[Tensor, "*N d"], weight: Float[Tensor, "*#N d"] | None = None, eps: float = 1e-6
 ) -> Float[Tensor, "*N d"]:
     """Divide a vector by its root mean square: x / √(mean(x²) + eps) · weight (Zhang 2019).
 
-    Some models normalise every query and key so, head by head, before they are rotated.
+    Some models normalise every query and key so, head by head or all heads together.
 
-    >>> rms_norm(torch.tensor([[3.0, 4.0], [6.0, 8.0], [1.0, 1.0]]), weight=torch.ones(2))
+    >>> rms_norm(torch.tensor([[3.0, 4.0], [6.0, 8.0], [1.0, 1.0]]))
     tensor([[0.8485, 1.1314],
             [0.8485, 1.1314],
             [1.0000, 1.0000]])
     """
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return normed if weight is None else normed * weight
+
+
+def layer_norm(
+    x: Float[Tensor, "*N d"],
+    weight: Float[Tensor, "*#N d"] | None = None,
+    bias: Float[Tensor, "*#N d"] | None = None,
+    eps: float = 1e-5,
+) -> Float[Tensor, "*N d"]:
+    """Centre a vector, then divide it by its deviation (Ba et al. 2016).
+
+    (x - mean(x)) / √(var(x) + eps) · weight + bias, which is `rms_norm` of x - mean(x).
+
+    >>> layer_norm(torch.tensor([[3.0, 5.0], [5.0, 3.0], [1.0, 1.0]]))
+    tensor([[-1.0000,  1.0000],
+            [ 1.0000, -1.0000],
+            [ 0.0000,  0.0000]])
+    """
+    normed = rms_norm(x - x.mean(-1, keepdim=True), weight, eps)
+    return normed if bias is None else normed + bias
+
+
+def clip(x: Float[Tensor, "*N"], bound: float) -> Float[Tensor, "*N"]:
+    """Cut every number to what lies between -bound and bound, so that no score can explode.
+
+    >>> clip(torch.tensor([-9.0, 0.5, 9.0]), bound=8.0)
+    tensor([-8.0000,  0.5000,  8.0000])
+    """
+    return x.clamp(-bound, bound)
 
 
 def rotary_angles(
@@ -103,3 +166,14 @@ def rotary(
     turned = (a * cos - b * sin, b * cos + a * sin)
     pairs = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
     return torch.cat((pairs, x[..., r:]), -1)
+
+
+def regroup(x: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:
+    """Bring the pairs (2i, 2i + 1) to (i, i + d/2): from one convention of `rotary` to the other.
+
+    As this is done to queries and keys alike, it changes no score.
+
+    >>> regroup(torch.tensor([[0.0, 1.0, 2.0, 3.0]]))
+    tensor([[0., 2., 1., 3.]])
+    """
+    return torch.cat((x[..., 0::2], x[..., 1::2]), -1)

@@ -1,18 +1,41 @@
 """One attention, stage by stage: X → Q, K, V → scores → weights → heads → output, recomputed.
 
-The formula is `attention.py`'s; here it is applied to what a record holds.
+The formula is that of `attention.py` and `projection.py`; here it is applied to what a record
+holds.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attention import merge_heads, repeat_heads, split_heads
-from attnviz.projection import linear, rms_norm, rotary
-from attnviz.records import AttentionRecord, HeadNorm, Linear
+from attnviz.projection import (
+    clip,
+    head_linear,
+    layer_norm,
+    linear,
+    regroup,
+    rms_norm,
+    rotary,
+    share,
+)
+from attnviz.records import (
+    AttentionRecord,
+    Clip,
+    Factor,
+    Gate,
+    HeadProjection,
+    Linear,
+    Norm,
+    Rotation,
+    Step,
+)
 
 STAGES = ("query", "key", "value", "scores", "weights", "head output", "output")
+Angles: TypeAlias = tuple[Tensor, Tensor]
 
 
 def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -33,49 +56,116 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     stages["weights"] = record.weights(dtype=dtype)
     stages["head output"] = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
     projection = record.projection
-    if projection is not None and projection.output is not None:
-        concatenated = merge_heads(stages["head output"])
-        stages["output"] = _apply(projection.output, concatenated).unsqueeze(0)
+    if projection is None or projection.output is None or projection.before_output is None:
+        return stages
+    X = None if record.input is None else record.input.to(dtype)
+    given = follow(projection.before_output, stages["head output"], X=X)
+    stages["output"] = _linear(projection.output, merge_heads(given)).unsqueeze(0)
     return stages
 
 
 def project(record: AttentionRecord, dtype: torch.dtype) -> dict[str, Tensor]:
     """Recompute query, key and value from X and the module's weights; nothing where these lack."""
-    projection = record.projection
-    if projection is None or record.input is None:
+    if record.projection is None:
         return {}
-    X = record.input.to(dtype)
-    C = X if record.key_input is None else record.key_input.to(dtype)
-    Q = split_heads(_apply(projection.query, X), record.heads)
-    K = split_heads(_apply(projection.key, C), record.key_heads)
-    return {
-        "query": _rotate(_normalise(projection.query_norm, Q), record),
-        "key": _rotate(_normalise(projection.key_norm, K), record),
-        "value": split_heads(_apply(projection.value, C), record.key_heads),
-    }
+    made = {}
+    for stage in ("query", "key", "value"):
+        part: HeadProjection | None = getattr(record.projection, stage)
+        X = source(record, stage)
+        if part is not None and X is not None:
+            heads = follow(part.after, begin(part, X.to(dtype)), record.rotation)
+            # A model may repeat shared heads before attention, and not in it.
+            made[stage] = repeat_heads(heads, len(getattr(record, stage)))
+    return made
 
 
-def _apply(projection: Linear, X: Tensor) -> Tensor:
-    bias = None if projection.bias is None else projection.bias.to(X.dtype)
-    return linear(X, projection.weight.to(X.dtype), bias)
+def source(record: AttentionRecord, stage: str) -> Tensor | None:
+    """Return what the module makes this stage of: X, or for keys and values the other sequence."""
+    if stage == "query" or record.key_input is None:
+        return record.input
+    return record.key_input
 
 
-def _normalise(norm: HeadNorm | None, X: Tensor) -> Tensor:
-    if norm is None:
-        return X
-    wide = torch.promote_types(X.dtype, torch.float32)  # as models do
-    return rms_norm(X.to(wide), norm.weight.to(wide), norm.eps).to(X.dtype)
+def value_input(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> Tensor | None:
+    """Return what the matrices `Projection.value_of` multiply: X, or its latent vectors (n, d)."""
+    X = source(record, "value")
+    if record.projection is None or record.projection.value is None or X is None:
+        return None
+    return _before(record.projection.value, X.to(dtype))
 
 
-def _rotate(X: Tensor, record: AttentionRecord) -> Tensor:
-    if record.rotation is None:
-        return X
-    cos, sin = (_both_halves(part.to(X.dtype)) for part in record.rotation)
-    return rotary(X, cos, sin)
+def begin(part: HeadProjection, X: Tensor) -> Tensor:
+    """Return X W_h + b_h of every head h, (heads, T, d)."""
+    bias = None if part.bias is None else part.bias.to(X.dtype)
+    heads = head_linear(_before(part, X), part.weight.to(X.dtype), bias)
+    return heads if part.beside is None else share(_linear(part.beside, X), heads)
 
 
-def _both_halves(angles: Tensor) -> Tensor:
-    """Repeat angles that a model gives once for both halves of the features."""
-    first, second = angles.tensor_split(2, dim=-1)
-    given_twice = first.shape == second.shape and torch.equal(first, second)
-    return angles if given_twice else torch.cat([angles, angles], dim=-1)
+def follow(
+    steps: tuple[Step, ...], heads: Tensor, angles: Angles | None = None, X: Tensor | None = None
+) -> Tensor:
+    """Take some steps on all heads (heads, T, d); a rotation needs its angles, a gate the input."""
+    for step in steps:
+        match step:
+            case Norm():
+                heads = _normalise(step, heads)
+            case Clip():
+                heads = clip(heads, step.bound)
+            case Factor():
+                heads = heads * torch.as_tensor(step.factor).to(heads)
+            case Rotation() if angles is not None:
+                heads = _rotate(step, heads, angles)
+            case Gate() if X is not None:
+                heads = heads * _opening(step, X)
+            case _:
+                raise ValueError(f"expected what {type(step).__name__} needs, got None")
+    return heads
+
+
+def _before(part: HeadProjection, X: Tensor) -> Tensor:
+    for step in part.before:
+        X = _linear(step, X) if isinstance(step, Linear) else _norm(step, X)
+    return X
+
+
+def _linear(map_: Linear, X: Tensor) -> Tensor:
+    bias = None if map_.bias is None else map_.bias.to(X.dtype)
+    return linear(X, map_.weight.to(X.dtype), bias)
+
+
+def _normalise(norm: Norm, heads: Tensor) -> Tensor:
+    if norm.over == "width":
+        return split_heads(_norm(norm, merge_heads(heads)), len(heads))
+    return _norm(norm, heads)
+
+
+def _norm(norm: Norm, X: Tensor) -> Tensor:
+    wide = X.to(torch.promote_types(X.dtype, torch.float32))  # as models do
+    weight, bias = (
+        # one weight per head holds for all its tokens
+        None if part is None else part.to(wide).unsqueeze(-2)
+        for part in (norm.weight, norm.bias)
+    )
+    weight = None if weight is None else weight + norm.offset
+    if norm.kind == "layer":
+        return layer_norm(wide, weight, bias, norm.eps).to(X.dtype)
+    return rms_norm(wide, weight, norm.eps).to(X.dtype)
+
+
+def _opening(gate: Gate, X: Tensor) -> Tensor:
+    bias = None if gate.bias is None else gate.bias.to(X.dtype)
+    through = head_linear(X, gate.weight.to(X.dtype), bias)
+    wide = through.to(torch.promote_types(X.dtype, torch.float32))
+    opened = torch.sigmoid(wide) if gate.opening == "sigmoid" else nn.functional.softplus(wide)
+    return opened.to(X.dtype)
+
+
+def _rotate(rotation: Rotation, heads: Tensor, angles: Angles) -> Tensor:
+    cos, sin = (part.to(heads.dtype) for part in angles)
+    before, turning = heads.tensor_split([rotation.first], dim=-1)
+    if rotation.regrouped:
+        turning = regroup(turning)
+    turned = rotary(
+        turning, cos, -sin if rotation.backwards else sin, interleaved=rotation.interleaved
+    )
+    return torch.cat((before, turned), -1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import transformers
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -78,7 +79,7 @@ from transformers import (
     XLNetModel,
 )
 
-from attnviz.capture.projections import find_projections
+from attnviz.capture.projections import find_holders
 
 VOCABULARY = 30522  # the bundled tokenizer's
 TEXTS = [
@@ -156,6 +157,17 @@ TWO_SIDED: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "bart": lambda: BartForConditionalGeneration(BartConfig(**_bart)),
     "marian": lambda: MarianMTModel(MarianConfig(**_bart)),
+    "mbart": lambda: transformers.MBartForConditionalGeneration(
+        transformers.MBartConfig(**_bart)
+    ),
+    "mt5": lambda: transformers.MT5ForConditionalGeneration(
+        transformers.MT5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2,
+                               num_heads=4, relative_attention_num_buckets=8,
+                               decoder_start_token_id=0)
+    ),
+    "pegasus": lambda: transformers.PegasusForConditionalGeneration(
+        transformers.PegasusConfig(**_bart)
+    ),
 }  # fmt: skip
 
 # Families whose attention does not go through transformers' interface.
@@ -214,13 +226,155 @@ OWN_CODE: dict[str, Callable[[], PreTrainedModel]] = {
 
 GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")
 
+_small = {**_llama, "num_hidden_layers": 2}
+_wide = {**_small, "head_dim": 16}
+_experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_latent = {
+    **_small, "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 10, "head_dim": 4,
+    "first_k_dense_replace": 2, "mlp_layer_types": ["dense", "dense"], "rope_theta": 1e4,
+}  # fmt: skip
+_yarn = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+_llama3 = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+_longrope = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5, 2.0],
+    "long_factor": [2.0, 3.0, 4.0], "original_max_position_embeddings": 16, "factor": 4.0,
+    "partial_rotary_factor": 0.5,
+}  # fmt: skip
+_sliding = ["sliding_attention", "full_attention"]
+
+# Every way of making Q, K and V that text models have: the model's class, and a small
+# configuration in which its peculiarities are on.
+FURTHER: dict[str, tuple[str, dict[str, object]]] = {
+    "afmoe": ("AfmoeModel", {**_wide, "num_dense_layers": 2, "layer_types": _sliding}),
+    "apertus": ("ApertusModel", _small),
+    "arcee": ("ArceeModel", _small),
+    "bert-generation": ("BertGenerationEncoder", _small),
+    "biogpt": ("BioGptModel", _small),
+    "bitnet": ("BitNetModel", _small),
+    "camembert": ("CamembertModel", _small | {"pad_token_id": 0}),
+    "cohere": ("CohereModel", _small | {"use_qk_norm": True}),
+    "cohere2": ("Cohere2Model", _small | {"sliding_window": 5, "layer_types": _sliding}),
+    "ctrl": ("CTRLModel", {"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": 48, "n_layer": 2,
+                           "n_head": 4, "dff": 64, "initializer_range": 0.1}),
+    "cwm": ("CwmModel", _wide | {"layer_types": _sliding, "sliding_window": 5,
+                                 "rope_parameters": _llama3}),
+    "data2vec-text": ("Data2VecTextModel", _small | {"pad_token_id": 0}),
+    "dbrx": ("DbrxModel", {"vocab_size": VOCABULARY, "d_model": 48, "n_heads": 4, "n_layers": 2,
+                           "max_seq_len": 64, "initializer_range": 0.1,
+                           "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.0, "rope_theta": 1e4},
+                           "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 2,
+                                          "moe_top_k": 1, "hidden_size": 48}}),
+    "deepseek-v2": ("DeepseekV2Model", _latent | {"n_routed_experts": 2}),
+    "deepseek-v3": ("DeepseekV3Model", _latent),
+    "deepseek-v3-yarn": ("DeepseekV3Model", _latent | {"q_lora_rank": None,
+                                                       "rope_parameters": _yarn}),
+    "dots1": ("Dots1Model", _wide | {"first_k_dense_replace": 2, "n_routed_experts": 2}),
+    "ernie": ("ErnieModel", _small),
+    "ernie4.5": ("Ernie4_5Model", _wide),
+    "ernie4.5-moe": ("Ernie4_5_MoeModel", _small | {"moe_num_experts": 2, "moe_k": 1,
+                                                    "moe_intermediate_size": 32}),
+    "esm": ("EsmModel", _small | {"position_embedding_type": "rotary", "pad_token_id": 0,
+                                  "mask_token_id": 103}),
+    "eurobert": ("EuroBertModel", _small),
+    "exaone4": ("Exaone4Model", _wide | {"layer_types": _sliding, "sliding_window": 5}),
+    "flex-olmo": ("FlexOlmoModel", _small | {"num_experts": 2, "num_experts_per_tok": 1}),
+    "gemma": ("GemmaModel", _wide),
+    "gemma3": ("Gemma3TextModel", _wide | {"layer_types": _sliding, "sliding_window": 5}),
+    "gemma4": ("Gemma4TextModel", _wide | {"layer_types": _sliding, "sliding_window": 5,
+                                           "vocab_size_per_layer_input": VOCABULARY,
+                                           "hidden_size_per_layer_input": 4, "global_head_dim": 16,
+                                           "num_kv_shared_layers": 0}),
+    "glm": ("GlmModel", _wide),
+    "glm4": ("Glm4Model", _wide),
+    "glm4-moe": ("Glm4MoeModel", _wide | {"use_qk_norm": True, "first_k_dense_replace": 2,
+                                          "n_routed_experts": 2}),
+    "gpt-bigcode": ("GPTBigCodeModel", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 2,
+                                        "n_head": 4, "n_positions": 64, "initializer_range": 0.1,
+                                        "multi_query": True}),
+    "gpt-bigcode-heads": ("GPTBigCodeModel", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 2,
+                                              "n_head": 4, "n_positions": 64, "multi_query": False,
+                                              "initializer_range": 0.1}),
+    "gpt-neox": ("GPTNeoXModel", _small),
+    "granite": ("GraniteModel", _small | {"attention_multiplier": 0.2}),
+    "granite-moe": ("GraniteMoeModel", _small | {"num_local_experts": 2}),
+    "gte": ("GteModel", _small),
+    "helium": ("HeliumModel", _small | {"head_dim": 12}),
+    "hunyuan": ("HunYuanDenseV1Model", _wide),
+    "hunyuan-moe": ("HunYuanMoEV1Model", _wide | {"num_experts": 2, "moe_topk": 1}),
+    "jais2": ("Jais2Model", _small),
+    "jina-v3": ("JinaEmbeddingsV3Model", _small),
+    "layoutlm": ("LayoutLMModel", _small),
+    "lfm2": ("Lfm2Model", _small | {"layer_types": ["full_attention"] * 2}),
+    "llama-yarn": ("LlamaModel", _small | {"rope_parameters": _yarn}),
+    "llama4": ("Llama4TextModel", _wide | {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 3,
+                                           "intermediate_size_mlp": 64, "moe_layers": [],
+                                           "attention_chunk_size": 64, "floor_scale": 4}),
+    "mellum": ("MellumModel", _wide | {"num_experts": 2, **_experts}),
+    "minicpm3": ("MiniCPM3Model", _latent),
+    "minimax-m2": ("MiniMaxM2Model", _wide | {"num_local_experts": 2, "num_experts_per_tok": 1}),
+    "ministral": ("MinistralModel", _wide | {"layer_types": _sliding, "sliding_window": 5}),
+    "ministral3": ("Ministral3Model", _wide | {"rope_parameters": _yarn | {
+        "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 4}}),
+    "mixtral": ("MixtralModel", _small | {"num_local_experts": 2}),
+    "modernbert": ("ModernBertModel", _small | {"layer_types": _sliding, "local_attention": 4,
+                                                "pad_token_id": 0}),
+    "modernbert-decoder": ("ModernBertDecoderModel", _small | {"layer_types": _sliding,
+                                                               "pad_token_id": 0}),
+    "nanochat": ("NanoChatModel", _small),
+    "nemotron": ("NemotronModel", _wide),
+    "nomic-bert": ("NomicBertModel", _small),
+    "olmo": ("OlmoModel", _small | {"clip_qkv": 1.0}),
+    "olmo2": ("Olmo2Model", _small),
+    "olmo3": ("Olmo3Model", _small | {"layer_types": _sliding, "sliding_window": 5}),
+    "olmoe": ("OlmoeModel", _small | {"num_experts": 2, "num_experts_per_tok": 1, "clip_qkv": 2.0}),
+    "opt": ("OPTModel", _small | {"ffn_dim": 64, "word_embed_proj_dim": 48, "init_std": 0.1}),
+    "persimmon": ("PersimmonModel", _small),
+    "phi": ("PhiModel", _small | {"qk_layernorm": True}),
+    "phi3": ("Phi3Model", _small | {"pad_token_id": 0}),
+    "phi3-longrope": ("Phi3Model", _small | {"pad_token_id": 0, "partial_rotary_factor": 0.5,
+                                             "original_max_position_embeddings": 16,
+                                             "rope_parameters": _longrope}),
+    "phimoe": ("PhimoeModel", _small | {"num_local_experts": 2}),
+    "qwen2-moe": ("Qwen2MoeModel", _small | {"num_experts": 2, **_experts,
+                                             "shared_expert_intermediate_size": 32}),
+    "qwen3-moe": ("Qwen3MoeModel", _wide | {"num_experts": 2, **_experts}),
+    "qwen3-next": ("Qwen3NextModel", _wide | {"layer_types": ["full_attention"] * 2,
+                                              "num_experts": 2, **_experts,
+                                              "shared_expert_intermediate_size": 32}),
+    "qwen3.5": ("Qwen3_5TextModel", _wide | {"layer_types": ["full_attention"] * 2}),
+    "roberta-prelayernorm": ("RobertaPreLayerNormModel", _small | {"pad_token_id": 0}),
+    "seed-oss": ("SeedOssModel", _wide),
+    "smollm3": ("SmolLM3Model", _small | {"no_rope_layers": [1, 0], "pad_token_id": 0}),
+    "solar-open": ("SolarOpenModel", _wide | {"n_routed_experts": 2, **_experts}),
+    "stablelm": ("StableLmModel", _wide | {"hidden_size": 64, "qk_layernorm": True}),
+    "starcoder2": ("Starcoder2Model", _small),
+    "vaultgemma": ("VaultGemmaModel", _wide | {"layer_types": _sliding, "sliding_window": 5}),
+    "xlm-roberta": ("XLMRobertaModel", _small | {"pad_token_id": 0}),
+    "xlm-roberta-xl": ("XLMRobertaXLModel", _small | {"pad_token_id": 0}),
+    "youtu": ("YoutuModel", _latent),
+}  # fmt: skip
+
+
+def _further(family: str) -> PreTrainedModel:
+    name, sizes = FURTHER[family]
+    model_class = getattr(transformers, name)
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return model_class(model_class.config_class(**tokens | sizes))
+
 
 def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
     """Return a tiny random model with sharp attention, in eval mode."""
     torch.manual_seed(seed)
-    model = (FAMILIES | TWO_SIDED | OWN_CODE)[family]()
+    every = FAMILIES | TWO_SIDED | OWN_CODE
+    model = every[family]() if family in every else _further(family)
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:
+        if parameter.dim() == 1 or "norm." in name:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
             torch.nn.init.normal_(parameter, 1.0 if is_scale else 0.0, 0.2 if is_scale else 0.4)
     if family in OWN_CODE:
@@ -228,8 +382,16 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
             if parameter.dim() == 2:
                 torch.nn.init.normal_(parameter, std=2 / parameter.shape[-1] ** 0.5)
         return model.to(dtype).eval()
-    wider = 2 if family.startswith("t5") else 4  # T5 does not scale its scores down
-    for projection in find_projections(model).values():
-        projection.query.weight.mul_(wider)  # views of the model's own weights
-        projection.key.weight.mul_(wider)
+    wider = 2 if family.startswith(("t5", "mt5")) else 4  # T5 does not scale its scores down
+    for holder in find_holders(model).values():
+        sharpen(holder.module, wider)
     return model.to(dtype).eval()
+
+
+@torch.no_grad()
+def sharpen(module: torch.nn.Module, wider: float) -> None:
+    """Make what one attention projects to queries and keys wider, and what it norms them to."""
+    for name, parameter in module.named_parameters():
+        child, _, kind = name.partition(".")
+        if child[0] in "qkcW" and child not in ("c_proj", "Wo") and kind.endswith("weight"):
+            parameter.mul_(1.5 if "norm" in child else wider)

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from attnviz.capture.calls import AttentionCall
 from attnviz.capture.placing import Place, place
-from attnviz.capture.projections import find_projections
+from attnviz.capture.projections import find_holders, understood
 from attnviz.capture.recording import record
 from attnviz.capture.unchanged import unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
-from attnviz.stages import project
-
-_ROUGHLY = 0.1  # far more than rounding, far less than another recipe
 
 # A run hooks the model and watches functions that all threads share.
 _one_at_a_time = threading.Lock()
@@ -58,11 +54,11 @@ def capture(
     """
     count = _count(model, inputs)
     with _one_at_a_time:
-        projections = find_projections(model)
+        holders = find_holders(model)
         with unchanged(model):
-            calls = record(model, inputs, projections, count)
+            calls = record(model, inputs, holders, count)
         with unchanged(model):
-            again = record(model, inputs, projections, count)
+            again = record(model, inputs, holders, count)
     if [call.path for call in calls] != [call.path for call in again]:
         raise ModelError(
             f"Expected {type(model).__name__} to execute the same attentions in every run, but two "
@@ -71,7 +67,7 @@ def capture(
     return [
         Capture(
             tuple(
-                _only_if_understood(_to_record(call, n, where))
+                _to_record(call, n, where)
                 for call, where in zip(calls, place(calls, n, axes or {}), strict=True)
             ),
             tuple(_to_reference(call, n) for call in again),
@@ -80,28 +76,10 @@ def capture(
     ]
 
 
-def _only_if_understood(record: AttentionRecord) -> AttentionRecord:
-    """Drop the projections if they do not make this module's Q, K and V even roughly.
-
-    Then the module does something to them that attnviz does not know (a norm or a rotation of its
-    own), and these stages have nothing to be compared with.
-    """
-    try:
-        ours = project(record, torch.promote_types(record.query.dtype, torch.float32))
-        known = all(
-            torch.dist(found, had.float()) <= _ROUGHLY * had.float().norm()
-            for stage, found in ours.items()
-            for had in (getattr(record, stage),)
-        )
-    except (RuntimeError, ValueError, TypeError):  # shapes that do not fit
-        known = False
-    return record if known else replace(record, projection=None)
-
-
 def _to_record(call: AttentionCall, n: int, where: Place) -> AttentionRecord:
     seen, arrived = call.attention, call.arrived
     size = seen.query.shape[-2], seen.key.shape[-2]
-    return AttentionRecord(
+    found = AttentionRecord(
         path=call.path,
         call=call.call,
         layer=where.layer,
@@ -118,12 +96,13 @@ def _to_record(call: AttentionCall, n: int, where: Place) -> AttentionRecord:
         sinks=seen.sinks,
         input=None if arrived.input is None else _item(arrived.input, n),
         key_input=None if arrived.key_input is None else _item(arrived.key_input, n),
-        projection=call.projection,
         rotation=None
         if arrived.rotation is None
         else (_item(arrived.rotation[0], n), _item(arrived.rotation[1], n)),
         through_interface=call.through_interface,
     )
+    heads = [None if part is None else _item(part, n) for part in (seen.head_output, call.given)]
+    return understood(found, call.holder, *heads)
 
 
 def _to_reference(call: AttentionCall, n: int) -> Reference:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attnviz.records import Projection
+from attnviz.capture.projections import Arrived, Holder
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,26 +38,19 @@ class Attention:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrived:
-    """What entered a module: X (N, m, d_model), what keys and values are made of, the rotation."""
-
-    input: Tensor | None
-    key_input: Tensor | None
-    rotation: tuple[Tensor, Tensor] | None
-
-
-@dataclass(frozen=True, eq=False)
 class AttentionCall:
     """An attention and the module that executed it.
 
     call : 0, 1, … where one module executes several. through_interface : whether transformers'
-    attention interface showed it; else the operators did. output (N, m, d_model) : after W^O.
+    attention interface showed it; else the operators did. given (N, H, m, d_v) : what W^O was
+    given, as heads. output (N, m, d_model) : what it made of that.
     """
 
     path: str
     call: int
     attention: Attention
     arrived: Arrived
-    projection: Projection | None
+    holder: Holder | None
     through_interface: bool
+    given: Tensor | None
     output: Tensor | None

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import DynamicCache, EncoderDecoderCache
 
-from attnviz.capture.calls import Arrived, Attention, AttentionCall
+from attnviz.capture.calls import Attention, AttentionCall
+from attnviz.capture.projections import Arrived
 from attnviz.errors import ModelError
 
 
@@ -78,6 +79,7 @@ def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
         call=0,
         attention=attention,
         arrived=_arrived([step.arrived for step in steps]),
+        given=_all_rows([step.given for step in steps]),
         output=_all_rows([step.output for step in steps]),
     )
 
@@ -124,6 +126,7 @@ def _arrived(steps: Sequence[Arrived]) -> Arrived:
             _rows([cos for cos, _ in rotations]),
             _rows([sin for _, sin in rotations]),
         )
-        if len(rotations) == len(steps)
+        # One token at position 0 does not show whether its angles are given once or twice.
+        if len(rotations) == len(steps) and len({cos.shape[-1] for cos, _ in rotations}) == 1
         else None,
     )

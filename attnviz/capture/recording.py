@@ -18,12 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.calls import Arrived, Attention, AttentionCall
-from attnviz.capture.interface import first, from_arguments, looking_on
+from attnviz.capture.calls import Attention, AttentionCall
+from attnviz.capture.interface import from_arguments, looking_on
 from attnviz.capture.operators import NotExpressibleError, OperatorWatch, Softmax, arrange
-from attnviz.capture.projections import find_output
+from attnviz.capture.projections import Arrived, Holder, arrived, find_output
 from attnviz.errors import ModelError
-from attnviz.records import Projection
 
 _HEADS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
@@ -35,7 +34,7 @@ _HEADS = (
 def record(
     model: nn.Module,
     inputs: Mapping[str, Tensor],
-    projections: Mapping[str, Projection],
+    holders: Mapping[str, Holder],
     texts: int,
 ) -> list[AttentionCall]:
     """Run the model on a batch of so many texts; return its attentions as they were executed.
@@ -44,7 +43,7 @@ def record(
     ------
     ModelError : the model executed no attention, or one that could not be read.
     """
-    recorder = _Recorder(model, texts, projections)
+    recorder = _Recorder(model, texts, holders)
     with looking_on(recorder.look), recorder.watch:
         model(**inputs)
     recorder.leave(0)
@@ -81,7 +80,7 @@ class _Pending:
 class _Recorder:
     """Collects every attention of a run, in the order of execution."""
 
-    def __init__(self, model: nn.Module, texts: int, projections: Mapping[str, Projection]) -> None:
+    def __init__(self, model: nn.Module, texts: int, holders: Mapping[str, Holder]) -> None:
         self.watch = OperatorWatch([*model.parameters(), *model.buffers()], self._on_softmax)
         self._seen: list[_Seen] = []
         self._unread: list[tuple[str, str]] = []
@@ -90,7 +89,7 @@ class _Recorder:
         self._model = model
         self._texts = texts
         self._paths = {module: path for path, module in model.named_modules()}
-        self._projections = projections
+        self._holders = holders
         self._outputs = {path: find_output(model, path) for path in self._paths.values()}
         self._left: dict[nn.Module, list[tuple[Any, Any]]] = {
             module: [] for module in self._outputs.values() if module is not None
@@ -172,9 +171,9 @@ class _Recorder:
                     number,
                     seen.attention,
                     seen.arrived,
-                    self._projections.get(seen.path),
+                    self._holders.get(seen.path),
                     seen.through_interface,
-                    self._output(seen.path, number, seen.attention),
+                    *self._output(seen.path, number, seen.attention),
                 )
             )
         return calls
@@ -220,19 +219,8 @@ class _Recorder:
     def _arrived(self, module: nn.Module) -> Arrived:
         entered = next((each for each in reversed(self._inside) if each.module is module), None)
         if entered is None:
-            return Arrived(None, None, None)
-        args, kwargs = entered.args, entered.kwargs
-        return Arrived(
-            self._kept(args[0] if args else kwargs.get("hidden_states")),
-            self._kept(first(kwargs, "key_value_states", "encoder_hidden_states")),
-            _angles(kwargs.get("position_embeddings"), self._texts),
-        )
-
-    def _kept(self, hidden: Any) -> Tensor | None:
-        """Return a copy of what entered, (N, m, d_model); a model may add to it in place."""
-        if not isinstance(hidden, Tensor) or hidden.dim() != 3 or len(hidden) != self._texts:
-            return None
-        return hidden.detach().clone()
+            return Arrived()
+        return arrived(module, entered.args, entered.kwargs, self._texts)
 
     def _heads(self) -> int | None:
         """Return how many heads the innermost module that counts its heads has."""
@@ -243,24 +231,18 @@ class _Recorder:
                         return heads
         return None
 
-    def _output(self, path: str, number: int, attention: Attention) -> Tensor | None:
-        """Return what W^O made of the heads, if it was given the heads and nothing else."""
+    def _output(
+        self, path: str, number: int, attention: Attention
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return what W^O was given, cut into heads, and what it made of it."""
         module = self._outputs[path]
         left = self._left.get(module, []) if module is not None else []
         if number >= len(left) or attention.head_output is None:
-            return None
+            return None, None
         given, output = left[number]
-        heads = attention.head_output.transpose(1, 2).flatten(2)
-        same = isinstance(given, Tensor) and given.numel() == heads.numel()
-        return output if same and torch.equal(given.reshape(heads.shape), heads) else None
-
-
-def _angles(given: Any, texts: int) -> tuple[Tensor, Tensor] | None:
-    """Return cosines and sines (N or 1, m, r) if that is what was given."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        return None
-    cos, sin = given
-    fit = all(
-        isinstance(part, Tensor) and part.dim() == 3 and len(part) in (1, texts) for part in given
-    )
-    return (cos, sin) if fit else None
+        heads = attention.head_output.transpose(1, 2)
+        if not isinstance(given, Tensor) or not isinstance(output, Tensor):
+            return None, None
+        if given.numel() != heads.numel():
+            return None, None
+        return given.reshape(heads.shape).transpose(1, 2), output

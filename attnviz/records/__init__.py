@@ -6,14 +6,19 @@ m query and n key positions, d_k and d_v features per head.
 """
 
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
-from attnviz.records.attention import (
-    AttentionRecord,
-    HeadNorm,
-    Linear,
-    Projection,
-    Reference,
-)
+from attnviz.records.attention import AttentionRecord, Reference
 from attnviz.records.axis import Axis
+from attnviz.records.projection import (
+    Clip,
+    Factor,
+    Gate,
+    HeadProjection,
+    Linear,
+    Norm,
+    Projection,
+    Rotation,
+    Step,
+)
 from attnviz.records.result import (
     AttentionMap,
     AttentionResult,
@@ -28,13 +33,19 @@ __all__ = [
     "AttentionRecord",
     "AttentionResult",
     "Axis",
+    "Clip",
+    "Factor",
+    "Gate",
     "HeadMaps",
-    "HeadNorm",
+    "HeadProjection",
     "Linear",
+    "Norm",
     "Projection",
     "Provenance",
     "Reference",
+    "Rotation",
     "Special",
     "StageCheck",
+    "Step",
     "Verdict",
 ]

@@ -9,40 +9,8 @@ from torch import Tensor
 
 from attnviz.attention import repeat_heads, scaled_scores, softmax
 from attnviz.records.axis import Axis
+from attnviz.records.projection import Projection
 from attnviz.terms import soft_cap, softmax_with_sink
-
-
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """The map X W + b: `weight` W (d_in, d_out), `bias` b (d_out,) or None."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class HeadNorm:
-    """An RMS norm over the d_k features of every head: `weight` (d_k,), `eps`."""
-
-    weight: Tensor
-    eps: float
-
-
-@dataclass(frozen=True, eq=False)
-class Projection:
-    """How one attention module makes Q, K, V from its input X, and its output from the heads.
-
-    query, key, value : W^Q, W^K, W^V, with all heads side by side.
-    output : W^O, or None where the module has none that attnviz recognises.
-    query_norm, key_norm : norms of each head before the rotation, or None.
-    """
-
-    query: Linear
-    key: Linear
-    value: Linear
-    output: Linear | None = None
-    query_norm: HeadNorm | None = None
-    key_norm: HeadNorm | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +32,9 @@ class AttentionRecord:
     sinks : (H,), a score of each head's own beside those of its keys; None without one.
     input : X (m, d_model), what entered the module; None if it was not seen.
     key_input : (n, d_model), what the keys and values were made of in cross-attention; else None.
-    projection : the module's weights; None where attnviz does not recognise them.
-    rotation : (cos, sin), each (m, r), of a rotary position embedding; None without one.
+    projection : how the module makes Q, K, V and its output; None where attnviz does not know.
+    rotation : (cos, sin), each (m, r), of a rotary position embedding, one half of the angles after
+        the other (equal) half; None without one.
     through_interface : whether the model handed it to transformers' attention interface; else it
         was found among the operators that torch executed.
     """

@@ -6,7 +6,18 @@ import pytest
 import torch
 from torch import tensor
 
-from attnviz.projection import linear, rms_norm, rotary, rotary_angles
+from attnviz.attention import split_heads
+from attnviz.projection import (
+    clip,
+    head_linear,
+    layer_norm,
+    linear,
+    regroup,
+    rms_norm,
+    rotary,
+    rotary_angles,
+    share,
+)
 
 
 def close(actual, expected, atol=1e-12):
@@ -47,6 +58,55 @@ def test_rms_norm_by_hand():
     weight = tensor([1.0, 2.0], dtype=torch.float64)
     close(rms_norm(x, weight, eps=0.0), [3 / math.sqrt(12.5), 8 / math.sqrt(12.5)])
     close(rms_norm(x, weight, eps=12.5), [3 / 5, 8 / 5])
+
+
+def test_a_norm_without_weight_gives_vectors_of_root_mean_square_one():
+    close(rms_norm(random(3, 8), eps=0.0).square().mean(-1), torch.ones(3))
+
+
+def test_every_head_may_have_a_norm_weight_of_its_own():
+    x, weight = random(2, 3, 4), random(2, 4, seed=1)
+    together = rms_norm(x, weight.unsqueeze(-2))
+    close(together[1], rms_norm(x[1], weight[1]))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_layer_norm_is_torchs(bias):
+    layer = torch.nn.LayerNorm(4, eps=1e-3, bias=bias, dtype=torch.float64)
+    torch.nn.init.normal_(layer.weight)
+    if bias:
+        torch.nn.init.normal_(layer.bias)
+    x = random(2, 5, 4)
+    close(layer_norm(x, layer.weight, layer.bias, eps=1e-3), layer(x))
+    close(layer_norm(x + 7), layer_norm(x))  # it is blind to what is added to all features
+
+
+def test_clip_leaves_small_numbers_and_is_its_own_bound():
+    x = random(5, 6)
+    assert clip(10 * x, 2.0).abs().max() == 2
+    close(clip(x, 100.0), x)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_head_linear_is_linear_cut_into_heads(bias):
+    X, W, b = random(3, 5, 6), random(2, 6, 4, seed=1), random(2, 4, seed=2)
+    side_by_side = W.movedim(0, 1).flatten(1)
+    heads = head_linear(X, W, b if bias else None)
+    close(heads, split_heads(linear(X, side_by_side, b.flatten() if bias else None), 2))
+
+
+def test_shared_features_come_last_in_every_head():
+    heads, shared = random(3, 4, 2), random(4, 5, seed=1)
+    joined = share(shared, heads)
+    assert torch.equal(joined[..., :2], heads)
+    assert all(torch.equal(head, shared) for head in joined[..., 2:])
+
+
+def test_regrouped_features_turn_as_pairs_side_by_side_do():
+    q, k = random(2, 6, 8)
+    cos, sin = rotary_angles(positions(6), 8)
+    close(rotary(regroup(q), cos, sin), regroup(rotary(q, cos, sin, interleaved=True)))
+    close(regroup(q) @ regroup(k).mT, q @ k.mT)  # no score changes
 
 
 def test_rotary_angles_position_by_position():
@@ -98,6 +158,9 @@ def test_the_dtype_stays(dtype):
     x = random(3, 4, dtype=dtype)
     assert linear(x, x.mT, x[:, 0]).dtype == dtype
     assert rms_norm(x, x[0]).dtype == dtype
+    assert layer_norm(x, x[0], x[1]).dtype == dtype
+    assert head_linear(x, x.mT[None], x[None, :, 0]).dtype == dtype
+    assert clip(x, 0.5).dtype == dtype
     assert rotary(x, *rotary_angles(positions(3), 4)).dtype == dtype
     assert {part.dtype for part in rotary_angles(positions(3).to(dtype), 4)} == {dtype}
 

@@ -1,0 +1,175 @@
+"""A recipe a little wrong makes other queries, keys or values: each such fault is caught."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from families import TEXTS, tiny
+
+import attnviz
+from attnviz import agreement
+from attnviz.capture import capture
+from attnviz.inputs import encode
+from attnviz.projection import rotary_angles
+from attnviz.records import Clip, Factor, Gate, Norm, Rotation
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def step(kind, /, **changes):
+    """Return a fault: a step of one kind changed, or left out if no change is given."""
+
+    def fault(part):
+        assert any(isinstance(each, kind) for each in part.after)
+        steps = (
+            replace(each, **changes) if isinstance(each, kind) else each for each in part.after
+        )
+        left = (each for each in part.after if not isinstance(each, kind))
+        return replace(part, after=tuple(steps if changes else left))
+
+    return fault
+
+
+def unit_weight(part):
+    norm = next(each for each in part.after if isinstance(each, Norm))
+    return step(Norm, weight=torch.ones_like(norm.weight), offset=0.0)(part)
+
+
+def norm_and_rotation_swapped(part):
+    assert {type(each) for each in part.after} == {Norm, Rotation}
+    return replace(part, after=part.after[::-1])
+
+
+def one_weight_for_all_heads(part):
+    norm = next(each for each in part.after if isinstance(each, Norm))
+    shared = norm.weight.reshape(len(part.weight), -1)[:1].expand(len(part.weight), -1)
+    weight = shared.flatten() if norm.over == "width" else shared
+    return step(Norm, weight=weight)(part)
+
+
+def each_head_by_itself(part):
+    norm = next(each for each in part.after if isinstance(each, Norm))
+    assert norm.over == "width"
+    return step(Norm, over="head", weight=norm.weight.reshape(len(part.weight), -1))(part)
+
+
+def latent_norm_left_out(part):
+    assert len(part.before) == 2
+    return replace(part, before=part.before[:1])
+
+
+def the_wrong_part_shared(part):
+    order = torch.arange(part.beside.weight.shape[-1]).roll(1)
+    return replace(part, beside=replace(part.beside, weight=part.beside.weight[:, order]))
+
+
+def heads_in_another_order(part):
+    """Read head by head what lies side by side, or the reverse."""
+    heads, _, width = part.weight.shape
+    columns = part.weight.movedim(0, 1).reshape(-1, width, heads).mT
+    return replace(part, weight=columns.movedim(1, 0))
+
+
+def two_per_cent_off(part):
+    return replace(part, weight=part.weight * 1.02)
+
+
+# what it is, fault, the stages in which it is planted, families
+FAULTS = [
+    ("norm-left-out", step(Norm), ("query", "key"), ("gemma3", "olmo2", "cohere", "hunyuan")),
+    ("norm-left-out", step(Norm), ("query",), ("stablelm", "persimmon", "phi", "llama4")),
+    ("norm-left-out", step(Norm), ("value",), ("gemma4",)),
+    ("weight-ignored", unit_weight, ("query", "key"), ("gemma3", "olmo2", "cohere", "phi")),
+    ("offset-dropped", step(Norm, offset=0.0), ("query", "key"), ("gemma3", "qwen3-next")),
+    ("offset-added", step(Norm, offset=1.0), ("query", "key"), ("qwen3", "olmo2")),
+    ("not-centred", step(Norm, kind="rms"), ("query", "key"), ("cohere", "stablelm", "phi")),
+    ("centred", step(Norm, kind="layer"), ("query", "key"), ("qwen3", "gemma3")),
+    ("bias-dropped", step(Norm, bias=None), ("query", "key"), ("phi", "persimmon")),
+    ("norm-first", norm_and_rotation_swapped, ("query", "key"), ("hunyuan",)),
+    ("norm-last", norm_and_rotation_swapped, ("query", "key"), ("qwen3", "gemma3")),
+    ("shared-weight", one_weight_for_all_heads, ("query",), ("stablelm", "cohere", "olmo2")),
+    ("head-by-head", each_head_by_itself, ("query", "key"), ("olmo2", "minimax-m2")),
+    ("clip-dropped", step(Clip), ("query", "key", "value"), ("olmo", "dbrx")),
+    ("clip-elsewhere", step(Clip, bound=1.3), ("query", "key", "value"), ("olmo", "dbrx")),
+    ("halves", step(Rotation, interleaved=False), ("query", "key"), ("cohere", "glm", "llama4")),
+    ("pairs", step(Rotation, interleaved=True), ("query", "key"), ("llama-yarn", "gpt-neox")),
+    ("not-regrouped", step(Rotation, regrouped=False), ("query", "key"), ("deepseek-v3",)),
+    ("forwards", step(Rotation, backwards=False), ("query", "key"), ("nanochat",)),
+    ("first-features", step(Rotation, first=0), ("query", "key"), ("deepseek-v2", "minicpm3")),
+    ("not-turned", step(Rotation), ("query", "key"), ("phi", "deepseek-v3-yarn", "smollm3")),
+    ("factor-dropped", step(Factor), ("query",), ("opt", "esm")),
+    ("latent-norm", latent_norm_left_out, ("query", "key", "value"), ("deepseek-v3", "minicpm3")),
+    ("shared-part", the_wrong_part_shared, ("key",), ("deepseek-v2", "minicpm3")),
+    ("other-order", heads_in_another_order, ("query", "key", "value"), ("phi3", "gpt-neox")),
+    ("two-per-cent", two_per_cent_off, ("query", "key"), ("gpt-neox", "phi3", "glm", "opt")),
+    ("two-per-cent", two_per_cent_off, ("value",), ("gpt-neox", "phi3", "dbrx", "deepseek-v3")),
+]  # fmt: skip
+CASES = [
+    pytest.param(fault, stage, family, dtype, id=f"{name}-{family}-{stage}-{dtype}")
+    for name, fault, stages, families in FAULTS
+    for family in families
+    for stage in stages
+    for dtype in DTYPES
+]
+
+
+@pytest.fixture(scope="module")
+def captured(tokenizer):
+    """Return what was captured of one text, by family and dtype."""
+    found = {}
+
+    def of(family, dtype):
+        if (family, dtype) not in found:
+            model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
+            batch = encode(model.checkpoint, TEXTS[:1])
+            (found[family, dtype],) = capture(model.module, batch.inputs, batch.axes)
+        return found[family, dtype]
+
+    return of
+
+
+def verify(each, changed):
+    records = (changed, *each.records[1:])
+    return agreement.verify(records, each.references, versions={}, weights_sha256="")
+
+
+@pytest.mark.parametrize(("fault", "stage", "family", "dtype"), CASES)
+def test_a_wrong_recipe_is_caught(fault, stage, family, dtype, captured):
+    each = captured(family, dtype)
+    record = each.records[0]
+    assert verify(each, record).verdict == "verified"
+    wrong = fault(getattr(record.projection, stage))
+    report = verify(each, replace(record, projection=replace(record.projection, **{stage: wrong})))
+    assert [check.stage for check in report.checks if not check.passed] == [stage]
+    assert report.first_difference.layer == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", ["phi", "stablelm", "glm"])
+def test_a_wrong_width_of_the_rotation_is_caught(family, dtype, captured):
+    each = captured(family, dtype)
+    record = each.records[0]
+    assert record.rotation[0].shape[-1] < record.query.shape[-1]
+    all_features = rotary_angles(torch.arange(len(record.query_axis)), record.query.shape[-1])
+    report = verify(each, replace(record, rotation=all_features))
+    assert [check.stage for check in report.checks if not check.passed] == ["query", "key"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("family", "kind"), [("qwen3-next", Gate), ("bitnet", Norm)])
+def test_what_is_done_before_the_output_is_not_forgotten(family, kind, dtype, captured):
+    each = captured(family, dtype)
+    record = each.records[0]
+    assert [type(each) for each in record.projection.before_output] == [kind]
+    forgotten = replace(record.projection, before_output=())
+    report = verify(each, replace(record, projection=forgotten))
+    assert report.first_difference.stage == "output"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_queries_that_should_grow_with_their_position_and_do_not_are_caught(dtype, captured):
+    each = captured("ministral3", dtype)
+    record = each.records[0]
+    wrong = replace(record.projection, query=step(Factor)(record.projection.query))
+    report = verify(each, replace(record, projection=wrong))
+    assert report.first_difference.stage == "query"

@@ -1,0 +1,199 @@
+"""What is found in a module: its layouts, its angles, and what each head adds to the output."""
+
+import pytest
+import torch
+from families import TARGETS, TEXTS, tiny
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+import attnviz
+from attnviz.capture import capture
+from attnviz.capture.projections import arrived, find_holders
+from attnviz.capture.projections.arrivals import angles
+from attnviz.capture.projections.holders import held, norms, plain
+from attnviz.capture.projections.layouts import Sizes, layouts
+from attnviz.errors import ModelError
+from attnviz.inputs import encode
+from attnviz.projection import rotary_angles
+from attnviz.records import HeadProjection, Linear, Projection, Rotation
+from attnviz.stages import follow, value_input
+
+
+def captured(family, tokenizer):
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    targets = TARGETS[:1] if model.module.config.is_encoder_decoder else None
+    batch = encode(model.checkpoint, TEXTS[:1], targets=targets)
+    return capture(model.module, batch.inputs, batch.axes)[0]
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "bert",
+        "gpt2",
+        "llama",
+        "gpt-neox",
+        "gpt-bigcode",
+        "phi3",
+        "glm",
+        "deepseek-v3",
+        "bart",
+        "t5",
+    ],
+)
+def test_what_the_heads_add_sums_up_to_the_output(family, tokenizer):
+    """Σ_h A_h (X W_h^V + b_h) W_h^O + b^O is what the module gave."""
+    each = captured(family, tokenizer)
+    for record, reference in zip(each.records, each.references, strict=True):
+        projection, X = record.projection, value_input(record)
+        output = torch.zeros(())
+        for head in range(record.heads):
+            value = projection.value_of(head)
+            values = X @ value.weight.double()
+            if value.bias is not None:
+                values = values + value.bias
+            mixed = record.weights(head, dtype=torch.float64) @ values
+            output = output + mixed @ projection.output_of(head).double()
+        if projection.output.bias is not None:
+            output = output + projection.output.bias
+        torch.testing.assert_close(output.float(), reference.output, rtol=1e-4, atol=1e-4)
+
+
+def test_values_that_are_no_linear_map_have_no_matrix(tokenizer):
+    with pytest.raises(ModelError, match=r"linear map of the input.*changed after it"):
+        captured("gemma4", tokenizer).records[0].projection.value_of(0)
+    unknown = Projection(heads=4, query=None, key=None, value=None)
+    with pytest.raises(ModelError, match=r"linear map of the input.*not known"):
+        unknown.value_of(0)
+    with pytest.raises(ModelError, match=r"matrix W\^O.*it has none"):
+        unknown.output_of(0)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "gpt-neox", "phi3", "deepseek-v3"])
+def test_matrices_are_views_of_the_model_s_own(family, tokenizer):
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    own = {each.untyped_storage().data_ptr() for each in model.module.parameters()}
+    for record in model.attend(TEXTS[2]):
+        projection = record.projection
+        for part in (projection.query, projection.key, projection.value, projection.output):
+            assert part.weight.untyped_storage().data_ptr() in own
+
+
+class Fused(nn.Module):
+    """A module whose one matrix makes everything; column c of W says where it came from: c."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.qkv_proj = nn.Linear(1, columns, bias=False)
+        self.qkv_proj.weight.data = torch.arange(float(columns)).unsqueeze(-1)
+
+
+def columns(part):
+    return part.weight[:, 0].int().tolist()
+
+
+def test_every_layout_of_a_fused_matrix_two_heads_two_features():
+    found = {
+        stage: [columns(part) for part in layouts(Fused(12), stage, Sizes(2, 2, 2))]
+        for stage in ("query", "key", "value")
+    }
+    # side by side, then head by head; then both with the values before the keys
+    assert found["query"] == [[[0, 1], [2, 3]], [[0, 1], [6, 7]]] * 2
+    assert found["key"][:2] == [[[4, 5], [6, 7]], [[2, 3], [8, 9]]]
+    assert found["key"][2:] == found["value"][:2] == [[[8, 9], [10, 11]], [[4, 5], [10, 11]]]
+
+
+def test_a_fused_matrix_of_grouped_heads_and_one_that_is_too_narrow():
+    sizes = Sizes(4, 1, 1)  # four queries and two key heads: q q q q k k v v, or q q k v, twice
+    assert [columns(part) for part in layouts(Fused(8), "key", sizes)][:2] == [
+        [[4], [5]],
+        [[2], [6]],
+    ]
+    assert [columns(part) for part in layouts(Fused(8), "query", sizes)][1] == [[0], [1], [4], [5]]
+    assert [*layouts(Fused(4), "key", sizes)] == []
+
+
+def test_plain_matrices_and_what_is_more():
+    linear, conv = nn.Linear(3, 2), Conv1D(2, 3)  # Conv1D takes its widths the other way round
+    for module in (linear, conv):
+        X = torch.randn(4, 3)
+        found = plain(module)
+        torch.testing.assert_close(X @ found.weight + found.bias, module(X))
+    assert plain(nn.Sequential(linear)) is None
+    assert plain(nn.LayerNorm(3)) is None
+    assert plain(None) is None
+    adapted = nn.Linear(3, 2)
+    adapted.adapter = nn.Linear(3, 2)
+    assert plain(adapted) is None
+    assert held(nn.ModuleDict({"q": linear, "k": adapted}), "k", "query", "q") is not None
+
+
+def test_what_mixes_without_attention_holds_none():
+    mixer = nn.Module()
+    mixer.in_proj, mixer.out_proj = nn.Linear(8, 32), nn.Linear(16, 8)
+    assert find_holders(nn.ModuleDict({"mixer": mixer})) == {}
+
+
+def test_one_norm_per_head_is_stacked_and_one_for_all_is_wide():
+    module = nn.Module()
+    module.q_norm = nn.ModuleList([nn.LayerNorm(3) for _ in range(2)])
+    module.k_norm = nn.RMSNorm(6, eps=0.5)
+    query = next(norms(module, ("q_norm",), 2, 3))
+    assert (query.kind, query.over, query.weight.shape) == ("layer", "head", (2, 3))
+    key = next(norms(module, ("missing", "k_norm"), 2, 3))
+    assert (key.kind, key.over, key.eps) == ("rms", "width", 0.5)
+    assert [*norms(module, ("missing",), 2, 3)] == []
+
+
+def test_angles_in_every_form_that_models_hand_over():
+    cos, sin = rotary_angles(torch.arange(5), 6)
+    expected = cos.unsqueeze(0), sin.unsqueeze(0)
+    once = cos[:, :3], sin[:, :3]
+    pairs = tuple(part.repeat_interleave(2, -1) for part in once)
+    forms = {
+        "halves": (cos, sin),
+        "once": once,
+        "side by side": pairs,
+        "with a dimension for heads": tuple(part[None, None] for part in (cos, sin)),
+        "complex": torch.complex(*once),
+        "sines, then cosines": torch.cat(once[::-1], -1),
+    }
+    for name, form in forms.items():
+        found = angles(form)
+        assert all(torch.equal(*both) for both in zip(found, expected, strict=True)), name
+    assert angles(None) is None
+    assert angles((cos, sin[:2])) is None
+    assert angles((1, 2)) is None
+
+
+def test_what_arrives_is_found_by_name_or_by_place():
+    class Attention(nn.Module):
+        def forward(self, states, mask=None, position_embeddings=None, key_value_states=None):
+            raise NotImplementedError
+
+    X, cos = torch.ones(1, 2, 4), torch.ones(2, 4)
+    for args, kwargs in [
+        ((X, None, (cos, cos), X), {}),
+        ((), {"states": X, "position_embeddings": (cos, cos), "key_value_states": X}),
+    ]:
+        found = arrived(Attention(), args, kwargs, texts=1)
+        assert torch.equal(found.input, X)
+        assert torch.equal(found.key_input, X)
+        assert found.input is not X  # the model may go on to change it
+        assert found.rotation[0].shape == (1, 2, 4)
+    nothing = arrived(Attention(), (), {}, texts=1)
+    assert (nothing.input, nothing.key_input, nothing.rotation) == (None, None, None)
+    of_pictures = {"position_embeddings": (cos.expand(3, 1, 2, 4),) * 2}
+    assert arrived(Attention(), (X,), of_pictures, texts=1).rotation is None
+
+
+def test_a_step_that_lacks_what_it_needs_is_refused():
+    with pytest.raises(ValueError, match="expected what Rotation needs, got None"):
+        follow((Rotation(),), torch.ones(1, 2, 4))
+
+
+def test_a_map_is_linear_if_nothing_follows():
+    weight = torch.ones(2, 3, 4)
+    assert HeadProjection(weight).linear
+    assert not HeadProjection(weight, after=(Rotation(),)).linear
+    assert not HeadProjection(weight, beside=Linear(torch.ones(3, 1), None)).linear
