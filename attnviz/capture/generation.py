@@ -20,6 +20,11 @@ from attnviz.capture.projections import Arrived
 from attnviz.errors import ModelError
 
 
+def is_two_sided(model: nn.Module) -> bool:
+    """Whether the model is an encoder–decoder."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
 def generate(model: nn.Module, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
     """Let the model say up to `tokens` tokens, always the likeliest.
 
@@ -27,10 +32,19 @@ def generate(model: nn.Module, inputs: Mapping[str, Tensor], tokens: int) -> Ten
     -------
     The ids (T,) of all that a decoder read and said: the text and its continuation, or for an
     encoder–decoder the start token and the answer.
+
+    Raises
+    ------
+    ModelError : the model cannot generate.
     """
+    if not getattr(model, "can_generate", bool)():
+        raise ModelError(
+            f"Expected a model that generates text, but {type(model).__name__} cannot. Choose a "
+            "causal language model or an encoder–decoder, with its language head."
+        )
     # A cache of which nothing is dropped, also where layers look back through a window only.
     cache: Any = DynamicCache()
-    if getattr(model.config, "is_encoder_decoder", False):
+    if is_two_sided(model):
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     said: Tensor = model.generate(  # type: ignore[operator]
         **inputs, max_new_tokens=tokens, do_sample=False, num_beams=1, past_key_values=cache

@@ -32,12 +32,13 @@ _HEADS = (
 
 @torch.no_grad()
 def record(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    holders: Mapping[str, Holder],
-    texts: int,
+    model: nn.Module, run: Callable[[], object], holders: Mapping[str, Holder], texts: int
 ) -> list[AttentionCall]:
-    """Run the model on a batch of so many texts; return its attentions as they were executed.
+    """Return the attentions that the model executes in a run, in the order of execution.
+
+    Parameters
+    ----------
+    run : runs the model on a batch of so many texts.
 
     Raises
     ------
@@ -45,7 +46,7 @@ def record(
     """
     recorder = _Recorder(model, texts, holders)
     with looking_on(recorder.look), recorder.watch:
-        model(**inputs)
+        run()
     recorder.leave(0)
     return recorder.finish()
 
