@@ -90,9 +90,9 @@ def heatmap(
     result = _attend(text, pair, target, model, device, dtype, truncate).stack(stack)
 
     from attnviz.cli import report
+    from attnviz.maps import make_map, make_maps
     from attnviz.metrics import choose_head, find_heads, rank_heads
     from attnviz.storage import map_data
-    from attnviz.words import make_map, make_maps
 
     found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
     ranking = rank_heads(result) if found is None else found.ranking
@@ -139,9 +139,9 @@ def heads(
     result = _attend(text, pair, target, model, device, dtype, truncate).stack(stack)
 
     from attnviz.cli import report
+    from attnviz.maps import make_maps
     from attnviz.metrics import rank_heads
     from attnviz.storage import map_data
-    from attnviz.words import make_maps
 
     maps = make_maps(result, layer=layer, words=words, special=special.value)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from attnviz.maps import make_maps
 from attnviz.plot import caption
 from attnviz.plot.layout import Page, Ruler, colour_bar
 from attnviz.plot.style import (
@@ -28,7 +29,6 @@ from attnviz.plot.style import (
     weight_colours,
 )
 from attnviz.records import AttentionResult, HeadMaps, Special
-from attnviz.words import make_maps
 
 _MARGIN, _GAP = 0.06, 0.12  # inches
 _LABELS = 0.34  # inches for the numbers along a side and its name

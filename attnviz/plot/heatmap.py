@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 
+from attnviz.maps import make_map, make_maps
 from attnviz.metrics import choose_head
 from attnviz.plot import caption
 from attnviz.plot.head_grid import draw_mosaic
@@ -25,7 +26,6 @@ from attnviz.plot.style import (
     weight_colours,
 )
 from attnviz.records import AttentionMap, AttentionResult, HeadMaps, Special
-from attnviz.words import make_map, make_maps
 
 _MARGIN, _GAP = 0.06, 0.12  # inches
 _BAR = 0.55  # inches that a colour bar takes with its numbers and its label
