@@ -11,6 +11,8 @@ from attnviz.errors import InputError
 from attnviz.records import AttentionMap, AttentionResult, HeadMaps, Special
 from attnviz.words import Units, word_weights
 
+_MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
+
 
 def make_map(
     result: AttentionResult,
@@ -101,6 +103,21 @@ def make_maps(
         provenance=result.provenance,
         sides=(left.side, across.side),
     )
+
+
+def make_overview(
+    result: AttentionResult, *, words: bool = True, special: Special = "keep"
+) -> HeadMaps | None:
+    """Return the maps of all heads to be drawn beside one of them, or None.
+
+    None where they cannot stand side by side: layers differ in their heads or in what they relate,
+    or there is more than a picture of them could show.
+    """
+    shapes = {(r.heads, len(r.query_axis), len(r.key_axis)) for r in result.stack()}
+    count = sum(r.heads * len(r.query_axis) * len(r.key_axis) for r in result.stack())
+    if len(shapes) > 1 or count > _MOST_WEIGHTS:
+        return None
+    return make_maps(result, words=words, special=special)
 
 
 def _cutting(result: AttentionResult) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 from attnviz.agreement import verify as verify_records
 from attnviz.capture import capture
 from attnviz.checkpoints import Checkpoint, load_checkpoint
-from attnviz.inputs import Given, Many, Picture, Recording, encode, gather
+from attnviz.inputs import Given, Many, Picture, Recording, encode, gather, place_windows
 from attnviz.records import AgreementReport, AttentionResult, Provenance
 
 if TYPE_CHECKING:
@@ -204,8 +204,11 @@ class Model:
                 truncate=truncate,
             )
             for n, found in enumerate(capture(self.module, batch.inputs, batch.axes)):
+                records = tuple(
+                    place_windows(self.module, batch.inputs, record) for record in found.records
+                )
                 agreement = verify_records(
-                    found.records,
+                    records,
                     found.references,
                     versions=versions,
                     weights_sha256=sha256,
@@ -223,5 +226,5 @@ class Model:
                     image=part.images[0].name if part.images else None,
                     audio=batch.sound,
                 )
-                results.append(AttentionResult(found.records, agreement, provenance, batch.image))
+                results.append(AttentionResult(records, agreement, provenance, batch.image))
         return results

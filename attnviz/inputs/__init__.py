@@ -17,6 +17,7 @@ from attnviz.inputs.image import Photo, Picture, as_seen, encode_image, image_ax
 from attnviz.inputs.sound import Recording, Sound, encode_sound, resample, sound_axis
 from attnviz.inputs.text import encode_target, encode_texts, max_tokens
 from attnviz.inputs.together import encode_together, fills_placeholders
+from attnviz.inputs.windows import place_windows
 from attnviz.records import Axis
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "encode",
     "gather",
     "max_tokens",
+    "place_windows",
 ]
 
 _NAMES = {"text": "a text", "image": "an image", "audio": "a sound", "target": "a target"}

@@ -54,7 +54,7 @@ def read_image(given: Picture) -> Photo:
                 "Expected an image as an array (height, width, 3) of uint8, got "
                 f"{given.shape} of {given.dtype}. Convert it, or give a file."
             )
-        return _photo(Image.fromarray(given), "array")
+        return _photo(Image.fromarray(given), "image")
     if not isinstance(given, str | os.PathLike):
         raise InputError(
             "Expected an image as a file, a Pillow image or an array (height, width, 3) of uint8, "

@@ -94,18 +94,17 @@ def _from_array(given: NDArray[Any], rate: int | None) -> Sound:
             f"Expected the sampling rate of the array in samples a second, got {rate!r}. "
             "Give it as sampling_rate=16000."
         )
-    samples = given.astype(np.float64) / (
-        1 if given.dtype.kind == "f" else -float(np.iinfo(given.dtype).min)
-    )
-    return _sound(
-        (samples if given.ndim == 1 else samples.mean(1)).astype(np.float32), rate, "array"
-    )
+    if not given.size:
+        raise InputError("Expected a sound, got an array without samples.")
+    whole = 1.0 if given.dtype.kind == "f" else -float(np.iinfo(given.dtype).min)
+    samples = given.reshape(len(given), -1).mean(1) / whole
+    return _sound(samples.astype(np.float32), rate, "sound")
 
 
 def _sound(samples: NDArray[np.float32], rate: int, name: str) -> Sound:
     if not len(samples) or not np.isfinite(samples).all():
-        came = "samples that are no numbers" if len(samples) else "no samples"
-        raise InputError(f"Expected a sound in {name}, got {came}.")
+        came = "some that are no numbers" if len(samples) else "none"
+        raise InputError(f"Expected samples in {name}, got {came}. Give another sound.")
     return Sound(samples, rate, f"{name} ({len(samples) / rate:.2f} s at {rate:,} Hz)")
 
 
