@@ -147,13 +147,31 @@ def attend(
 
 
 def verify(
-    text: str | None = None, *, model: Model | Loadable | None = None, **given: Unpack[One]
+    text: str | None = None,
+    *,
+    image: Picture | None = None,
+    audio: Recording | None = None,
+    sampling_rate: int | None = None,
+    pair: str | None = None,
+    target: str | None = None,
+    model: Model | Loadable | None = None,
+    truncate: bool = False,
 ) -> AgreementReport:
     """Run a model on a text, an image or a sound and report how its attention agrees with ours.
 
     Parameters and errors are those of `attend`.
     """
-    return attend(text, model=model, **given).agreement
+    result = attend(
+        text,
+        image=image,
+        audio=audio,
+        sampling_rate=sampling_rate,
+        pair=pair,
+        target=target,
+        model=model,
+        truncate=truncate,
+    )
+    return result.agreement
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,13 +11,12 @@ from matplotlib.collections import QuadMesh
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
-from attnviz.errors import InputError
 from attnviz.maps import make_map, make_maps, make_overview
 from attnviz.metrics import choose_head
 from attnviz.plot import caption
 from attnviz.plot.head_grid import draw_mosaic, top_weight
 from attnviz.plot.layout import Page, Ruler, colour_bar
-from attnviz.plot.overlay import Patch, draw_overlay, find_query, shows_image
+from attnviz.plot.overlay import Patch, draw_overlay, find_query
 from attnviz.plot.style import (
     FULL_WIDTH,
     INK,
@@ -96,13 +95,8 @@ def heatmap(
             overview = make_overview(result, words=words, special=special)
     beside = overview if isinstance(overview, HeadMaps) else None
     with style([*drawn.rows, *drawn.columns, caption.source(drawn.provenance)]):
-        if shows_image(drawn) and not matrix:
-            return draw_overlay(drawn, find_query(drawn, patch), beside, width * MM, ax)
-        if patch is not None:
-            raise InputError(
-                "Expected a patch only where it is laid over an image, got "
-                f"{patch!r} beside a matrix. Leave it out."
-            )
+        if (query := find_query(drawn, patch, matrix=matrix)) is not None:
+            return draw_overlay(drawn, query, beside, width * MM, ax)
         if ax is None:
             return _page(drawn, beside, width * MM)
         _draw(ax, drawn, Ruler())

@@ -35,14 +35,23 @@ def shows_image(drawn: AttentionMap) -> bool:
     return drawn.image is not None and patches is not None and any(patches)
 
 
-def find_query(drawn: AttentionMap, patch: Patch | None) -> int:
-    """Return which row of a map is meant, or is drawn where nothing is said.
+def find_query(
+    drawn: AttentionMap, patch: Patch | None = None, *, matrix: bool = False
+) -> int | None:
+    """Return which row of a map to lay over the image; None where it is drawn as a matrix.
 
     Raises
     ------
-    InputError : no such patch, or no such token.
+    InputError : no such patch or token, or a patch where a matrix is drawn.
     """
     patches = drawn.sides[0].patches
+    if matrix or not shows_image(drawn):
+        if patch is None:
+            return None
+        raise InputError(
+            f"Expected a patch only where weights are laid over an image, got {patch!r} for a "
+            "matrix of queries and keys. Leave it out."
+        )
     if patch is None:
         return _default(drawn)
     if isinstance(patch, str):
