@@ -41,7 +41,7 @@ def save_map(drawn: AttentionMap | HeadMaps, path: str | os.PathLike[str]) -> No
             rows, columns = np.array(drawn.rows), np.array(drawn.columns)
             about = np.array(to_json(_about(drawn)))
             with temporary.open("wb") as file:
-                arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+                arrays: dict[str, Any] = {name: each.numpy() for name, each in tensors.items()}
                 np.savez_compressed(file, rows=rows, columns=columns, about=about, **arrays)
         else:
             from safetensors.torch import save
