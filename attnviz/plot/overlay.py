@@ -18,7 +18,15 @@ from attnviz.errors import InputError
 from attnviz.plot import caption
 from attnviz.plot.head_grid import draw_mosaic, top_weight
 from attnviz.plot.layout import Page, Ruler, colour_bar, line_height
-from attnviz.plot.style import ACCENT, MUTED, SMALL_SIZE, TEXT_SIZE, TITLE_SIZE, weight_colours
+from attnviz.plot.style import (
+    ACCENT,
+    MUTED,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    TITLE_SIZE,
+    literal,
+    weight_colours,
+)
 from attnviz.records import AttentionMap, HeadMaps, Side
 
 Patch: TypeAlias = tuple[int, int] | str
@@ -179,8 +187,13 @@ def _tiles(maps: HeadMaps, query: int) -> HeadMaps:
 def _query_name(drawn: AttentionMap, query: int) -> str:
     patch = None if drawn.sides[0].patches is None else drawn.sides[0].patches[query]
     if patch is None:
-        return f"from {drawn.rows[query]}"
+        label = literal(drawn.rows[query])
+        return f"from {label}" if _is_special(drawn, query) else f"from “{label}”"
     return f"from the patch in row {patch[0]}, column {patch[1]}"
+
+
+def _is_special(drawn: AttentionMap, query: int) -> bool:
+    return bool(drawn.special_rows) and drawn.special_rows[query]
 
 
 def _elsewhere(drawn: AttentionMap, query: int) -> str:

@@ -130,13 +130,13 @@ def test_without_a_class_token_the_patch_in_the_middle_asks(tokenizer):
 def test_words_ask_an_image_in_cross_attention_and_beside_placeholders(tokenizer):
     blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
     ax = attnviz.heatmap(blip, layer=0, head=0)
-    assert "Cross-attention, layer 0, head 0, from circle" in page_text(ax.figure)
+    assert "Cross-attention, layer 0, head 0, from “circle”" in page_text(ax.figure)
     assert outlined(ax) == []
     weights = blip.weights(0, 0)[3, 1:].reshape(4, 4)
     np.testing.assert_array_equal(ax.collections[0].get_array(), weights)
     llava = seeing("llava", tokenizer).attend("a red circle", image=picture()).stack("decoder")
     ax = attnviz.heatmap(llava, layer=0, head=0, patch="red")
-    assert "from red" in page_text(ax.figure)
+    assert "from “red”" in page_text(ax.figure)
     assert "decoder" not in page_text(ax.figure)
 
 
