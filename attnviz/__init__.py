@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
+    from attnviz.maps import make_map, make_maps
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
     from attnviz.plot import head_grid, heatmap, save_figure
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         HeadMaps,
     )
     from attnviz.storage import save_map
-    from attnviz.words import make_map, make_maps
 
 _HOME = {
     "AgreementReport": "records",
@@ -43,8 +43,8 @@ _HOME = {
     "head_grid": "plot",
     "heatmap": "plot",
     "load": "models",
-    "make_map": "words",
-    "make_maps": "words",
+    "make_map": "maps",
+    "make_maps": "maps",
     "rank_heads": "metrics",
     "save_figure": "plot",
     "save_map": "storage",
