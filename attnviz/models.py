@@ -8,12 +8,25 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
+from torch import Tensor
 
 from attnviz.agreement import verify as verify_records
-from attnviz.capture import capture
-from attnviz.checkpoints import Checkpoint, load_checkpoint
-from attnviz.inputs import Given, Many, Picture, Recording, encode, gather, place_windows
-from attnviz.records import AgreementReport, AttentionResult, Provenance
+from attnviz.capture import Capture, capture, capture_generation
+from attnviz.checkpoints import Checkpoint, is_two_sided, load_checkpoint
+from attnviz.errors import ModelError
+from attnviz.inputs import (
+    Batch,
+    Given,
+    Many,
+    Picture,
+    Recording,
+    continue_axis,
+    encode,
+    gather,
+    place_windows,
+    said_text,
+)
+from attnviz.records import AgreementReport, AttentionResult, Axis, Provenance
 
 if TYPE_CHECKING:
     from transformers import (
@@ -40,6 +53,7 @@ class One(TypedDict, total=False):
     pair: str | None
     target: str | None
     truncate: bool
+    generate: int | None
 
 
 class Several(TypedDict, total=False):
@@ -51,6 +65,7 @@ class Several(TypedDict, total=False):
     pair: Many[str] | None
     target: Many[str] | None
     truncate: bool
+    generate: int | None
 
 
 def load(
@@ -111,6 +126,7 @@ def attend(
     target: str | Many[str] | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
+    generate: int | None = None,
 ) -> AttentionResult | list[AttentionResult]:
     """Run a model on a text, an image or a sound; return every head's attention, with its proof.
 
@@ -127,6 +143,8 @@ def attend(
     target : for an encoder–decoder, what the decoder is to say (or one for each input).
     model : from `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : cut what is longer than the model can read, instead of refusing it.
+    generate : let the model go on by itself for so many tokens, always the likeliest, and show how
+        each of them attended to all before it.
 
     Returns
     -------
@@ -140,7 +158,13 @@ def attend(
     """
     model = model if isinstance(model, Model) else load(model)
     given = gather(
-        text, pair=pair, target=target, image=image, audio=audio, sampling_rate=sampling_rate
+        text,
+        pair=pair,
+        target=target,
+        image=image,
+        audio=audio,
+        sampling_rate=sampling_rate,
+        generate=generate,
     )
     results = model.attend_all(given, truncate=truncate)
     return results if given.several else results[0]
@@ -156,6 +180,7 @@ def verify(
     target: str | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
+    generate: int | None = None,
 ) -> AgreementReport:
     """Run a model on a text, an image or a sound and report how its attention agrees with ours.
 
@@ -170,6 +195,7 @@ def verify(
         target=target,
         model=model,
         truncate=truncate,
+        generate=generate,
     )
     return result.agreement
 
@@ -220,14 +246,17 @@ class Model:
                 image=part.images[0] if part.images else None,
                 sound=part.sounds[0] if part.sounds else None,
                 truncate=truncate,
+                generating=part.generate is not None,
             )
-            for n, found in enumerate(capture(self.module, batch.inputs, batch.axes)):
+            captures, generated = self._capture(batch, part.generate)
+            for n, found in enumerate(captures):
                 records = tuple(
                     place_windows(self.module, batch.inputs, record) for record in found.records
                 )
                 agreement = verify_records(
                     records,
                     found.references,
+                    in_one_pass=found.in_one_pass,
                     versions=versions,
                     weights_sha256=sha256,
                 )
@@ -243,6 +272,23 @@ class Model:
                     cut_from=batch.cut_from[n],
                     image=part.images[0].name if part.images else None,
                     audio=batch.sound,
+                    generated=generated,
                 )
                 results.append(AttentionResult(records, agreement, provenance, batch.image))
         return results
+
+    def _capture(self, batch: Batch, generate: int | None) -> tuple[list[Capture], str | None]:
+        """Capture a batch as it is, or one input and what the model goes on to say."""
+        if generate is None:
+            return capture(self.module, batch.inputs, batch.axes), None
+        if (tokenizer := self.tokenizer) is None:
+            raise ModelError(f"Expected a model that says text, but {self.name} has no tokenizer.")
+        two_sided = is_two_sided(self.module, self.module.config)
+        kind = "target" if two_sided else "text"
+        heard = None if two_sided else batch.axes["text"][0]
+
+        def axes_of(read: Tensor) -> dict[str, tuple[Axis, ...]]:
+            return {**batch.axes, kind: (continue_axis(tokenizer, heard, read),)}
+
+        found, ids = capture_generation(self.module, batch.inputs, generate, axes_of)
+        return [found], said_text(tokenizer, ids[1 if heard is None else len(heard) :])

@@ -36,8 +36,8 @@ CANARY = 1.01
 def verify(
     records: Sequence[AttentionRecord],
     references: Sequence[Reference],
-    in_one_pass: Sequence[Tensor] = (),
     *,
+    in_one_pass: Sequence[Tensor] = (),
     versions: dict[str, str],
     weights_sha256: str,
 ) -> AgreementReport:

@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from attnviz.capture.calls import AttentionCall
-from attnviz.capture.generation import generate, is_two_sided, stitch
+from attnviz.capture.generation import generate, stitch, whole_inputs
 from attnviz.capture.placing import Place, place
 from attnviz.capture.projections import find_holders, understood
 from attnviz.capture.recording import record
@@ -106,10 +105,7 @@ def capture_generation(
         said.append(generate(model, inputs, tokens))
 
     def in_one_pass() -> object:
-        read = said[0][None, :-1]
-        if is_two_sided(model):
-            return model(**inputs, decoder_input_ids=read)
-        return model(**{**inputs, "input_ids": read, "attention_mask": torch.ones_like(read)})
+        return model(**whole_inputs(model, inputs, said[0][None, :-1]))
 
     runs = _runs(model, 1, by_steps, by_steps, in_one_pass)
     calls, again = (stitch(run) for run in runs[:2])

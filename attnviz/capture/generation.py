@@ -52,6 +52,20 @@ def generate(model: nn.Module, inputs: Mapping[str, Tensor], tokens: int) -> Ten
     return said[0]
 
 
+def whole_inputs(model: nn.Module, inputs: Mapping[str, Tensor], read: Tensor) -> dict[str, Tensor]:
+    """Return what the model takes to read (1, T) in one pass: a text with its continuation."""
+    if is_two_sided(model):
+        return {**inputs, "decoder_input_ids": read}
+    more = read.shape[1] - inputs["input_ids"].shape[1]
+    # What is told of every token goes on as it ended: a mask of ones, the segment of the last.
+    told = {
+        name: torch.cat([inputs[name], inputs[name][:, -1:].expand(-1, more)], dim=1)
+        for name in ("attention_mask", "token_type_ids")
+        if name in inputs
+    }
+    return {**inputs, **told, "input_ids": read}
+
+
 def stitch(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
     """Join the calls of each module over the steps of a generation.
 

@@ -246,4 +246,5 @@ class _Recorder:
             return None, None
         if given.numel() != heads.numel():
             return None, None
-        return given.reshape(heads.shape).transpose(1, 2), output
+        # Some multiply by W^O part by part (window by window).
+        return given.reshape(heads.shape).transpose(1, 2), output.reshape(*heads.shape[:2], -1)

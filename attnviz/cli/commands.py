@@ -15,6 +15,7 @@ from attnviz.cli.options import (
     Device,
     DeviceName,
     Dtype,
+    Generate,
     Heads,
     Image,
     Json,
@@ -68,6 +69,7 @@ def heatmap(
     audio: Audio = None,
     pair: Pair = None,
     target: Target = None,
+    generate: Generate = None,
     stack: Stack = None,
     layer: Layer = None,
     head: Heads = None,
@@ -93,7 +95,7 @@ def heatmap(
     Without --layer and --head the head is drawn that relates the content words of the text most.
     What a query gives to the patches of an image is laid over the image.
     """
-    given = _given(text, image, audio, pair, target)
+    given = _given(text, image, audio, pair, target, generate)
     path = _where(output, None if json else "heatmap.png")
     wanted = None if find is None else _two_words(find)
     over: dict[str, Any] = {"patch": _patch(patch), "matrix": matrix}
@@ -135,6 +137,7 @@ def heads(
     audio: Audio = None,
     pair: Pair = None,
     target: Target = None,
+    generate: Generate = None,
     stack: Stack = None,
     layer: Layer = None,
     words: Words = True,
@@ -149,7 +152,7 @@ def heads(
     debug: Debug = False,
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
-    given = _given(text, image, audio, pair, target)
+    given = _given(text, image, audio, pair, target, generate)
     path = _where(output, None if json else "heads.png")
     result = _attend(given, model, device, dtype, truncate).stack(stack)
 
@@ -180,6 +183,7 @@ def verify(
     audio: Audio = None,
     pair: Pair = None,
     target: Target = None,
+    generate: Generate = None,
     model: ModelName = None,
     device: DeviceName = Device.auto,
     dtype: Dtype = None,
@@ -191,7 +195,7 @@ def verify(
 
     Exit code 5 means that they differ, or that their agreement could not be proven.
     """
-    given = _given(text, image, audio, pair, target)
+    given = _given(text, image, audio, pair, target, generate)
     result = _attend(given, model, device, dtype, truncate)
 
     from attnviz.cli import report
@@ -213,7 +217,12 @@ def _where(output: Path | None, default: str | None) -> Path | None:
 
 
 def _given(
-    text: str | None, image: Path | None, audio: Path | None, pair: str | None, target: str | None
+    text: str | None,
+    image: Path | None,
+    audio: Path | None,
+    pair: str | None,
+    target: str | None,
+    generate: int | None,
 ) -> dict[str, Any]:
     """Return what the model is to read; refuse an empty text or no file before torch is loaded."""
     for name, words in (("text", text), ("--pair", pair), ("--target", target)):
@@ -226,7 +235,8 @@ def _given(
             raise InputError(f"Expected a file for {name}, but there is no file {file}.")
     if text is None and image is None and audio is None:
         raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
-    return {"text": text, "image": image, "audio": audio, "pair": pair, "target": target}
+    given = {"text": text, "image": image, "audio": audio, "pair": pair, "target": target}
+    return {**given, "generate": generate}
 
 
 def _patch(patch: str | None) -> tuple[int, int] | str | None:

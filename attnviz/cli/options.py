@@ -36,6 +36,12 @@ Target = Annotated[
     str | None,
     typer.Option(help="For an encoder-decoder: the text that its decoder is to say."),
 ]
+Generate = Annotated[
+    int | None,
+    typer.Option(
+        help="Let the model go on by itself for so many tokens, and show those too.", min=1
+    ),
+]
 Stack = Annotated[
     str | None,
     typer.Option(

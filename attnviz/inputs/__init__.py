@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnviz.checkpoints import is_two_sided, kinds_read
 from attnviz.errors import InputError, ModelError
+from attnviz.inputs.generated import continue_axis, said_text
 from attnviz.inputs.given import Given, Many, gather
 from attnviz.inputs.image import Photo, Picture, as_seen, encode_image, image_axis
 from attnviz.inputs.sound import Recording, Sound, encode_sound, resample, sound_axis
@@ -31,10 +32,12 @@ __all__ = [
     "Picture",
     "Recording",
     "Sound",
+    "continue_axis",
     "encode",
     "gather",
     "max_tokens",
     "place_windows",
+    "said_text",
 ]
 
 _NAMES = {"text": "a text", "image": "an image", "audio": "a sound", "target": "a target"}
@@ -42,7 +45,8 @@ _OPTIONS = {
     "text": "Type one",
     "image": "Give one with --image (image=…)",
     "audio": "Give one with --audio (audio=…)",
-    "target": "Give the text that its decoder is to say with --target (target=…)",
+    "target": "Give the text that its decoder is to say with --target (target=…), or let it speak "
+    "with --generate (generate=…)",
 }
 
 
@@ -73,6 +77,7 @@ def encode(
     image: Photo | None = None,
     sound: Sound | None = None,
     truncate: bool = False,
+    generating: bool = False,
 ) -> Batch:
     """Turn what was given into what the model takes.
 
@@ -84,6 +89,7 @@ def encode(
     ----------
     targets : for an encoder–decoder, what its decoder is to say of each input.
     truncate : cut what is longer than the model can read, instead of refusing it.
+    generating : an encoder–decoder says its target by itself.
 
     Raises
     ------
@@ -92,7 +98,8 @@ def encode(
     ModelError : the model reads neither text nor image nor sound.
     """
     given = {"text": texts, "image": image, "audio": sound, "target": targets}
-    _expect_what_is_read(checkpoint, [kind for kind, what in given.items() if what is not None])
+    there = [kind for kind, what in given.items() if what is not None]
+    _expect_what_is_read(checkpoint, there, generating=generating)
     if sound is not None and checkpoint.readers.audio is not None:
         sound = resample(sound, int(checkpoint.readers.audio.sampling_rate))
     inputs, axes, cut_from = _encode_sides(checkpoint, texts, pairs, image, sound, truncate)
@@ -143,7 +150,7 @@ def _describe(axes: dict[str, tuple[Axis, ...]], kind: str, axis: Axis | None) -
         axes[kind] = (axis,)
 
 
-def _expect_what_is_read(checkpoint: Checkpoint, given: Sequence[str]) -> None:
+def _expect_what_is_read(checkpoint: Checkpoint, given: Sequence[str], *, generating: bool) -> None:
     """Refuse a kind of input that the model does not read, and the lack of one that it needs."""
     module, name = checkpoint.module, checkpoint.name
     kinds = list(kinds_read(module))
@@ -152,7 +159,7 @@ def _expect_what_is_read(checkpoint: Checkpoint, given: Sequence[str]) -> None:
             f"Expected a model that reads text, images or sounds, but {name} reads "
             f"{module.main_input_name}. Choose another model."
         )
-    if is_two_sided(module, module.config):
+    if is_two_sided(module, module.config) and not generating:
         kinds.append("target")
     read = " and ".join(_NAMES[kind] for kind in kinds)
     for kind in given:

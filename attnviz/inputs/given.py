@@ -16,7 +16,10 @@ Many: TypeAlias = list[T] | tuple[T, ...]
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """N inputs, by kind; None of a kind that was not given. several : whether a list was."""
+    """N inputs, by kind; None of a kind that was not given.
+
+    several : whether a list was given. generate : how many tokens the model is to say by itself.
+    """
 
     texts: list[str] | None
     pairs: list[str] | None
@@ -24,16 +27,18 @@ class Given:
     images: list[Photo] | None
     sounds: list[Sound] | None
     several: bool
+    generate: int | None = None
 
     def batches(self) -> Iterator[Given]:
         """Yield what is run at once: all texts; or an image or a sound with what goes with it.
 
-        Padding an image or a sound would change what the model makes of it.
+        Padding an image or a sound would change what the model makes of it, and generated texts
+        differ in length.
         """
-        if not (self.images or self.sounds):
+        if not (self.images or self.sounds or self.generate):
             yield self
             return
-        for n in range(len(self.images or self.sounds or ())):
+        for n in range(len(self.images or self.sounds or self.texts or ())):
             yield Given(
                 texts=_nth(self.texts, n),
                 pairs=_nth(self.pairs, n),
@@ -41,6 +46,7 @@ class Given:
                 images=_nth(self.images, n),
                 sounds=_nth(self.sounds, n),
                 several=False,
+                generate=self.generate,
             )
 
 
@@ -56,6 +62,7 @@ def gather(
     image: Picture | Many[Picture] | None = None,
     audio: Recording | Many[Recording] | None = None,
     sampling_rate: int | None = None,
+    generate: int | None = None,
 ) -> Given:
     """Read what was given; there must be as many of each kind as there are inputs.
 
@@ -66,6 +73,12 @@ def gather(
     """
     if sampling_rate is not None and audio is None:
         raise InputError("Expected a sound with sampling_rate, got none. Give it as audio=….")
+    if generate is not None and (not isinstance(generate, int) or generate < 1):
+        raise InputError(f"Expected generate to be 1 token or more, got {generate!r}.")
+    if generate is not None and target is not None:
+        raise InputError(
+            "Expected a target or a number of tokens to generate, got both. Leave one out."
+        )
     given = Given(
         texts=_each(text, lambda one: _text(one, "text")),
         pairs=_each(pair, lambda one: _text(one, "pair")),
@@ -73,6 +86,7 @@ def gather(
         images=_each(image, read_image),
         sounds=_each(audio, lambda one: read_sound(one, sampling_rate)),
         several=any(isinstance(what, list | tuple) for what in (text, image, audio)),
+        generate=generate,
     )
     _expect_as_many(
         {

@@ -209,7 +209,7 @@ def text_axis(
     """Describe the positions of an encoded text, padded on the right to `length`."""
     padding = length - len(ids)
     return make_axis(
-        labels=[*_labels(ids, tokenizer), *["[PAD]"] * padding],
+        labels=[*read_labels(ids, tokenizer), *["[PAD]"] * padding],
         offsets=None if offsets is None else [*offsets, *[(0, 0)] * padding],
         special=[*map(bool, special), *[True] * padding],
         padding=[*[False] * len(ids), *[True] * padding],
@@ -229,7 +229,7 @@ def _segments(encoding: BatchEncoding) -> list[int]:
     return segments
 
 
-def _labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Return each token as a reader knows it: without the marks that stand for a blank."""
     labels = []
     for token_id, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):

@@ -25,7 +25,7 @@ class Provenance:
     target : what the decoder of an encoder–decoder read. dtype, device : how. versions : of
     attnviz, torch and transformers. cut_from : how many tokens a text had that was cut to what the
     model can read, else None. image, audio : what an image or a sound is called, with its size or
-    its length; None without one.
+    its length; None without one. generated : what the model said by itself, where it was let.
     """
 
     model: str
@@ -39,6 +39,7 @@ class Provenance:
     cut_from: int | None = None
     image: str | None = None
     audio: str | None = None
+    generated: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
