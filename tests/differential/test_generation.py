@@ -59,7 +59,7 @@ def test_the_map_is_that_of_the_text_that_was_said(tokenizer):
     assert result.provenance.generated == tokenizer.decode(ids[0, len(inputs["input_ids"][0]) :])
 
 
-@pytest.mark.parametrize("family", TWO_SIDED)
+@pytest.mark.parametrize("family", ["t5", "bart"])
 def test_both_sides_are_told_what_they_read(family, tokenizer):
     result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("a train", generate=4)
     cross = result.stack().record(0)
