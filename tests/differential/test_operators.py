@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attention import repeat_heads
-from attnviz.capture import recording
+from attnviz.capture import capture, recording
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -49,3 +49,20 @@ def test_families_with_attention_code_of_their_own_agree(family, dtype, tokenize
         assert not any(record.through_interface for record in result)
         compared = {check.stage for check in result.agreement.checks}
         assert compared >= {"scores", "weights", "head output"}
+
+
+REPORTING = sorted(OWN_CODE.keys() - {"funnel", "longformer", "bigbird", "reformer"})
+
+
+@pytest.mark.parametrize("family", REPORTING)
+def test_heads_and_rows_stand_where_the_model_reports_them(family, tokenizer):
+    """What the model itself calls its attentions knows nothing of how we arrange them."""
+    module = tiny(family)
+    module.set_attn_implementation("eager")
+    inputs = tokenizer(TEXTS, return_tensors="pt", padding=True, return_token_type_ids=False)
+    with torch.no_grad():
+        reported = module(**inputs, output_attentions=True).attentions
+    for n, found in enumerate(capture(module, dict(inputs))):
+        rows = inputs["attention_mask"][n].bool()
+        for record, weights in zip(found.records, reported, strict=True):
+            assert_close(record.weights()[:, rows], weights[n][:, rows], rtol=0, atol=2e-6)
