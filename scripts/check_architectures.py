@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 console = Console(stderr=True)
-FAILED = {"failed", "not finite", "missed some", "differs"}
+FAILED = {"not run", "not read", "differs"}
 
 
 def main(
@@ -61,7 +61,7 @@ def main(
             said = results.state(result, tolerance)
             if said in FAILED:
                 console.print(
-                    f"{result['architecture']}: {said} {result.get('reason', '')}"[:300],
+                    f"{result['architecture']}: {said} {results.reason(result)}"[:300],
                     markup=False,
                     highlight=False,
                 )

@@ -30,18 +30,20 @@ def append(path: Path, result: dict[str, Any]) -> None:
 
 
 def state(result: dict[str, Any], tolerance: float) -> str:
-    """Return one word or two: what came of an architecture."""
+    """Return a word or two: what came of an architecture."""
     if "reason" in result:
-        return "failed"
-    if not result["softmaxes"]:
+        return "not run"
+    if "unread" in result:
+        return "not read"
+    if not result["attentions"]:
         return "no attention"
-    if not result["finite"]:
-        return "not finite"
-    if "difference" not in result:
-        return "ran"
-    if result["attentions"] != result["softmaxes"]:
-        return "missed some"
     return "agrees" if result["difference"] <= tolerance else "differs"  # nan differs
+
+
+def reason(result: dict[str, Any]) -> str:
+    """Return why an architecture could not be run or read, empty where it could."""
+    said = result.get("reason") or result.get("unread") or ""
+    return str(said)
 
 
 def table(results: list[dict[str, Any]], tolerance: float) -> str:
