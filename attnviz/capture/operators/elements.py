@@ -18,12 +18,16 @@ _INSTEAD, _BELOW, _ABSORBING = -1e3, 5e3, -3e4
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The formula and value of every score, and its weight, each (N, H, m, n)."""
+    """The formula and value of every score, and its weight, each (N, H, m, n).
+
+    inner : what is added before the soft cap; None where nothing is.
+    """
 
     factor: Tensor
     offset: Tensor
     scores: Tensor
     weights: Tensor
+    inner: Tensor | None = None
 
     @cached_property
     def live(self) -> Tensor:
@@ -177,6 +181,7 @@ def elements(softmax: Softmax, rows: dict[str, Tensor], shape: Shape) -> tuple[O
             offset=shape.arrange(shadow.offset).masked_fill(thrown_away, -torch.inf),
             scores=shape.arrange(softmax.scores),
             weights=shape.arrange(softmax.weights),
+            inner=None if shadow.inner is None else shape.arrange(shadow.inner),
         ),
     )
 

@@ -237,7 +237,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     new[i] = [next(moved) for _ in new[i]] if several else next(moved)
             if name == "constant_pad_nd":
                 filled = args[2] if len(args) > 2 else 0
-                new = [new[0], new[1], (-1, 0, filled)[number]]
+                new = [new[0], new[1], (-1, 0, filled, 0)[number]]
             if name == "copy":
                 parts.append(new[1].expand(result.shape))
                 continue
