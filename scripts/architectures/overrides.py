@@ -53,7 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "chameleon": {"vocabulary_map": {"<image>": 99}
                   | {f"IMGIMG{chr(65 + i // 10)}{chr(65 + i % 10)}Z": i for i in range(10, 90)}},
     "chameleon_vqgan": {"num_embeddings": 64},
-    "clap_audio_model": {"patch_embeds_hidden_size": 16, "hidden_size": 128},
+    "clap_audio_model": {"spec_size": 64, "patch_embeds_hidden_size": 16, "hidden_size": 128},
     "clvp_decoder": {"num_attention_heads": 2},
     "clvp_encoder": {"num_attention_heads": 2},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default",
