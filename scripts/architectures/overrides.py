@@ -159,6 +159,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
                        "indexer_budget": 8, "indexer_compress_ratio": 2},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"axial_pos_shape": [4, 8], "axial_pos_embds_dim": [16, 48]},
+    "swin2sr": {"image_size": 16},
     "sam2_hiera_det_model": {"hidden_size": 16, "global_attention_blocks": [4]},
     "sam2_video": {"memory_attention_rope_feat_sizes": [4, 4]},
     "sam2_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},

@@ -201,8 +201,13 @@ def _value_rows(softmax: Softmax) -> Tensor:
     return rows.view(softmax.weights.shape)
 
 
-def head_output_of(softmax: Softmax, shape: Shape) -> Tensor:
-    """Sum what each row's weights gave, over all products with values that they entered."""
+def head_output_of(softmax: Softmax, shape: Shape) -> Tensor | None:
+    """Sum what each row's weights gave, over all products with values that they entered.
+
+    None where something else than these weights was multiplied with values.
+    """
+    if not all(mixture.unchanged for mixture in softmax.mixtures):
+        return None
     count = softmax.weights.shape[softmax.dim]
     numbers = torch.arange(softmax.weights.numel(), device=softmax.weights.device)
     arranged = shape.arrange(numbers.view(softmax.weights.shape))
