@@ -63,6 +63,27 @@ def architectures() -> list[str]:
     return sorted(chosen.values())
 
 
+def belongs() -> dict[str, str]:
+    """Return what is not an architecture by itself, and of which one it is a part or other name."""
+    checked = architectures()
+    found: dict[str, str] = {}
+    for whole in checked:
+        for part in _parts(whole) | {config_class(whole).model_type}:
+            found.setdefault(part, whole)
+    for name in CONFIG_MAPPING:
+        near = [whole for whole in checked if name.startswith(whole)]
+        same = [whole for whole in checked if family(config_class(whole)) == _family_of(name)]
+        if whole := max(near, key=len, default=min(same, key=len, default="")):
+            found.setdefault(name, whole)
+    return {
+        name: found[name] for name in sorted(CONFIG_MAPPING) if name in found and name not in checked
+    }
+
+
+def _family_of(name: str) -> str:
+    return family(config_class(name))
+
+
 def _is_piece(name: str, named: list[str], hollow: set[str]) -> bool:
     """Return whether it is named as a part of another of its family: mimi_decoder of mimi."""
     return any(

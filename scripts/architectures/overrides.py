@@ -12,6 +12,20 @@ MODEL_CLASSES: dict[str, str] = {
     "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
 }
 
+# Why these cannot be run here; a package that is missing says so by itself.
+_TOWER = "its image tower is one of the package timm, which was not installed"
+_NO_KEYS = (
+    "transformers 5.23.0 builds none whose layers all read the keys of the model that it drafts for"
+)
+REASONS = {
+    "edgetam": _TOWER,
+    "gemma3n": f"{_TOWER}; its other towers are checked by themselves",
+    "gemma4_assistant": _NO_KEYS,
+    "gemma4_unified_assistant": _NO_KEYS,
+    "pp_ocrv6_medium_det": "no sizes were found at which its feature maps fit each other",
+    "pp_ocrv6_small_det": "no sizes were found at which its feature maps fit each other",
+}
+
 # Small enough as they are, and of widths that fit each other in ways of their own.
 UNSHRUNK = {"efficientloftr"}
 
