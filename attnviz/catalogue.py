@@ -82,7 +82,8 @@ def architectures(
     Parameters
     ----------
     names : a part of a name, or several; without, all are listed.
-    state : only those in one state; "part" are left out otherwise, unless they are named.
+    state : only those in one state. Those that are a part of another are left out, unless they are
+        named or asked for.
 
     Raises
     ------
@@ -116,9 +117,11 @@ def summary(found: Iterable[Architecture], check: Catalogue | None = None) -> st
     """Return how many of these agree, as one sentence; `check` is the last one by default."""
     counts = Counter(one.state for one in found)
     attentive = counts["agrees"] + counts["differs"] + counts["not read"]
-    said = [f"{counts['agrees']} of {attentive} architectures with attention agree in all of it"]
-    said += [f"{counts[state]} {state}" for state in STATES[3:] if counts[state]]
-    return f"{', '.join(said)}; checked with transformers {(check or last_check()).transformers}"
+    said = [f"{counts[state]} {state}" for state in STATES[3:] if counts[state]]
+    if attentive:
+        agree = f"{counts['agrees']} of {attentive} architectures with attention agree in all of it"
+        said.insert(0, agree)
+    return f"{', '.join(said) or 'no such architecture'}; checked with transformers {(check or last_check()).transformers}"
 
 
 @cache
@@ -144,7 +147,8 @@ def _found(name: str) -> Architecture:
     catalogue = last_check()
     if name in catalogue.parts:
         return Architecture(name, state="part", reason=f"checked with {catalogue.parts[name]}")
-    return catalogue.architectures.get(name, Architecture(name))
+    unknown = Architecture(name, reason="newer than the check, or no model that runs as a whole")
+    return catalogue.architectures.get(name, unknown)
 
 
 def installed_version() -> str:

@@ -22,6 +22,7 @@ from attnviz.cli.options import (
     Special,
     SpecialTokens,
     Stack,
+    State,
     Target,
     Text,
     Truncate,
@@ -185,6 +186,30 @@ def verify(
     else:
         report.print_stages(result)
     return report.finish(result.agreement, None, json=json)
+
+
+@app.command()
+def models(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only models with this in their name.", show_default="all"),
+    ] = None,
+    state: Annotated[
+        State | None, typer.Option(help="Only those in this state.", show_default="all")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """List the models that the installed transformers has, and how far each is verified.
+
+    The states are those of the last check of every architecture, which came with attnviz.
+    """
+    from attnviz.catalogue import architectures
+    from attnviz.cli import listing
+
+    found = architectures(names or (), state=state)
+    listing.print_json(found) if json else listing.print_models(found)
+    return 0
 
 
 def _where(output: Path | None, default: str | None) -> Path | None:

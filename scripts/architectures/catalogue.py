@@ -70,18 +70,14 @@ def belongs() -> dict[str, str]:
     for whole in checked:
         for part in _parts(whole) | {config_class(whole).model_type}:
             found.setdefault(part, whole)
+    folder = {whole: family(config_class(whole)) for whole in checked}
     for name in CONFIG_MAPPING:
-        near = [whole for whole in checked if name.startswith(whole)]
-        same = [whole for whole in checked if family(config_class(whole)) == _family_of(name)]
-        if whole := max(near, key=len, default=min(same, key=len, default="")):
-            found.setdefault(name, whole)
-    return {
-        name: found[name] for name in sorted(CONFIG_MAPPING) if name in found and name not in checked
-    }
-
-
-def _family_of(name: str) -> str:
-    return family(config_class(name))
+        same = [whole for whole in checked if folder[whole] == family(config_class(name))]
+        near = [whole for whole in same if name.startswith(whole)]
+        if same:
+            found.setdefault(name, max(near, key=len, default=min(same, key=len)))
+    known = set(checked)
+    return {name: found[name] for name in sorted(CONFIG_MAPPING) if name in found.keys() - known}
 
 
 def _is_piece(name: str, named: list[str], hollow: set[str]) -> bool:

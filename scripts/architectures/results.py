@@ -85,7 +85,7 @@ def reason(result: dict[str, Any]) -> str:
     if missing := MISSING.search(said):
         return f"needs the package {missing[1]}, which was not installed"
     if result.get("verdict", "verified") != "verified":
-        return str(result["why"])
+        return f"its weights agree; {result['why']}"
     return str(said or result.get("unread", ""))
 
 
