@@ -13,6 +13,7 @@ from attnviz.records import AttentionRecord, Reference
 from attnviz.stages import STAGES
 from torch import nn
 
+ORDER = ("verified", "not proven", "failed")
 NONE = "executes no softmax over products of queries and keys"
 
 
@@ -23,8 +24,8 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     -------
     attentions : how many were captured. paths : how many at each module. reached : by what they
     were, "interface", "operators" or "both". difference : the largest |ours - the model's| of all
-    weights in float32. stages : which are compared in every attention. verdict and why : of the
-    agreement report, the worst of all texts. Only `unread` and the reason where capture raises.
+    weights in float32. stages : which are compared in every attention. verdict and why : the worst
+    of all attentions, and its summary unless that is "verified". Only `unread` and the reason where capture raises.
     """
     try:
         captures = capture(model, inputs)
@@ -59,11 +60,16 @@ def difference(record: AttentionRecord, reference: Reference) -> float:
 
 
 def _agreement(captures: list[Capture]) -> tuple[list[str], str, str]:
-    """Return the stages that are compared in every attention, and the worst verdict."""
-    reports = [
-        verify(one.records, one.references, versions={}, weights_sha256="") for one in captures
-    ]
-    missing = {stage for report in reports for _, stage, _ in report.not_compared}
-    order = ("failed", "not proven", "verified")
-    worst = min(reports, key=lambda report: order.index(report.verdict))
-    return [s for s in STAGES if s not in missing], worst.verdict, worst.summary()
+    """Return the stages that are compared in every attention, and the worst verdict.
+
+    An attention counts over all texts: what is all padding in one of them shows nothing there.
+    """
+    compared, worst, why = set(STAGES), 0, ""
+    for attention in zip(*(zip(c.records, c.references, strict=True) for c in captures), strict=True):
+        reports = [verify([a], [b], versions={}, weights_sha256="") for a, b in attention]
+        compared &= {check.stage for report in reports for check in report.checks}
+        verdicts = [report.verdict for report in reports]
+        said = "failed" if "failed" in verdicts else max(verdicts)  # verified where one text is
+        if ORDER.index(said) > worst:
+            worst, why = ORDER.index(said), reports[verdicts.index(said)].summary()
+    return [stage for stage in STAGES if stage in compared], ORDER[worst], why
