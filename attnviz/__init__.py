@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
     from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
+    from attnviz.maps import make_map, make_maps
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
     from attnviz.plot import head_grid, heatmap, save_figure
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         HeadMaps,
     )
     from attnviz.storage import save_map
-    from attnviz.words import make_map, make_maps
 
 _HOME = {
     "AgreementReport": "records",
@@ -46,8 +46,8 @@ _HOME = {
     "head_grid": "plot",
     "heatmap": "plot",
     "load": "models",
-    "make_map": "words",
-    "make_maps": "words",
+    "make_map": "maps",
+    "make_maps": "maps",
     "rank_heads": "metrics",
     "save_figure": "plot",
     "save_map": "storage",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.records import AttentionRecord, AttentionResult
+from attnviz.records import AttentionRecord, AttentionResult, Axis
 from attnviz.words import Units, locate, units, word_weights
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
@@ -143,10 +143,23 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
         for head, mass in enumerate(content_mass(record).tolist())
     ]
     scores.sort(key=lambda score: -score.score)
-    labels = units(result.stack().records[0].key_axis).without_special().labels
-    content = sum(_is_content(label) for label in labels) > 1
-    kind = "content words" if content else "words"
-    return HeadRanking(tuple(scores), f"mean weight from {kind} to other {kind}")
+    first = result.stack().records[0]
+    queries, keys = _noun(first.query_axis), _noun(first.key_axis)
+    other = "other " if queries == keys else ""
+    return HeadRanking(tuple(scores), f"mean weight from {queries} to {other}{keys}")
+
+
+def _noun(axis: Axis) -> str:
+    """Say what `content_words` selects of the positions of an axis."""
+    nouns = []
+    if any(word is not None for word in axis.words) or (axis.patches or axis.seconds) is None:
+        labels = units(axis).without_special().labels
+        nouns = ["content words" if sum(map(_is_content, labels)) > 1 else "words"]
+        if axis == Axis.numbered(len(axis)):
+            nouns = ["positions"]
+    nouns += ["patches"] if axis.patches is not None else []
+    nouns += ["frames"] if axis.seconds is not None else []
+    return " and ".join(nouns)
 
 
 def choose_head(

@@ -1,44 +1,90 @@
-"""A loaded model that answers for its attention: text → inputs → capture → proof → result."""
+"""A loaded model that answers for its attention: input → capture → proof → result."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
+from torch import Tensor
 
 from attnviz.agreement import verify as verify_records
-from attnviz.capture import capture
-from attnviz.checkpoints import Checkpoint, load_checkpoint
-from attnviz.errors import InputError
-from attnviz.inputs import encode
-from attnviz.records import AgreementReport, AttentionResult, Provenance
+from attnviz.capture import Capture, capture, capture_generation
+from attnviz.checkpoints import Checkpoint, is_two_sided, load_checkpoint
+from attnviz.errors import ModelError
+from attnviz.inputs import (
+    Batch,
+    Given,
+    Many,
+    Picture,
+    Recording,
+    continue_axis,
+    encode,
+    gather,
+    place_windows,
+    said_text,
+)
+from attnviz.records import AgreementReport, AttentionResult, Axis, Provenance
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import (
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        ProcessorMixin,
+        SequenceFeatureExtractor,
+    )
+    from transformers.image_processing_utils import BaseImageProcessor
 
+    Processor: TypeAlias = (
+        str | os.PathLike[str] | ProcessorMixin | BaseImageProcessor | SequenceFeatureExtractor
+    )
 
-Texts = list[str] | tuple[str, ...]
 Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel"
+
+
+class One(TypedDict, total=False):
+    """What `attend` takes beside a text for one result."""
+
+    image: Picture | None
+    audio: Recording | None
+    sampling_rate: int | None
+    pair: str | None
+    target: str | None
+    truncate: bool
+    generate: int | None
+
+
+class Several(TypedDict, total=False):
+    """What `attend` takes beside texts for a list of results."""
+
+    image: Many[Picture] | None
+    audio: Many[Recording] | None
+    sampling_rate: int | None
+    pair: Many[str] | None
+    target: Many[str] | None
+    truncate: bool
+    generate: int | None
 
 
 def load(
     name_or_path_or_model: Loadable | None = None,
     *,
     tokenizer: str | os.PathLike[str] | PreTrainedTokenizerBase | None = None,
+    processor: Processor | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
 ) -> Model:
-    """Load a pretrained model and its tokenizer.
+    """Load a pretrained model with its tokenizer and its processors.
 
     Parameters
     ----------
     name_or_path_or_model : a hub name ("bert-base-uncased"), a local folder, a transformers model
         that is already loaded (it is left as it is), or None for the bundled all-MiniLM-L6-v2.
     tokenizer : by default the one that lies beside the model.
+    processor : what reads images or sounds, by default the one that lies beside the model: a
+        processor, an image processor or a feature extractor, its folder or its hub name.
     device : "auto" takes CUDA where there is one.
     dtype : "float32", "bfloat16", …; None keeps what the weights were saved in.
 
@@ -49,82 +95,114 @@ def load(
     InputError : an unknown device or dtype, or an object that is no transformers model.
     """
     return Model(
-        load_checkpoint(name_or_path_or_model, tokenizer=tokenizer, device=device, dtype=dtype)
+        load_checkpoint(
+            name_or_path_or_model,
+            tokenizer=tokenizer,
+            processor=processor,
+            device=device,
+            dtype=dtype,
+        )
     )
 
 
 @overload
 def attend(
-    text: str,
-    *,
-    pair: str | None = None,
-    target: str | None = None,
-    model: Model | Loadable | None = None,
-    truncate: bool = False,
+    text: str | None = None, *, model: Model | Loadable | None = None, **given: Unpack[One]
 ) -> AttentionResult: ...
 @overload
 def attend(
-    text: Texts,
+    text: Many[str] | None = None,
     *,
-    pair: Texts | None = None,
-    target: Texts | None = None,
     model: Model | Loadable | None = None,
-    truncate: bool = False,
+    **given: Unpack[Several],
 ) -> list[AttentionResult]: ...
 def attend(
-    text: str | Texts,
+    text: str | Many[str] | None = None,
     *,
-    pair: str | Texts | None = None,
-    target: str | Texts | None = None,
+    image: Picture | Many[Picture] | None = None,
+    audio: Recording | Many[Recording] | None = None,
+    sampling_rate: int | None = None,
+    pair: str | Many[str] | None = None,
+    target: str | Many[str] | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
+    generate: int | None = None,
 ) -> AttentionResult | list[AttentionResult]:
-    """Run a model on a text and return every head's attention, proven to be the model's own.
+    """Run a model on a text, an image or a sound; return every head's attention, with its proof.
+
+    What a model reads is seen from the model: text (BERT, Llama), images (ViT, DINOv2), sounds
+    (wav2vec2), or both a text and an image (CLIP, LLaVA).
 
     Parameters
     ----------
     text : one text, or several to run as one padded batch.
+    image : a file, a Pillow image, or an array (height, width, 3) of uint8; or a list of these.
+    audio : a WAV file, or an array (samples,) of floats between -1 and 1; or a list of these.
+    sampling_rate : of an array of samples, in samples a second.
     pair : the second text of a sentence pair (or one for each text).
-    target : for an encoder–decoder, what the decoder is to say (or one for each text).
+    target : for an encoder–decoder, what the decoder is to say (or one for each input).
     model : from `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
-    truncate : cut a text that is longer than the model can read, instead of refusing it.
+    truncate : cut what is longer than the model can read, instead of refusing it.
+    generate : let the model go on by itself for so many tokens, always the likeliest, and show how
+        each of them attended to all before it.
 
     Returns
     -------
-    One result, or a list of them where several texts were given.
+    One result, or a list of them where several inputs were given.
 
     Raises
     ------
-    InputError : an empty text, or one longer than the model can read.
+    InputError : an empty text, or one longer than the model can read; a file that holds no image
+        or sound; something that the model does not read, or the lack of what it needs.
     ModelError : the model's attention cannot be seen or verified.
     """
     model = model if isinstance(model, Model) else load(model)
-    texts = _as_texts(text, "text")
-    pairs, targets = (
-        _one_for_each(texts, given, what) for given, what in ((pair, "pair"), (target, "target"))
+    given = gather(
+        text,
+        pair=pair,
+        target=target,
+        image=image,
+        audio=audio,
+        sampling_rate=sampling_rate,
+        generate=generate,
     )
-    results = model.attend_batch(texts, pairs, targets, truncate=truncate)
-    return results[0] if isinstance(text, str) else results
+    results = model.attend_all(given, truncate=truncate)
+    return results if given.several else results[0]
 
 
 def verify(
-    text: str,
+    text: str | None = None,
     *,
+    image: Picture | None = None,
+    audio: Recording | None = None,
+    sampling_rate: int | None = None,
     pair: str | None = None,
     target: str | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
+    generate: int | None = None,
 ) -> AgreementReport:
-    """Run a model on a text and report how its attention agrees with ours, head by head.
+    """Run a model on a text, an image or a sound and report how its attention agrees with ours.
 
     Parameters and errors are those of `attend`.
     """
-    return attend(text, pair=pair, target=target, model=model, truncate=truncate).agreement
+    result = attend(
+        text,
+        image=image,
+        audio=audio,
+        sampling_rate=sampling_rate,
+        pair=pair,
+        target=target,
+        model=model,
+        truncate=truncate,
+        generate=generate,
+    )
+    return result.agreement
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A pretrained model with its tokenizer; made by `load`."""
+    """A pretrained model with what reads its inputs; made by `load`."""
 
     checkpoint: Checkpoint
 
@@ -139,93 +217,78 @@ class Model:
         return self.checkpoint.module
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's tokenizer."""
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The model's tokenizer; None where it reads no text."""
         return self.checkpoint.tokenizer
 
     @overload
-    def attend(
-        self,
-        text: str,
-        *,
-        pair: str | None = None,
-        target: str | None = None,
-        truncate: bool = False,
-    ) -> AttentionResult: ...
+    def attend(self, text: str | None = None, **given: Unpack[One]) -> AttentionResult: ...
     @overload
     def attend(
-        self,
-        text: Texts,
-        *,
-        pair: Texts | None = None,
-        target: Texts | None = None,
-        truncate: bool = False,
+        self, text: Many[str] | None = None, **given: Unpack[Several]
     ) -> list[AttentionResult]: ...
-    def attend(
-        self,
-        text: str | Texts,
-        *,
-        pair: str | Texts | None = None,
-        target: str | Texts | None = None,
-        truncate: bool = False,
-    ) -> AttentionResult | list[AttentionResult]:
+    def attend(self, text: Any = None, **given: Any) -> AttentionResult | list[AttentionResult]:
         """Do what `attnviz.attend` does, with this model."""
-        return attend(text, pair=pair, target=target, model=self, truncate=truncate)  # type: ignore[arg-type]
+        found: AttentionResult | list[AttentionResult] = attend(text, model=self, **given)
+        return found
 
-    def attend_batch(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        targets: Sequence[str] | None = None,
-        *,
-        truncate: bool = False,
-    ) -> list[AttentionResult]:
-        """Run the texts as one batch, padded on the right, and return a result for each."""
-        batch = encode(self.checkpoint, texts, pairs, targets, truncate=truncate)
-        captures = capture(self.module, batch.inputs, batch.axes)
+    def attend_all(self, given: Given, *, truncate: bool = False) -> list[AttentionResult]:
+        """Return a result for each input: texts run as one batch, all else one by one."""
         sha256 = self.checkpoint.current_sha256()
         versions = {name: version(name) for name in ("attnviz", "torch", "transformers")}
         results = []
-        for n, found in enumerate(captures):
-            agreement = verify_records(
-                found.records,
-                found.references,
-                versions=versions,
-                weights_sha256=sha256,
+        for part in given.batches():
+            batch = encode(
+                self.checkpoint,
+                part.texts,
+                part.pairs,
+                part.targets,
+                image=part.images[0] if part.images else None,
+                sound=part.sounds[0] if part.sounds else None,
+                truncate=truncate,
+                generating=part.generate is not None,
             )
-            provenance = Provenance(
-                model=self.name,
-                weights_sha256=sha256,
-                text=texts[n],
-                pair=None if pairs is None else pairs[n],
-                dtype=agreement.dtype,
-                device=agreement.device,
-                versions=versions,
-                target=None if targets is None else targets[n],
-                cut_from=batch.cut_from[n],
-            )
-            results.append(AttentionResult(found.records, agreement, provenance))
+            captures, generated = self._capture(batch, part.generate)
+            for n, found in enumerate(captures):
+                records = tuple(
+                    place_windows(self.module, batch.inputs, record) for record in found.records
+                )
+                agreement = verify_records(
+                    records,
+                    found.references,
+                    in_one_pass=found.in_one_pass,
+                    versions=versions,
+                    weights_sha256=sha256,
+                )
+                provenance = Provenance(
+                    model=self.name,
+                    weights_sha256=sha256,
+                    text=part.texts[n] if part.texts else None,
+                    pair=part.pairs[n] if part.pairs else None,
+                    dtype=agreement.dtype,
+                    device=agreement.device,
+                    versions=versions,
+                    target=part.targets[n] if part.targets else None,
+                    cut_from=batch.cut_from[n],
+                    image=part.images[0].name if part.images else None,
+                    audio=batch.sound,
+                    generated=generated,
+                )
+                results.append(AttentionResult(records, agreement, provenance, batch.image))
         return results
 
+    def _capture(self, batch: Batch, generate: int | None) -> tuple[list[Capture], str | None]:
+        """Capture a batch as it is, or one input and what the model goes on to say."""
+        if generate is None:
+            return capture(self.module, batch.inputs, batch.axes), None
+        if (tokenizer := self.tokenizer) is None:
+            raise ModelError(f"Expected a model that says text, but {self.name} has no tokenizer.")
+        two_sided = is_two_sided(self.module, self.module.config)
+        kind = "target" if two_sided else "text"
+        heard = None if two_sided else batch.axes["text"][0]
 
-def _one_for_each(texts: Sequence[str], given: str | Texts | None, what: str) -> list[str] | None:
-    if given is None:
-        return None
-    found = _as_texts(given, what)
-    if len(found) != len(texts):
-        raise InputError(f"Expected a {what} for each of {len(texts)} texts, got {len(found)}.")
-    return found
+        def axes_of(read: Tensor) -> dict[str, tuple[Axis, ...]]:
+            return {**batch.axes, kind: (continue_axis(tokenizer, heard, read),)}
 
-
-def _as_texts(text: str | Texts, what: str) -> list[str]:
-    texts = list(text) if isinstance(text, list | tuple) else [text]
-    for each in texts:
-        if not isinstance(each, str):
-            raise InputError(
-                f"Expected {what} to be a string, or a list of them, got {type(each).__name__}."
-            )
-        if not each.strip():
-            raise InputError(f"Expected a {what} with at least one word, got an empty one.")
-    if not texts:
-        raise InputError(f"Expected at least one {what}, got none.")
-    return texts
+        found, ids = capture_generation(self.module, batch.inputs, generate, axes_of)
+        return [found], said_text(tokenizer, ids[1 if heard is None else len(heard) :])

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import os
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnviz.files import atomic, check_output
-from attnviz.records import AgreementReport, AttentionMap, HeadMaps
+from attnviz.records import AgreementReport, AttentionMap, HeadMaps, Side
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def save_map(drawn: AttentionMap | HeadMaps, path: str | os.PathLike[str]) -> None:
     """Write a map's weights, labels, notes, provenance and agreement.
 
-    The suffix chooses the format. json: everything as one object. npz: arrays `weights`, `rows`,
-    `columns`, and all else as the JSON text `about`. safetensors: `weights`, and all else as JSON
-    in the header under `about`.
+    The suffix chooses the format. json: everything as one object, an image as a data URI. npz:
+    arrays `weights`, `rows`, `columns`, `image` where there is one, and all else as the JSON text
+    `about`. safetensors: `weights`, `image`, and all else as JSON in the header under `about`.
 
     Raises
     ------
     InputError, OutputError : as `check_output`.
     """
     path = check_output(path)
-    weights = drawn.weights.contiguous()
+    tensors = {"weights": drawn.weights.contiguous()}
+    if isinstance(drawn, AttentionMap) and drawn.image is not None:
+        tensors["image"] = drawn.image.contiguous()
     with atomic(path) as temporary:
         if path.suffix.lower() == ".json":
             temporary.write_text(to_json(map_data(drawn)) + "\n", encoding="utf-8")
@@ -34,26 +41,37 @@ def save_map(drawn: AttentionMap | HeadMaps, path: str | os.PathLike[str]) -> No
             rows, columns = np.array(drawn.rows), np.array(drawn.columns)
             about = np.array(to_json(_about(drawn)))
             with temporary.open("wb") as file:
-                np.savez_compressed(
-                    file, weights=weights.numpy(), rows=rows, columns=columns, about=about
-                )
+                arrays: dict[str, Any] = {name: each.numpy() for name, each in tensors.items()}
+                np.savez_compressed(file, rows=rows, columns=columns, about=about, **arrays)
         else:
             from safetensors.torch import save
 
             labels = {"rows": list(drawn.rows), "columns": list(drawn.columns)}
             metadata = {"about": to_json({**labels, **_about(drawn)})}
             # As bytes: its own writer reports a full disk by an exception of its own.
-            temporary.write_bytes(save({"weights": weights}, metadata=metadata))
+            temporary.write_bytes(save(tensors, metadata=metadata))
 
 
 def map_data(drawn: AttentionMap | HeadMaps) -> dict[str, Any]:
     """Return everything about a map in types that JSON knows."""
-    return {
+    data = {
         "weights": drawn.weights.tolist(),
         "rows": list(drawn.rows),
         "columns": list(drawn.columns),
         **_about(drawn),
     }
+    if isinstance(drawn, AttentionMap) and drawn.image is not None:
+        data["image"] = _data_uri(drawn.image)
+    return data
+
+
+def _data_uri(image: Tensor) -> str:
+    """Return an RGB image as a PNG that a browser shows without a file."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(image.numpy()).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def to_json(data: dict[str, Any]) -> str:
@@ -101,9 +119,20 @@ def _about(drawn: AttentionMap | HeadMaps) -> dict[str, Any]:
     which["stack"] = drawn.stack
     return {
         **which,
+        **_places(drawn.sides),
         "notes": list(drawn.notes),
         "provenance": asdict(drawn.provenance),
         "agreement": agreement_data(drawn.agreement),
+    }
+
+
+def _places(sides: tuple[Side, Side]) -> dict[str, Any]:
+    """Return where rows and columns lie in an image or a sound, if they do."""
+    return {
+        f"{kind}_of_{name}": list(places)
+        for name, side in zip(("rows", "columns"), sides, strict=True)
+        for kind, places in (("patches", side.patches), ("seconds", side.seconds))
+        if places is not None
     }
 
 

@@ -1,4 +1,4 @@
-"""Word pieces → words; special tokens; a word's place in the text; what a map shows.
+"""Word pieces → words; special tokens; a word's place in the text.
 
 A word is what Unicode's word boundaries delimit (UAX #29), whatever the tokenizer does with it:
 "don't" is one word, punctuation stands by itself. Weights of pieces become weights of words as in
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.records import AttentionMap, AttentionRecord, AttentionResult, Axis, HeadMaps, Special
+from attnviz.records import AttentionRecord, Axis, Side
 
 Span = tuple[int, int]
 
@@ -92,6 +92,7 @@ class Units:
     labels: tuple[str, ...]
     special: tuple[bool, ...]
     segments: tuple[int, ...]
+    side: Side
 
     def boundary(self) -> int | None:
         """Return the unit with which the second text starts, or None."""
@@ -105,7 +106,17 @@ class Units:
             labels=tuple(self.labels[i] for i in kept),
             special=(False,) * len(kept),
             segments=tuple(self.segments[i] for i in kept),
+            side=_side(self.side, kept),
         )
+
+
+def _side(of: Axis | Side, kept: Sequence[int]) -> Side:
+    """Return where some of the positions lie."""
+    patches, seconds = of.patches, of.seconds
+    return Side(
+        None if patches is None else tuple(patches[i] for i in kept),
+        None if seconds is None else tuple(seconds[i] for i in kept),
+    )
 
 
 def units(axis: Axis, *, words: bool = True) -> Units:
@@ -126,12 +137,18 @@ def units(axis: Axis, *, words: bool = True) -> Units:
         ),
         special=tuple(axis.special[at] for at in first),
         segments=tuple(axis.segments[at] for at in first),
+        side=_side(axis, first),
     )
 
 
 def merge(weights: Tensor, rows: Units, columns: Units) -> Tensor:
     """Merge (…, m, n) weights of pieces: sum over each column's pieces, mean over each row's."""
-    summed = torch.stack([weights[..., list(at)].sum(-1) for at in columns.positions], dim=-1)
+    if all(len(at) == 1 for at in columns.positions):  # as in images and sounds, where T is large
+        summed = weights[..., [at[0] for at in columns.positions]]
+    else:
+        summed = torch.stack([weights[..., list(at)].sum(-1) for at in columns.positions], dim=-1)
+    if all(len(at) == 1 for at in rows.positions):
+        return summed[..., [at[0] for at in rows.positions], :]
     return torch.stack([summed[..., list(at), :].mean(-2) for at in rows.positions], dim=-2)
 
 
@@ -139,133 +156,6 @@ def word_weights(record: AttentionRecord, *, words: bool = True) -> tuple[Tensor
     """Return a record's weights (H, rows, columns) between words, and what the words are."""
     rows, columns = units(record.query_axis, words=words), units(record.key_axis, words=words)
     return merge(record.weights(), rows, columns).cpu(), rows, columns
-
-
-def make_map(
-    result: AttentionResult,
-    *,
-    layer: int,
-    head: int | Sequence[int],
-    words: bool = True,
-    special: Special = "keep",
-    notes: Sequence[str] = (),
-) -> AttentionMap:
-    """Return the map of one head, or the mean of several heads of one layer, as it is drawn.
-
-    Parameters
-    ----------
-    words : merge pieces into words.
-    special : "keep" the special tokens; "hide" them (rows then no longer sum to 1); or "remove"
-        them and renormalise every row to sum to 1.
-    notes : what else the caption should say.
-
-    Raises
-    ------
-    InputError : no such layer or head, an unknown `special`, or nothing left to draw.
-    """
-    heads = (head,) if isinstance(head, int) else tuple(dict.fromkeys(head))
-    if any(not isinstance(each, int) or isinstance(each, bool) for each in heads):
-        raise InputError(f"Expected heads as whole numbers, got {head!r}.")
-    if not heads:
-        raise InputError(
-            "Expected at least one head, got none. Name a head, or several to average."
-        )
-    for each in heads:
-        result.check_head(layer, each)
-    weights, rows, columns = word_weights(result.record(layer), words=words)
-    weights = weights[list(heads)].mean(0)
-    said = [*_cutting(result), *notes, *_merging(rows, columns)]
-    weights, rows, columns = _treat_special(weights, rows, columns, special, said)
-    boundary = rows.boundary(), columns.boundary()
-    return AttentionMap(
-        weights=weights,
-        rows=rows.labels,
-        columns=columns.labels,
-        stack=result.record(layer).stack,
-        layer=layer,
-        heads=heads,
-        notes=tuple(said),
-        agreement=result.agreement,
-        provenance=result.provenance,
-        boundary=boundary,
-        special_rows=rows.special,
-    )
-
-
-def make_maps(
-    result: AttentionResult,
-    *,
-    layer: int | None = None,
-    words: bool = True,
-    special: Special = "keep",
-) -> HeadMaps:
-    """Return the maps of all heads, of all layers or of one, as they are drawn.
-
-    Parameters are those of `make_map`.
-
-    Raises
-    ------
-    InputError : no such layer, an unknown `special`, or layers that differ in their heads.
-    """
-    records = result.stack().records if layer is None else (result.record(layer),)
-    if len({record.heads for record in records}) > 1:
-        raise InputError(
-            "Expected layers with the same number of heads, got different ones. "
-            "Choose one layer at a time."
-        )
-    weights, rows, columns = zip(*(word_weights(r, words=words) for r in records), strict=True)
-    said = [*_cutting(result), *_merging(rows[0], columns[0])]
-    stacked, left, across = _treat_special(torch.stack(weights), rows[0], columns[0], special, said)
-    return HeadMaps(
-        weights=stacked,
-        rows=left.labels,
-        columns=across.labels,
-        stack=records[0].stack,
-        layers=tuple(record.layer for record in records),
-        notes=tuple(said),
-        agreement=result.agreement,
-        provenance=result.provenance,
-    )
-
-
-def _cutting(result: AttentionResult) -> list[str]:
-    if result.provenance.cut_from is None:
-        return []
-    kept = sum(not padded for padded in result.records[0].key_axis.padding)
-    return [f"text cut from {result.provenance.cut_from} to {kept} tokens"]
-
-
-def _merging(rows: Units, columns: Units) -> list[str]:
-    if any(len(at) > 1 for at in rows.positions + columns.positions):
-        return ["word pieces merged (columns summed, rows averaged)"]
-    return []
-
-
-def _treat_special(
-    weights: Tensor, rows: Units, columns: Units, special: Special, said: list[str]
-) -> tuple[Tensor, Units, Units]:
-    """Keep, hide or remove the special tokens, and say so."""
-    if special not in ("keep", "hide", "remove"):
-        raise InputError(f"Expected special to be keep, hide or remove, got {special!r}.")
-    if special == "keep" or not any(rows.special + columns.special):
-        return weights, rows, columns
-    names = ", ".join(
-        dict.fromkeys(
-            label
-            for side in (rows, columns)
-            for label, is_special in zip(side.labels, side.special, strict=True)
-            if is_special
-        )
-    )
-    weights = weights[..., ~torch.tensor(rows.special), :][..., ~torch.tensor(columns.special)]
-    left = weights.sum(-1, keepdim=True)
-    lost = f"{1 - left.mean().item():.0%} of the weight"
-    if special == "remove":
-        weights = weights / left.clamp(min=torch.finfo(left.dtype).tiny)
-        said.append(f"{names} removed ({lost}), rows renormalised to 1")
-    else:
-        said.append(f"{names} hidden ({lost}), rows not renormalised")
-    return weights, rows.without_special(), columns.without_special()
 
 
 def locate(word: str, side: Units) -> int:

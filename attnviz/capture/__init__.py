@@ -8,12 +8,13 @@ comparing them is a proof and not a tautology.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from attnviz.capture.calls import AttentionCall
+from attnviz.capture.generation import generate, stitch, whole_inputs
 from attnviz.capture.placing import Place, place
 from attnviz.capture.projections import find_holders, understood
 from attnviz.capture.recording import record
@@ -27,10 +28,14 @@ _one_at_a_time = threading.Lock()
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """The attentions of one text: what was recorded, and what the model computed by itself."""
+    """The attentions of one text: what was recorded, and what the model computed by itself.
+
+    in_one_pass : for a generation, the weights (H, m, n) of a single pass over all of it.
+    """
 
     records: tuple[AttentionRecord, ...]
     references: tuple[Reference, ...]
+    in_one_pass: tuple[Tensor, ...] = ()
 
 
 def capture(
@@ -53,17 +58,12 @@ def capture(
     ModelError : no attention, or one that cannot be read.
     """
     count = _count(model, inputs)
-    with _one_at_a_time:
-        holders = find_holders(model)
-        with unchanged(model):
-            calls = record(model, inputs, holders, count)
-        with unchanged(model):
-            again = record(model, inputs, holders, count)
-    if [call.path for call in calls] != [call.path for call in again]:
-        raise ModelError(
-            f"Expected {type(model).__name__} to execute the same attentions in every run, but two "
-            "runs on the same input differ. This model cannot be verified."
-        )
+
+    def forward() -> object:
+        return model(**inputs)
+
+    calls, again = _runs(model, count, forward, forward)
+    _expect_same(model, calls, again)
     return [
         Capture(
             tuple(
@@ -74,6 +74,74 @@ def capture(
         )
         for n in range(count)
     ]
+
+
+def capture_generation(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    tokens: int,
+    axes_of: Callable[[Tensor], Mapping[str, Sequence[Axis]]],
+) -> tuple[Capture, Tensor]:
+    """Let `model` continue one text, greedily, and return each step's attention stitched into one.
+
+    Parameters
+    ----------
+    model, inputs : as in `capture`, of one text.
+    tokens : how many are generated at most.
+    axes_of : given the ids (T,) that a decoder read, the axes as in `capture`.
+
+    Returns
+    -------
+    The attentions, with those of one pass over the whole beside them, and the ids (T + 1,) of all
+    that was read and said; for an encoder–decoder, of what its decoder read and said.
+
+    Raises
+    ------
+    ModelError : as in `capture`; or what a step sees changes in later steps.
+    """
+    said: list[Tensor] = []
+
+    def by_steps() -> None:
+        said.append(generate(model, inputs, tokens))
+
+    def in_one_pass() -> object:
+        return model(**whole_inputs(model, inputs, said[0][None, :-1]))
+
+    runs = _runs(model, 1, by_steps, by_steps, in_one_pass)
+    calls, again = (stitch(run) for run in runs[:2])
+    whole = {call.path: call for call in runs[2]}
+    _expect_same(model, calls, again)
+    _expect_same(model, calls, [whole[call.path] for call in calls if call.path in whole])
+    where = place(calls, 0, axes_of(said[0][:-1]))
+    found = Capture(
+        tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True)),
+        tuple(_to_reference(call, 0) for call in again),
+        tuple(whole[call.path].attention.weights[0] for call in calls),
+    )
+    return found, said[0]
+
+
+def _runs(
+    model: nn.Module, count: int, *runs: Callable[[], object]
+) -> tuple[list[AttentionCall], ...]:
+    """Watch every run of the model; each starts from the model as it was found."""
+    with _one_at_a_time:
+        holders = find_holders(model)
+        found = []
+        for run in runs:
+            with unchanged(model):
+                found.append(record(model, run, holders, count))
+    return tuple(found)
+
+
+def _expect_same(
+    model: nn.Module, calls: Sequence[AttentionCall], again: Sequence[AttentionCall]
+) -> None:
+    if [call.path for call in calls] != [call.path for call in again]:
+        raise ModelError(
+            f"Expected {type(model).__name__} to execute the same attentions in every run, but two "
+            "runs on the same input differ. This model cannot be verified."
+        )
 
 
 def _to_record(call: AttentionCall, n: int, where: Place) -> AttentionRecord:

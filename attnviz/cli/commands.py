@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from attnviz.cli.options import (
+    Audio,
     Debug,
     Device,
     DeviceName,
     Dtype,
+    Generate,
     Heads,
+    Image,
     Json,
     Layer,
+    Matrix,
     ModelName,
     Pair,
+    Patch,
     Special,
     SpecialTokens,
     Stack,
@@ -60,12 +65,17 @@ def _version(
 
 @app.command()
 def heatmap(
-    text: Text,
+    text: Text = None,
+    image: Image = None,
+    audio: Audio = None,
     pair: Pair = None,
     target: Target = None,
+    generate: Generate = None,
     stack: Stack = None,
     layer: Layer = None,
     head: Heads = None,
+    patch: Patch = None,
+    matrix: Matrix = False,
     words: Words = True,
     special: SpecialTokens = Special.keep,
     find: Annotated[
@@ -84,28 +94,33 @@ def heatmap(
     """Draw the attention map of one head, and all heads beside it.
 
     Without --layer and --head the head is drawn that relates the content words of the text most.
+    What a query gives to the patches of an image is laid over the image.
     """
-    _expect_words(text, pair, target)
+    given = _given(text, image, audio, pair, target, generate)
     path = _where(output, None if json else "heatmap.png")
     wanted = None if find is None else _two_words(find)
-    result = _attend(text, pair, target, model, device, dtype, truncate).stack(stack)
+    over: dict[str, Any] = {"patch": _patch(patch), "matrix": matrix}
+    result = _attend(given, model, device, dtype, truncate).stack(stack)
 
     from attnviz.cli import report
+    from attnviz.maps import make_map, make_overview
     from attnviz.metrics import choose_head, find_heads, rank_heads
+    from attnviz.plot.overlay import find_query
     from attnviz.storage import map_data
-    from attnviz.words import make_map, make_maps
 
     found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
     ranking = rank_heads(result) if found is None else found.ranking
     shown, chosen, reason = choose_head(result, layer, head or None, ranking=ranking)
     how: dict[str, Any] = {"words": words, "special": special.value}
     drawn = make_map(result, layer=shown, head=chosen, notes=reason, **how)
+    find_query(drawn, **over)
 
     def figure() -> Figure:
         from attnviz.plot import heatmap as draw
 
-        overview = make_maps(result, **how) if reason else None
-        return cast("Figure", draw(drawn, overview=overview, width=width).get_figure(root=True))
+        overview = make_overview(result, **how) if reason else None
+        axes = draw(drawn, overview=overview, width=width, **over)
+        return cast("Figure", axes.get_figure(root=True))
 
     _save(path, drawn, figure)
     if json:
@@ -118,9 +133,12 @@ def heatmap(
 
 @app.command()
 def heads(
-    text: Text,
+    text: Text = None,
+    image: Image = None,
+    audio: Audio = None,
     pair: Pair = None,
     target: Target = None,
+    generate: Generate = None,
     stack: Stack = None,
     layer: Layer = None,
     words: Words = True,
@@ -135,14 +153,14 @@ def heads(
     debug: Debug = False,
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
-    _expect_words(text, pair, target)
+    given = _given(text, image, audio, pair, target, generate)
     path = _where(output, None if json else "heads.png")
-    result = _attend(text, pair, target, model, device, dtype, truncate).stack(stack)
+    result = _attend(given, model, device, dtype, truncate).stack(stack)
 
     from attnviz.cli import report
+    from attnviz.maps import make_maps
     from attnviz.metrics import rank_heads
     from attnviz.storage import map_data
-    from attnviz.words import make_maps
 
     maps = make_maps(result, layer=layer, words=words, special=special.value)
 
@@ -161,9 +179,12 @@ def heads(
 
 @app.command()
 def verify(
-    text: Text,
+    text: Text = None,
+    image: Image = None,
+    audio: Audio = None,
     pair: Pair = None,
     target: Target = None,
+    generate: Generate = None,
     model: ModelName = None,
     device: DeviceName = Device.auto,
     dtype: Dtype = None,
@@ -175,8 +196,8 @@ def verify(
 
     Exit code 5 means that they differ, or that their agreement could not be proven.
     """
-    _expect_words(text, pair, target)
-    result = _attend(text, pair, target, model, device, dtype, truncate)
+    given = _given(text, image, audio, pair, target, generate)
+    result = _attend(given, model, device, dtype, truncate)
 
     from attnviz.cli import report
     from attnviz.storage import agreement_data
@@ -220,13 +241,33 @@ def _where(output: Path | None, default: str | None) -> Path | None:
     return None if chosen is None else check_output(chosen)
 
 
-def _expect_words(text: str, pair: str | None, target: str | None) -> None:
-    """Refuse an empty text before torch is imported."""
-    for name, given in (("text", text), ("--pair", pair), ("--target", target)):
-        if given is not None and not given.strip():
+def _given(
+    text: str | None,
+    image: Path | None,
+    audio: Path | None,
+    pair: str | None,
+    target: str | None,
+    generate: int | None,
+) -> dict[str, Any]:
+    """Return what the model is to read; refuse an empty text or no file before torch is loaded."""
+    for name, words in (("text", text), ("--pair", pair), ("--target", target)):
+        if words is not None and not words.strip():
             raise InputError(
                 f"Expected a {name} with at least one word, got an empty one. Type a sentence."
             )
+    for name, file in (("--image", image), ("--audio", audio)):
+        if file is not None and not file.is_file():
+            raise InputError(f"Expected a file for {name}, but there is no file {file}.")
+    if text is None and image is None and audio is None:
+        raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
+    given = {"text": text, "image": image, "audio": audio, "pair": pair, "target": target}
+    return {**given, "generate": generate}
+
+
+def _patch(patch: str | None) -> tuple[int, int] | str | None:
+    """Return (row, column) where a patch is given so, else the token."""
+    row, comma, column = (part.strip() for part in (patch or "").partition(","))
+    return (int(row), int(column)) if row.isdecimal() and column.isdecimal() and comma else patch
 
 
 def _two_words(find: str) -> tuple[str, str]:
@@ -239,23 +280,13 @@ def _two_words(find: str) -> tuple[str, str]:
 
 
 def _attend(
-    text: str,
-    pair: str | None,
-    target: str | None,
-    model: str | None,
-    device: Device,
-    dtype: str | None,
-    truncate: bool,
+    given: dict[str, Any], model: str | None, device: Device, dtype: str | None, truncate: bool
 ) -> AttentionResult:
     from attnviz.models import attend, load
 
-    return attend(
-        text,
-        pair=pair,
-        target=target,
-        model=load(model, device=device.value, dtype=dtype),
-        truncate=truncate,
-    )
+    loaded = load(model, device=device.value, dtype=dtype)
+    result: AttentionResult = attend(**given, model=loaded, truncate=truncate)
+    return result
 
 
 def _save(path: Path | None, drawn: AttentionMap | HeadMaps, figure: Callable[[], Figure]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,18 +38,38 @@ class State(StrEnum):
     not_checked = "not checked"
 
 
-Text = Annotated[str, typer.Argument(help="The text that the model reads.", show_default=False)]
+Text = Annotated[
+    str | None, typer.Argument(help="The text that the model reads.", show_default=False)
+]
+Image = Annotated[Path | None, typer.Option(help="An image that the model reads: .png, .jpg, …")]
+Audio = Annotated[Path | None, typer.Option(help="A sound that the model reads: a .wav file.")]
 Pair = Annotated[str | None, typer.Option(help="A second text, read as a sentence pair.")]
 Target = Annotated[
     str | None,
     typer.Option(help="For an encoder-decoder: the text that its decoder is to say."),
 ]
+Generate = Annotated[
+    int | None,
+    typer.Option(
+        help="Let the model go on by itself for so many tokens, and show those too.", min=1
+    ),
+]
 Stack = Annotated[
     str | None,
     typer.Option(
-        help="encoder, decoder or cross, where a model has several.",
-        show_default="cross, else the only one",
+        help="encoder, decoder, cross, vision, text or audio, where a model has several.",
+        show_default="cross, else the first",
     ),
+]
+Patch = Annotated[
+    str | None,
+    typer.Option(
+        help="Over an image: whose weights to draw, a patch as ROW,COLUMN or a token.",
+        show_default="[CLS], else the patch in the middle; the last token of a text",
+    ),
+]
+Matrix = Annotated[
+    bool, typer.Option("--matrix", help="Draw queries × keys also where keys are of an image.")
 ]
 ModelName = Annotated[
     str | None,

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from attnviz.metrics import Found, HeadRanking, HeadScore
 from attnviz.plot.style import literal, weight_colours
-from attnviz.records import AgreementReport, AttentionMap, AttentionResult
+from attnviz.records import AgreementReport, AttentionMap, AttentionResult, Side
 from attnviz.stages import STAGES
 from attnviz.storage import to_json
 
@@ -51,7 +51,8 @@ def print_map(drawn: AttentionMap) -> None:
     heads = ", ".join(map(str, drawn.heads))
     console.print(Text(f"layer {drawn.layer}, head {heads}, {drawn.provenance.model}", "bold"))
     if label + 1 + wide * weights.shape[1] > console.width:
-        console.print(Text(f"{len(rows)} words are too many for this terminal; see the file"))
+        what = "words" if drawn.sides == (Side(), Side()) else "positions"
+        console.print(Text(f"{len(rows)} {what} are too many for this terminal; see the file"))
         return
     numbers = "".join(f"{number:>{wide}}" for number in range(len(drawn.columns)))
     console.print(Text(f"{'':{label + 1}}{numbers}", "dim"))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from attnviz.maps import make_maps
 from attnviz.plot import caption
 from attnviz.plot.layout import Page, Ruler, colour_bar
 from attnviz.plot.style import (
@@ -27,12 +28,12 @@ from attnviz.plot.style import (
     style,
     weight_colours,
 )
-from attnviz.records import AttentionResult, HeadMaps, Special
-from attnviz.words import make_maps
+from attnviz.records import AttentionResult, HeadMaps, Side, Special
 
 _MARGIN, _GAP = 0.06, 0.12  # inches
 _LABELS = 0.34  # inches for the numbers along a side and its name
 _LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile where one layer is drawn, and ever
+_LOWEST_TILE = 0.2  # inches of a tile, however few its queries
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 
 
@@ -65,11 +66,23 @@ def head_grid(
     with style([caption.source(maps.provenance)]):
         page = Page(width * MM)
         place = _MARGIN, page.width - _MARGIN
-        bottom = draw_mosaic(page, maps, place, _MARGIN)
+        bottom = draw_mosaic(page, maps, place, _MARGIN, most=top_weight(maps))
         each = f"in each tile the {len(maps.rows)} queries run down and the keys across"
         parts = [caption.source(maps.provenance), each, *maps.notes]
         end = caption.write_caption(page, place, bottom + _GAP, parts, maps.agreement)
         return page.finish(end + _MARGIN)
+
+
+def top_weight(maps: HeadMaps) -> float:
+    """Return the weight at which the colours of a mosaic end: 1, or less where keys are many.
+
+    Of the hundreds of patches of an image or frames of a sound each gets little.
+    """
+    if maps.sides[1] == Side():
+        return 1.0
+    tiles = _pooled(maps.weights)
+    # By rank, since torch.quantile takes no more than 16 million values.
+    return float(tiles.flatten().sort().values[int(0.995 * (tiles.numel() - 1))].clamp(min=1e-12))
 
 
 def draw_mosaic(
@@ -79,11 +92,12 @@ def draw_mosaic(
     top: float,
     *,
     marked: tuple[int, Sequence[int]] | None = None,
+    most: float = 1.0,
 ) -> float:
     """Draw the maps as one image under a title, with a colour bar; return where it ends.
 
     place : the left and right edge, top : the upper one, in inches. marked : (layer, heads) to
-    frame.
+    frame. most : the weight at which colours end.
     """
     layers, heads = maps.weights.shape[:2]
     left, right = place
@@ -97,7 +111,7 @@ def draw_mosaic(
     columns = math.ceil(heads / rows) if folded else heads
     image, (wide, high) = _tile(maps.weights, rows, columns, headroom=0.3 if folded else 0.12)
     width = min(right - left - indent, columns * _LARGEST_TILE)
-    height: float = width * image.shape[0] / image.shape[1]
+    height: float = max(width * image.shape[0] / image.shape[1], rows * _LOWEST_TILE)
     ax = page.axes(left + indent, top, width, height)
     drawn = ax.imshow(
         image,
@@ -105,7 +119,7 @@ def draw_mosaic(
         aspect="auto",
         interpolation="nearest",
         vmin=0,
-        vmax=1,
+        vmax=most,
         extent=(0, columns, rows, 0),
     )
     framed = {maps.layers.index(marked[0]) * heads + h for h in marked[1]} if marked else set()
@@ -132,10 +146,7 @@ def _tile(
     headroom : the gap above each tile, as a share of its height. Returns the image, and how much
     of its place each map fills, across and down.
     """
-    maps = weights.flatten(0, 1)
-    if max(maps.shape[1:]) > _TILE:  # a tile has no room for more
-        m, n = (min(side, _TILE) for side in maps.shape[1:])
-        maps = adaptive_avg_pool2d(maps, (m, n))
+    maps = _pooled(weights)
     m, n = maps.shape[1:]
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
     places = torch.full((rows * columns, m + down, n + across), torch.nan)
@@ -143,6 +154,13 @@ def _tile(
     side_by_side = places.reshape(rows, columns, m + down, n + across).transpose(1, 2)
     image = side_by_side.reshape(rows * (m + down), columns * (n + across))
     return image.numpy(), (n / (n + across), m / (m + down))
+
+
+def _pooled(weights: Tensor) -> Tensor:
+    """Return (layers · heads, m, n) maps, no larger than a tile has room for."""
+    maps = weights.flatten(0, 1)
+    m, n = (min(side, _TILE) for side in maps.shape[1:])
+    return maps if maps.shape[1:] == (m, n) else adaptive_avg_pool2d(maps, (m, n))
 
 
 def _frame(

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
+from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
 
+from attnviz.maps import make_map, make_maps, make_overview
 from attnviz.metrics import choose_head
 from attnviz.plot import caption
-from attnviz.plot.head_grid import draw_mosaic
-from attnviz.plot.layout import Page, Ruler, Ticks, colour_bar, fit_ticks
+from attnviz.plot.head_grid import draw_mosaic, top_weight
+from attnviz.plot.layout import Page, Ruler, colour_bar
+from attnviz.plot.overlay import Patch, draw_overlay, find_query
 from attnviz.plot.style import (
     FULL_WIDTH,
     INK,
@@ -20,12 +24,11 @@ from attnviz.plot.style import (
     MUTED,
     TEXT_SIZE,
     TITLE_SIZE,
-    literal,
     style,
     weight_colours,
 )
+from attnviz.plot.ticks import Ticks, fit_ticks
 from attnviz.records import AttentionMap, AttentionResult, HeadMaps, Special
-from attnviz.words import make_map, make_maps
 
 _MARGIN, _GAP = 0.06, 0.12  # inches
 _BAR = 0.55  # inches that a colour bar takes with its numbers and its label
@@ -33,6 +36,9 @@ _LABEL = 0.18  # inches that the name of an axis takes
 _LONGEST = 0.3  # of the width of a map: what a word may take of it
 _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, beside an overview and without
 _WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
+_READABLE = 0.13  # inches of a row that has room for its label
+_TALLEST = 9.0  # inches of a map
+_MOST_CELLS = 500  # a side; more could not be told apart in print
 _VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
 
 
@@ -41,6 +47,8 @@ def heatmap(
     *,
     layer: int | None = None,
     head: int | Sequence[int] | None = None,
+    patch: Patch | None = None,
+    matrix: bool = False,
     words: bool = True,
     special: Special = "keep",
     overview: HeadMaps | bool | None = None,
@@ -49,11 +57,18 @@ def heatmap(
 ) -> Axes:
     """Draw the attention map of one head, or the mean of some heads of a layer.
 
+    Rows are queries, columns keys. Where the keys are patches of an image, what one query gives to
+    each of them is laid over the image instead.
+
     Parameters
     ----------
     result : from `attend`; or a map that is already made (`make_map`).
     layer, head : counted from 0. Where one or both are left out, the head that relates the content
         words of the text most is chosen from those that remain (`rank_heads`).
+    patch : over an image, whose weights to draw: a patch as (row, column), counted from 0; or a
+        token or word ("[CLS]", "cat"). By default [CLS], else the patch in the middle; of a text,
+        its last token.
+    matrix : draw rows and columns also of an image.
     words : merge word pieces into words.
     special : "keep" special tokens, "hide" them, or "remove" them and renormalise the rows.
     overview : whether to draw all heads beside the map, the one shown marked; by default where
@@ -67,21 +82,25 @@ def heatmap(
 
     Raises
     ------
-    InputError : no such layer or head, or an unknown `special`.
+    InputError : no such layer, head or patch, or an unknown `special`.
     """
     if isinstance(result, AttentionMap):
         drawn = result
     else:
         layer, head, reason = choose_head(result, layer, head)
         drawn = make_map(result, layer=layer, head=head, words=words, special=special, notes=reason)
-        if overview is True or (overview is None and reason and ax is None):
+        if overview is True:
             overview = make_maps(result, words=words, special=special)
+        elif overview is None and reason and ax is None:
+            overview = make_overview(result, words=words, special=special)
     beside = overview if isinstance(overview, HeadMaps) else None
     with style([*drawn.rows, *drawn.columns, caption.source(drawn.provenance)]):
+        if (query := find_query(drawn, patch, matrix=matrix)) is not None:
+            return draw_overlay(drawn, query, beside, width * MM, ax)
         if ax is None:
             return _page(drawn, beside, width * MM)
         _draw(ax, drawn, Ruler())
-        ax.set_title(_short_title(drawn), loc="left", fontsize=TEXT_SIZE, parse_math=False)
+        ax.set_title(caption.short(drawn), loc="left", fontsize=TEXT_SIZE, parse_math=False)
         colour_bar(ax.collections[0], ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")
         return ax
 
@@ -96,47 +115,65 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     title = caption.selection(drawn.stack, drawn.layer, drawn.heads)
     lines = ruler.wrap(title, room, TITLE_SIZE, "bold")
     top = page.write(_MARGIN, _MARGIN, lines, points=TITLE_SIZE, weight="bold") + _GAP / 2
-    m, n = drawn.weights.shape
     longest = _LONGEST * room
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
-    labels = fit_ticks(drawn.rows, largest, ruler, axis="y", longest=longest)
+    across, down = _cells(drawn, room - _LABEL - _BAR, largest)
+    labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
     left = _MARGIN + _LABEL + labels.room
-    cell = min(largest, (_MARGIN + room - left - _BAR) / n)
-    ax = page.axes(left, top, cell * n, cell * m)
-    below = _draw(ax, drawn, ruler, cell, longest)
-    tall = min(cell * m, 1.5)
-    bar = page.axes(left + cell * n + _MARGIN, top, 0.08, tall)
+    across, down = _cells(drawn, _MARGIN + room - left - _BAR, largest)
+    m, n = drawn.weights.shape
+    ax = page.axes(left, top, across * n, down * m)
+    below = _draw(ax, drawn, ruler, (across, down), longest)
+    tall = min(down * m, 1.5)
+    bar = page.axes(left + across * n + _MARGIN, top, 0.08, tall)
     label = ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE)
     colour_bar(ax.collections[0], bar, label)
-    bottom = top + cell * m + below.room + _LABEL
+    bottom = top + down * m + below.room + _LABEL
 
     place, end = (_MARGIN, width - _MARGIN), bottom + _GAP / 2
     if overview is not None:
         if two_columns:
             place, end = (_MARGIN + room + _GAP, width - _MARGIN), _MARGIN
-        end = draw_mosaic(page, overview, place, end, marked=(drawn.layer, drawn.heads))
+        marked, most = (drawn.layer, drawn.heads), top_weight(overview)
+        end = draw_mosaic(page, overview, place, end, marked=marked, most=most)
     parts = [caption.source(drawn.provenance), *drawn.notes]
+    if max(m, n) > _MOST_CELLS:
+        parts.append("each cell is the largest of several weights")
     end = caption.write_caption(page, place, end + _GAP, parts, drawn.agreement)
     page.finish(max(bottom, end) + _MARGIN)
     return ax
+
+
+def _cells(drawn: AttentionMap, room: float, largest: float) -> tuple[float, float]:
+    """Return the width and height of a cell: square, unless the map would be a line."""
+    m, n = drawn.weights.shape
+    across = min(largest, room / n)
+    down = across
+    if across < _READABLE and m * _READABLE <= across * n / 2:
+        down = _READABLE
+    return across, min(down, _TALLEST / m)
 
 
 def _draw(
     ax: Axes,
     drawn: AttentionMap,
     ruler: Ruler,
-    cell: float | None = None,
+    cell: tuple[float, float] | None = None,
     longest: float = math.inf,
 ) -> Ticks:
     """Draw the cells and their labels; return how the columns are labelled."""
     weights = drawn.weights.float().numpy()
     m, n = weights.shape
+    edges = [np.linspace(0, size, min(size, _MOST_CELLS) + 1) for size in (n, m)]
+    shown = weights if max(m, n) <= _MOST_CELLS else _largest(drawn.weights).numpy()
     if cell is None:
         box = ax.get_window_extent()
-        cell = float(min(box.width / n, box.height / m)) / ax.figure.dpi
+        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
+    across, down = cell
     vector = m * n <= _VECTOR_CELLS
     mesh = ax.pcolormesh(
-        weights,
+        *edges,
+        shown,
         cmap=weight_colours(),
         vmin=0.0,
         vmax=max(drawn.top, 1e-12),
@@ -144,19 +181,24 @@ def _draw(
         linewidth=0.4 if vector else 0.0,
         rasterized=not vector,
     )
-    ax.set_aspect("equal")
+    ax.set_aspect("equal" if across == down else "auto")
     ax.invert_yaxis()
     ax.spines[:].set_visible(False)
-    ax.set_xlabel("key (attended to)", color=MUTED, fontsize=TEXT_SIZE)
-    query = ruler.longest(("query (attending)", "query"), cell * m, TEXT_SIZE)
-    ax.set_ylabel(query, color=MUTED, fontsize=TEXT_SIZE)
     rows, columns = (
-        fit_ticks(labels, cell, ruler, axis=axis, longest=longest)
-        for labels, axis in ((drawn.rows, "y"), (drawn.columns, "x"))
+        fit_ticks(labels, size, ruler, axis=axis, side=side, longest=longest)
+        for labels, size, axis, side in (
+            (drawn.rows, down, "y", drawn.sides[0]),
+            (drawn.columns, across, "x", drawn.sides[1]),
+        )
     )
     rows.apply(ax, "y")
     columns.apply(ax, "x")
-    if cell >= _WRITTEN_CELL:
+    names = [f"{name}{rows.unit and f', {rows.unit}'}" for name in ("query (attending)", "query")]
+    ax.set_ylabel(ruler.longest(names, down * m, TEXT_SIZE), color=MUTED, fontsize=TEXT_SIZE)
+    ax.set_xlabel(
+        f"key (attended to){columns.unit and f', {columns.unit}'}", color=MUTED, fontsize=TEXT_SIZE
+    )
+    if min(cell) >= _WRITTEN_CELL:
         _write_numbers(ax, mesh, weights)
     row, column = drawn.boundary
     if row:
@@ -164,6 +206,13 @@ def _draw(
     if column:
         ax.axvline(column, color=INK, linewidth=0.8)
     return columns
+
+
+def _largest(weights: Tensor) -> Tensor:
+    """Return the largest weight in each of the cells that a page has room for."""
+    size = [min(side, _MOST_CELLS) for side in weights.shape]
+    pooled: Tensor = adaptive_max_pool2d(weights.float()[None], size)[0]
+    return pooled
 
 
 def _write_numbers(ax: Axes, mesh: QuadMesh, weights: np.ndarray) -> None:
@@ -181,13 +230,3 @@ def _write_numbers(ax: Axes, mesh: QuadMesh, weights: np.ndarray) -> None:
             fontsize=5.5,
             color="white" if dark else INK,
         )
-
-
-def _short_title(drawn: AttentionMap) -> str:
-    """Return the caption of a map among others: two short lines."""
-    agreement = drawn.agreement
-    proof = agreement.verdict.upper()
-    if proof == "VERIFIED":
-        proof = f"verified to {agreement.largest_difference():.0e}"
-    name = literal(drawn.provenance.model)
-    return f"{caption.selection(drawn.stack, drawn.layer, drawn.heads)}\n{name}, {proof}"

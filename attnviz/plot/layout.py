@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,12 +15,11 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from attnviz.errors import InputError
-from attnviz.plot.style import INK, MM, MUTED, SANS, SMALL_SIZE, TEXT_SIZE, literal
+from attnviz.plot.style import INK, MM, MUTED, SANS, SMALL_SIZE
 
 WIDTHS = 40, 2000  # mm within which a figure can be laid out
 LEADING = 1.35  # line height over font size
 SMALLEST = 5.0  # points; smaller labels are left out instead
-_PAD = 0.06  # inches between a label and its axis
 
 
 def line_height(points: float) -> float:
@@ -160,56 +156,3 @@ def colour_bar(
         ax.set_ylabel(label, color=MUTED, rotation=0, ha="right", va="center")
     else:
         bar.set_label(label, color=MUTED)
-
-
-@dataclass(frozen=True)
-class Ticks:
-    """How the labels along one axis are drawn, and how much room they take.
-
-    points : font size. every : only each such label is drawn, where there is no room for all.
-    rotation : in degrees. room : inches from the axis outwards.
-    """
-
-    labels: tuple[str, ...]
-    points: float
-    every: int
-    rotation: int
-    room: float
-
-    def apply(self, ax: Axes, axis: str) -> None:
-        """Draw the labels at the centres of unit cells."""
-        places = [i + 0.5 for i in range(0, len(self.labels), self.every)]
-        shown = self.labels[:: self.every]
-        # Said for each label, since the axes may be the caller's and have a style of their own.
-        how: dict[str, Any] = {
-            "fontsize": self.points,
-            "fontfamily": mpl.rcParams["font.family"],
-            "parse_math": False,
-            "rotation": self.rotation,
-        }
-        if self.rotation == 45:
-            how |= {"ha": "right", "rotation_mode": "anchor"}
-        (ax.set_yticks if axis == "y" else ax.set_xticks)(places, shown, **how)
-        ax.tick_params(length=0 if self.every == 1 else 2)
-
-
-def fit_ticks(
-    tokens: Sequence[str], cell: float, ruler: Ruler, *, axis: str, longest: float = math.inf
-) -> Ticks:
-    """Choose size, rotation and number of the labels of cells that are `cell` inches wide.
-
-    longest : inches to which a label is clipped.
-    """
-    line = cell * 72 / 1.2
-    points = min(TEXT_SIZE, max(SMALLEST, line))
-    every = max(1, math.ceil(SMALLEST / line))
-    labels = tuple(ruler.clip(literal(token), longest, points) for token in tokens)
-    widest = ruler.widest(labels[::every], points)
-    if axis == "y":
-        return Ticks(labels, points, every, 0, widest + _PAD)
-    if widest <= 0.92 * cell:
-        return Ticks(labels, points, every, 0, line_height(points) + _PAD)
-    if every == 1 and cell > 1.4 * line_height(points):
-        tilted = (widest + line_height(points)) * math.sqrt(0.5)
-        return Ticks(labels, points, every, 45, tilted + _PAD)
-    return Ticks(labels, points, every, 90, widest + _PAD)

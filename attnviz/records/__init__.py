@@ -7,7 +7,7 @@ m query and n key positions, d_k and d_v features per head.
 
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
 from attnviz.records.attention import AttentionRecord, Reference
-from attnviz.records.axis import Axis
+from attnviz.records.axis import Axis, Side
 from attnviz.records.projection import (
     Clip,
     Factor,
@@ -44,6 +44,7 @@ __all__ = [
     "Provenance",
     "Reference",
     "Rotation",
+    "Side",
     "Special",
     "StageCheck",
     "Step",

@@ -15,7 +15,8 @@ class StageCheck:
     Attributes
     ----------
     stack, layer, path, stage : where. Stages, in order: query, key, value, scores, weights,
-        head output, output.
+        head output, output; for a generation also "one pass", its weights step by step against
+        those of a single pass over the whole.
     differences : the largest absolute difference of each head (one entry for a stage that has
         no heads: output).
     tolerances : the largest difference that passes, of each head.

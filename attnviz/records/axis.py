@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -20,7 +21,8 @@ class Axis:
     segments : 0, or 1 for the second text of a pair.
     patches : the (row, column) on an image of the patch that the position stands for, None for
         one that is no patch; None for all where there is no image.
-    seconds : when each position begins in a sound; None where there is none.
+    seconds : when the frame that the position stands for begins in a sound, None for one that is
+        no frame; None for all where there is no sound.
     """
 
     labels: tuple[str, ...]
@@ -30,11 +32,33 @@ class Axis:
     padding: tuple[bool, ...]
     segments: tuple[int, ...]
     patches: tuple[tuple[int, int] | None, ...] | None = None
-    seconds: tuple[float, ...] | None = None
+    seconds: tuple[float | None, ...] | None = None
 
     def __len__(self) -> int:
         """Return the number of positions."""
         return len(self.labels)
+
+    @classmethod
+    def plain(
+        cls,
+        labels: Sequence[str],
+        *,
+        special: Sequence[bool],
+        patches: Sequence[tuple[int, int] | None] | None = None,
+        seconds: Sequence[float | None] | None = None,
+    ) -> Axis:
+        """Return an axis of positions that belong to no words: patches, frames."""
+        length = len(labels)
+        return cls(
+            labels=tuple(labels),
+            words=(None,) * length,
+            word_labels=(),
+            special=tuple(special),
+            padding=(False,) * length,
+            segments=(0,) * length,
+            patches=None if patches is None else tuple(patches),
+            seconds=None if seconds is None else tuple(seconds),
+        )
 
     @classmethod
     def numbered(cls, length: int) -> Axis:
@@ -48,3 +72,14 @@ class Axis:
             padding=(False,) * length,
             segments=(0,) * length,
         )
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where the rows, or the columns, of a map lie in an image or in a sound.
+
+    patches, seconds : as in `Axis`, one entry per row or column; None where there are none.
+    """
+
+    patches: tuple[tuple[int, int] | None, ...] | None = None
+    seconds: tuple[float | None, ...] | None = None

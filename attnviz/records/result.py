@@ -12,6 +12,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.records.agreement import AgreementReport
 from attnviz.records.attention import AttentionRecord
+from attnviz.records.axis import Side
 
 Special = Literal["keep", "hide", "remove"]
 
@@ -20,37 +21,46 @@ Special = Literal["keep", "hide", "remove"]
 class Provenance:
     """Where a result comes from.
 
-    model, weights_sha256 : which weights. text, pair : what was read. target : what the decoder
-    of an encoder–decoder read. dtype, device : how. versions : of attnviz, torch and transformers.
-    cut_from : how many tokens a text had that was cut to what the model can read, else None.
+    model, weights_sha256 : which weights. text, pair : what was read, None where no text was.
+    target : what the decoder of an encoder–decoder read. dtype, device : how. versions : of
+    attnviz, torch and transformers. cut_from : how many tokens a text had that was cut to what the
+    model can read, else None. image, audio : what an image or a sound is called, with its size or
+    its length; None without one. generated : what the model said by itself, where it was let.
     """
 
     model: str
     weights_sha256: str
-    text: str
+    text: str | None
     pair: str | None
     dtype: str
     device: str
     versions: dict[str, str]
     target: str | None = None
     cut_from: int | None = None
+    image: str | None = None
+    audio: str | None = None
+    generated: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionResult:
-    """Every attention of one model on one text, with the proof that it is the model's own.
+    """Every attention of one model on one input, with the proof that it is the model's own.
 
-    Iterating gives the records in the order of execution.
+    Iterating gives the records in the order of execution. `image` is the picture as the model saw
+    it, resized and cropped, (H, W, 3) uint8; None where it read none.
     """
 
     records: tuple[AttentionRecord, ...]
     agreement: AgreementReport
     provenance: Provenance
+    image: Tensor | None = None
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
+        read = (self.provenance.text, self.provenance.image, self.provenance.audio)
         return (
-            f"AttentionResult({self.provenance.text[:40]!r}, {self.provenance.model}, "
+            f"AttentionResult({', '.join(repr(part[:40]) for part in read if part)}, "
+            f"{self.provenance.model}, "
             f"{len(self)} attentions, {self.agreement.verdict})"
         )
 
@@ -136,7 +146,9 @@ class AttentionMap:
     stack, layer : which layer.
     heads : the head, or the heads that were averaged.
     boundary : (row, column) with which the second text of a pair starts, None without one.
-    special_rows : which queries are special tokens.
+    special_rows, special_columns : which queries and keys are special tokens.
+    sides : where the rows and the columns lie in an image or a sound.
+    image : as in `AttentionResult`.
     notes : what was merged, removed or renormalised, and how the head was chosen.
     agreement, provenance : of the result that it comes from.
     """
@@ -152,6 +164,9 @@ class AttentionMap:
     provenance: Provenance
     boundary: tuple[int | None, int | None] = (None, None)
     special_rows: tuple[bool, ...] = ()
+    special_columns: tuple[bool, ...] = ()
+    sides: tuple[Side, Side] = (Side(), Side())
+    image: Tensor | None = None
 
     @property
     def top(self) -> float:
@@ -179,3 +194,4 @@ class HeadMaps:
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance
+    sides: tuple[Side, Side] = (Side(), Side())

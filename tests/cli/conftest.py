@@ -20,8 +20,8 @@ def _empty_folder_without_network(tmp_path, monkeypatch):
 def _default_model_loaded_once(model, monkeypatch):
     load = attnviz.models.load
 
-    def load_once(name=None, *, device="auto", dtype=None):
-        plain = (name, device, dtype) == (None, "auto", None)
-        return model if plain else load(name, device=device, dtype=dtype)
+    def load_once(name=None, **how):
+        plain = name is None and how.get("device") in (None, "auto") and how.get("dtype") is None
+        return model if plain else load(name, **how)
 
     monkeypatch.setattr(attnviz.models, "load", load_once)

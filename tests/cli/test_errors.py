@@ -70,7 +70,17 @@ WRONG_INPUT = {
     "unknown dtype": (["heatmap", TEXT, "--dtype", "int8"], "got 'int8'"),
     "unknown option": (["heatmap", TEXT, "--hed", "3"], "No such option: --hed"),
     "unknown command": (["heatmpa", TEXT], "No such command 'heatmpa'"),
-    "no text": (["heatmap"], "Missing argument 'text'"),
+    "nothing to read": (["heatmap"], "Expected a text, an --image or an --audio file, got none"),
+    "no such image": (["heatmap", "--image", "x.png"], "there is no file x.png"),
+    "no such sound": (["verify", "--audio", "x.wav"], "there is no file x.wav"),
+    "image for a text model": (
+        ["heatmap", TEXT, "--image", __file__],
+        "it holds no picture that can be read",
+    ),
+    "patch of a text": (
+        ["heatmap", TEXT, "--patch", "1,2", "-o", "x.json"],
+        "Expected a patch only where weights are laid over an image, got (1, 2)",
+    ),
     "no value": (["heatmap", TEXT, "--layer"], "'--layer' requires an argument"),
     "two texts": (["heatmap", "the", "train"], "unexpected extra argument"),
     "unknown ending": (["heatmap", TEXT, "-o", "x.gif"], ".png, .svg, .pdf"),

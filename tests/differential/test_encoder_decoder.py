@@ -88,9 +88,9 @@ def test_the_two_sides_of_cross_attention_swapped_are_caught(family, dtype, toke
 
 
 def test_a_target_that_is_missing_or_means_nothing(model, tokenizer):
-    with pytest.raises(InputError, match=r"Expected a target.*--target"):
+    with pytest.raises(InputError, match=r"Expected a text and a target.*--target"):
         attnviz.load(tiny("t5"), tokenizer=tokenizer).attend(TEXTS[0])
-    with pytest.raises(InputError, match="Expected no target"):
+    with pytest.raises(InputError, match=r"Expected a text, .* got a target\. Leave it"):
         model.attend(TEXTS[0], target=TARGETS[0])
 
 

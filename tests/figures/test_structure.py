@@ -14,9 +14,9 @@ import torch
 
 import attnviz
 from attnviz.errors import InputError
+from attnviz.maps import make_map, make_maps
 from attnviz.plot import save_figure, style
 from attnviz.plot.style import fallback_fonts, literal
-from attnviz.words import make_map, make_maps
 
 
 def labels(axis):

@@ -131,9 +131,17 @@ FAULTS = [
     (query_norm_left_out, ("qwen3",), {"query"}, {0, 1, 2, 3}),
     (output_bias_left_out, ("minilm", "bert", "gpt2"), {"output"}, set()),
 ]
+# The same in models whose attention is found among the operators.
+OWN_CODE_FAULTS = [
+    (scale_one_percent_off, ("bloom", "falcon", "mpnet", "gpt-j"), {"scores", "weights"}, set()),
+    (bias_left_out, ("mpt", "bloom", "mpnet", "deberta-v2"), {"scores", "weights"}, set()),
+    (mask_left_out, ("mpnet", "falcon"), {"scores", "weights"}, {0, 1, 2, 3}),
+    (window_off_by_one, ("gpt-neo",), {"scores"}, {0, 1, 2, 3}),
+    (two_heads_swapped, ("bloom", "roformer"), {"query"}, {1, 2}),
+]
 CASES = [
     pytest.param(fault, family, dtype, named, heads, id=f"{fault.__name__}-{family}-{dtype}")
-    for fault, families, named, heads in FAULTS
+    for fault, families, named, heads in FAULTS + OWN_CODE_FAULTS
     for family in families
     for dtype in DTYPES
 ]

@@ -11,8 +11,6 @@ from torch import nn
 from transformers import (
     MambaConfig,
     MambaModel,
-    ViTConfig,
-    ViTModel,
 )
 from transformers.models.bert import modeling_bert
 
@@ -211,9 +209,3 @@ def test_what_a_module_does_to_its_queries_and_we_do_not_know_is_not_compared(to
         ("decoder layer 1", "query")
     ]
     assert "not compared: query" in agreement.summary()
-
-
-def test_a_model_of_pictures_says_that_it_reads_no_text(tokenizer):
-    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=32)
-    with pytest.raises(ModelError, match=r"reads pixel_values\. Choose a text model"):
-        attnviz.load(ViTModel(config), tokenizer=tokenizer).attend(TEXTS[0])

@@ -15,8 +15,8 @@ from safetensors import safe_open
 
 from attnviz.errors import InputError, OutputError
 from attnviz.files import atomic, check_output
+from attnviz.maps import make_map, make_maps
 from attnviz.storage import agreement_data, map_data, save_map, to_json
-from attnviz.words import make_map, make_maps
 
 
 @pytest.fixture(scope="module")

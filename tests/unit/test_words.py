@@ -6,8 +6,9 @@ from torch import tensor
 
 import attnviz
 from attnviz.errors import InputError
+from attnviz.maps import make_map, make_maps
 from attnviz.records import Axis
-from attnviz.words import find_words, locate, make_axis, make_map, make_maps, merge, units
+from attnviz.words import find_words, locate, make_axis, merge, units
 
 # "[CLS] unhappy cats [SEP]", with "unhappy" in two pieces.
 PIECES = make_axis(

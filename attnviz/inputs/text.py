@@ -1,99 +1,102 @@
-"""Text → what a model takes: token ids in a padded batch, and what each position is."""
+"""Text → token ids in a padded batch, and what each position is; what a decoder is to say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError
 from attnviz.records import Axis
-from attnviz.words import make_axis
+from attnviz.words import Span, make_axis
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
     from attnviz.checkpoints import Checkpoint
 
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """N texts padded to one length T.
-
-    inputs : tensors (N, T), by the name under which the model takes them. axes : for each kind of
-    input, "text" or "target" (what the decoder of an encoder–decoder reads), the positions of the
-    N of them. cut_from : how many tokens a text had that was cut, else None.
-    """
-
-    inputs: dict[str, Tensor]
-    axes: dict[str, tuple[Axis, ...]]
-    cut_from: tuple[int | None, ...] = ()
+Couple = tuple[str, str | None]  # a text, and the second one of a pair
 
 
-def encode(
-    checkpoint: Checkpoint,
-    texts: Sequence[str],
-    pairs: Sequence[str] | None = None,
-    targets: Sequence[str] | None = None,
-    *,
-    truncate: bool = False,
-) -> Batch:
-    """Tokenize texts, or pairs of them, and pad them on the right.
+def encode_target(
+    checkpoint: Checkpoint, targets: Sequence[str], *, truncate: bool
+) -> tuple[dict[str, Tensor], tuple[Axis, ...]]:
+    """Tokenize what the decoder is to say, one place to the right: it says the word that follows.
 
-    Position tables count from the left, so padding on the right leaves every text as it would be
-    by itself. What is typed is text, also where it spells a special token.
-
-    Parameters
-    ----------
-    targets : for an encoder–decoder, what its decoder is to say of each text.
-
-    Raises
-    ------
-    InputError : text that is no Unicode, holds no word, or is longer than the model can read; a
-        target missing, or given to a model that has no decoder of its own.
-    ModelError : the model reads no text.
+    Returns
+    -------
+    `decoder_input_ids` and `decoder_attention_mask`, each (N, T), and the positions of each target.
     """
     module = checkpoint.module
-    if module.main_input_name != "input_ids":
-        raise ModelError(
-            f"Expected a model that reads text, but {checkpoint.name} reads "
-            f"{module.main_input_name}. Choose a text model."
-        )
-    two_sided = bool(getattr(module.config, "is_encoder_decoder", False))
-    if two_sided != (targets is not None):
-        raise InputError(
-            f"Expected a target, the text that the decoder of {checkpoint.name} is to say, got "
-            "none. Give one with --target (target=…)."
-            if two_sided
-            else f"Expected no target, since {checkpoint.name} has no decoder beside an encoder, "
-            "got one. Leave it out."
-        )
-    couples = [(text, None if pairs is None else pairs[n]) for n, text in enumerate(texts)]
-    inputs, axes, cut_from = _batch(checkpoint, couples, truncate=truncate)
-    if targets is None:
-        return Batch(inputs, {"text": axes}, cut_from)
     goals = [(text, None) for text in targets]
-    labels, target_axes, _ = _batch(checkpoint, goals, truncate=truncate)
-    # The decoder reads its own last word and says the next: the target, one to the right.
-    shifted: Tensor = module.prepare_decoder_input_ids_from_labels(labels["input_ids"])  # type: ignore[operator]
-    inputs["decoder_input_ids"] = shifted
-    inputs["decoder_attention_mask"] = torch.cat(
-        [torch.ones_like(shifted[:, :1]), labels["attention_mask"][:, :-1]], dim=1
+    labels, axes, _ = encode_texts(checkpoint, goals, truncate=truncate, of_decoder=True)
+    ids, mask = labels["input_ids"], labels["attention_mask"]
+    shifted = _shift(module, ids)
+    if torch.equal(
+        shifted, ids
+    ):  # the tokenizer itself writes the token that a decoder begins with
+        return _as_decoder_reads(ids[:, :-1], mask[:, :-1]), tuple(_without_last(a) for a in axes)
+    start = _tokenizer(checkpoint).convert_ids_to_tokens(int(shifted[0, 0]))
+    mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
+    return _as_decoder_reads(shifted, mask), tuple(_shifted(a, str(start)) for a in axes)
+
+
+def _as_decoder_reads(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    return {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+
+
+def _shift(module: Any, ids: Tensor) -> Tensor:
+    """Return ids as the decoder reads them; unchanged if they begin as it does already."""
+    start = module.config.decoder_start_token_id
+    if start is not None and bool((ids[:, 0] == start).all()):
+        return ids
+    if hasattr(module, "prepare_decoder_input_ids_from_labels"):
+        shifted: Tensor = module.prepare_decoder_input_ids_from_labels(ids)
+        return shifted
+    if start is None:
+        raise InputError(
+            f"Expected {type(module).__name__} to say with which token its decoder begins, but its "
+            "config has no decoder_start_token_id. Set it."
+        )
+    return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
+
+
+def _without_last(axis: Axis) -> Axis:
+    return Axis(
+        labels=axis.labels[:-1],
+        words=axis.words[:-1],
+        word_labels=axis.word_labels,
+        special=axis.special[:-1],
+        padding=axis.padding[:-1],
+        segments=axis.segments[:-1],
     )
-    start = checkpoint.tokenizer.convert_ids_to_tokens(int(shifted[0, 0]))
-    shifted_axes = tuple(_shifted(axis, str(start)) for axis in target_axes)
-    return Batch(inputs, {"text": axes, "target": shifted_axes}, cut_from)
 
 
-def _batch(
-    checkpoint: Checkpoint, couples: Sequence[tuple[str, str | None]], *, truncate: bool
+def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    tokenizer = checkpoint.tokenizer
+    assert tokenizer is not None  # no model that reads text is loaded without one
+    return tokenizer
+
+
+def encode_texts(
+    checkpoint: Checkpoint,
+    couples: Sequence[Couple],
+    *,
+    truncate: bool,
+    of_decoder: bool = False,
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...]]:
-    tokenizer, device = checkpoint.tokenizer, checkpoint.module.device
-    longest = max_tokens(checkpoint.module, tokenizer)
+    """Tokenize texts, or pairs of them, and pad them on the right.
+
+    Returns
+    -------
+    Tensors (N, T) by the name under which the model takes them, the positions of each text, and
+    how many tokens a text had that was cut, else None.
+    """
+    tokenizer, device = _tokenizer(checkpoint), checkpoint.module.device
+    longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
     encodings, cut_from = [], []
     for couple in couples:
         encoding = _tokenize(tokenizer, *couple)
@@ -122,7 +125,15 @@ def _batch(
     }
     length = inputs["input_ids"].shape[1]
     axes = tuple(
-        _axis(encoding, tokenizer, length, (text, pair or ""))
+        text_axis(
+            tokenizer,
+            encoding["input_ids"],
+            special=encoding["special_tokens_mask"],
+            offsets=encoding.get("offset_mapping"),
+            segments=_segments(encoding),
+            texts=(text, pair or ""),
+            length=length,
+        )
         for encoding, (text, pair) in zip(encodings, couples, strict=True)
     )
     return inputs, axes, tuple(cut_from)
@@ -140,13 +151,20 @@ def _shifted(axis: Axis, start: str) -> Axis:
     )
 
 
-def max_tokens(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return how many tokens the model can read, special ones included; None if any number."""
+def max_tokens(
+    module: nn.Module, tokenizer: PreTrainedTokenizerBase, *, of_decoder: bool = False
+) -> int | None:
+    """Return how many tokens the model can read, special ones included; None if any number.
+
+    of_decoder : whether the decoder is to read them, beside an encoder.
+    """
     limits = [tokenizer.model_max_length]
     config = getattr(module, "config", None)
-    positions = getattr(config, "max_position_embeddings", None)
-    if isinstance(positions, int) and positions > 0:  # some say -1 for "any number"
-        limits.append(positions)
+    for part in (config, getattr(config, "text_config", None)):
+        names = ("max_position_embeddings", *(["max_target_positions"] if of_decoder else []))
+        for positions in (getattr(part, name, None) for name in names):
+            if isinstance(positions, int) and positions > 0:  # some say -1 for "any number"
+                limits.append(positions)
     for name, table in module.named_modules():
         # Some tables of positions start behind the index that stands for padding.
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding):
@@ -178,22 +196,24 @@ def _tokenize(
         ) from error
 
 
-def _axis(
-    encoding: BatchEncoding,
+def text_axis(
     tokenizer: PreTrainedTokenizerBase,
-    length: int,
+    ids: Sequence[int],
+    *,
+    special: Sequence[int],
+    offsets: Sequence[Span] | None,
+    segments: Sequence[int],
     texts: tuple[str, str],
+    length: int,
 ) -> Axis:
-    """Describe the positions of one encoded text, padded on the right to `length`."""
-    ids: list[int] = encoding["input_ids"]
+    """Describe the positions of an encoded text, padded on the right to `length`."""
     padding = length - len(ids)
-    offsets = encoding.get("offset_mapping")
     return make_axis(
-        labels=[*_labels(ids, tokenizer), *["[PAD]"] * padding],
+        labels=[*read_labels(ids, tokenizer), *["[PAD]"] * padding],
         offsets=None if offsets is None else [*offsets, *[(0, 0)] * padding],
-        special=[*map(bool, encoding["special_tokens_mask"]), *[True] * padding],
+        special=[*map(bool, special), *[True] * padding],
         padding=[*[False] * len(ids), *[True] * padding],
-        segments=[*_segments(encoding), *[0] * padding],
+        segments=[*segments, *[0] * padding],
         texts=texts,
     )
 
@@ -209,7 +229,7 @@ def _segments(encoding: BatchEncoding) -> list[int]:
     return segments
 
 
-def _labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Return each token as a reader knows it: without the marks that stand for a blank."""
     labels = []
     for token_id, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):

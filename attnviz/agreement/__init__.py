@@ -13,53 +13,31 @@ must be caught.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from attnviz.agreement.precision import (
+    FLOOR,
+    PRECISIONS,
+    SMALLEST,
+    SUMMATION,
+    Precision,
+    dtypes,
+)
+from attnviz.agreement.slopes import centred_log, slope_on
 from attnviz.records import AgreementReport, AttentionRecord, Reference, StageCheck
 from attnviz.stages import STAGES, recompute
 
 CANARY = 1.01
-# What is never a difference, as a fraction of a head's largest value: two steps of rounding in the
-# model's precision, and what the order of summation leaves in float32, in which sums are taken.
-SMALLEST = 1e-6  # no head is measured more finely than this
-FLOOR, SUMMATION = 2, 16 * torch.finfo(torch.float32).eps
-
-
-@dataclass(frozen=True)
-class Precision:
-    """What honest rounding looks like in one dtype.
-
-    weights : largest difference of weights. values : of all other stages, per unit of the stage's
-    largest value. slope : of the regression of log weights. eps, tiny : of the dtype, as in
-    `torch.finfo`.
-    """
-
-    weights: float
-    values: float
-    slope: float
-    eps: float
-    tiny: float
-
-
-def _precision(dtype: torch.dtype, weights: float, values: float, slope: float) -> Precision:
-    return Precision(weights, values, slope, torch.finfo(dtype).eps, torch.finfo(dtype).tiny)
-
-
-# Measured on all-MiniLM-L6-v2 and on random models with sharp attention.
-PRECISIONS = {
-    torch.float32: _precision(torch.float32, weights=5e-6, values=1e-5, slope=1e-5),
-    torch.float16: _precision(torch.float16, weights=1e-2, values=5e-3, slope=1e-3),
-    torch.bfloat16: _precision(torch.bfloat16, weights=5e-2, values=4e-2, slope=4e-3),
-}
 
 
 def verify(
     records: Sequence[AttentionRecord],
     references: Sequence[Reference],
     *,
+    in_one_pass: Sequence[Tensor] = (),
     versions: dict[str, str],
     weights_sha256: str,
 ) -> AgreementReport:
@@ -68,6 +46,7 @@ def verify(
     Parameters
     ----------
     records, references : one pair per attention, in the order of execution.
+    in_one_pass : for a generation, what the weights (H, m, n) of each are in a single pass.
     versions, weights_sha256 : what ran; the report carries them.
 
     Returns
@@ -89,6 +68,8 @@ def verify(
         ]
         if all(check.passed for check in _compare(_with_canary(record), expected)):
             unproven.append(record.place)
+    for record, weights in zip(records, in_one_pass, strict=in_one_pass != ()):
+        checks.append(_check_generation(record, weights))
     return AgreementReport(
         checks=tuple(checks),
         not_compared=tuple(not_compared),
@@ -97,6 +78,29 @@ def verify(
         device=str(records[0].query.device) if records else "",
         versions=versions,
         weights_sha256=weights_sha256,
+    )
+
+
+def _check_generation(record: AttentionRecord, weights: Tensor) -> StageCheck:
+    """Compare the weights of a generation, step by step, with those of one pass over the whole."""
+    rows = _real_rows(record, "weights", _hidden(record))
+    ours, whole = record.weights().double()[:, rows], weights.double()[:, rows]
+    differences = (ours - whole).abs().flatten(1).amax(1)
+    # The two round in another order, and every layer computes from what those before it rounded.
+    _, dtype = dtypes(record)
+    stages = {"weights": record.weights(), "scores": record.scores()}
+    tolerance = 2 * (record.layer + 1) * _tolerance("weights", stages, PRECISIONS[dtype])
+    return StageCheck(
+        stack=record.stack,
+        layer=record.layer,
+        path=record.path,
+        stage="one pass",
+        differences=tuple(differences.tolist()),
+        tolerances=(tolerance,) * len(differences),
+        own_errors=(0.0,) * len(differences),
+        compared=ours.numel(),
+        finite=bool(ours.isfinite().all() and whole.isfinite().all()),
+        failed_heads=_heads(~(differences <= tolerance)),
     )
 
 
@@ -116,7 +120,7 @@ def _model_values(record: AttentionRecord, reference: Reference) -> dict[str, Te
 
 
 def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[StageCheck]:
-    fine, coarse = _dtypes(record)
+    fine, coarse = dtypes(record)
     ours, in_fine = recompute(record, torch.float64), recompute(record, fine)
     in_coarse = in_fine if coarse == fine else recompute(record, coarse)
     hidden = _hidden(record)
@@ -142,17 +146,6 @@ def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[S
         yield check
 
 
-def _dtypes(record: AttentionRecord) -> tuple[torch.dtype, torch.dtype]:
-    """Return in what the model computes its weights, and in what all else.
-
-    Some take their queries and keys to float32 for the weights only. A model in float64 may still
-    take its softmax in float32.
-    """
-    fine = record.query.dtype if record.query.dtype in PRECISIONS else torch.float32
-    value = record.value.dtype if record.value.dtype in PRECISIONS else torch.float32
-    return fine, max(fine, value, key=lambda dtype: PRECISIONS[dtype].eps)
-
-
 def _check_values(
     record: AttentionRecord,
     stage: str,
@@ -172,7 +165,7 @@ def _check_values(
     failed = ~(differences <= tolerances)
     slopes: tuple[float, ...] = ()
     if stage not in ("scores", "weights"):  # whose slope is that of the log weights
-        slope, error = _slope(ours, model, own, (1, 2))
+        slope, error = slope_on(ours, model, own, (1, 2))
         failed |= ~(slope.abs() <= error.clamp(min=precision.slope))
         slopes = tuple(slope.tolist())
     return StageCheck(
@@ -215,9 +208,9 @@ def _check_weights(
     leaking = ((ours != 0) | (model != 0)) & hidden
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
     usable = ~hidden & (torch.minimum(ours, torch.minimum(own, model)) > precision.tiny)
-    x, y, z = (_centred_log(weights, usable) for weights in (ours, model, own))
-    slopes, errors = _slope(x, y, z, (1, 2), step=precision.eps)
-    slope, error = _slope(x, y, z, (0, 1, 2), step=precision.eps)
+    x, y, z = (centred_log(weights, usable) for weights in (ours, model, own))
+    slopes, errors = slope_on(x, y, z, (1, 2), step=precision.eps)
+    slope, error = slope_on(x, y, z, (0, 1, 2), step=precision.eps)
     # One head has but a part of the layer's numbers, so its slope is known less well.
     off = ~(slopes.abs() <= errors.clamp(min=2 * precision.slope))
     if not slope.abs() <= error.clamp(min=precision.slope):
@@ -230,29 +223,6 @@ def _check_weights(
         hidden_zero=not bool(leaking.any()),
         failed_heads=tuple(sorted({*check.failed_heads, *_heads(failed)})),
     )
-
-
-def _centred_log(weights: Tensor, usable: Tensor) -> Tensor:
-    """Log weights less their row's mean: what is left is the scores up to rounding."""
-    logs = torch.where(usable, weights, 1.0).log()
-    mean = logs.sum(-1, keepdim=True) / usable.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(usable, logs - mean, 0.0)
-
-
-def _slope(
-    x: Tensor, y: Tensor, z: Tensor, dims: tuple[int, ...], *, step: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Regress y on x; return slope - 1, and what our own run z errs: thrice, or 4 standard errors.
-
-    A standard error supposes that each number is at least one `step` of rounding off.
-    Rows without spread carry no slope: 0, which the canary then shows to prove nothing.
-    """
-    spread = (x * x).sum(dims).clamp(min=torch.finfo(x.dtype).tiny)
-    slope, own_slope = ((x * (other - x)).sum(dims) / spread for other in (y, z))
-    count = (x != 0).sum(dims).clamp(min=1)
-    variance = ((z - x) ** 2).sum(dims) / count + step**2
-    standard_error = (variance / spread).sqrt()
-    return slope, torch.maximum(3 * own_slope.abs(), 4 * standard_error)
 
 
 def _hidden(record: AttentionRecord) -> Tensor:

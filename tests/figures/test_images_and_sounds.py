@@ -1,0 +1,250 @@
+"""What is drawn of images and sounds: cells over an image, scales instead of hundreds of labels."""
+
+import base64
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.patches import Rectangle
+from PIL import Image
+from safetensors import safe_open
+from sights_and_sounds import RATE, SIDE, chirp, picture, seeing
+
+import attnviz
+from attnviz.errors import InputError
+from attnviz.plot import style
+from attnviz.storage import map_data
+from figures.test_layout import COLUMN, FULL, check_layout
+
+
+@pytest.fixture(scope="session")
+def vision(tokenizer):
+    return seeing("vit", tokenizer).attend(image=picture())
+
+
+@pytest.fixture(scope="session")
+def fine(tokenizer):
+    """An image of 16 × 16 patches, too many to label each."""
+    from sights_and_sounds import image_processor
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        image_size=SIDE, patch_size=2, initializer_range=0.2,
+    )  # fmt: skip
+    model = attnviz.load(ViTModel(config), processor=image_processor())
+    return model.attend(image=picture())
+
+
+@pytest.fixture(scope="session")
+def speech(tokenizer):
+    model = seeing("whisper", tokenizer)
+    return model.attend(audio=chirp(), sampling_rate=RATE, target="the train left the station")
+
+
+def labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def page_text(figure):
+    return " ".join(text.get_text() for text in figure.texts)
+
+
+def outlined(ax):
+    return [patch.get_xy() for patch in ax.patches if isinstance(patch, Rectangle)]
+
+
+def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
+    ax = attnviz.heatmap(vision, layer=1, head=2, patch=(3, 1))
+    (mesh,) = ax.collections
+    row = vision.weights(1, 2)[1 + 3 * 4 + 1]
+    np.testing.assert_array_equal(mesh.get_array(), row[1:].reshape(4, 4).numpy())
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 4), (4, 0))
+    assert outlined(ax) == [(1, 3)]
+    assert (mesh.norm.vmin, mesh.norm.vmax) == (0, pytest.approx(row[1:].max().item()))
+    seen = ax.figure.axes[0]
+    np.testing.assert_array_equal(seen.images[0].get_array(), vision.image.numpy())
+    assert outlined(seen) == [(1, 3)]
+    assert "Layer 1, head 2, from the patch in row 3, column 1" in page_text(ax.figure)
+
+
+def test_the_image_darkens_the_cells_and_keeps_their_colour(vision):
+    (shades,) = attnviz.heatmap(vision, layer=1, head=2).images
+    black = np.asarray(shades.get_array())
+    assert (black[..., :3] == 0).all()
+    assert 0 < black[..., 3].max() < 0.5
+    darkness = 255 - vision.image.numpy().mean(-1)
+    assert np.corrcoef(black[..., 3].ravel(), darkness.ravel())[0, 1] > 0.8
+
+
+def test_the_caption_over_an_image_names_the_file_the_rest_and_the_verdict(vision):
+    ax = attnviz.heatmap(vision, layer=1, head=2)
+    said = page_text(ax.figure)
+    assert "Layer 1, head 2, from [CLS]" in said
+    assert "Image (80×60), read by ViTModel." in said
+    rest = vision.weights(1, 2)[0, 0].item()
+    percent = f"{rest:.0%}" if rest >= 0.01 else "less than 1%"
+    assert f"Each cell is one patch; {percent} of the weight goes to other tokens." in said
+    assert "Verified: 8 heads recomputed in float64" in said
+    bar = ax.figure.axes[-1]
+    assert bar.get_ylabel() == "attention weight"
+
+
+def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
+    first, *others = vision.agreement.checks
+    failed = replace(vision.agreement, checks=(replace(first, failed_heads=(3,)), *others))
+    figure = attnviz.heatmap(replace(vision, agreement=failed)).figure
+    alarms = [text.get_text() for text in figure.texts if text.get_color() == style.ALARM]
+    assert "NOT VERIFIED" in " ".join(alarms)
+
+
+def test_beside_a_head_that_was_chosen_all_heads_show_the_same_query(vision):
+    figure = attnviz.heatmap(vision, patch=(0, 2)).figure
+    assert "All 8 heads" in page_text(figure)
+    mosaic = figure.axes[3].images[0]
+    tiles = np.asarray(mosaic.get_array())
+    expected = vision.weights(0, 0)[3, 1:].reshape(4, 4).numpy()
+    np.testing.assert_allclose(tiles[1:5, :4], expected)
+    assert mosaic.norm.vmax < 1  # with many keys each gets little
+
+
+def test_without_a_class_token_the_patch_in_the_middle_asks(tokenizer):
+    result = seeing("swin", tokenizer).attend(image=picture())
+    ax = attnviz.heatmap(result, layer=0, head=1)
+    assert outlined(ax) == [(4, 4)]
+    record = result.record(0)
+    at = record.query_axis.patches.index((4, 4))
+    weights = np.zeros((8, 8), np.float32)
+    for patch, weight in zip(record.key_axis.patches, record.weights(1)[at], strict=True):
+        if patch is not None:
+            weights[patch] = weight
+    np.testing.assert_allclose(ax.collections[0].get_array(), weights)
+    assert (weights > 1e-6).sum() <= 9  # only its window of 3 × 3
+    assert attnviz.heatmap(result).figure  # layers that differ in their heads: no overview
+
+
+def test_words_ask_an_image_in_cross_attention_and_beside_placeholders(tokenizer):
+    blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
+    ax = attnviz.heatmap(blip, layer=0, head=0)
+    assert "Cross-attention, layer 0, head 0, from “circle”" in page_text(ax.figure)
+    assert outlined(ax) == []
+    weights = blip.weights(0, 0)[3, 1:].reshape(4, 4)
+    np.testing.assert_array_equal(ax.collections[0].get_array(), weights)
+    llava = seeing("llava", tokenizer).attend("a red circle", image=picture()).stack("decoder")
+    ax = attnviz.heatmap(llava, layer=0, head=0, patch="red")
+    assert "from “red”" in page_text(ax.figure)
+    assert "decoder" not in page_text(ax.figure)
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ((4, 0), "a patch from row 0 to 3 and column 0 to 3, got (4, 0)"),
+        ((-1, 0), "a patch from row 0 to 3"),
+        ("[SEP]", "Expected [CLS] or a patch as (row, column), got '[SEP]'"),
+    ],
+)
+def test_a_patch_that_is_not_there(vision, patch, said):
+    with pytest.raises(InputError) as caught:
+        attnviz.heatmap(vision, patch=patch)
+    assert said in str(caught.value)
+
+
+def test_a_patch_of_a_matrix_or_of_a_text_is_refused(vision, train, tokenizer):
+    for result, how in ((vision, {"matrix": True}), (train, {})):
+        with pytest.raises(InputError, match="only where weights are laid over an image"):
+            attnviz.heatmap(result, patch=(0, 0), **how)
+    blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
+    with pytest.raises(InputError, match="the queries of the cross stack are no patches"):
+        attnviz.heatmap(blip, patch=(0, 0))
+
+
+def test_a_matrix_of_a_fine_image_names_rows_of_patches(fine):
+    ax = attnviz.heatmap(fine, layer=0, head=0, matrix=True)
+    (mesh,) = ax.collections
+    assert mesh.get_array().shape == (257, 257)
+    named = labels(ax.yaxis)
+    assert named[0] == "[CLS]"
+    assert set(named[1:]) <= {f"row {row}" for row in range(16)}
+    assert len(named) > 8
+    first = named.index("row 1")
+    assert ax.get_yticks()[first] == 1 + 16 + 8  # the middle of that row of patches
+    assert labels(ax.xaxis)[0] == "[CLS]"
+
+
+def test_a_matrix_of_few_patches_names_each(vision):
+    ax = attnviz.heatmap(vision, layer=0, head=0, matrix=True)
+    assert labels(ax.xaxis) == ["[CLS]", *(f"r{r} c{c}" for r in range(4) for c in range(4))]
+
+
+def test_frames_of_a_sound_get_a_scale_of_seconds(speech):
+    ax = attnviz.heatmap(speech, layer=1, head=0)
+    assert ax.get_xlabel() == "key (attended to), s"
+    ticks = dict(zip(labels(ax.xaxis), ax.get_xticks(), strict=True))
+    assert ticks["0"] == 0
+    assert ticks["1"] == pytest.approx(50)  # frames of 20 ms
+    assert ticks["2"] == pytest.approx(100)
+    assert labels(ax.yaxis) == ["[CLS]", "the", "train", "left", "the", "station"]
+    assert ax.get_aspect() == "auto"  # six rows of a hundred columns would be a line
+    both = attnviz.heatmap(speech.stack("encoder"), layer=0, head=0, special="remove")
+    assert both.get_ylabel() == "query (attending), s"
+    assert both.get_aspect() == 1
+    assert max(float(label) for label in labels(both.yaxis)) == 1
+
+
+def test_more_frames_than_a_page_can_show_are_drawn_by_the_largest(speech):
+    drawn = attnviz.make_map(speech, layer=0, head=0)
+    weights = torch.rand(6, 1500)
+    seconds = tuple(0.02 * n for n in range(1500))
+    long = replace(
+        drawn, weights=weights, columns=("",) * 1500, special_columns=(False,) * 1500,
+        sides=(drawn.sides[0], replace(drawn.sides[1], seconds=seconds)),
+    )  # fmt: skip
+    ax = attnviz.heatmap(long)
+    cells = np.asarray(ax.collections[0].get_array())
+    np.testing.assert_array_equal(cells, weights.reshape(6, 500, 3).amax(-1))
+    assert ax.get_xlim() == (0, 1500)
+    assert "Each cell is the largest of several weights." in page_text(ax.figure)
+
+
+@pytest.mark.parametrize("width", [COLUMN, FULL])
+def test_nothing_overlaps_over_images_and_sounds(vision, fine, speech, width):
+    for result in (vision, fine):
+        check_layout(attnviz.heatmap(result, width=width).figure)
+        check_layout(attnviz.heatmap(result, layer=0, head=1, patch=(1, 2), width=width).figure)
+        check_layout(attnviz.heatmap(result, matrix=True, width=width).figure)
+        check_layout(attnviz.head_grid(result, width=width))
+    for stack in speech.stacks:
+        check_layout(attnviz.heatmap(speech.stack(stack), width=width).figure)
+
+
+def test_an_overlay_in_axes_of_the_users(vision):
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
+    for head, ax in enumerate(axes):
+        assert attnviz.heatmap(vision, layer=0, head=head, ax=ax) is ax
+        assert ax.get_title(loc="left").startswith(f"Layer 0, head {head}")
+    check_layout(figure)
+
+
+def test_the_image_and_the_places_are_stored_with_the_map(vision, tmp_path):
+    drawn = attnviz.make_map(vision, layer=0, head=0)
+    for suffix in ("json", "npz", "safetensors"):
+        attnviz.save_map(drawn, tmp_path / f"map.{suffix}")
+    data = json.loads((tmp_path / "map.json").read_text(encoding="utf-8"))
+    assert data == json.loads(json.dumps(map_data(drawn)))
+    head, _, png = data["image"].partition(",")
+    assert head == "data:image/png;base64"
+    opened = np.array(Image.open(io.BytesIO(base64.b64decode(png))))
+    np.testing.assert_array_equal(opened, vision.image.numpy())
+    assert data["patches_of_columns"][:2] == [None, [0, 0]]
+    assert "seconds_of_rows" not in data
+    with np.load(tmp_path / "map.npz") as arrays:
+        np.testing.assert_array_equal(arrays["image"], vision.image.numpy())
+    with safe_open(tmp_path / "map.safetensors", framework="np") as file:
+        np.testing.assert_array_equal(file.get_tensor("image"), vision.image.numpy())
