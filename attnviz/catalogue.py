@@ -91,8 +91,8 @@ def architectures(
 
     Examples
     --------
-    >>> [(found.name, found.reached, found.state) for found in architectures("roberta-prelayernorm")]
-    [('roberta-prelayernorm', 'interface', 'agrees')]
+    >>> [(one.name, one.reached, one.state) for one in architectures("distilbert")]
+    [('distilbert', 'interface', 'agrees')]
     """
     if state is not None and state not in STATES:
         raise InputError(f"Expected a state, one of {', '.join(STATES)}; got {state!r}.")
@@ -121,7 +121,9 @@ def summary(found: Iterable[Architecture], check: Catalogue | None = None) -> st
     if attentive:
         agree = f"{counts['agrees']} of {attentive} architectures with attention agree in all of it"
         said.insert(0, agree)
-    return f"{', '.join(said) or 'no such architecture'}; checked with transformers {(check or last_check()).transformers}"
+    check = check or last_check()
+    listed = ", ".join(said) or "no such architecture"
+    return f"{listed}; checked with transformers {check.transformers}"
 
 
 @cache

@@ -82,7 +82,10 @@ def write(found: list[dict], tolerance: float) -> None:
     from architectures.catalogue import belongs
 
     data = results.catalogue(found, belongs(), tolerance)
-    for path, content in ((DATA, results.to_json(data)), (TABLE, results.page(found, data, tolerance))):
+    for path, content in (
+        (DATA, results.to_json(data)),
+        (TABLE, results.page(found, data, tolerance)),
+    ):
         path.write_text(content, encoding="utf-8")
         console.print(f"wrote {path.relative_to(ROOT)}")
 

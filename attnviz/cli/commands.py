@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from attnviz.cli.listing import models
 from attnviz.cli.options import (
     Audio,
     Debug,
@@ -27,7 +28,6 @@ from attnviz.cli.options import (
     Special,
     SpecialTokens,
     Stack,
-    State,
     Target,
     Text,
     Truncate,
@@ -50,6 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(models)
 
 
 @app.callback(invoke_without_command=True)
@@ -207,30 +208,6 @@ def verify(
     else:
         report.print_stages(result)
     return report.finish(result.agreement, None, json=json)
-
-
-@app.command()
-def models(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Only models with this in their name.", show_default="all"),
-    ] = None,
-    state: Annotated[
-        State | None, typer.Option(help="Only those in this state.", show_default="all")
-    ] = None,
-    json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """List the models that the installed transformers has, and how far each is verified.
-
-    The states are those of the last check of every architecture, which came with attnviz.
-    """
-    from attnviz.catalogue import architectures
-    from attnviz.cli import listing
-
-    found = architectures(names or (), state=state)
-    listing.print_json(found) if json else listing.print_models(found)
-    return 0
 
 
 def _where(output: Path | None, default: str | None) -> Path | None:

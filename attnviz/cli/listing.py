@@ -1,17 +1,26 @@
-"""What `attnviz models` says. Apart from the other reports, since it needs no torch."""
+"""The command `models` and what it says; apart from the others, since it needs no torch."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from json import dumps
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.catalogue import Architecture, installed_version, last_check, summary
+from attnviz.catalogue import (
+    Architecture,
+    architectures,
+    installed_version,
+    last_check,
+    summary,
+)
+from attnviz.cli.options import Debug, Json, State
 
 INITIALS = {
     "query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A", "head output": "H",
@@ -23,6 +32,26 @@ LEGEND = (
 )
 _COLOURS = {"agrees": "green", "differs": "bold red", "not read": "red"}
 _NARROW = 100  # what a file or a pipe is given instead of the width of a terminal
+
+
+def models(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only models with this in their name.", show_default="all"),
+    ] = None,
+    state: Annotated[
+        State | None, typer.Option(help="Only those in this state.", show_default="all")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """List the models that the installed transformers has, and how far each is verified.
+
+    The states are those of the last check of every architecture, which came with attnviz.
+    """
+    found = architectures(names or (), state=state)
+    print_json(found) if json else print_models(found)
+    return 0
 
 
 def print_models(found: Sequence[Architecture]) -> None:
@@ -57,7 +86,7 @@ def print_json(found: Sequence[Architecture]) -> None:
         "checked_with": last_check().transformers,
         "models": [asdict(one) for one in found],
     }
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    sys.stdout.write(dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
 def _cells(one: Architecture) -> list[str | Text]:

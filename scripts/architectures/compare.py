@@ -6,12 +6,13 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch import nn
+
 from attnviz.agreement import verify
 from attnviz.capture import Capture, capture
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Reference
 from attnviz.stages import STAGES
-from torch import nn
 
 ORDER = ("verified", "not proven", "failed")
 NONE = "executes no softmax over products of queries and keys"
@@ -25,7 +26,8 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     attentions : how many were captured. paths : how many at each module. reached : by what they
     were, "interface", "operators" or "both". difference : the largest |ours - the model's| of all
     weights in float32. stages : which are compared in every attention. verdict and why : the worst
-    of all attentions, and its summary unless that is "verified". Only `unread` and the reason where capture raises.
+    of all attentions, and its summary unless that is "verified". Only `unread`, the reason, where
+    capture raises.
     """
     try:
         captures = capture(model, inputs)
@@ -65,7 +67,9 @@ def _agreement(captures: list[Capture]) -> tuple[list[str], str, str]:
     An attention counts over all texts: what is all padding in one of them shows nothing there.
     """
     compared, worst, why = set(STAGES), 0, ""
-    for attention in zip(*(zip(c.records, c.references, strict=True) for c in captures), strict=True):
+    for attention in zip(
+        *(zip(c.records, c.references, strict=True) for c in captures), strict=True
+    ):
         reports = [verify([a], [b], versions={}, weights_sha256="") for a, b in attention]
         compared &= {check.stage for report in reports for check in report.checks}
         verdicts = [report.verdict for report in reports]

@@ -46,9 +46,13 @@ def count_softmaxes(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with entered_modules(model) as inside, SoftmaxCounter(inside) as counter:
-            with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-                outputs = model(**inputs)
+        with (
+            entered_modules(model) as inside,
+            SoftmaxCounter(inside) as counter,
+            torch.no_grad(),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
+            outputs = model(**inputs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     known = [value for value in counter.sharpness if not math.isnan(value)]

@@ -52,8 +52,8 @@ _INTRACLASS = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]} | {
     for ratio, size in (("long", 7), ("mid", 5), ("short", 3))
 }  # fmt: skip
 
-# Wholes whose parts are run one by one too: one part of them needs a package that may be missing, or
-# does not run on what the others give.
+# Wholes whose parts are run one by one too: one part needs a package that may be missing, or is an
+# architecture of its own.
 IN_PARTS = {"gemma3n", "fastspeech2_conformer_with_hifigan"}
 
 # Settings by model type, also where it is a part of another model.
@@ -68,7 +68,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "chameleon": {"vocabulary_map": {"<image>": 99}
                   | {f"IMGIMG{chr(65 + i // 10)}{chr(65 + i % 10)}Z": i for i in range(10, 90)}},
     "chameleon_vqgan": {"num_embeddings": 64},
-    "clap_audio_model": {"patch_size": 8, "patch_stride": [8, 8], "patch_embeds_hidden_size": 16, "hidden_size": 128},
+    "clap_audio_model": {"patch_size": 8, "patch_stride": [8, 8], "patch_embeds_hidden_size": 16,
+                         "hidden_size": 128},
     "clvp_decoder": {"num_attention_heads": 2},
     "clvp_encoder": {"num_attention_heads": 2},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default",

@@ -1,4 +1,4 @@
-"""Results on disk: one JSON line per architecture, and what the package and the docs make of them."""
+"""Results on disk: one JSON line per architecture, and what the package and docs make of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from attnviz.catalogue import Architecture, read as read_catalogue, summary
-
 from architectures.overrides import REASONS
+from attnviz.catalogue import Architecture, summary
+from attnviz.catalogue import read as read_catalogue
 
 COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages", "difference",
            "state", "reason"]  # fmt: skip
@@ -29,9 +29,9 @@ compares every attention that it executes with the model's own. "agrees": the we
 differ by at most {tolerance:.0e}, over all texts, heads, queries and keys, padded ones too.
 
 - **Sharp on purpose.** As transformers draws them, tiny models attend nearly uniformly, and almost
-  any fault would pass. So every parameter is redrawn: matrices with a gain of 1 over the square root
-  of their inputs, the projections to queries and keys with 1.5; biases, norms and position tables
-  are moved off 0 and 1. The largest weight of a row is then {sharpness:.1f} times the uniform one
+  any fault would pass. So every parameter is redrawn: matrices with a gain of 1 over the square
+  root of their inputs, the projections to queries and keys with 1.5; biases, norms and position
+  tables are moved off 0 and 1. The largest weight of a row is then {sharpness:.1f} times the uniform one
   (the median over all architectures; {flattest:.1f} in the flattest tenth).
 - **Stress settings.** Sliding windows of 4 tokens in texts of 16; fewer key heads than query heads;
   one layer of each kind; batches of two, the second text padded by 4; two images of different

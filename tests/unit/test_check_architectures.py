@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from architectures import results
 from architectures.compare import compare, difference
 from architectures.results import reason, state
 from architectures.tiny_models import build
 
+ROOT = Path(__file__).parents[2]
 EXPECTED = {
     "bert": ("agrees", "interface", 2),
     "bloom": ("agrees", "operators", 2),

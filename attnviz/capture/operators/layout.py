@@ -160,8 +160,9 @@ def _without_constant_columns(
             raise NotExpressibleError(_NO_PRODUCT)
         same = (sink == sink[:1, :, :1]).all()
         sinks = sink[0, :, 0, 0] if same else sink[..., 0]
-    parts = (terms.factor, terms.offset, terms.scores, terms.weights, terms.inner)
-    kept = Terms(*(part if part is None else part[..., ~none] for part in parts))
+    parts = (terms.factor, terms.offset, terms.scores, terms.weights)
+    inner = None if terms.inner is None else terms.inner[..., ~none]
+    kept = Terms(*(part[..., ~none] for part in parts), inner=inner)
     return k_row[..., ~none], v_row[..., ~none], kept, sinks
 
 
