@@ -31,8 +31,8 @@ differ by at most {tolerance:.0e}, over all texts, heads, queries and keys, padd
 - **Sharp on purpose.** As transformers draws them, tiny models attend nearly uniformly, and almost
   any fault would pass. So every parameter is redrawn: matrices with a gain of 1 over the square
   root of their inputs, the projections to queries and keys with 1.5; biases, norms and position
-  tables are moved off 0 and 1. The largest weight of a row is then {sharpness:.1f} times the uniform one
-  (the median over all architectures; {flattest:.1f} in the flattest tenth).
+  tables are moved off 0 and 1. The largest weight of a row is then {sharpness:.1f} times
+  the uniform one (the median over all architectures; {flattest:.1f} in the flattest tenth).
 - **Stress settings.** Sliding windows of 4 tokens in texts of 16; fewer key heads than query heads;
   one layer of each kind; batches of two, the second text padded by 4; two images of different
   content, or of different shape where a model takes that; two sounds, one of them padded.

@@ -162,7 +162,8 @@ def _without_constant_columns(
         sinks = sink[0, :, 0, 0] if same else sink[..., 0]
     parts = (terms.factor, terms.offset, terms.scores, terms.weights)
     inner = None if terms.inner is None else terms.inner[..., ~none]
-    kept = Terms(*(part[..., ~none] for part in parts), inner=inner)
+    factor, offset, scores, weights = (part[..., ~none] for part in parts)
+    kept = Terms(factor, offset, scores, weights, inner)
     return k_row[..., ~none], v_row[..., ~none], kept, sinks
 
 
