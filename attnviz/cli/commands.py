@@ -50,7 +50,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(models)
 
 
 @app.callback(invoke_without_command=True)
@@ -208,6 +207,9 @@ def verify(
     else:
         report.print_stages(result)
     return report.finish(result.agreement, None, json=json)
+
+
+app.command()(models)
 
 
 def _where(output: Path | None, default: str | None) -> Path | None:
