@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attnviz.catalogue import Architecture, architectures
     from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
     from attnviz.maps import make_map, make_maps
     from attnviz.metrics import find_heads, rank_heads
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AgreementReport": "records",
+    "Architecture": "catalogue",
     "AttentionMap": "records",
     "AttentionRecord": "records",
     "AttentionResult": "records",
@@ -38,6 +40,7 @@ _HOME = {
     "Model": "models",
     "ModelError": "errors",
     "OutputError": "errors",
+    "architectures": "catalogue",
     "attend": "models",
     "find_heads": "metrics",
     "head_grid": "plot",
@@ -53,6 +56,7 @@ _HOME = {
 
 __all__ = [
     "AgreementReport",
+    "Architecture",
     "AttentionMap",
     "AttentionRecord",
     "AttentionResult",
@@ -62,6 +66,7 @@ __all__ = [
     "Model",
     "ModelError",
     "OutputError",
+    "architectures",
     "attend",
     "find_heads",
     "head_grid",

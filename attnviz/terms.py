@@ -21,15 +21,15 @@ def soft_cap(scores: Float[Tensor, "*N m n"], cap: float) -> Float[Tensor, "*N m
 
 
 def softmax_with_sink(
-    scores: Float[Tensor, "*N h m n"], sinks: Float[Tensor, " h"]
+    scores: Float[Tensor, "*N h m n"], sinks: Float[Tensor, " h"] | Float[Tensor, "h m"]
 ) -> Float[Tensor, "*N h m n"]:
     """Let each head rest on a score of its own that no key has (Xiao et al. 2023; GPT-OSS).
 
     The sink is one more column before the softmax and is dropped after it, so that a row sums to
-    less than 1 by what the sink took.
+    less than 1 by what the sink took. It is a parameter, or made anew for each query.
 
     >>> softmax_with_sink(torch.zeros(1, 1, 3), sinks=torch.zeros(1))
     tensor([[[0.2500, 0.2500, 0.2500]]])
     """
-    column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    column = sinks.reshape(len(sinks), -1, 1).expand(*scores.shape[:-1], 1)
     return softmax(torch.cat([scores, column], dim=-1))[..., :-1]

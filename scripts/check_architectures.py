@@ -1,7 +1,8 @@
 """Build a tiny random model of every architecture in the installed transformers, and check each.
 
 No downloads. Each architecture runs in a process of its own. Results are kept, one JSON line per
-architecture, and a second run does only those that are missing.
+architecture, and a second run does only those that are missing. Once all are there,
+`attnviz/catalogue.json` and `gallery/architectures.md` are written.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 console = Console(stderr=True)
-FAILED = {"failed", "not finite", "missed some", "differs"}
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "attnviz" / "catalogue.json"
+TABLE = ROOT / "gallery" / "architectures.md"
+FAILED = {"not run", "not read", "differs"}
 
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Only these architectures.")] = None,
     results_file: Annotated[Path, typer.Option("--results", help="Where results are kept.")] = Path(
         "architectures.jsonl"
-    ),
-    table: Annotated[Path, typer.Option(help="Where the Markdown table is written.")] = Path(
-        "architectures.md"
     ),
     again: Annotated[bool, typer.Option("--all", help="Also those that are done.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Also those that failed.")] = False,
@@ -61,16 +62,32 @@ def main(
             said = results.state(result, tolerance)
             if said in FAILED:
                 console.print(
-                    f"{result['architecture']}: {said} {result.get('reason', '')}"[:300],
+                    f"{result['architecture']}: {said} {results.reason(result)}"[:300],
                     markup=False,
                     highlight=False,
                 )
             progress.update(task, advance=1, description=result["architecture"][:30].ljust(30))
     found = [one for name, one in results.read(results_file).items() if name in known]
-    table.write_text(results.table(found, tolerance), encoding="utf-8")
     summarise(found, tolerance)
+    if len(found) == len(known):
+        write(found, tolerance)
+    else:
+        console.print(f"{len(known) - len(found)} are still to be checked: no table is written")
     if any(results.state(one, tolerance) in FAILED for one in found):
         raise typer.Exit(5)
+
+
+def write(found: list[dict], tolerance: float) -> None:
+    """Write what the package carries and what the docs show."""
+    from architectures.catalogue import belongs
+
+    data = results.catalogue(found, belongs(), tolerance)
+    for path, content in (
+        (DATA, results.to_json(data)),
+        (TABLE, results.page(found, data, tolerance)),
+    ):
+        path.write_text(content, encoding="utf-8")
+        console.print(f"wrote {path.relative_to(ROOT)}")
 
 
 def summarise(found: list[dict], tolerance: float) -> None:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "attnviz"
 FLOORS = [
     {"attention", "projection", "errors"},
     {"terms"},
-    {"files", "records"},
+    {"files", "records", "catalogue"},
     {"stages", "words"},
     {"checkpoints", "capture"},
     {"agreement", "maps", "metrics", "storage", "inputs"},
@@ -89,6 +89,7 @@ HEAVY = ("torch", "transformers", "matplotlib", "seaborn", "pandas", "numpy")
         "from attnviz.cli import run; run(['heatmap', '--help'])",
         "from attnviz.cli import run; run(['heatmap', ''])",
         "from attnviz.cli import run; run(['heatmap', 'text', '-o', 'figure.docx'])",
+        "from attnviz.cli import run; run(['models', 'bert'])",
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(code):

@@ -8,6 +8,7 @@ import attnviz
 
 PUBLIC = {
     "AgreementReport",
+    "Architecture",
     "AttentionMap",
     "AttentionRecord",
     "AttentionResult",
@@ -17,6 +18,7 @@ PUBLIC = {
     "Model",
     "ModelError",
     "OutputError",
+    "architectures",
     "attend",
     "find_heads",
     "head_grid",

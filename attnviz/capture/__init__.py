@@ -159,9 +159,12 @@ def _to_record(call: AttentionCall, n: int, where: Place) -> AttentionRecord:
         value=_item(seen.value, n),
         scale=seen.scale,
         soft_cap=seen.soft_cap,
+        capped_bias=None if seen.capped_bias is None else _item(seen.capped_bias, n),
         bias=None if seen.bias is None else _item(seen.bias, n),
         mask=None if seen.mask is None else _item(seen.mask, n).expand(-1, *size),
-        sinks=seen.sinks,
+        sinks=_item(seen.sinks, n)
+        if seen.sinks is not None and seen.sinks.dim() > 1
+        else seen.sinks,
         input=None if arrived.input is None else _item(arrived.input, n),
         key_input=None if arrived.key_input is None else _item(arrived.key_input, n),
         rotation=None

@@ -14,8 +14,9 @@ class Attention:
     """The tensors of an attention, for N texts (1 where it was computed once for all).
 
     What the weights follow from: query (N, H, m, d_k), key (N, G, n, d_k), value (N, G, n, d_v),
-    bias and mask (N or 1, H or 1, m, n), sinks (H,). What the model made of it: scores and weights
-    (N, H, m, n), head_output (N, H, m, d_v), None where more enters it than weights and values.
+    capped_bias, bias and mask (N or 1, H or 1, m, n), sinks (H,) or (N, H, m). What the model made
+    of it: scores and weights (N, H, m, n), head_output (N, H, m, d_v), None where more enters it
+    than weights and values.
     """
 
     query: Tensor
@@ -23,6 +24,7 @@ class Attention:
     value: Tensor
     scale: float
     soft_cap: float | None
+    capped_bias: Tensor | None
     bias: Tensor | None
     mask: Tensor | None
     sinks: Tensor | None

@@ -95,9 +95,12 @@ def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
         value=value,
         scale=last.attention.scale,
         soft_cap=last.attention.soft_cap,
+        capped_bias=_terms(seen, lambda each: each.capped_bias, n, 0.0)
+        if last.attention.capped_bias is not None
+        else None,
         bias=_terms(seen, lambda each: each.bias, n, 0.0),
         mask=_terms(seen, lambda each: each.mask, n, torch.finfo(key.dtype).min),
-        sinks=last.attention.sinks,
+        sinks=_sinks([each.sinks for each in seen]),
         scores=_rows([_wide(each.scores, n, -torch.inf) for each in seen]),
         weights=_rows([_wide(each.weights, n, 0.0) for each in seen]),
         head_output=_all_rows([each.head_output for each in seen]),
@@ -119,6 +122,11 @@ def _rows(parts: Sequence[Tensor]) -> Tensor:
 def _all_rows(parts: Sequence[Tensor | None]) -> Tensor | None:
     found = [part for part in parts if part is not None]
     return _rows(found) if len(found) == len(parts) else None
+
+
+def _sinks(parts: Sequence[Tensor | None]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return torch.cat(found, -1) if found and found[0].dim() > 1 else parts[-1]
 
 
 def _wide(tensor: Tensor, n: int, fill: float) -> Tensor:

@@ -52,9 +52,11 @@ def from_arguments(
         value=value,
         scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
         soft_cap=arguments.get("softcap"),
+        capped_bias=None,
         bias=_fitting(arguments.get("position_bias"), keys),
         mask=_fitting(mask, keys),
-        sinks=sinks,
+        # One per head, or one per head and query.
+        sinks=sinks if sinks is None or sinks.dim() == 1 else sinks.squeeze(-1),
         scores=softmax.scores[..., :keys],  # a sink is one more column
         weights=softmax.weights[..., :keys],
         head_output=None if gated else output.transpose(1, 2),

@@ -244,7 +244,8 @@ class _Recorder:
         heads = attention.head_output.transpose(1, 2)
         if not isinstance(given, Tensor) or not isinstance(output, Tensor):
             return None, None
-        if given.numel() != heads.numel():
+        texts, queries = heads.shape[:2]
+        if given.numel() != heads.numel() or output.shape[:-1].numel() != texts * queries:
             return None, None
-        # Some multiply by W^O part by part (window by window).
-        return given.reshape(heads.shape).transpose(1, 2), output.reshape(*heads.shape[:2], -1)
+        # Patches may lie in rows and columns; some multiply window by window.
+        return given.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from attnviz.cli.listing import models
 from attnviz.cli.options import (
     Audio,
     Debug,
@@ -206,6 +207,9 @@ def verify(
     else:
         report.print_stages(result)
     return report.finish(result.agreement, None, json=json)
+
+
+app.command()(models)
 
 
 def _where(output: Path | None, default: str | None) -> Path | None:

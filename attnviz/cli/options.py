@@ -26,6 +26,18 @@ class Device(StrEnum):
     mps = "mps"
 
 
+class State(StrEnum):
+    """What came of checking an architecture."""
+
+    agrees = "agrees"
+    differs = "differs"
+    not_read = "not read"
+    not_run = "not run"
+    no_attention = "no attention"
+    part = "part"
+    not_checked = "not checked"
+
+
 Text = Annotated[
     str | None, typer.Argument(help="The text that the model reads.", show_default=False)
 ]

@@ -27,9 +27,11 @@ class AttentionRecord:
     query, key, value : Q (H, m, d_k), K (G, n, d_k), V (G, n, d_v), after rotation.
     scale : the factor on Q Kᵀ.
     soft_cap : the bound of the scaled scores, or None.
+    capped_bias : (1 or H, m, n), added to the scaled scores before the soft cap; None without one.
     bias : (1 or H, m, n), added to the scores by position; None without one.
     mask : (1 or H, m, n), added to the scores; None where every key is visible.
-    sinks : (H,), a score of each head's own beside those of its keys; None without one.
+    sinks : (H,), or (H, m) where each query has its own: a score of each head beside those of its
+        keys; None without one.
     input : X (m, d_model), what entered the module; None if it was not seen.
     key_input : (n, d_model), what the keys and values were made of in cross-attention; else None.
     projection : how the module makes Q, K, V and its output; None where attnviz does not know.
@@ -50,6 +52,7 @@ class AttentionRecord:
     value: Tensor
     scale: float
     soft_cap: float | None = None
+    capped_bias: Tensor | None = None
     bias: Tensor | None = None
     mask: Tensor | None = None
     sinks: Tensor | None = None
@@ -87,7 +90,7 @@ class AttentionRecord:
         rows: slice | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """Recompute what enters the softmax: cap(Q Kᵀ · scale) + bias + mask.
+        """Recompute what enters the softmax: cap(Q Kᵀ · scale + capped_bias) + bias + mask.
 
         Parameters
         ----------
@@ -105,11 +108,17 @@ class AttentionRecord:
         Q = self.query[heads, rows].to(dtype)
         K = repeat_heads(self.key, self.heads)[heads].to(dtype)
         scores = scaled_scores(Q, K, self.scale)
-        if self.soft_cap is not None:
-            scores = soft_cap(scores, self.soft_cap)
-        for term in (self.bias, self.mask):
+
+        def add(term: Tensor | None) -> None:
+            nonlocal scores
             if term is not None:
                 scores = scores + (term if len(term) == 1 else term[heads])[:, rows].to(dtype)
+
+        add(self.capped_bias)
+        if self.soft_cap is not None:
+            scores = soft_cap(scores, self.soft_cap)
+        add(self.bias)
+        add(self.mask)
         return scores if head is None else scores[0]
 
     def weights(
@@ -127,9 +136,12 @@ class AttentionRecord:
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if self.sinks is None:
             return softmax(wide).to(scores.dtype)
+        sinks = self.sinks
+        if sinks.dim() == 2 and rows is not None:
+            sinks = sinks[:, rows]
         if head is None:
-            return softmax_with_sink(wide, self.sinks.to(wide)).to(scores.dtype)
-        sink = self.sinks[head : head + 1].to(wide)
+            return softmax_with_sink(wide, sinks.to(wide)).to(scores.dtype)
+        sink = sinks[head : head + 1].to(wide)
         return softmax_with_sink(wide[None], sink)[0].to(scores.dtype)
 
 

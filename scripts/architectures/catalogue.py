@@ -63,6 +63,23 @@ def architectures() -> list[str]:
     return sorted(chosen.values())
 
 
+def belongs() -> dict[str, str]:
+    """Return what is not an architecture by itself, and of which one it is a part or other name."""
+    checked = architectures()
+    found: dict[str, str] = {}
+    for whole in checked:
+        for part in _parts(whole) | {config_class(whole).model_type}:
+            found.setdefault(part, whole)
+    folder = {whole: family(config_class(whole)) for whole in checked}
+    for name in CONFIG_MAPPING:
+        same = [whole for whole in checked if folder[whole] == family(config_class(name))]
+        near = [whole for whole in same if name.startswith(whole)]
+        if same:
+            found.setdefault(name, max(near, key=len, default=min(same, key=len)))
+    known = set(checked)
+    return {name: found[name] for name in sorted(CONFIG_MAPPING) if name in found.keys() - known}
+
+
 def _is_piece(name: str, named: list[str], hollow: set[str]) -> bool:
     """Return whether it is named as a part of another of its family: mimi_decoder of mimi."""
     return any(

@@ -1,13 +1,14 @@
-"""Check one architecture: build it, run it, count its attentions, compare what attnviz captures."""
+"""Check one architecture: build it, run it, count its softmaxes, compare what attnviz captures."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
-from torch import nn
 
 from architectures.catalogue import model_class_name
+from architectures.compare import compare
 from architectures.count import count_softmaxes
 from architectures.tiny_models import build
 
@@ -16,8 +17,9 @@ def check(architecture: str) -> dict[str, Any]:
     """Return what was found, as one flat dictionary that JSON can hold.
 
     Keys: architecture, class, parameters, softmaxes, sharpness and flattest (of the median and of
-    the flattest of them; 1 is uniform), finite, and those of `compare`. Raises what building or
-    running raises.
+    the flattest of them; 1 is uniform), finite, those of `compare`, and `others`: how many
+    softmaxes beyond the attentions were executed, by the class of the module that executed them
+    (routers, heads of detectors). Raises what building or running raises.
     """
     torch.set_num_threads(1)
     model, inputs = build(architecture)
@@ -26,14 +28,9 @@ def check(architecture: str) -> dict[str, Any]:
         "class": model_class_name(architecture),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
-    return found | count_softmaxes(model, inputs) | compare(model, inputs)
-
-
-def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Compare every attention that attnviz captures with the one that the model executed.
-
-    PLUG IN HERE: `attnviz.capture.capture(model, inputs)` returns records and references per text;
-    return `reached` (how: "A", "C" or "A+C"), `attentions` (how many were captured) and
-    `difference` (the largest |record.weights() - reference.weights| of all).
-    """
-    return {}
+    found |= count_softmaxes(model, inputs) | compare(model, inputs)
+    left = Counter(found.pop("softmax_paths")) - Counter(found.pop("paths", {}))
+    others: Counter[str] = Counter()
+    for path, count in left.items():
+        others[type(model.get_submodule(path)).__name__] += count
+    return found | {"others": dict(others)}

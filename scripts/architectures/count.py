@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,11 +20,13 @@ SOFTMAX = {"aten::_softmax", "aten::_safe_softmax"}
 
 
 class SoftmaxCounter(TorchDispatchMode):
-    """Count softmax calls while it is entered, and note how sharp each was."""
+    """Count softmax calls while it is entered; note how sharp each was, and in which module."""
 
-    def __init__(self) -> None:
+    def __init__(self, inside: list[str]) -> None:
         super().__init__()
         self.sharpness: list[float] = []
+        self.paths: Counter[str] = Counter()
+        self._inside = inside
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator; look at what a softmax returns."""
@@ -32,26 +37,53 @@ class SoftmaxCounter(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func._schema.name in SOFTMAX and result.dim() >= 3:
             self.sharpness.append(sharpness(result))
+            self.paths[self._inside[-1] if self._inside else ""] += 1
         return result
 
 
 def count_softmaxes(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Run the model once; return how many softmaxes it executed and how sharp they were."""
-    counter = SoftmaxCounter()
+    """Run the model once; return how many softmaxes it executed, where, and how sharp they were."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+        with (
+            entered_modules(model) as inside,
+            SoftmaxCounter(inside) as counter,
+            torch.no_grad(),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
             outputs = model(**inputs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     known = [value for value in counter.sharpness if not math.isnan(value)]
     return {
         "softmaxes": len(counter.sharpness),
+        "softmax_paths": dict(counter.paths),
         "sharpness": round(statistics.median(known), 2) if known else None,
         "flattest": round(min(known), 2) if known else None,
         "finite": not any(one.isnan().any().item() for one in tensors(outputs)),
     }
+
+
+@contextmanager
+def entered_modules(model: nn.Module) -> Iterator[list[str]]:
+    """Yield the paths of the modules that are being run, the innermost last.
+
+    A module without parameters (an activation, a dropout) counts as a part of the one around it.
+    """
+    inside: list[str] = []
+    handles = []
+    for path, module in model.named_modules():
+        if next(module.parameters(), None) is not None:
+            handles += [
+                module.register_forward_pre_hook(lambda *_, path=path: inside.append(path)),
+                module.register_forward_hook(lambda *_: inside.pop() and None, always_call=True),
+            ]
+    try:
+        yield inside
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

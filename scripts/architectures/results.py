@@ -1,12 +1,49 @@
-"""Results on disk: one JSON line per architecture, and a Markdown table made of them."""
+"""Results on disk: one JSON line per architecture, and what the package and docs make of them."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-COLUMNS = ["architecture", "class", "attentions", "reached by", "largest difference", "state"]
+from architectures.overrides import REASONS
+from attnviz.catalogue import Architecture, summary
+from attnviz.catalogue import read as read_catalogue
+
+COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages", "difference",
+           "state", "reason"]  # fmt: skip
+MISSING = re.compile(r"requires the (\S+) library but it was not found")
+INITIALS = {"query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A",
+            "head output": "H", "output": "O"}  # fmt: skip
+HEADER = """\
+# Every architecture of transformers {transformers}
+
+{summary}.
+
+Written by `scripts/check_architectures.py`, which builds a tiny random model of each architecture
+from its own configuration classes (nothing is downloaded), runs it on the CPU in float32, and
+compares every attention that it executes with the model's own. "agrees": the weights of all of them
+differ by at most {tolerance:.0e}, over all texts, heads, queries and keys, padded ones too.
+
+- **Sharp on purpose.** As transformers draws them, tiny models attend nearly uniformly, and almost
+  any fault would pass. So every parameter is redrawn: matrices with a gain of 1 over the square
+  root of their inputs, the projections to queries and keys with 1.5; biases, norms and position
+  tables are moved off 0 and 1. The largest weight of a row is then {sharpness:.1f} times
+  the uniform one (the median over all architectures; {flattest:.1f} in the flattest tenth).
+- **Stress settings.** Sliding windows of 4 tokens in texts of 16; fewer key heads than query heads;
+  one layer of each kind; batches of two, the second text padded by 4; two images of different
+  content, or of different shape where a model takes that; two sounds, one of them padded.
+- **Nothing hidden.** Softmaxes are counted in a run of their own. Where there are more of them than
+  attentions, they and the modules that execute them are named at the end: routers, heads of
+  detectors, pooling, weights that no query and key make, or that nothing uses.
+
+Reached: through transformers' attention interface, or among the operators that torch executes.
+Stages compared in every attention: Q, K, V from the module's input; S scores; A weights; H each
+head's output; O the module's output. transformers {transformers}, torch {torch}.
+"""
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
@@ -30,34 +67,111 @@ def append(path: Path, result: dict[str, Any]) -> None:
 
 
 def state(result: dict[str, Any], tolerance: float) -> str:
-    """Return one word or two: what came of an architecture."""
+    """Return a word or two: what came of an architecture."""
     if "reason" in result:
-        return "failed"
-    if not result["softmaxes"]:
+        return "not run"
+    if "unread" in result:
+        return "not read"
+    if not result["attentions"]:
         return "no attention"
-    if not result["finite"]:
-        return "not finite"
-    if "difference" not in result:
-        return "ran"
-    if result["attentions"] != result["softmaxes"]:
-        return "missed some"
     return "agrees" if result["difference"] <= tolerance else "differs"  # nan differs
 
 
-def table(results: list[dict[str, Any]], tolerance: float) -> str:
-    """Return the Markdown table."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-    for result in sorted(results, key=lambda result: result["architecture"]):
-        said = state(result, tolerance)
-        if "reason" in result:
-            said += ": " + result["reason"].replace("|", "\\|").replace("\n", " ")
-        cells = [
+def reason(result: dict[str, Any]) -> str:
+    """Return why an architecture was not run or read, or which stage of it does not agree."""
+    said = result.get("reason", "")
+    if said and result["architecture"] in REASONS:
+        return REASONS[result["architecture"]]
+    if missing := MISSING.search(said):
+        return f"needs the package {missing[1]}, which was not installed"
+    if result.get("verdict", "verified") != "verified":
+        return f"its weights agree; {result['why']}"
+    return str(said or result.get("unread", ""))
+
+
+def catalogue(
+    results: list[dict[str, Any]], parts: dict[str, str], tolerance: float
+) -> dict[str, Any]:
+    """Return what the package carries: one row per architecture."""
+    rows = [
+        [
             result["architecture"],
             result.get("class", ""),
-            str(result.get("softmaxes", "")),
+            result.get("attentions", 0),
+            result.get("softmaxes", 0),
             result.get("reached", ""),
-            f"{result['difference']:.1e}" if "difference" in result else "",
-            said,
+            result.get("stages", []),
+            float(f"{result['difference']:.2g}") if "difference" in result else None,
+            state(result, tolerance),
+            reason(result),
         ]
+        for result in sorted(results, key=lambda result: result["architecture"])
+    ]
+    versions = {name: version(name).partition("+")[0] for name in ("transformers", "torch")}
+    return versions | {"columns": COLUMNS, "architectures": rows, "parts": parts}
+
+
+def to_json(data: dict[str, Any]) -> str:
+    """Return the catalogue as JSON with a line per row, so that changes can be read."""
+    lines = [f" {json.dumps(name)}: {json.dumps(data[name])}" for name in data if name not in
+             ("architectures", "parts")]  # fmt: skip
+    rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in data["architectures"])
+    lines.append(f' "architectures": [\n{rows}\n ]')
+    lines.append(f' "parts": {json.dumps(data["parts"])}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def page(results: list[dict[str, Any]], data: dict[str, Any], tolerance: float) -> str:
+    """Return the Markdown page that the docs show."""
+    found = read_catalogue(data)
+    rows = list(found.architectures.values())
+    sharp = sorted(result["flattest"] for result in results if result.get("attentions") and
+                   result.get("flattest"))  # fmt: skip
+    median = sorted(result["sharpness"] for result in results if result.get("attentions") and
+                    result.get("sharpness"))  # fmt: skip
+    said = HEADER.format(
+        transformers=found.transformers,
+        torch=found.torch,
+        summary=summary(rows, found),
+        tolerance=tolerance,
+        sharpness=median[len(median) // 2],
+        flattest=sharp[len(sharp) // 10],
+    )
+    exceptions = [row for row in rows if row.state in ("differs", "not read", "not run")]
+    noted = [row for row in rows if row.state == "agrees" and row.reason]
+    sections = [
+        said,
+        "## Exceptions\n",
+        *(f"- `{row.name}` ({row.state}): {row.reason}" for row in exceptions),
+        "\n## Where more than the weights is to be said\n",
+        *(f"- `{row.name}`: {row.reason}" for row in noted),
+        "\n## All\n",
+        _table(rows),
+        "\n## Softmaxes beside attention\n",
+        _others(results),
+    ]
+    return "\n".join(sections) + "\n"
+
+
+def _table(rows: list[Architecture]) -> str:
+    heads = ["architecture", "class", "attentions", "softmaxes", "reached", "compared",
+             "largest difference", "state"]  # fmt: skip
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for row in rows:
+        counts = [str(row.attentions), str(row.softmaxes)] if row.state != "not run" else ["", ""]
+        difference = "" if row.difference is None else f"{row.difference:.1e}"
+        compared = " ".join(INITIALS[stage] for stage in row.stages)
+        cells = [f"`{row.name}`", row.model_class, *counts, row.reached, compared, difference,
+                 row.state]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def _others(results: list[dict[str, Any]]) -> str:
+    lines = ["| architecture | softmaxes | attentions | executed by |", "|---|---|---|---|"]
+    for result in sorted(results, key=lambda result: result["architecture"]):
+        if others := Counter(result.get("others", {})):
+            by = ", ".join(f"{count} × {name}" for name, count in others.most_common())
+            counts = f"{result['softmaxes']} | {result.get('attentions', 0)}"
+            lines.append(f"| `{result['architecture']}` | {counts} | {by} |")
+    return "\n".join(lines)

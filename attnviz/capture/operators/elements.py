@@ -18,12 +18,16 @@ _INSTEAD, _BELOW, _ABSORBING = -1e3, 5e3, -3e4
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The formula and value of every score, and its weight, each (N, H, m, n)."""
+    """The formula and value of every score, and its weight, each (N, H, m, n).
+
+    inner : what is added before the soft cap; None where nothing is.
+    """
 
     factor: Tensor
     offset: Tensor
     scores: Tensor
     weights: Tensor
+    inner: Tensor | None = None
 
     @cached_property
     def live(self) -> Tensor:
@@ -177,6 +181,7 @@ def elements(softmax: Softmax, rows: dict[str, Tensor], shape: Shape) -> tuple[O
             offset=shape.arrange(shadow.offset).masked_fill(thrown_away, -torch.inf),
             scores=shape.arrange(softmax.scores),
             weights=shape.arrange(softmax.weights),
+            inner=None if shadow.inner is None else shape.arrange(shadow.inner),
         ),
     )
 
@@ -196,8 +201,13 @@ def _value_rows(softmax: Softmax) -> Tensor:
     return rows.view(softmax.weights.shape)
 
 
-def head_output_of(softmax: Softmax, shape: Shape) -> Tensor:
-    """Sum what each row's weights gave, over all products with values that they entered."""
+def head_output_of(softmax: Softmax, shape: Shape) -> Tensor | None:
+    """Sum what each row's weights gave, over all products with values that they entered.
+
+    None where something else than these weights was multiplied with values.
+    """
+    if not all(mixture.unchanged for mixture in softmax.mixtures):
+        return None
     count = softmax.weights.shape[softmax.dim]
     numbers = torch.arange(softmax.weights.numel(), device=softmax.weights.device)
     arranged = shape.arrange(numbers.view(softmax.weights.shape))

@@ -25,7 +25,8 @@ class Shadow:
 
     origin : the number of the element that it comes from; -1 for one that comes from none.
     factor, offset : value = factor · product[origin] + offset; both None where it is a plain copy.
-    cap : if not None, value = cap · tanh(factor · product[origin] / cap) + offset.
+    cap : if not None, value = cap · tanh((factor · product[origin] + inner) / cap) + offset.
+    inner : what is added before the cap; None where nothing is.
     """
 
     kind: Kind
@@ -33,16 +34,18 @@ class Shadow:
     factor: Tensor | None = None
     offset: Tensor | None = None
     cap: float | None = None
+    inner: Tensor | None = None
 
     def parts(self) -> list[Tensor]:
         """Return the tensors that it is made of."""
-        return [part for part in (self.origin, self.factor, self.offset) if part is not None]
+        parts = (self.origin, self.factor, self.offset, self.inner)
+        return [part for part in parts if part is not None]
 
     def made_of(self, parts: Iterable[Tensor]) -> Shadow:
         """Return the same kind of shadow with other tensors."""
-        origin, factor, offset = (*parts, None, None)[:3]
+        origin, factor, offset, inner = (*parts, None, None, None)[:4]
         assert origin is not None
-        return Shadow(self.kind, origin, factor, offset, self.cap)
+        return Shadow(self.kind, origin, factor, offset, self.cap, inner)
 
 
 def constants(tensor: Tensor, like: Shadow) -> Shadow:
@@ -51,7 +54,9 @@ def constants(tensor: Tensor, like: Shadow) -> Shadow:
     if like.factor is None:
         return replace(like, origin=origin)
     value = tensor.to(like.factor.dtype, copy=True)  # never the memory of the run itself
-    return replace(like, origin=origin, factor=torch.zeros_like(value), offset=value)
+    zero = torch.zeros_like(value)
+    inner = None if like.inner is None else zero
+    return replace(like, origin=origin, factor=zero, offset=value, inner=inner)
 
 
 def apply(
@@ -82,8 +87,9 @@ def apply(
         return _scale(shadow, 1 / number(values[1]))
     if name == "neg":
         return _scale(shadow, -1)
-    if name == "tanh" and shadow.cap is None and not shadow.offset.any():
-        return replace(shadow, cap=1.0)
+    if name == "tanh" and shadow.cap is None:
+        inner = shadow.offset if shadow.offset.any() else None
+        return replace(shadow, cap=1.0, offset=torch.zeros_like(shadow.offset), inner=inner)
     if name == "masked_fill" and main == 0:
         filled = torch.as_tensor(values[2], dtype=wide, device=shadow.origin.device)
         return mix(~values[1], shadow, constants(filled, shadow))
@@ -103,7 +109,10 @@ def _scale(shadow: Shadow, by: Any) -> Shadow | None:
         if isinstance(by, Tensor) and by.numel() > 1:
             return None
         cap *= float(by)
-    return replace(shadow, factor=shadow.factor * by, offset=shadow.offset * by, cap=cap)
+    inner = None if shadow.inner is None else shadow.inner * by
+    return replace(
+        shadow, factor=shadow.factor * by, offset=shadow.offset * by, cap=cap, inner=inner
+    )
 
 
 def _shift(shadow: Shadow, by: Any) -> Shadow:
@@ -119,9 +128,13 @@ def mix(keep: Tensor, shadow: Shadow, other: Shadow) -> Shadow:
     assert other.offset is not None
     # What is hidden is still known by the query and key that it would be of.
     mine = keep | (other.origin < 0)
+    inner = shadow.inner
+    if inner is not None:
+        inner = torch.where(keep, inner, 0.0 if other.inner is None else other.inner)
     return replace(
         shadow,
         origin=torch.where(mine, shadow.origin, other.origin),
         factor=torch.where(keep, shadow.factor, other.factor),
         offset=torch.where(keep, shadow.offset, other.offset),
+        inner=inner,
     )

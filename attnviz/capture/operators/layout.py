@@ -69,12 +69,14 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
     query, key, scale = _fold(terms.factor, hidden, query, key)
     bias = torch.where(hidden, 0.0, terms.offset).to(query.dtype)
     mask = torch.where(hidden, torch.finfo(query.dtype).min, 0.0).to(query.dtype)
+    inner = None if terms.inner is None else torch.where(hidden, 0.0, terms.inner).to(query.dtype)
     return Attention(
         query=query,
         key=key,
         value=value,
         scale=scale,
         soft_cap=softmax.shadow.cap if softmax.shadow is not None else None,
+        capped_bias=None if inner is None else _one_for_all_heads(inner),
         bias=_one_for_all_heads(bias) if bias.any() else None,
         mask=_one_for_all_heads(mask) if hidden.any() else None,
         sinks=sinks,
@@ -109,6 +111,7 @@ def _by_key(origins: Origins, terms: Terms) -> tuple[Tensor, Tensor, Terms]:
         offset=spread(terms.offset, -torch.inf),
         scores=spread(terms.scores, -torch.inf),
         weights=spread(terms.weights, 0.0),
+        inner=None if terms.inner is None else spread(terms.inner, 0.0),
     )
     return of_column(origins.k_row), of_column(origins.v_row), spread_terms
 
@@ -153,12 +156,14 @@ def _without_constant_columns(
     sinks = None
     if (seen := none & terms.visible.flatten(0, 2).any(0)).any():
         sink = terms.offset[..., seen]
-        if seen.sum() > 1 or (sink != sink[:1, :, :1]).any():
+        if sink.shape[-1] > 1:
             raise NotExpressibleError(_NO_PRODUCT)
-        sinks = sink[0, :, 0, 0]
-    kept = Terms(
-        *(part[..., ~none] for part in (terms.factor, terms.offset, terms.scores, terms.weights))
-    )
+        same = (sink == sink[:1, :, :1]).all()
+        sinks = sink[0, :, 0, 0] if same else sink[..., 0]
+    parts = (terms.factor, terms.offset, terms.scores, terms.weights)
+    inner = None if terms.inner is None else terms.inner[..., ~none]
+    factor, offset, scores, weights = (part[..., ~none] for part in parts)
+    kept = Terms(factor, offset, scores, weights, inner)
     return k_row[..., ~none], v_row[..., ~none], kept, sinks
 
 

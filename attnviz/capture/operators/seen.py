@@ -8,6 +8,8 @@ from torch import Tensor
 
 from attnviz.capture.operators.formula import Shadow
 
+_ROUNDING = 0.02  # more than any precision loses, less than anything that a model does on purpose
+
 
 @dataclass(frozen=True, eq=False)
 class Product:
@@ -27,11 +29,15 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A batched product A V: which elements of the softmax A (B, m, n) has, v (B, n, d_v)."""
+    """A batched product A V: which elements of the softmax A (B, m, n) has, v (B, n, d_v).
+
+    unchanged : whether A holds the weights as the softmax gave them; some models sharpen them.
+    """
 
     elements: Tensor
     v: Tensor
     output: Tensor
+    unchanged: bool = True
 
 
 @dataclass(eq=False)
@@ -51,3 +57,9 @@ class Softmax:
     products: list[Product] = field(default_factory=list)
     mixtures: list[Mixture] = field(default_factory=list)
     used: bool = False
+
+    def holds(self, weights: Tensor, elements: Tensor) -> bool:
+        """Whether these are its weights, up to rounding; elements: which, -1 for none of them."""
+        here = (elements >= self.first) & (elements < self.first + self.weights.numel())
+        given = self.weights.flatten()[(elements - self.first)[here]]
+        return bool(((weights[here] - given).abs() <= _ROUNDING).all())

@@ -80,7 +80,7 @@ class ShadowMemory:
         """Lay a shadow beside a tensor, which may be part of a storage that has one already."""
         held = self._hold(tensor)
         old = held.shadow
-        if old is None or old.kind != shadow.kind or old.origin.device != tensor.device:
+        if old is None or not _alike(old, shadow):
             flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             flat = flat.set_(held.storage, 0, (held.storage.nbytes() // tensor.itemsize,), (1,))
             whole = flat.numel() == tensor.numel()
@@ -109,6 +109,12 @@ class ShadowMemory:
             held = _Held(storage, tensor.itemsize, self.reserve(count), self.depth)
             self._held[storage._cdata] = held
         return held
+
+
+def _alike(old: Shadow, new: Shadow) -> bool:
+    """Whether a part of the one can be written over a part of the other."""
+    same = (old.kind, len(old.parts()), old.origin.device)
+    return same == (new.kind, len(new.parts()), new.origin.device)
 
 
 def _lying_as(tensor: Tensor, flat: Tensor) -> Tensor:

@@ -149,7 +149,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             (right.mT, left.mT, result.mT),
         ):
             if (shadow := self.memory.of(weights, "weight")) is not None:
-                self._mix_values(Mixture(shadow.origin, values.detach(), output.clone()))
+                mixture = Mixture(shadow.origin, values.detach(), output.clone())
+                self._mix_values(mixture, weights)
                 return
         if any(self._fixed.is_parameter(part) for part in (left, right)):
             return
@@ -171,9 +172,10 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             offset += kwargs.get("beta", 1) * args[0].to(wide)
         self.memory.cast(result, Shadow("score", product.first + origin, factor, offset))
 
-    def _mix_values(self, mixture: Mixture) -> None:
+    def _mix_values(self, mixture: Mixture, weights: Tensor) -> None:
         for softmax in self._softmax_of(mixture.elements):
-            softmax.mixtures.append(mixture)
+            unchanged = softmax.holds(weights, mixture.elements)
+            softmax.mixtures.append(replace(mixture, unchanged=unchanged))
             softmax.used = True
 
     def _softmax_of(self, elements: Tensor) -> Sequence[Softmax]:
@@ -237,7 +239,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     new[i] = [next(moved) for _ in new[i]] if several else next(moved)
             if name == "constant_pad_nd":
                 filled = args[2] if len(args) > 2 else 0
-                new = [new[0], new[1], (-1, 0, filled)[number]]
+                new = [new[0], new[1], (-1, 0, filled, 0)[number]]
             if name == "copy":
                 parts.append(new[1].expand(result.shape))
                 continue

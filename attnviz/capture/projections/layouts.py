@@ -66,6 +66,9 @@ def gates(module: nn.Module, sizes: Sizes) -> Iterator[Gate]:
         found.append(_cut(both, sizes.heads, sizes.key, 1, sizes.value))
         found.append(_cut(both, 1, sizes.heads * sizes.key, sizes.heads, sizes.value))
     for part in found:
+        bias = getattr(module, "gate_bias", None)  # kept beside the matrix, one for each head
+        if isinstance(bias, Tensor) and part.bias is None and bias.numel() == sizes.heads:
+            part = replace(part, bias=bias.detach().reshape(-1, 1).expand(part.weight.shape[::2]))
         yield Gate(part.weight, part.bias, "sigmoid")
         yield Gate(part.weight, part.bias, "softplus")
 

@@ -33,7 +33,7 @@ from attnviz.records import (
 )
 from attnviz.stages import Angles, begin, follow, source
 
-_ROUGHLY = 0.1  # far more than rounding, far less than another recipe
+_ROUGHLY = 0.02  # far more than rounding, far less than another recipe
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
 _SUMMATION = 1e-5  # what the order of long sums leaves in float32
 _MISFIT = (RuntimeError, ValueError, TypeError)  # what shapes that do not fit raise

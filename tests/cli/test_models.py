@@ -1,0 +1,73 @@
+"""`attnviz models`: what is installed, and how far each is verified."""
+
+import json
+
+import pytest
+
+import attnviz
+from attnviz import catalogue
+from attnviz.cli import run
+
+
+def test_a_row_for_each_model_and_a_summary(capsys):
+    assert run(["models", "distilbert", "bloom", "falcon_mamba"]) == 0
+    out, err = capsys.readouterr()
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["model", "attn", "reached", "compared", "largest", "state"]
+    assert [line[:4] for line in lines[1:4]] == [
+        ["bloom", "2", "operators", "QKVSAHO"],
+        ["distilbert", "2", "interface", "QKVSAHO"],
+        ["falcon_mamba", "no", "attention"],
+    ]
+    found = attnviz.architectures(["distilbert", "bloom", "falcon_mamba"])
+    assert " ".join(out.split()).endswith(catalogue.summary(found))
+    assert err == ""
+
+
+def test_it_fits_a_terminal_of_eighty_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    assert run(["models"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) > 500
+    assert max(map(len, out.splitlines())) <= 100  # with the codes of its colours
+
+
+def test_a_state_leaves_only_what_is_in_it_with_its_reason(capsys):
+    assert run(["models", "dinat", "--state", "not run"]) == 0
+    out = capsys.readouterr().out
+    assert "dinat: needs the package natten, which was not installed" in out
+    assert run(["models", "bert", "--state", "not run"]) == 0
+    assert capsys.readouterr().out.startswith("no such architecture; checked with transformers ")
+
+
+def test_json_holds_all_of_it(capsys):
+    assert run(["models", "gpt2", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert set(data) == {"transformers", "checked_with", "models"}
+    (found,) = data["models"]
+    assert found["name"] == "gpt2"
+    assert found["stages"] == list(attnviz.architectures("gpt2")[0].stages)
+
+
+def test_another_version_than_the_one_checked_is_said(capsys, monkeypatch):
+    monkeypatch.setattr("attnviz.cli.listing.installed_version", lambda: "5.24.0")
+    assert run(["models", "bert"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "installed is transformers 5.24.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["brt"], "got 'brt'. Did you mean bert"),
+        (["bert", "qqqqq"], "got 'qqqqq'. Name a part of one."),
+        (["--state", "good"], "'--state'"),
+    ],
+)
+def test_what_is_unknown_is_one_line_and_exit_code_two(capsys, arguments, said):
+    assert run(["models", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert said in err

@@ -1,0 +1,92 @@
+"""What is installed is known without loading it, and what the last check found is joined to it."""
+
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+import transformers
+
+import attnviz
+from attnviz import catalogue
+from attnviz.cli.options import State
+from attnviz.errors import InputError
+from attnviz.stages import STAGES
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+def test_what_is_read_from_the_source_is_what_transformers_lists():
+    assert catalogue.installed() == set(transformers.CONFIG_MAPPING)
+
+
+def test_transformers_is_asked_where_its_source_says_it_in_another_way(monkeypatch):
+    monkeypatch.setattr(catalogue, "_configurations", lambda _: set())
+    assert catalogue.installed.__wrapped__() == set(transformers.CONFIG_MAPPING)
+
+
+def test_nearly_all_that_attend_agree_and_each_exception_has_a_reason():
+    checked = catalogue.last_check().architectures.values()
+    agreeing = [one for one in checked if one.state == "agrees"]
+    assert len(agreeing) >= 465
+    for one in checked:
+        assert one.state in catalogue.STATES
+        assert set(one.stages) <= set(STAGES)
+        assert bool(one.reason) or one.state in ("agrees", "no attention", "differs")
+    for one in agreeing:
+        assert one.difference <= 1e-5
+        assert one.attentions > 0
+        assert {"scores", "weights"} <= set(one.stages)
+        assert one.reached in ("interface", "operators", "both")
+
+
+def test_parts_are_listed_only_where_they_are_named():
+    names = {one.name for one in attnviz.architectures()}
+    assert "sam2" in names
+    assert "sam2_vision_model" not in names
+    (part,) = attnviz.architectures("sam2_vision_model")
+    assert (part.state, part.reason) == ("part", "checked with sam2")
+    assert part in attnviz.architectures(state="part")
+
+
+def test_several_parts_of_names_are_searched_for():
+    found = {one.name for one in attnviz.architectures(["BLOOM", "mamba"])}
+    assert {"bloom", "mamba", "mamba2"} <= found
+    assert all("bloom" in name or "mamba" in name for name in found)
+    assert {one.name for one in attnviz.architectures("mamba", state="no attention")} < found
+
+
+def test_a_model_newer_than_the_check_is_not_checked(monkeypatch):
+    monkeypatch.setattr(catalogue, "installed", lambda: frozenset({"bert", "brandnew"}))
+    found = attnviz.architectures()
+    assert [(one.name, one.state) for one in found] == [
+        ("bert", "agrees"),
+        ("brandnew", "not checked"),
+    ]
+    assert catalogue.summary(found).startswith(
+        "1 of 1 architectures with attention agree in all of it, 1 not checked; checked with "
+    )
+
+
+def test_what_is_wrong_is_said():
+    with pytest.raises(InputError, match=r"got 'brt'\. Did you mean bert"):
+        attnviz.architectures("brt")
+    with pytest.raises(InputError, match=r"one of agrees, differs, .*; got 'good'"):
+        attnviz.architectures(state="good")
+    with pytest.raises(FrozenInstanceError):
+        attnviz.architectures("bert")[0].name = "other"
+
+
+def test_the_command_knows_the_same_states():
+    assert tuple(state.value for state in State) == catalogue.STATES
+
+
+def test_the_page_of_the_docs_and_the_data_of_the_package_say_the_same():
+    from architectures.results import COLUMNS
+
+    page = (ROOT / "gallery" / "architectures.md").read_text(encoding="utf-8")
+    checked = catalogue.last_check().architectures
+    assert [f"| `{name}` |" in page for name in checked] == [True] * len(checked)
+    assert catalogue.summary(checked.values()) in page
+    assert set(COLUMNS) == set(vars(checked["bert"]))
