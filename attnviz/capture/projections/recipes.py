@@ -91,8 +91,9 @@ def _recipe(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProje
         _tries(part, X.to(dtype), _followed(module, stage, part, record))
         for part in layouts(module, stage, _sizes(record))
     ]
+    rows = _real(record) if stage == "query" else slice(None)
     for part, heads, steps in _in_turn(ways):
-        error = _distance(steps, heads, record.rotation, had.to(dtype))
+        error = _distance(steps, heads, record.rotation, had.to(dtype), rows=rows)
         if error < least:
             best, least = replace(part, after=steps), error
         if error <= exact:
@@ -150,12 +151,19 @@ def _sizes(record: AttentionRecord) -> Sizes:
     return Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
 
 
+def _real(record: AttentionRecord) -> Tensor | slice:
+    """Return which queries are no padding, where positions mean nothing; all if none is."""
+    real = ~torch.tensor(record.query_axis.padding, device=record.query.device)
+    return real if real.any() else slice(None)
+
+
 def _distance(
     steps: tuple[Step, ...],
     heads: Tensor,
     angles: Angles | None,
     had: Tensor,
     X: Tensor | None = None,
+    rows: slice | Tensor = slice(None),
 ) -> float:
     """Return how far the heads are from those recorded, as a fraction; infinite if no such."""
     try:
@@ -164,6 +172,7 @@ def _distance(
             return torch.inf
     except _MISFIT:
         return torch.inf
+    made, had = made[:, rows], had[:, rows]
     smallest = torch.finfo(had.dtype).tiny
     return float(torch.dist(made, had) / torch.linalg.vector_norm(had).clamp(min=smallest))
 
