@@ -241,8 +241,11 @@ def _temperatures(module: nn.Module, stage: str, record: AttentionRecord) -> Ite
         (getattr(module, "attn_scale", None), getattr(module, "floor_scale", None), 1),
         (rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings"), 0),
     )
-    real = ~torch.tensor(record.query_axis.padding, device=record.query.device)
-    positions = (real.cumsum(0) - 1).clamp(min=0).unsqueeze(-1)
+    # Positions count from the first token, also where padding stands before it.
+    padding = record.query_axis.padding
+    first_token = 0 if all(padding) else padding.index(False)
+    count = torch.arange(record.query.shape[-2], device=record.query.device)
+    positions = (count - first_token).clamp(min=0).unsqueeze(-1)
     for slope, period, first in grows:
         if stage == "query" and slope is not None and period is not None:
             yield Factor(1 + slope * torch.log1p((positions + first) // period))
