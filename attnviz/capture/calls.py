@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -32,7 +33,7 @@ class Attention:
     weights: Tensor
     head_output: Tensor | None
 
-    @property
+    @cached_property
     def is_causal(self) -> bool:
         """Whether no query sees what comes after it, in a text at least (padding may)."""
         m, n = self.weights.shape[-2:]

@@ -3,13 +3,14 @@
 Two ways lead to the same `AttentionCall`. Most of transformers' models fetch the function that
 computes their attention from `AttentionInterface`; while a run is recorded the function handed out
 is wrapped, so that its arguments are seen. All other attentions are found among the operators that
-torch executes (operators.py). Either way the model's own code computes, ours only looks on, and
+torch executes (operators). Either way the model's own code computes, ours only looks on, and
 nothing in the model is replaced. Each softmax over products q·k is one attention, so none
 is missed.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -82,7 +83,9 @@ class _Recorder:
     """Collects every attention of a run, in the order of execution."""
 
     def __init__(self, model: nn.Module, texts: int, holders: Mapping[str, Holder]) -> None:
-        self.watch = OperatorWatch([*model.parameters(), *model.buffers()], self._on_softmax)
+        fixed = [*model.parameters(), *model.buffers()]
+        self.watch = OperatorWatch(fixed, self._on_softmax, self._on_unread)
+        self._thread = threading.get_ident()
         self._seen: list[_Seen] = []
         self._unread: list[tuple[str, str]] = []
         self._pending: list[_Pending] = []
@@ -115,8 +118,9 @@ class _Recorder:
         with self.watch.only_noting() as softmaxes:
             result = function(module, query, key, value, attention_mask, **arguments)
         path = self._paths[module]
-        if not softmaxes:
-            self._unread.append((path, "its attention function computes no softmax"))
+        if len(softmaxes) != 1:
+            count = len(softmaxes) or "no"
+            self._unread.append((path, f"its attention function computes {count} softmax"))
             return result
         self._seen.append(
             _Seen(
@@ -124,7 +128,7 @@ class _Recorder:
                 self._arrived(module),
                 through_interface=True,
                 attention=from_arguments(
-                    query, key, value, attention_mask, arguments, softmaxes[-1], result[0]
+                    query, key, value, attention_mask, arguments, softmaxes[0], result[0]
                 ),
             )
         )
@@ -151,7 +155,7 @@ class _Recorder:
         if self._unread:
             path, reason = self._unread[0]
             raise ModelError(
-                f"Expected to read each of the {len(self._seen)} attentions that {name} executes, "
+                f"Expected to read each of the attentions that {name} executes, "
                 f"but {len(self._unread)} cannot be: in {path}, {reason}. Nothing is drawn that "
                 "was not recorded."
             )
@@ -180,10 +184,15 @@ class _Recorder:
         return calls
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            self._unread.append((self._paths[module], "it runs in another thread"))
+            return
         self._inside.append(_Entered(module, args, kwargs))
         self.watch.memory.depth = len(self._inside)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
         self._inside.pop()
         self.watch.memory.depth = len(self._inside)
         if module in self._left:
@@ -192,18 +201,24 @@ class _Recorder:
         self.leave(len(self._inside) + 1)
 
     def _on_softmax(self, softmax: Softmax) -> None:
-        entered = next(
+        module = self._at_work()
+        seen = _Seen(self._paths[module], self._arrived(module), through_interface=False)
+        self._seen.append(seen)
+        self._pending.append(_Pending(softmax, seen, len(self._inside), self._heads()))
+
+    def _on_unread(self, reason: str) -> None:
+        self._unread.append((self._paths[self._at_work()], reason))
+
+    def _at_work(self) -> nn.Module:
+        """Return the innermost module that holds any parameters: not a softmax by itself."""
+        return next(
             (
-                each
+                each.module
                 for each in reversed(self._inside)
                 if any(True for _ in each.module.parameters())
             ),
-            self._inside[0],
+            self._inside[0].module,
         )
-        path = self._paths[entered.module]
-        seen = _Seen(path, self._arrived(entered.module), through_interface=False)
-        self._seen.append(seen)
-        self._pending.append(_Pending(softmax, seen, len(self._inside), self._heads()))
 
     def _can_read(
         self, module: nn.Module, query: Tensor, mask: Tensor | None, arguments: Mapping[str, Any]

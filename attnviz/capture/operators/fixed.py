@@ -14,6 +14,11 @@ def storage_key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def lies_in(result: Tensor, args: Sequence[Any]) -> bool:
+    """Whether the result of an operator lies in the memory of one of its arguments."""
+    return any(isinstance(arg, Tensor) and storage_key(arg) == storage_key(result) for arg in args)
+
+
 class Fixed:
     """The parameters of a model, and what it computes of them alone: tables of positions, masks."""
 

@@ -50,6 +50,8 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
     """
     if not softmax.mixtures:
         raise NotExpressibleError("its weights enter no product with values")
+    if texts > 1 and softmax.weights.dim() < 3:
+        raise NotExpressibleError("the texts of the batch are not told apart in it")
     rows = rows_of(softmax)
     sides = ["q", "k"]
     if is_transposed(rows, softmax.dim):

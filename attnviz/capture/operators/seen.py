@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from attnviz.capture.operators.formula import Shadow
 
-_ROUNDING = 0.02  # more than any precision loses, less than anything that a model does on purpose
+# More than any precision loses of a weight, less than anything that a model does on purpose.
+_ROUNDING, _TINY = 0.02, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,4 +64,55 @@ class Softmax:
         """Whether these are its weights, up to rounding; elements: which, -1 for none of them."""
         here = (elements >= self.first) & (elements < self.first + self.weights.numel())
         given = self.weights.flatten()[(elements - self.first)[here]]
-        return bool(((weights[here] - given).abs() <= _ROUNDING).all())
+        return bool(((weights[here] - given).abs() <= _ROUNDING * given + _TINY).all())
+
+
+class Seen:
+    """All products and softmaxes of a run so far, each with the depth of the module it was in."""
+
+    def __init__(self) -> None:
+        self.products: list[tuple[int, Product]] = []
+        self.softmaxes: list[tuple[int, Softmax]] = []
+
+    def forget(self, depth: int) -> None:
+        """Drop what was seen in modules deeper than `depth`."""
+        self.products = [each for each in self.products if each[0] <= depth]
+        self.softmaxes = [each for each in self.softmaxes if each[0] <= depth]
+
+    def rank(self, shadow: Shadow) -> tuple[int, bool, int]:
+        """Rank two products that are added: the one is the content's, the other the position's.
+
+        The content's is made of two activations, and is whole; what is added by relative position
+        has a side that is the same for every input, or is cut from a larger product.
+        """
+        used = shadow.origin[shadow.origin >= 0]
+        if not len(used):
+            return 0, False, 0
+        low, high = int(used.min()), int(used.max())
+        whole = high - low + 1 == shadow.origin.numel() == len(torch.unique(used))
+        return max(each.activations for each in self.products_of(shadow)), whole, -low
+
+    def products_of(self, shadow: Shadow) -> list[Product]:
+        """Return the products that scores are made of."""
+        used = shadow.origin[shadow.origin >= 0]
+        if not len(used):
+            return []
+        low, high = int(used.min()), int(used.max())
+        return [
+            product
+            for _, product in self.products
+            if product.first <= high
+            and product.first + product.q_place.numel() * product.k.shape[1] > low
+        ]
+
+    def softmaxes_of(self, elements: Tensor) -> list[Softmax]:
+        """Return the softmaxes of which these are elements; -1 is an element of none."""
+        used = elements[elements >= 0]
+        if not len(used):
+            return []
+        low, high = int(used.min()), int(used.max())
+        return [
+            each
+            for _, each in self.softmaxes
+            if each.first <= high and low < each.first + each.weights.numel()
+        ]

@@ -90,6 +90,11 @@ class ShadowMemory:
         for part, new in zip(held.shadow.parts(), shadow.parts(), strict=True):
             _lying_as(tensor, part).copy_(new)
 
+    def drop(self, tensor: Tensor) -> None:
+        """Forget what a tensor was made of."""
+        if (held := self._held.get(tensor.untyped_storage()._cdata)) is not None:
+            held.shadow = None
+
     def _background(self, flat: Tensor, shadow: Shadow) -> Shadow:
         """What lies around a part that is written."""
         held = self._hold(flat)

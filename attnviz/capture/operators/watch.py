@@ -8,7 +8,6 @@ knows a model; products with a parameter (linear layers, routers) are none of tw
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnviz.capture.operators.fixed import Fixed, storage_key
+from attnviz.capture.operators.fixed import Fixed, lies_in, storage_key
 from attnviz.capture.operators.formula import Shadow, apply, constants, mix
-from attnviz.capture.operators.seen import Mixture, Product, Softmax
+from attnviz.capture.operators.seen import Mixture, Product, Seen, Softmax
 from attnviz.capture.operators.shadows import ShadowMemory
 
 # Operators that move numbers without computing, and which of their arguments hold the numbers.
@@ -35,16 +34,26 @@ _SOFTMAX = {"_softmax", "_safe_softmax"}
 
 
 class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follow scores through the operators of a run; tell `on_softmax` of every attention."""
+    """Follow scores through the operators of a run.
 
-    def __init__(self, parameters: Sequence[Tensor], on_softmax: Callable[[Softmax], None]) -> None:
+    Tell `on_softmax` of every attention, and `on_unread` why one cannot be followed.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        on_softmax: Callable[[Softmax], None],
+        on_unread: Callable[[str], None],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._on_unread = on_unread
         self.memory = ShadowMemory()
         self._fixed = Fixed(parameters)
         self._on_softmax = on_softmax
-        self._products: list[tuple[int, Product]] = []  # with the depth of their module
-        self._softmaxes: list[tuple[int, Softmax]] = []
+        self._seen = Seen()
         self._noted: list[Softmax] | None = None
+        # Exponentials of scores that no sum has divided yet.
+        self._by_hand: dict[int, tuple[int, Tensor, Shadow, Tensor]] = {}
 
     @contextmanager
     def only_noting(self) -> Iterator[list[Softmax]]:
@@ -58,8 +67,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def forget(self, depth: int) -> None:
         """Drop what was followed in modules deeper than `depth`."""
         self.memory.forget(depth)
-        self._products = [each for each in self._products if each[0] <= depth]
-        self._softmaxes = [each for each in self._softmaxes if each[0] <= depth]
+        self._seen.forget(depth)
+        self._by_hand = {key: each for key, each in self._by_hand.items() if each[0] <= depth}
 
     def __torch_dispatch__(
         self,
@@ -97,6 +106,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any,
         before: Tensor | None,
     ) -> None:
+        self._note_use(name, func, args, result)
         if name in _OF_ROWS and self._is_of_rows(args):
             values = result if isinstance(result, Tensor) else result[0]
             self.memory.cast(values, Shadow("shift", torch.zeros_like(values, dtype=torch.long)))
@@ -107,13 +117,20 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # takes the shape only
         if name in ("bmm", "baddbmm"):
             self._multiply(args, kwargs, result)
+        elif name in ("mm", "addmm"):
+            if not any(part in self._fixed for part in args[-2:]):
+                whole = (*args[:-2], *(part.unsqueeze(0) for part in args[-2:]))
+                self._multiply(whole, kwargs, result.unsqueeze(0))
         elif name in _SOFTMAX:
-            self._normalise(args[0], args[1], result)
-        elif name == "exp" and _is_distribution(result):  # of scores less their log-sum-exp
-            self._normalise(args[0], -1, result)
+            self._normalise(args[0], self.memory.of(args[0], "score"), args[1], result)
+        elif name == "exp":
+            self._exponentiate(args[0] if before is None else before, args[0], result)
+        elif name == "div" and _is_distribution(result) and storage_key(args[0]) in self._by_hand:
+            _, scores, formula, _ = self._by_hand[storage_key(args[0])]
+            self._normalise(scores, formula, -1, result)
         elif name in _MOVES:
             self._move(func, name, args, kwargs, result)
-        elif func.is_view or (_lies_in(result, args) and not func._schema.is_mutable):
+        elif func.is_view or (lies_in(result, args) and not func._schema.is_mutable):
             return
         elif name in _COPIES:
             if (shadow := self.memory.of(args[0])) is None and name == "clone":
@@ -123,18 +140,16 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self._compute(name, args, kwargs, result, before)
 
-    def _rank(self, shadow: Shadow) -> tuple[int, bool, int]:
-        """Rank two products that are added: the one is the content's, the other the position's.
-
-        The content's is made of two activations, and is whole; what is added by relative position
-        has a side that is the same for every input, or is cut from a larger product.
-        """
-        used = shadow.origin[shadow.origin >= 0]
-        if not len(used):
-            return 0, False, 0
-        low, high = int(used.min()), int(used.max())
-        whole = high - low + 1 == shadow.origin.numel() == len(torch.unique(used))
-        return max(each.activations for each in self._products_of(shadow)), whole, -low
+    def _note_use(self, name: str, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Note which weights something is computed of; to move or copy them is not to use them."""
+        if name in _COPIES or name in _MOVES or name.endswith("_like") or name.startswith("new_"):
+            return
+        if func.is_view or (isinstance(result, Tensor) and lies_in(result, args)):
+            return
+        for arg in args:
+            if (weight := self.memory.of(arg, "weight")) is not None:
+                for softmax in self._seen.softmaxes_of(weight.origin):
+                    softmax.used = True
 
     def _is_of_rows(self, args: tuple[Any, ...]) -> bool:
         if self.memory.of(args[0], "score") is None or len(args) < 2:
@@ -144,6 +159,9 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _multiply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
         left, right = args[-2:]
+        if any(storage_key(part) in self._by_hand for part in (left, right)):
+            self._on_unread("its values are mixed before its softmax is done")
+            return
         for weights, values, output in (
             (left, right, result),
             (right.mT, left.mT, result.mT),
@@ -162,7 +180,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.memory.places(right)[..., 0, :],
             sum(part not in self._fixed for part in (left, right)),
         )
-        self._products.append((self.memory.depth, product))
+        self._seen.products.append((self.memory.depth, product))
         origin = torch.arange(result.numel(), device=result.device).view(result.shape)
         wide = torch.promote_types(result.dtype, torch.float32)
         factor = torch.ones(result.shape, dtype=wide, device=result.device)
@@ -173,18 +191,25 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memory.cast(result, Shadow("score", product.first + origin, factor, offset))
 
     def _mix_values(self, mixture: Mixture, weights: Tensor) -> None:
-        for softmax in self._softmax_of(mixture.elements):
-            unchanged = softmax.holds(weights, mixture.elements)
+        mixed = self._seen.softmaxes_of(mixture.elements)
+        for softmax in mixed:
+            unchanged = len(mixed) == 1 and softmax.holds(weights, mixture.elements)
             softmax.mixtures.append(replace(mixture, unchanged=unchanged))
             softmax.used = True
 
-    def _softmax_of(self, elements: Tensor) -> Sequence[Softmax]:
-        highest = elements.max()
-        found = (each for _, each in reversed(self._softmaxes) if each.first <= highest)
-        return list(itertools.islice(found, 1))
+    def _exponentiate(self, scores: Tensor, tracked: Tensor, result: Tensor) -> None:
+        """Follow a softmax that is written by hand: the exponential, then divided by its sum."""
+        if (shadow := self.memory.of(tracked, "score")) is None:
+            return
+        shadow = shadow.made_of(part.clone() for part in shadow.parts())
+        if _is_distribution(result):  # of scores less their log-sum-exp
+            self._normalise(scores, shadow, -1, result)
+        else:
+            self._by_hand[storage_key(result)] = self.memory.depth, scores, shadow, result
+            self.memory.drop(result)
 
-    def _normalise(self, scores: Tensor, dim: int, result: Tensor) -> None:
-        if (shadow := self.memory.of(scores, "score")) is None:
+    def _normalise(self, scores: Tensor, shadow: Shadow | None, dim: int, result: Tensor) -> None:
+        if shadow is None:
             return
         softmax = Softmax(
             scores,
@@ -192,24 +217,12 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             dim,
             self.memory.reserve(result.numel()),
             shadow.made_of(part.clone() for part in shadow.parts()),
-            self._products_of(shadow),
+            self._seen.products_of(shadow),
         )
-        self._softmaxes.append((self.memory.depth, softmax))
+        self._seen.softmaxes.append((self.memory.depth, softmax))
         origin = torch.arange(result.numel(), device=result.device).view(result.shape)
         self.memory.cast(result, Shadow("weight", softmax.first + origin))
         self._on_softmax(softmax)
-
-    def _products_of(self, shadow: Shadow) -> list[Product]:
-        used = shadow.origin[shadow.origin >= 0]
-        if not len(used):
-            return []
-        low, high = int(used.min()), int(used.max())
-        return [
-            product
-            for _, product in self._products
-            if product.first <= high
-            and product.first + product.q_place.numel() * product.k.shape[1] > low
-        ]
 
     def _move(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
@@ -260,8 +273,6 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if weight := next((found for _, found in tracked if found.kind == "weight"), None):
             if weight.origin.shape == result.shape:  # dropout, a cast, a mask on heads or rows
                 used = result != 0
-                for softmax in self._softmax_of(weight.origin):
-                    softmax.used = True
                 self.memory.cast(result, replace(weight, origin=weight.origin.where(used, -1)))
             return
         shifted = name == "sub" and any(found.kind == "shift" for _, found in tracked)
@@ -270,7 +281,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         main, shadow = tracked[0]
         if len(tracked) > 1:
-            main, shadow = max(tracked, key=lambda each: self._rank(each[1]))
+            main, shadow = max(tracked, key=lambda each: self._seen.rank(each[1]))
         values = [before if i == 0 and before is not None else arg for i, arg in enumerate(args)]
         found = shadow if shifted else apply(name, main, dict(tracked), values, kwargs)
         if found is None:
@@ -287,7 +298,3 @@ def _is_distribution(result: Tensor) -> bool:
         return False
     # A row that sees nothing sums to more.
     return bool(((result.sum(-1) - 1).abs() < 1e-2).float().mean() > 0.5)
-
-
-def _lies_in(result: Tensor, args: Sequence[Any]) -> bool:
-    return any(isinstance(arg, Tensor) and storage_key(arg) == storage_key(result) for arg in args)
