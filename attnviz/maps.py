@@ -84,9 +84,10 @@ def make_maps(
     InputError : no such layer, an unknown `special`, or layers that differ in their heads.
     """
     records = result.stack().records if layer is None else (result.record(layer),)
-    if len({record.heads for record in records}) > 1:
+    sizes = {(record.heads, len(record.query_axis), len(record.key_axis)) for record in records}
+    if len(sizes) > 1:
         raise InputError(
-            "Expected layers with the same number of heads, got different ones. "
+            "Expected layers with the same number of heads and positions, got different ones. "
             "Choose one layer at a time."
         )
     weights, rows, columns = zip(*(word_weights(r, words=words) for r in records), strict=True)

@@ -22,6 +22,7 @@ from attnviz.inputs import (
     Recording,
     continue_axis,
     encode,
+    expect_room,
     gather,
     place_windows,
     said_text,
@@ -286,6 +287,7 @@ class Model:
         two_sided = is_two_sided(self.module, self.module.config)
         kind = "target" if two_sided else "text"
         heard = None if two_sided else batch.axes["text"][0]
+        expect_room(self.checkpoint, 1 if heard is None else len(heard), generate)
 
         def axes_of(read: Tensor) -> dict[str, tuple[Axis, ...]]:
             return {**batch.axes, kind: (continue_axis(tokenizer, heard, read),)}

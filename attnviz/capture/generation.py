@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 
 from attnviz.capture.calls import Attention, AttentionCall
 from attnviz.capture.projections import Arrived
@@ -25,7 +25,7 @@ def is_two_sided(model: nn.Module) -> bool:
     return bool(getattr(model.config, "is_encoder_decoder", False))
 
 
-def generate(model: nn.Module, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
+def generate(model: Any, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
     """Let the model say up to `tokens` tokens, always the likeliest.
 
     Returns
@@ -46,10 +46,24 @@ def generate(model: nn.Module, inputs: Mapping[str, Tensor], tokens: int) -> Ten
     cache: Any = DynamicCache()
     if is_two_sided(model):
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    said: Tensor = model.generate(  # type: ignore[operator]
-        **inputs, max_new_tokens=tokens, do_sample=False, num_beams=1, past_key_values=cache
-    )
+    # Nothing but the likeliest token: what else a checkpoint asks for (penalties, beams, a way of
+    # its own to generate) is left out. `unchanged` puts the model's own settings back.
+    model.generation_config = _greedy(model, tokens)
+    mixin: Any = GenerationMixin
+    said: Tensor = mixin.generate(model, **inputs, past_key_values=cache)
     return said[0]
+
+
+def _greedy(model: Any, tokens: int) -> GenerationConfig:
+    def own(name: str) -> Any:
+        found = getattr(model.generation_config, name, None)
+        return getattr(model.config, name, None) if found is None else found
+
+    names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    given = {name: own(name) for name in names}
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        max_new_tokens=tokens, do_sample=False, use_cache=True, **given
+    )
 
 
 def whole_inputs(model: nn.Module, inputs: Mapping[str, Tensor], read: Tensor) -> dict[str, Tensor]:

@@ -154,8 +154,9 @@ class _Recorder:
         name = type(self._model).__name__
         if self._unread:
             path, reason = self._unread[0]
+            most = max(len(self._seen), len(self._unread))
             raise ModelError(
-                f"Expected to read each of the attentions that {name} executes, "
+                f"Expected to read each of the {most} attentions that {name} executes, "
                 f"but {len(self._unread)} cannot be: in {path}, {reason}. Nothing is drawn that "
                 "was not recorded."
             )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnviz.checkpoints import is_two_sided, kinds_read
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs.generated import continue_axis, said_text
+from attnviz.inputs.generated import continue_axis, expect_room, said_text
 from attnviz.inputs.given import Given, Many, gather
 from attnviz.inputs.image import Photo, Picture, as_seen, encode_image, image_axis
 from attnviz.inputs.sound import Recording, Sound, encode_sound, resample, sound_axis
@@ -34,6 +34,7 @@ __all__ = [
     "Sound",
     "continue_axis",
     "encode",
+    "expect_room",
     "gather",
     "max_tokens",
     "place_windows",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from attnviz.inputs.text import read_labels
+from attnviz.checkpoints import is_two_sided
+from attnviz.errors import InputError
+from attnviz.inputs.text import max_tokens, read_labels
 from attnviz.records import Axis
 from attnviz.words import make_axis
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from attnviz.checkpoints import Checkpoint
 
 
 def continue_axis(tokenizer: PreTrainedTokenizerBase, axis: Axis | None, ids: Tensor) -> Axis:
@@ -20,11 +25,11 @@ def continue_axis(tokenizer: PreTrainedTokenizerBase, axis: Axis | None, ids: Te
     done = 0 if axis is None else len(axis)
     new: list[int] = ids[done:].tolist()
     special = [token in tokenizer.all_special_ids for token in new]
-    if axis is None:
+    if axis is None and special:
         special[0] = True  # with which a decoder begins
     # A piece spans what the text grows by when it is added.
     ends = [len(_decode(tokenizer, new[: n + 1])) for n in range(len(new))]
-    offsets = list(zip([0, *ends[:-1]], ends, strict=True))
+    offsets = list(itertools.pairwise([0, *ends]))
     said = make_axis(
         labels=read_labels(new, tokenizer),
         offsets=offsets,
@@ -34,6 +39,21 @@ def continue_axis(tokenizer: PreTrainedTokenizerBase, axis: Axis | None, ids: Te
         texts=(_decode(tokenizer, new), ""),
     )
     return said if axis is None else _joined(axis, said)
+
+
+def expect_room(checkpoint: Checkpoint, read: int, tokens: int) -> None:
+    """Raise InputError unless the model can say so many tokens after those that it read."""
+    module, tokenizer = checkpoint.module, checkpoint.tokenizer
+    if tokenizer is None:
+        return
+    of_decoder = is_two_sided(module, module.config)
+    longest = max_tokens(module, tokenizer, of_decoder=of_decoder)
+    # The last token is said and never read.
+    if longest is not None and read + tokens - 1 > longest:
+        raise InputError(
+            f"Expected at most {max(longest - read + 1, 0)} tokens to generate after these {read}, "
+            f"since {checkpoint.name} can read {longest}, got {tokens}."
+        )
 
 
 def said_text(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:

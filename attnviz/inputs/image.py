@@ -73,7 +73,16 @@ def read_image(given: Picture) -> Photo:
         ) from error
 
 
+_EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr",
+               "HSV", "LAB")  # fmt: skip
+
+
 def _photo(opened: Image.Image, name: str) -> Photo:
+    if opened.mode not in _EIGHT_BITS:
+        raise InputError(
+            f"Expected an image of 8 bits a channel, got {name} of mode {opened.mode}. Convert it "
+            "to RGB, scaled from 0 to 255."
+        )
     upright = ImageOps.exif_transpose(opened)
     return Photo(upright.convert("RGB"), f"{name} ({opened.width}×{opened.height})")
 

@@ -104,6 +104,29 @@ def test_a_model_that_cannot_generate_says_so():
         attnviz.attend("a train", generate=3)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_single_token_is_enough(family, tokenizer):
+    result = attnviz.load(sharp(family), tokenizer=tokenizer).attend(TEXTS[2], generate=1)
+    assert result.agreement.verdict == "verified", result.agreement.summary()
+
+
+def test_a_checkpoint_s_own_ways_to_generate_are_left_out(tokenizer):
+    module = tiny("gpt2")
+    model = attnviz.load(module, tokenizer=tokenizer)
+    expected = model.attend(TEXTS[0], generate=TOKENS).provenance.generated
+    own = module.generation_config
+    own.repetition_penalty, own.num_return_sequences, own.use_cache = 5.0, 2, False
+    assert model.attend(TEXTS[0], generate=TOKENS).provenance.generated == expected
+    assert module.generation_config is own
+    assert own.repetition_penalty == 5.0
+
+
+def test_more_tokens_than_the_model_can_read_are_refused(tokenizer):
+    model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
+    with pytest.raises(InputError, match=r"at most 59 tokens to generate after these 6, since"):
+        model.attend(TEXTS[2], generate=70)
+
+
 @pytest.mark.parametrize(("wrong", "message"), [
     ({"generate": 0}, "to be 1 token or more, got 0"),
     ({"generate": "many"}, "to be 1 token or more, got 'many'"),

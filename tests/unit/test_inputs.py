@@ -357,3 +357,10 @@ def test_processors_of_another_kind_are_refused():
 def test_a_text_model_needs_no_processor_and_is_not_disturbed_by_one(tokenizer):
     model = attnviz.load(tiny("bert"), tokenizer=tokenizer, processor=image_processor())
     assert model.attend("a train").agreement.verdict == "verified"
+
+
+def test_a_picture_of_sixteen_bits_is_refused_not_clipped(tmp_path, tokenizer):
+    file = tmp_path / "deep.png"
+    Image.fromarray(np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)).save(file)
+    with pytest.raises(InputError, match=r"8 bits a channel, got deep\.png of mode I;16"):
+        seeing("vit", tokenizer).attend(image=file)

@@ -1,0 +1,133 @@
+"""No softmax over products q·k is missed in silence, however its module is written."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from attnviz import agreement
+from attnviz.capture import capture
+from attnviz.errors import ModelError
+
+N, T, H, D = 2, 6, 4, 16
+
+
+class Layer(nn.Module):
+    """Four heads; a subclass says how scores become outputs."""
+
+    num_heads = H
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(H * D, H * D) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (
+            part(x).view(len(x), T, H, D).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        return self.attend(q, k, v).transpose(1, 2).reshape(len(x), T, H * D)
+
+    def attend(self, q, k, v):
+        return (q @ k.mT / D**0.5).softmax(-1) @ v
+
+
+class ByHand(Layer):
+    def attend(self, q, k, v):
+        exp = (q @ k.mT / D**0.5).exp()
+        return (exp / exp.sum(-1, keepdim=True)) @ v
+
+
+class TwoAtOnce(Layer):
+    def attend(self, q, k, v):
+        one, other = (q @ k.mT / D**0.5).softmax(-1), (k @ q.mT / D**0.5).softmax(-1)
+        return torch.cat([one, other], -1) @ torch.cat([v, v], -2)
+
+
+class DividedLate(Layer):
+    def attend(self, q, k, v):
+        exp = (q @ k.mT / D**0.5).exp()
+        return (exp @ v) / exp.sum(-1, keepdim=True)
+
+
+class Summed(Layer):
+    def attend(self, q, k, v):
+        return ((q @ k.mT).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(3)
+
+
+class Averaged(Layer):
+    def attend(self, q, k, v):
+        return (q @ k.mT).softmax(-1).mean(1, keepdim=True) @ v
+
+
+class OneByOne(Layer):
+    def attend(self, q, k, v):
+        return torch.stack(
+            [torch.stack([(a @ b.T).softmax(-1) @ c for a, b, c in zip(*text, strict=True)])
+             for text in zip(q, k, v, strict=True)]
+        )  # fmt: skip
+
+
+class Elsewhere(Layer):
+    def forward(self, x):
+        found = []
+        worker = threading.Thread(target=lambda: found.append(Layer.forward(self, x)))
+        worker.start()
+        worker.join()
+        return found[0]
+
+
+class Unused(Layer):
+    def attend(self, q, k, v):
+        (q * 2 @ k.mT).softmax(-1)
+        return super().attend(q, k, v)
+
+
+class Model(nn.Module):
+    main_input_name = "x"
+
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([Layer(), kind(), Layer()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+@pytest.fixture
+def x():
+    return torch.randn(N, T, H * D, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "attentions"), [(Layer, 3), (ByHand, 3), (TwoAtOnce, 4), (Unused, 3)]
+)
+def test_it_is_read_whatever_it_looks_like(kind, attentions, x):
+    model = Model(kind)
+    for n, found in enumerate(capture(model, {"x": x})):
+        assert len(found.records) == attentions
+        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
+        assert report.verdict == "verified", report.summary()
+        (alone,) = capture(model, {"x": x[n : n + 1]})
+        for among, single in zip(found.records, alone.records, strict=True):
+            assert_close(among.weights(), single.weights(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (DividedLate, "its values are mixed before its softmax is done"),
+        (Summed, "its weights enter no product with values"),
+        (Averaged, "its weights enter no product with values"),
+        (OneByOne, "the texts of the batch are not told apart"),
+        (Elsewhere, "it runs in another thread"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(kind, reason, x):
+    with pytest.raises(ModelError, match=rf"in layers\.1.*, {reason}"):
+        capture(Model(kind), {"x": x})
