@@ -64,6 +64,8 @@ def read_image(given: Picture) -> Photo:
     try:
         with Image.open(path) as opened:
             return _photo(opened, path.name)
+    except InputError:
+        raise
     except FileNotFoundError as error:
         raise InputError(f"Expected an image, but there is no file {path}.") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
