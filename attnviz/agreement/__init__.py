@@ -108,9 +108,9 @@ def _model_values(record: AttentionRecord, reference: Reference) -> dict[str, Te
     """Return the model's own value of each stage, heads first, in float64."""
     output = None if reference.output is None else reference.output.unsqueeze(0)
     values = {
-        "query": reference.query,
-        "key": reference.key,
-        "value": reference.value,
+        "query": record.query,
+        "key": record.key,
+        "value": record.value,
         "scores": reference.scores,
         "weights": reference.weights,
         "head output": reference.head_output,

@@ -178,9 +178,6 @@ def _to_record(call: AttentionCall, n: int, where: Place) -> AttentionRecord:
 
 def _to_reference(call: AttentionCall, n: int) -> Reference:
     return Reference(
-        query=_item(call.attention.query, n),
-        key=_item(call.attention.key, n),
-        value=_item(call.attention.value, n),
         weights=_item(call.attention.weights, n),
         scores=_item(call.attention.scores, n),
         head_output=None

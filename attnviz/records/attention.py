@@ -153,13 +153,9 @@ class Reference:
     scores : (H, m, n), what entered the model's softmax, or None if it was not seen.
     head_output : (H, m, d_v), A·V of each head before W^O, or None.
     output : (m, d_model), after W^O, or None.
-    query, key, value : Q, K and V as the model had them in that run, shaped as in the record.
     """
 
     weights: Tensor
     scores: Tensor | None = None
     head_output: Tensor | None = None
     output: Tensor | None = None
-    query: Tensor | None = None
-    key: Tensor | None = None
-    value: Tensor | None = None
