@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         AttentionResult,
         HeadMaps,
     )
-    from attnviz.storage import save_map
+    from attnviz.storage import save_data
 
 _HOME = {
     "AgreementReport": "records",
@@ -49,8 +49,8 @@ _HOME = {
     "make_map": "maps",
     "make_maps": "maps",
     "rank_heads": "metrics",
+    "save_data": "storage",
     "save_figure": "plot",
-    "save_map": "storage",
     "verify": "models",
 }
 
@@ -75,8 +75,8 @@ __all__ = [
     "make_map",
     "make_maps",
     "rank_heads",
+    "save_data",
     "save_figure",
-    "save_map",
     "verify",
 ]
 

@@ -1,4 +1,4 @@
-"""The data of maps to disk: json, npz and safetensors, with labels, provenance and proof."""
+"""The data behind figures to disk: json, npz and safetensors, with labels, provenance and proof."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnviz.files import atomic, check_output
 from attnviz.records import AgreementReport, AttentionMap, HeadMaps, Side
@@ -16,53 +16,58 @@ from attnviz.records import AgreementReport, AttentionMap, HeadMaps, Side
 if TYPE_CHECKING:
     from torch import Tensor
 
+Drawn: TypeAlias = AttentionMap | HeadMaps
 
-def save_map(drawn: AttentionMap | HeadMaps, path: str | os.PathLike[str]) -> None:
-    """Write a map's weights, labels, notes, provenance and agreement.
+
+def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
+    """Write what a figure shows: its numbers, labels, notes, provenance and agreement.
 
     The suffix chooses the format. json: everything as one object, an image as a data URI. npz:
-    arrays `weights`, `rows`, `columns`, `image` where there is one, and all else as the JSON text
-    `about`. safetensors: `weights`, `image`, and all else as JSON in the header under `about`.
+    arrays of the numbers and labels, and all else as the JSON text `about`. safetensors: the
+    numbers, and all else as JSON in the header under `about`.
 
     Raises
     ------
     InputError, OutputError : as `check_output`.
     """
     path = check_output(path)
-    tensors = {"weights": drawn.weights.contiguous()}
-    if isinstance(drawn, AttentionMap) and drawn.image is not None:
-        tensors["image"] = drawn.image.contiguous()
+    tensors = {name: tensor.contiguous() for name, tensor in _tensors(drawn).items()}
+    labels, about = _labels(drawn), _about(drawn)
     with atomic(path) as temporary:
         if path.suffix.lower() == ".json":
-            temporary.write_text(to_json(map_data(drawn)) + "\n", encoding="utf-8")
+            temporary.write_text(to_json(to_data(drawn)) + "\n", encoding="utf-8")
         elif path.suffix.lower() == ".npz":
             import numpy as np
 
-            rows, columns = np.array(drawn.rows), np.array(drawn.columns)
-            about = np.array(to_json(_about(drawn)))
+            arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+            arrays |= {name: np.array(each) for name, each in labels.items()}
             with temporary.open("wb") as file:
-                arrays: dict[str, Any] = {name: each.numpy() for name, each in tensors.items()}
-                np.savez_compressed(file, rows=rows, columns=columns, about=about, **arrays)
+                np.savez_compressed(file, about=np.array(to_json(about)), **arrays)
         else:
             from safetensors.torch import save
 
-            labels = {"rows": list(drawn.rows), "columns": list(drawn.columns)}
-            metadata = {"about": to_json({**labels, **_about(drawn)})}
             # As bytes: its own writer reports a full disk by an exception of its own.
-            temporary.write_bytes(save(tensors, metadata=metadata))
+            temporary.write_bytes(save(tensors, metadata={"about": to_json({**labels, **about})}))
 
 
-def map_data(drawn: AttentionMap | HeadMaps) -> dict[str, Any]:
-    """Return everything about a map in types that JSON knows."""
-    data = {
-        "weights": drawn.weights.tolist(),
-        "rows": list(drawn.rows),
-        "columns": list(drawn.columns),
-        **_about(drawn),
+def to_data(drawn: Drawn) -> dict[str, Any]:
+    """Return everything that a figure shows, in types that JSON knows."""
+    numbers = {
+        name: _data_uri(tensor) if name == "image" else tensor.tolist()
+        for name, tensor in _tensors(drawn).items()
     }
+    return {**numbers, **_labels(drawn), **_about(drawn)}
+
+
+def _tensors(drawn: Drawn) -> dict[str, Tensor]:
+    tensors = {"weights": drawn.weights}
     if isinstance(drawn, AttentionMap) and drawn.image is not None:
-        data["image"] = _data_uri(drawn.image)
-    return data
+        tensors["image"] = drawn.image
+    return tensors
+
+
+def _labels(drawn: Drawn) -> dict[str, list[str]]:
+    return {"rows": list(drawn.rows), "columns": list(drawn.columns)}
 
 
 def _data_uri(image: Tensor) -> str:
@@ -111,7 +116,7 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
     }
 
 
-def _about(drawn: AttentionMap | HeadMaps) -> dict[str, Any]:
+def _about(drawn: Drawn) -> dict[str, Any]:
     if isinstance(drawn, AttentionMap):
         which: dict[str, Any] = {"layer": drawn.layer, "heads": list(drawn.heads)}
     else:

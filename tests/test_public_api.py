@@ -28,7 +28,7 @@ PUBLIC = {
     "make_maps",
     "rank_heads",
     "save_figure",
-    "save_map",
+    "save_data",
     "verify",
 }
 
@@ -55,7 +55,7 @@ def test_one_positional_argument_the_rest_by_keyword(name):
     ]
     several = {
         "save_figure": ["figure", "path"],
-        "save_map": ["drawn", "path"],
+        "save_data": ["drawn", "path"],
     }
     assert positional == several.get(name, positional[:1])
 

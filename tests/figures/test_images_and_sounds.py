@@ -16,7 +16,7 @@ from sights_and_sounds import RATE, SIDE, chirp, picture, seeing
 import attnviz
 from attnviz.errors import InputError
 from attnviz.plot import style
-from attnviz.storage import map_data
+from attnviz.storage import to_data
 from figures.test_layout import COLUMN, FULL, check_layout
 
 
@@ -235,9 +235,9 @@ def test_an_overlay_in_axes_of_the_users(vision):
 def test_the_image_and_the_places_are_stored_with_the_map(vision, tmp_path):
     drawn = attnviz.make_map(vision, layer=0, head=0)
     for suffix in ("json", "npz", "safetensors"):
-        attnviz.save_map(drawn, tmp_path / f"map.{suffix}")
+        attnviz.save_data(drawn, tmp_path / f"map.{suffix}")
     data = json.loads((tmp_path / "map.json").read_text(encoding="utf-8"))
-    assert data == json.loads(json.dumps(map_data(drawn)))
+    assert data == json.loads(json.dumps(to_data(drawn)))
     head, _, png = data["image"].partition(",")
     assert head == "data:image/png;base64"
     opened = np.array(Image.open(io.BytesIO(base64.b64decode(png))))

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from attnviz.errors import InputError, OutputError
 from attnviz.files import atomic, check_output
 from attnviz.maps import make_map, make_maps
-from attnviz.storage import agreement_data, map_data, save_map, to_json
+from attnviz.storage import agreement_data, save_data, to_data, to_json
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +57,10 @@ READERS = [(".json", from_json), (".npz", from_npz), (".safetensors", from_safet
 @pytest.mark.parametrize("what", ["drawn", "maps"])
 def test_every_format_gives_back_exactly_what_was_drawn(tmp_path, request, what, suffix, read):
     given = request.getfixturevalue(what)
-    save_map(given, tmp_path / f"map{suffix}")
+    save_data(given, tmp_path / f"map{suffix}")
     weights, data = read(tmp_path / f"map{suffix}")
     assert torch.equal(weights, given.weights)
-    expected = json.loads(to_json(map_data(given)))
+    expected = json.loads(to_json(to_data(given)))
     del expected["weights"]
     assert data == expected
     assert data["provenance"]["text"] == "the train left the station on time"
@@ -69,7 +69,7 @@ def test_every_format_gives_back_exactly_what_was_drawn(tmp_path, request, what,
 
 
 def test_capital_letters_in_an_ending_make_no_difference(tmp_path, drawn):
-    save_map(drawn, tmp_path / "MAP.JSON")
+    save_data(drawn, tmp_path / "MAP.JSON")
     assert torch.equal(from_json(tmp_path / "MAP.JSON")[0], drawn.weights)
 
 
@@ -84,7 +84,7 @@ def test_the_report_names_every_stage_of_every_head(train):
 def test_what_is_no_number_is_null_since_json_has_no_nan(tmp_path, drawn):
     weights = drawn.weights.clone()
     weights[0, 0], weights[0, 1] = math.nan, math.inf
-    save_map(replace(drawn, weights=weights), tmp_path / "map.json")
+    save_data(replace(drawn, weights=weights), tmp_path / "map.json")
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
@@ -144,7 +144,7 @@ def test_a_full_disk_is_an_output_error_in_every_format(tmp_path, monkeypatch, d
 
     monkeypatch.setattr(tempfile, "mkstemp", on_full_disk)
     with pytest.raises(OutputError, match="No space left on device"):
-        save_map(drawn, tmp_path / f"map{suffix}")
+        save_data(drawn, tmp_path / f"map{suffix}")
     assert names_in(tmp_path) == []
 
 

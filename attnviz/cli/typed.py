@@ -1,0 +1,97 @@
+"""From what was typed to what the public functions take, and from their results to files.
+
+What cannot be right is refused here, before anything heavy is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnviz.cli.options import Device
+from attnviz.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from attnviz.records import AttentionResult
+    from attnviz.storage import Drawn
+
+
+def where(output: Path | None, default: str | None) -> Path | None:
+    """Return where to write, checked before anything slow is done; None where nothing is asked."""
+    from attnviz.files import check_output
+
+    chosen = output or (None if default is None else Path(default))
+    return None if chosen is None else check_output(chosen)
+
+
+def given(
+    text: str | None,
+    image: Path | None,
+    audio: Path | None,
+    pair: str | None,
+    target: str | None,
+    generate: int | None,
+) -> dict[str, Any]:
+    """Return what the model is to read; refuse an empty text or no file before torch is loaded."""
+    for name, words in (("text", text), ("--pair", pair), ("--target", target)):
+        if words is not None and not words.strip():
+            raise InputError(
+                f"Expected a {name} with at least one word, got an empty one. Type a sentence."
+            )
+    for name, file in (("--image", image), ("--audio", audio)):
+        if file is not None and not file.is_file():
+            raise InputError(f"Expected a file for {name}, but there is no file {file}.")
+    if text is None and image is None and audio is None:
+        raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
+    read = {"text": text, "image": image, "audio": audio, "pair": pair, "target": target}
+    return {**read, "generate": generate}
+
+
+def patch(typed: str | None) -> tuple[int, int] | str | None:
+    """Return (row, column) where a patch is given so, else the token."""
+    row, comma, column = (part.strip() for part in (typed or "").partition(","))
+    return (int(row), int(column)) if row.isdecimal() and column.isdecimal() and comma else typed
+
+
+def two_words(find: str) -> tuple[str, str]:
+    """Return the query and the key of QUERY:KEY."""
+    query, colon, key = (part.strip() for part in find.partition(":"))
+    if not (query and colon and key):
+        raise InputError(
+            f"Expected two words as QUERY:KEY, got {find!r}. For example: --find train:station."
+        )
+    return query, key
+
+
+def attend(
+    given: dict[str, Any], model: str | None, device: Device, dtype: str | None, truncate: bool
+) -> AttentionResult:
+    """Load the model and run it."""
+    from attnviz.models import attend, load
+
+    loaded = load(model, device=device.value, dtype=dtype)
+    result: AttentionResult = attend(**given, model=loaded, truncate=truncate)
+    return result
+
+
+def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure]) -> None:
+    """Write the figure or the data, whichever the ending of `path` asks for."""
+    from attnviz.files import DATA_SUFFIXES
+
+    if path is None:
+        return
+    if path.suffix.lower() in DATA_SUFFIXES:
+        from attnviz.storage import save_data
+
+        save_data(drawn, path)
+    else:
+        import matplotlib.pyplot as plt
+
+        from attnviz.plot import save_figure
+
+        drawing = figure()
+        save_figure(drawing, path)
+        plt.close(drawing)
