@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnviz.maps import make_map, make_maps
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
-    from attnviz.plot import head_grid, heatmap, save_figure
+    from attnviz.plot import add_caption, head_grid, heatmap, save_figure, style
     from attnviz.records import (
         AgreementReport,
         AttentionMap,
@@ -40,6 +40,7 @@ _HOME = {
     "Model": "models",
     "ModelError": "errors",
     "OutputError": "errors",
+    "add_caption": "plot",
     "architectures": "catalogue",
     "attend": "models",
     "find_heads": "metrics",
@@ -51,6 +52,7 @@ _HOME = {
     "rank_heads": "metrics",
     "save_data": "storage",
     "save_figure": "plot",
+    "style": "plot",
     "verify": "models",
 }
 
@@ -66,6 +68,7 @@ __all__ = [
     "Model",
     "ModelError",
     "OutputError",
+    "add_caption",
     "architectures",
     "attend",
     "find_heads",
@@ -77,6 +80,7 @@ __all__ = [
     "rank_heads",
     "save_data",
     "save_figure",
+    "style",
     "verify",
 ]
 

@@ -18,6 +18,7 @@ PUBLIC = {
     "Model",
     "ModelError",
     "OutputError",
+    "add_caption",
     "architectures",
     "attend",
     "find_heads",
@@ -29,6 +30,7 @@ PUBLIC = {
     "rank_heads",
     "save_figure",
     "save_data",
+    "style",
     "verify",
 }
 

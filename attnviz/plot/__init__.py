@@ -4,8 +4,10 @@ Every figure carries model, layer, head, what was removed or renormalised, and t
 agreement check.
 """
 
+from attnviz.plot.caption import add_caption
 from attnviz.plot.export import save_figure
 from attnviz.plot.head_grid import head_grid
 from attnviz.plot.heatmap import heatmap
+from attnviz.plot.style import style
 
-__all__ = ["head_grid", "heatmap", "save_figure"]
+__all__ = ["add_caption", "head_grid", "heatmap", "save_figure", "style"]

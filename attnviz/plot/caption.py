@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from attnviz.plot.layout import Page, Ruler
-from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, literal
+from matplotlib.figure import Figure
+
+from attnviz.plot.layout import Page, Ruler, grow_below, line_height
+from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, literal, style
 from attnviz.records import AgreementReport, AttentionMap, Provenance
+
+_MARGIN = 0.06  # inches
 
 
 def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
@@ -52,15 +57,56 @@ def write_caption(
     place : the left and right edge, top : the upper one, in inches.
     """
     left, right = place
-    ruler, width = Ruler(), right - left
-    text = " ".join(f"{_capital(part)}." for part in parts)
-    top = page.write(left, top, ruler.wrap(text, width, SMALL_SIZE), color=MUTED)
+    for lines, how in _paragraphs(parts, agreement, right - left):
+        top = page.write(left, top, lines, **how)
+    return top
+
+
+def add_caption(
+    figure: Figure, *, text: str | Sequence[str], agreement: AgreementReport | None = None
+) -> Figure:
+    """Write a caption below a figure of your own, which grows by as much.
+
+    Parameters
+    ----------
+    text : what is shown, in one or several parts that become sentences.
+    agreement : of the result that is shown; its verdict is written below.
+
+    Returns
+    -------
+    The same figure.
+    """
+    parts = (text,) if isinstance(text, str) else text
+    with style(parts):
+        width = float(figure.get_size_inches()[0])
+        paragraphs = list(_paragraphs(parts, agreement, width - 2 * _MARGIN))
+        wanted = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
+        height = grow_below(figure, wanted + 2 * _MARGIN)
+        top = wanted + _MARGIN
+        for lines, how in paragraphs:
+            for line in lines:
+                place = _MARGIN / width, top / height
+                figure.text(*place, line, fontsize=SMALL_SIZE, va="top", **how)
+                top -= line_height(SMALL_SIZE)
+    return figure
+
+
+def _paragraphs(
+    parts: Sequence[str], agreement: AgreementReport | None, width: float
+) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yield the sentences and the verdict, broken into lines, and how each is written."""
+    ruler = Ruler()
+    text = " ".join(f"{_capital(part.removesuffix('.'))}." for part in parts)
+    yield ruler.wrap(text, width, SMALL_SIZE), {"color": MUTED}
+    if agreement is None:
+        return
     verdict = agreement.summary()
     verdict = verdict[0].upper() + verdict[1:] + "."
     if agreement.verdict == "verified":
-        return page.write(left, top, ruler.wrap(verdict, width, SMALL_SIZE), color=INK)
-    lines = ruler.wrap(verdict, width, SMALL_SIZE, "bold")
-    return page.write(left, top, lines, color=ALARM, weight="bold")
+        yield ruler.wrap(verdict, width, SMALL_SIZE), {"color": INK}
+    else:
+        bold = {"color": ALARM, "weight": "bold"}
+        yield ruler.wrap(verdict, width, SMALL_SIZE, "bold"), bold
 
 
 def _capital(part: str) -> str:

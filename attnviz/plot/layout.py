@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
@@ -128,6 +129,24 @@ class Page:
         for text, left, top in self._texts:
             text.set_position((left / self.width, 1 - top / height))
         return self.figure
+
+
+def grow_below(figure: Figure, inches: float) -> float:
+    """Make a figure taller and leave the room below what is there; return its new height."""
+    width, height = figure.get_size_inches()
+    taller = float(height + inches)
+    figure.set_size_inches(width, taller)
+    share = height / taller
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(rect=(0.0, 1 - share, 1.0, share))
+        return taller
+    for ax in figure.axes:
+        x, y, wide, high = ax.get_position(original=True).bounds
+        ax.set_position((x, 1 - share + y * share, wide, high * share))
+    for text in figure.texts:
+        text.set_y(1 - share + text.get_position()[1] * share)
+    return taller
 
 
 def _face(weight: str) -> dict[str, Any]:

@@ -1,0 +1,152 @@
+"""Draw every figure of the gallery, and the page that shows them.
+
+Each script in gallery/ draws one figure. Its docstring is the title and the caption; what stands
+there in braces is computed by the script. Only what changed is drawn, unless --all is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import runpy
+import sys
+import textwrap
+import time
+import traceback
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import matplotlib as mpl
+import typer
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import attnviz
+from attnviz.files import atomic
+
+ROOT = Path(__file__).parent.parent
+GALLERY = ROOT / "gallery"
+FORMATS = ("png", "svg")
+console = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure that was drawn: of which sources, and what is said about it."""
+
+    digest: str
+    title: str
+    caption: str
+
+
+def scripts() -> list[Path]:
+    """Return the scripts of the gallery, in the order of its page."""
+    return sorted(GALLERY.glob("fig*.py"))
+
+
+def digest(script: Path) -> str:
+    """Return what changes when the figure may: the SHA-256 of the script and of attnviz."""
+    found = hashlib.sha256(script.read_bytes())
+    for source in sorted((ROOT / "attnviz").rglob("*")):
+        if source.suffix in (".py", ".json"):
+            found.update(source.read_bytes())
+    return found.hexdigest()
+
+
+def draw(script: Path) -> tuple[Figure, str, str]:
+    """Run a script; return its figure, title and caption. A warning is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        names = runpy.run_path(str(script))
+    if not isinstance(figure := names.get("fig"), Figure):
+        raise TypeError(f"Expected {script.name} to end in `fig`, a Figure, got {figure!r}.")
+    title, _, caption = (names["__doc__"] or "").strip().partition("\n")
+    said = caption.strip().format_map(names)
+    return figure, title.removesuffix(".").format_map(names), said
+
+
+def page(entries: dict[str, Entry]) -> str:
+    """Return the page that shows all figures, as Markdown."""
+    parts = [
+        "# Gallery\n",
+        "Every figure is drawn by the script under it, and every number in a caption is computed by "
+        "that script. `python scripts/build_gallery.py` draws them all again.\n",
+        "What is verified in which architecture is in [architectures.md](architectures.md).\n",
+    ]
+    for name, entry in entries.items():
+        image = f'<img src="images/{name}.png" width="640" alt="{entry.title}">'
+        parts += [
+            f"## {entry.title}\n",
+            f'<a href="images/{name}.svg">{image}</a>\n',
+            f"{_literal(entry.caption)}\n",
+            f"[{name}.py]({name}.py), [svg](images/{name}.svg)\n",
+        ]
+    return "\n".join(parts)
+
+
+def _literal(text: str) -> str:
+    """Return a caption in lines of 100, with what Markdown would read as markup kept literal."""
+    paragraphs = (" ".join(each.split()) for each in text.split("\n\n"))
+    escaped = (re.sub(r"([\\`*_<\[\]])", r"\\\1", each) for each in paragraphs)
+    return "\n\n".join(textwrap.fill(each, 100, break_long_words=False) for each in escaped)
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Only scripts named so.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also what did not change.")] = False,
+) -> None:
+    """Draw what changed (or --all), save it as png and svg, and write gallery/README.md."""
+    mpl.use("agg")
+    images, kept = GALLERY / "images", GALLERY / "built.json"
+    images.mkdir(exist_ok=True)
+    known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    built = {name: Entry(**entry) for name, entry in known.items()}
+    found = {script.stem: script for script in scripts()}
+    if unknown := set(names or ()) - set(found):
+        sys.exit(f"Expected scripts of the gallery, got {', '.join(unknown)}. See {GALLERY}.")
+
+    def stale(name: str) -> bool:
+        entry = built.get(name)
+        there = all((images / f"{name}.{ending}").exists() for ending in FORMATS)
+        return everything or entry is None or not there or entry.digest != digest(found[name])
+
+    wanted = [name for name in found if name in (names or found) and stale(name)]
+    failed = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task("", total=len(wanted))
+        for name in wanted:
+            progress.update(task, description=name)
+            start = time.perf_counter()
+            try:
+                figure, title, caption = draw(found[name])
+                for ending in FORMATS:
+                    attnviz.save_figure(figure, images / f"{name}.{ending}")
+            except Exception:
+                failed.append(name)
+                progress.console.print(f"[bold red]{name} failed[/]")
+                progress.console.print(traceback.format_exc(), markup=False)
+                continue
+            finally:
+                mpl.pyplot.close("all")
+            built[name] = Entry(digest(found[name]), title, caption)
+            progress.console.print(f"{name}  {time.perf_counter() - start:.1f} s")
+            progress.advance(task)
+
+    entries = {name: built[name] for name in found if name in built}
+    with atomic(kept) as file:
+        data = {name: asdict(entry) for name, entry in entries.items()}
+        file.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    with atomic(GALLERY / "README.md") as file:
+        file.write_text(page(entries), encoding="utf-8")
+    console.print(f"{len(wanted) - len(failed)} drawn, {len(found) - len(wanted)} unchanged")
+    if failed:
+        sys.exit(f"{len(failed)} of {len(wanted)} scripts failed: {', '.join(failed)}.")
+
+
+if __name__ == "__main__":
+    typer.run(main)
