@@ -120,6 +120,13 @@ def _is_content(label: str) -> bool:
     return _is_word(label) and label.casefold().replace("’", "'") not in FUNCTION_WORDS
 
 
+def choose_word(record: AttentionRecord) -> int:
+    """Return the position of the first query that carries content."""
+    rows = units(record.query_axis)
+    content = content_words(rows).nonzero().flatten().tolist()
+    return rows.positions[content[0] if content else 0][0]
+
+
 def content_mass(record: AttentionRecord) -> Tensor:
     """Return for each head (H,) the mean weight that content words give to other content words."""
     weights, rows, columns = word_weights(record)

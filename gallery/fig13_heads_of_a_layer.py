@@ -2,8 +2,8 @@
 
 All {count} heads of layer {layer}, side by side, on the same words. Each has its own matrices for
 queries, keys and values, so each relates the words in its own way: in {previous} of them the
-average word gives most weight to the word before it, in {following} to the one after it, in {own} to
-itself, and in {special} to [CLS] or [SEP].
+average word gives most weight to the word before it, in {following} to the one after it, in {own}
+to itself, and in {special} to [CLS] or [SEP].
 """
 
 import attnviz

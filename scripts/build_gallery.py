@@ -73,8 +73,8 @@ def page(entries: dict[str, Entry]) -> str:
     """Return the page that shows all figures, as Markdown."""
     parts = [
         "# Gallery\n",
-        "Every figure is drawn by the script under it, and every number in a caption is computed by "
-        "that script. `python scripts/build_gallery.py` draws them all again.\n",
+        "Every figure is drawn by the script under it, which computes the numbers of its caption.\n"
+        "`python scripts/build_gallery.py` draws them all again.\n",
         "What is verified in which architecture is in [architectures.md](architectures.md).\n",
     ]
     for name, entry in entries.items():

@@ -17,7 +17,7 @@ FLOORS = [
     {"files", "records", "catalogue"},
     {"stages", "words"},
     {"checkpoints", "capture"},
-    {"agreement", "maps", "metrics", "storage", "inputs"},
+    {"agreement", "maps", "metrics", "storage", "inputs", "steps"},
     {"models", "plot"},
     {"cli"},
     {"__main__"},

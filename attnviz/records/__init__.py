@@ -26,12 +26,14 @@ from attnviz.records.result import (
     Provenance,
     Special,
 )
+from attnviz.records.steps import AttentionSteps, Stage
 
 __all__ = [
     "AgreementReport",
     "AttentionMap",
     "AttentionRecord",
     "AttentionResult",
+    "AttentionSteps",
     "Axis",
     "Clip",
     "Factor",
@@ -46,6 +48,7 @@ __all__ = [
     "Rotation",
     "Side",
     "Special",
+    "Stage",
     "StageCheck",
     "Step",
     "Verdict",
