@@ -14,16 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
+    from attnviz.dissection import make_steps
     from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
     from attnviz.maps import make_map, make_maps
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
-    from attnviz.plot import add_caption, head_grid, heatmap, save_figure, style
+    from attnviz.plot import (
+        add_caption,
+        attention_vector,
+        head_grid,
+        heatmap,
+        save_figure,
+        steps,
+        style,
+    )
     from attnviz.records import (
         AgreementReport,
         AttentionMap,
         AttentionRecord,
         AttentionResult,
+        AttentionSteps,
         HeadMaps,
     )
     from attnviz.storage import save_data
@@ -34,6 +44,7 @@ _HOME = {
     "AttentionMap": "records",
     "AttentionRecord": "records",
     "AttentionResult": "records",
+    "AttentionSteps": "records",
     "AttnvizError": "errors",
     "HeadMaps": "records",
     "InputError": "errors",
@@ -43,15 +54,18 @@ _HOME = {
     "add_caption": "plot",
     "architectures": "catalogue",
     "attend": "models",
+    "attention_vector": "plot",
     "find_heads": "metrics",
     "head_grid": "plot",
     "heatmap": "plot",
     "load": "models",
     "make_map": "maps",
     "make_maps": "maps",
+    "make_steps": "dissection",
     "rank_heads": "metrics",
     "save_data": "storage",
     "save_figure": "plot",
+    "steps": "plot",
     "style": "plot",
     "verify": "models",
 }
@@ -62,6 +76,7 @@ __all__ = [
     "AttentionMap",
     "AttentionRecord",
     "AttentionResult",
+    "AttentionSteps",
     "AttnvizError",
     "HeadMaps",
     "InputError",
@@ -71,15 +86,18 @@ __all__ = [
     "add_caption",
     "architectures",
     "attend",
+    "attention_vector",
     "find_heads",
     "head_grid",
     "heatmap",
     "load",
     "make_map",
     "make_maps",
+    "make_steps",
     "rank_heads",
     "save_data",
     "save_figure",
+    "steps",
     "style",
     "verify",
 ]

@@ -11,12 +11,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnviz.files import atomic, check_output
-from attnviz.records import AgreementReport, AttentionMap, HeadMaps, Side
+from attnviz.records import AgreementReport, AttentionMap, AttentionSteps, HeadMaps, Side
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Drawn: TypeAlias = AttentionMap | HeadMaps
+Drawn: TypeAlias = AttentionMap | HeadMaps | AttentionSteps
 
 
 def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
@@ -60,6 +60,8 @@ def to_data(drawn: Drawn) -> dict[str, Any]:
 
 
 def _tensors(drawn: Drawn) -> dict[str, Tensor]:
+    if isinstance(drawn, AttentionSteps):
+        return {stage.name.replace(" ", "_"): stage.values for stage in drawn.stages}
     tensors = {"weights": drawn.weights}
     if isinstance(drawn, AttentionMap) and drawn.image is not None:
         tensors["image"] = drawn.image
@@ -67,6 +69,8 @@ def _tensors(drawn: Drawn) -> dict[str, Tensor]:
 
 
 def _labels(drawn: Drawn) -> dict[str, list[str]]:
+    if isinstance(drawn, AttentionSteps):
+        return {"queries": list(drawn.queries), "keys": list(drawn.keys)}
     return {"rows": list(drawn.rows), "columns": list(drawn.columns)}
 
 
@@ -117,18 +121,36 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
 
 
 def _about(drawn: Drawn) -> dict[str, Any]:
-    if isinstance(drawn, AttentionMap):
-        which: dict[str, Any] = {"layer": drawn.layer, "heads": list(drawn.heads)}
-    else:
-        which = {"layers": list(drawn.layers)}
-    which["stack"] = drawn.stack
+    which: dict[str, Any] = {"stack": drawn.stack}
+    match drawn:
+        case AttentionMap():
+            which |= {"layer": drawn.layer, "heads": list(drawn.heads), **_places(drawn.sides)}
+        case HeadMaps():
+            which |= {"layers": list(drawn.layers), **_places(drawn.sides)}
+        case AttentionSteps():
+            which |= {"layer": drawn.layer, "head": drawn.head, "stages": _stages(drawn)}
+            which |= {"word": drawn.word, "row": drawn.row, "shares": drawn.shares.tolist()}
     return {
         **which,
-        **_places(drawn.sides),
         "notes": list(drawn.notes),
         "provenance": asdict(drawn.provenance),
         "agreement": agreement_data(drawn.agreement),
     }
+
+
+def _stages(taken: AttentionSteps) -> list[dict[str, Any]]:
+    """Return what is said of each stage, without its numbers."""
+    return [
+        {
+            "name": stage.name.replace(" ", "_"),
+            "formula": stage.formula,
+            "shape": list(stage.values.shape),
+            "difference": stage.difference,
+            "passed": stage.passed,
+        }
+        | ({"why_not_compared": stage.why_not} if stage.why_not else {})
+        for stage in taken.stages
+    ]
 
 
 def _places(sides: tuple[Side, Side]) -> dict[str, Any]:

@@ -55,12 +55,16 @@ def from_arguments(
         capped_bias=None,
         bias=_fitting(arguments.get("position_bias"), keys),
         mask=_fitting(mask, keys),
-        # One per head, or one per head and query.
-        sinks=sinks if sinks is None or sinks.dim() == 1 else sinks.squeeze(-1),
+        sinks=None if sinks is None else _per_head(sinks.detach()),
         scores=softmax.scores[..., :keys],  # a sink is one more column
         weights=softmax.weights[..., :keys],
         head_output=None if gated else output.transpose(1, 2),
     )
+
+
+def _per_head(sinks: Tensor) -> Tensor:
+    """Return (H,), or (N, H, m) where each query has its own, of which a column may be left."""
+    return sinks if sinks.dim() == 1 else sinks.squeeze(-1)
 
 
 def _fitting(term: Tensor | None, keys: int) -> Tensor | None:

@@ -175,6 +175,63 @@ def heads(
 
 
 @app.command()
+def steps(
+    text: Text = None,
+    image: Image = None,
+    audio: Audio = None,
+    pair: Pair = None,
+    target: Target = None,
+    generate: Generate = None,
+    stack: Stack = None,
+    layer: Layer = None,
+    head: Annotated[
+        int | None,
+        typer.Option(
+            help="Head, counted from 0.", show_default="the one that relates content words most"
+        ),
+    ] = None,
+    word: Annotated[
+        str | None,
+        typer.Option(
+            help="The word to follow, or one of its pieces; the#2 is the second “the”.",
+            show_default="the first content word",
+        ),
+    ] = None,
+    output: Annotated[Path | None, output_file("steps.png")] = None,
+    width: Width = 183.0,
+    model: ModelName = None,
+    device: DeviceName = Device.auto,
+    dtype: Dtype = None,
+    truncate: Truncate = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Take one head apart: from X through Q, K, V, scores and weights to the output.
+
+    One word is followed all the way, with shapes, real numbers and the agreement of every stage.
+    """
+    given = typed.given(text, image, audio, pair, target, generate)
+    path = typed.where(output, None if json else "steps.png")
+    result = typed.attend(given, model, device, dtype, truncate).stack(stack)
+
+    from attnviz.cli import report
+    from attnviz.cli.walk import print_steps
+    from attnviz.dissection import make_steps
+    from attnviz.storage import to_data
+
+    taken = make_steps(result, layer=layer, head=head, word=word)
+
+    def figure() -> Figure:
+        from attnviz.plot import steps as draw
+
+        return draw(taken, width=width)
+
+    typed.save(path, taken, figure)
+    report.print_json(to_data(taken)) if json else print_steps(taken)
+    return report.finish(result.agreement, path, json=json)
+
+
+@app.command()
 def verify(
     text: Text = None,
     image: Image = None,

@@ -8,6 +8,16 @@ from attnviz.plot.caption import add_caption
 from attnviz.plot.export import save_figure
 from attnviz.plot.head_grid import head_grid
 from attnviz.plot.heatmap import heatmap
+from attnviz.plot.steps import steps
 from attnviz.plot.style import style
+from attnviz.plot.unfolding import attention_vector
 
-__all__ = ["add_caption", "head_grid", "heatmap", "save_figure", "style"]
+__all__ = [
+    "add_caption",
+    "attention_vector",
+    "head_grid",
+    "heatmap",
+    "save_figure",
+    "steps",
+    "style",
+]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.maps import make_map, make_maps, make_overview
 from attnviz.metrics import choose_head
 from attnviz.plot import caption
+from attnviz.plot.cells import decimals, write_numbers
 from attnviz.plot.head_grid import draw_mosaic, top_weight
 from attnviz.plot.layout import Page, Ruler, colour_bar
 from attnviz.plot.overlay import Patch, draw_overlay, find_query
@@ -199,7 +199,7 @@ def _draw(
         f"key (attended to){columns.unit and f', {columns.unit}'}", color=MUTED, fontsize=TEXT_SIZE
     )
     if min(cell) >= _WRITTEN_CELL:
-        _write_numbers(ax, mesh, weights)
+        write_numbers(ax, mesh, drawn.weights.float(), decimals)
     row, column = drawn.boundary
     if row:
         ax.axhline(row, color=INK, linewidth=0.8)
@@ -213,20 +213,3 @@ def _largest(weights: Tensor) -> Tensor:
     size = [min(side, _MOST_CELLS) for side in weights.shape]
     pooled: Tensor = adaptive_max_pool2d(weights.float()[None], size)[0]
     return pooled
-
-
-def _write_numbers(ax: Axes, mesh: QuadMesh, weights: np.ndarray) -> None:
-    """Write each weight into its cell, dark on light and light on dark."""
-    for (i, j), weight in np.ndenumerate(weights):
-        red, green, blue, _ = mesh.cmap(mesh.norm(weight))
-        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-        number = f"{weight:.2f}".removeprefix("0")
-        ax.text(
-            j + 0.5,
-            i + 0.5,
-            number,
-            ha="center",
-            va="center",
-            fontsize=5.5,
-            color="white" if dark else INK,
-        )

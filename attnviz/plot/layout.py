@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
@@ -35,9 +36,11 @@ class Ruler:
         self._figure = Figure()
         self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
 
-    def width(self, text: str, points: float, weight: str = "normal") -> float:
-        """Return the width of one line of text."""
-        drawn = Text(0, 0, text, fontsize=points, **_face(weight))
+    def width(
+        self, text: str, points: float, weight: str = "normal", *, math: bool = False
+    ) -> float:
+        """Return the width of one line of text, or of a formula."""
+        drawn = Text(0, 0, text, fontsize=points, parse_math=math, **_face(weight))
         drawn.set_figure(self._figure)
         return float(drawn.get_window_extent(self._renderer).width / self._figure.dpi)
 
@@ -93,6 +96,7 @@ class Page:
         self.figure = plt.figure(figsize=(width, 1.0))
         self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []
         self._texts: list[tuple[Text, float, float]] = []
+        self._arrows: list[tuple[FancyArrowPatch, tuple[float, float], tuple[float, float]]] = []
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add axes at a place."""
@@ -110,15 +114,27 @@ class Page:
         points: float = SMALL_SIZE,
         color: str = INK,
         weight: str = "normal",
+        align: Literal["left", "center", "right"] = "left",
+        math: bool = False,
     ) -> float:
-        """Write lines below each other; return where the next one would stand."""
+        """Write lines below each other; return where the next one would stand.
+
+        math : whether what stands between dollars is a formula.
+        """
         for line in lines:
-            text = self.figure.text(
-                0, 0, line, fontsize=points, color=color, va="top", **_face(weight)
-            )
+            how: dict[str, Any] = {"color": color, "ha": align, "parse_math": math}
+            text = self.figure.text(0, 0, line, fontsize=points, va="top", **how, **_face(weight))
             self._texts.append((text, left, top))
             top += line_height(points)
         return top
+
+    def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Draw an arrow between two places (left, top)."""
+        arrow = FancyArrowPatch(
+            (0, 0), (0, 0), arrowstyle="-|>", mutation_scale=5, color=MUTED, linewidth=0.6
+        )
+        self.figure.add_artist(arrow)
+        self._arrows.append((arrow, start, end))
 
     def finish(self, height: float) -> Figure:
         """Give the page its height and put everything in its place."""
@@ -128,6 +144,8 @@ class Page:
             ax.set_position(box)
         for text, left, top in self._texts:
             text.set_position((left / self.width, 1 - top / height))
+        for arrow, *ends in self._arrows:
+            arrow.set_positions(*((left / self.width, 1 - top / height) for left, top in ends))
         return self.figure
 
 

@@ -35,6 +35,12 @@ def weight_colours() -> Colormap:
     return colours
 
 
+def value_colours() -> Colormap:
+    """Return the colours for numbers of both signs, white at 0 (vik; Crameri 2018)."""
+    colours: Colormap = cm.vik
+    return colours
+
+
 def style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
     """Return a context in which to draw: attnviz' rcParams, and fonts that have what `texts` need.
 

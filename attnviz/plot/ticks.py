@@ -61,11 +61,13 @@ def fit_ticks(
     axis: str,
     side: Side | None = None,
     longest: float = math.inf,
+    named: int = 0,
 ) -> Ticks:
     """Choose size, rotation and number of the labels of cells that are `cell` inches wide.
 
     side : where the cells lie in an image or a sound: then those that are too narrow for a label
-    each get a scale. longest : inches to which a label is clipped.
+    each get a scale. longest : inches to which a label is clipped. named : a cell that is labelled
+    also where there is room for some labels only.
     """
     line = cell * 72 / 1.2
     if side is not None and side.seconds is not None and None not in side.seconds:
@@ -74,8 +76,9 @@ def fit_ticks(
         return _rows(tokens, side.patches, cell, ruler, axis)
     points = min(TEXT_SIZE, max(SMALLEST, line))
     every = max(1, math.ceil(SMALLEST / line))
-    labels = tuple(ruler.clip(literal(token), longest, points) for token in tokens[::every])
-    places = tuple(i + 0.5 for i in range(0, len(tokens), every))
+    shown = range(named % every, len(tokens), every)
+    labels = tuple(ruler.clip(literal(tokens[i]), longest, points) for i in shown)
+    places = tuple(i + 0.5 for i in shown)
     widest = ruler.widest(labels, points)
     rotation, room = 90, widest
     if axis == "y":

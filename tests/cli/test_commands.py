@@ -326,3 +326,47 @@ def test_an_encoder_decoder_is_drawn_with_its_target(tmp_path, tokenizer, capsys
     assert run([*command[:2], "--model", str(folder), "-o", str(tmp_path / "no.png")]) == 2
     assert "--target" in capsys.readouterr().err
     assert not (tmp_path / "no.png").exists()
+
+
+def test_steps_prints_every_stage_and_every_key(capsys):
+    arguments = ["steps", TEXT, "--layer", "5", "--head", "3", "--word", "train", "-o", "s.svg"]
+    out = succeeds(capsys, *arguments).out
+    lines = out.splitlines()
+    assert lines[0] == "layer 5, head 3 of all-MiniLM-L6-v2, following “train”"
+    names = ["X", "Q", "K", "V", "scores", "scaled scores", "weights", "A", "heads", "output"]
+    assert [next(line for line in lines if line.startswith(f"{name} ")) for name in names]
+    result = attnviz.attend(TEXT)
+    taken = attnviz.make_steps(result, layer=5, head=3, word="train")
+    station = next(line for line in lines if line.startswith("station")).rstrip()
+    assert f"{taken['weights'].values[2, 5]:.2f}" in station
+    assert station.endswith(f" {100 * taken.shares[5]:.0f}%")
+    assert max(map(len, lines[:-2])) <= 80
+    assert "Queries Q" in texts_in_svg("s.svg")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors"])
+def test_steps_as_data(capsys, suffix):
+    succeeds(capsys, "steps", TEXT, "--layer", "5", "--head", "3", "-o", f"s{suffix}")
+    taken = attnviz.make_steps(attnviz.attend(TEXT), layer=5, head=3)
+    if suffix == ".json":
+        data = json.loads(Path("s.json").read_text())
+        arrays, about = {name: np.array(data[name]) for name in ("Q", "scaled_scores")}, data
+        assert data["agreement"]["verdict"] == "verified"
+    elif suffix == ".npz":
+        with np.load("s.npz") as file:
+            arrays, about = dict(file), json.loads(str(file["about"]))
+    else:
+        with safe_open("s.safetensors", framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = json.loads(file.metadata()["about"])
+    np.testing.assert_array_equal(arrays["Q"], taken["Q"].values)
+    np.testing.assert_array_equal(arrays["scaled_scores"], taken["scaled scores"].values)
+    assert [stage["name"] for stage in about["stages"]][:3] == ["X", "Q", "K"]
+    assert about["stages"][1]["passed"]
+    assert about["word"] == "train"
+
+
+def test_steps_as_json_on_standard_output(capsys):
+    out = succeeds(capsys, "steps", TEXT, "--json").out
+    assert json.loads(out)["queries"][2] == "train"
+    assert not list(Path().iterdir())

@@ -4,6 +4,7 @@ import itertools
 
 import matplotlib.pyplot as plt
 import pytest
+from families import tiny
 from legible import check_texts, overlap
 
 import attnviz
@@ -71,3 +72,19 @@ def test_the_check_sees_an_overlap_and_a_text_that_leaves_the_page():
     other.set_position((0.9, 0.1))
     with pytest.raises(AssertionError, match="leaves the page on the right"):
         check_layout(figure)
+
+
+@pytest.mark.parametrize("width", [COLUMN, 120, FULL])
+@pytest.mark.parametrize("name", INPUTS)
+def test_steps_and_the_attention_vector(request, name, width):
+    result = request.getfixturevalue(name)
+    taken = attnviz.make_steps(result, layer=2, head=3)
+    check_layout(attnviz.steps(taken, width=width))
+    check_layout(attnviz.attention_vector(taken, width=width))
+
+
+def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer):
+    for family, given in (("gemma2", {}), ("gpt-oss", {}), ("t5", {"target": "the station"})):
+        result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("the train left", **given)
+        check_layout(attnviz.steps(result))
+        check_layout(attnviz.steps(result, width=COLUMN))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnviz.attention import merge_heads, scores
 from attnviz.errors import InputError
+from attnviz.metrics import choose_head, choose_word
 from attnviz.records import (
     AttentionRecord,
     AttentionResult,
@@ -33,10 +34,9 @@ Factors: TypeAlias = tuple[tuple[int, int], ...]
 def make_steps(
     result: AttentionResult,
     *,
-    layer: int,
-    head: int,
+    layer: int | None = None,
+    head: int | None = None,
     word: str | int | None = None,
-    notes: Sequence[str] = (),
 ) -> AttentionSteps:
     """Take one head apart into its stages, and follow one word through them.
 
@@ -45,17 +45,20 @@ def make_steps(
 
     Parameters
     ----------
+    layer, head : counted from 0. Where one or both are left out, the head that relates the content
+        words of the text most is chosen from those that remain (`rank_heads`).
     word : a word of the text ("the#2" is the second "the"), one of its pieces, or the position of
-        a token; by default the first word that is no special token.
-    notes : what else a caption should say.
+        a token; by default the first content word.
 
     Raises
     ------
     InputError : no such layer, head or word.
     """
+    layer, chosen, reason = choose_head(result, layer, head)
+    head = chosen if isinstance(chosen, int) else chosen[0]
     result.check_head(layer, head)
     record = result.record(layer)
-    row, name, said = _follow(record, word)
+    row, name, said = _follow(record, choose_word(record) if word is None else word)
     one = _Head(result, record, head)
     return AttentionSteps(
         stages=(*one.inputs(), *one.projected(), *one.scored(), *one.mixed()),
@@ -67,20 +70,16 @@ def make_steps(
         layer=layer,
         head=head,
         heads=record.heads,
-        notes=(*notes, *said),
+        notes=(*reason, *said),
         agreement=result.agreement,
         provenance=result.provenance,
     )
 
 
-def _follow(record: AttentionRecord, word: str | int | None) -> tuple[int, str, tuple[str, ...]]:
+def _follow(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[str, ...]]:
     """Return the position of the query that is followed, what it is called, and what to say."""
     axis = record.query_axis
     pieces, words = units(axis, words=False), units(axis)
-    if word is None:
-        plain = [at[0] for at, special in zip(pieces.positions, pieces.special, strict=True)]
-        real = [at for at in plain if not axis.special[at]]
-        return (position := (real or plain)[0]), axis.labels[position], ()
     if isinstance(word, int):
         if not 0 <= word < len(axis) or axis.padding[word]:
             raise InputError(
@@ -170,7 +169,7 @@ class _Head:
         yield self._square("scaled scores", scaled, raw * record.scale, **before)
         if terms is not None:
             yield self._square("full scores", terms, self.numbers["scores"][head], **compared)
-        of = "scaled scores" if terms is None else "full scores"
+        of = "scaled" if terms is None else "full"
         formula = f"softmax({of})" if record.sinks is None else f"softmax({of}, sink)"
         weights = self.numbers["weights"][head]
         yield self._square("weights", formula, weights, **self._agreement("weights", head))
@@ -188,10 +187,10 @@ class _Head:
         names = f"[A_0, …, A_{record.heads - 1}]" if record.heads > 1 else "A"
         part = (head * width, (head + 1) * width)
         checked = self._agreement("head output", None)
-        yield Stage("concatenated", names, together, part=part, **checked)
+        yield Stage("heads", names, together, part=part, **checked)
         output = None if record.projection is None else record.projection.output
         if "output" in self.numbers and output is not None and record.projection is not None:
-            before = "gated" if record.projection.before_output else "concatenated"
+            before = "gated heads" if record.projection.before_output else "heads"
             bias = "" if output.bias is None else " + b^O"
             values = self._rows(self.numbers["output"][0])
             d_in, d_out = output.weight.shape
@@ -208,7 +207,7 @@ class _Head:
             own = term[self.head if len(term) > 1 else 0]
             return bool((own[self.queries][:, self.keys] != 0).any())
 
-        record, formula = self.record, "scaled scores"
+        record, formula = self.record, "scaled"
         if adds(record.capped_bias):
             formula += " + bias"
         if record.soft_cap is not None:
@@ -217,7 +216,7 @@ class _Head:
             formula += " + bias"
         if adds(record.mask):
             formula += " + mask"
-        return None if formula == "scaled scores" else formula
+        return None if formula == "scaled" else formula
 
     def _square(
         self, name: str, formula: str, values: Tensor, factors: Factors = (), **checked: Any

@@ -1,0 +1,95 @@
+"""Matrices as cells of colour, with their numbers where there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from attnviz.plot.style import ACCENT, INK, value_colours
+
+_VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
+_HIDDEN = -6e4  # below lies what masks put for -∞, in any precision
+
+
+def draw_cells(
+    ax: Axes, values: Tensor, colours: Colormap, norm: Normalize, *, lines: bool = True
+) -> QuadMesh:
+    """Draw (m, n) numbers as cells, the first row on top; what a mask hides stays blank."""
+    m, n = values.shape
+    vector = m * n <= _VECTOR_CELLS
+    mesh = ax.pcolormesh(
+        np.arange(n + 1),
+        np.arange(m + 1),
+        values.masked_fill(values < _HIDDEN, torch.nan).numpy(),
+        cmap=colours,
+        norm=norm,
+        edgecolors="white" if vector and lines else "none",
+        linewidth=0.4 if vector and lines else 0.0,
+        rasterized=not vector,
+    )
+    ax.invert_yaxis()
+    ax.spines[:].set_visible(False)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    return mesh
+
+
+def draw_values(
+    ax: Axes,
+    values: Tensor,
+    *,
+    largest: float | None = None,
+    share: float = 1.0,
+    lines: bool = False,
+) -> QuadMesh:
+    """Draw numbers of both signs; colours end at ± `largest`.
+
+    By default that is the number below which a `share` of all absolute numbers lie: among features,
+    a few are often far larger than all others.
+    """
+    end = largest or _end(values, share)
+    return draw_cells(ax, values, value_colours(), Normalize(-end, end), lines=lines)
+
+
+def _end(values: Tensor, share: float) -> float:
+    """Return a quantile of the absolute numbers, without what masks put for -∞."""
+    finite = values[values > _HIDDEN].abs().flatten().sort().values
+    return float(finite[int(share * (len(finite) - 1))].clamp(min=1e-12)) if len(finite) else 1.0
+
+
+def write_numbers(
+    ax: Axes, mesh: QuadMesh, values: Tensor, say: Callable[[float], str], points: float = 5.5
+) -> None:
+    """Write each number into its cell, dark on light and light on dark."""
+    for (i, j), value in np.ndenumerate(values.numpy()):
+        red, green, blue, _ = mesh.cmap(mesh.norm(value)) if value > _HIDDEN else (1, 1, 1, 1)
+        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+        place, colour = (j + 0.5, i + 0.5), "white" if dark else INK
+        ax.text(*place, say(value), fontsize=points, color=colour, ha="center", va="center")
+
+
+def decimals(weight: float) -> str:
+    """Return a weight in two decimals, as it fits a cell: ".25"."""
+    return f"{weight:.2f}".removeprefix("0")
+
+
+def number(value: float) -> str:
+    """Return a number of either sign in one decimal."""
+    if value < _HIDDEN:
+        return "\N{MINUS SIGN}∞"
+    return f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def frame(ax: Axes, corner: tuple[float, float], size: tuple[float, float]) -> None:
+    """Frame some cells in the colour of what is pointed at."""
+    box = Rectangle(
+        corner, *size, fill=False, edgecolor=ACCENT, linewidth=1.0, clip_on=False, zorder=3
+    )
+    ax.add_patch(box)

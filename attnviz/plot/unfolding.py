@@ -1,0 +1,152 @@
+"""The attention vector of one word, unfolded into what each key brings: a = Σ_j α_j v_j."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from attnviz.dissection import make_steps
+from attnviz.plot import caption
+from attnviz.plot.cells import decimals, draw_values
+from attnviz.plot.formulas import as_math
+from attnviz.plot.layout import Page, Ruler, colour_bar, line_height
+from attnviz.plot.style import (
+    CYCLE,
+    FULL_WIDTH,
+    MM,
+    MUTED,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    TITLE_SIZE,
+    literal,
+    style,
+    value_colours,
+)
+from attnviz.records import AttentionResult, AttentionSteps
+
+_MARGIN, _GAP, _ROW = 0.06, 0.14, 0.15  # inches
+_MOST = 12  # rows; the keys with the smallest weights are joined in one
+_LONGEST = 0.8  # inches of a token's label at most
+_NUMBER = 0.3  # inches for a weight, and for a share
+_BAR = 0.55  # inches that a colour bar takes with its numbers and its label
+
+
+def attention_vector(
+    result: AttentionResult | AttentionSteps,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    word: str | int | None = None,
+    width: float = FULL_WIDTH,
+) -> Figure:
+    """Draw the attention vector of one word as the sum that it is: a = Σ_j α_j v_j.
+
+    Beside each key stands what share of the vector it makes up, α_j v_j · a / a · a: a large weight
+    on a small value adds little.
+
+    Parameters, result and errors are those of `steps`.
+    """
+    if isinstance(result, AttentionSteps):
+        taken = result
+    else:
+        taken = make_steps(result, layer=layer, head=head, word=word)
+    with style([*taken.keys, taken.word, caption.source(taken.provenance)]):
+        page, ruler = Page(width * MM), Ruler()
+        place = _MARGIN, page.width - _MARGIN
+        where = caption.selection(taken.stack, taken.layer, (taken.head,))
+        lines = ruler.wrap(where, place[1] - place[0], TITLE_SIZE, "bold")
+        top = page.write(_MARGIN, _MARGIN, lines, points=TITLE_SIZE, weight="bold") + 0.06
+        end = draw_unfolding(page, taken, place, top)
+        said = [
+            "every key adds its value, times its weight; columns are features",
+            "the share of a key is what it adds along the sum (α v · a / a · a)",
+            "colours end at the 99th percentile of the values, and at the largest of what they add",
+        ]
+        parts = [caption.source(taken.provenance), *taken.notes, *said]
+        end = caption.write_caption(page, place, end + _GAP, parts, taken.agreement)
+        return page.finish(end + _MARGIN)
+
+
+def draw_unfolding(
+    page: Page, taken: AttentionSteps, place: tuple[float, float], top: float
+) -> float:
+    """Draw weight × value for every key, and their sum below; return where it ends.
+
+    place : the left and right edge, top : the upper one, in inches.
+    """
+    ruler = Ruler()
+    labels, weights, values, brought, shares = _rows(taken)
+    labels = [ruler.clip(literal(label), _LONGEST, TEXT_SIZE) for label in labels]
+    indent = ruler.widest(labels, TEXT_SIZE) + 0.08
+    left, right = place
+    room = right - left - indent - 2 * _NUMBER - 3 * _GAP - _BAR
+    bars, strips = room * 0.2, room * 0.4
+    top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
+    said = f"of “{literal(taken.word)}”: every value times its weight, added up"
+    top = page.write(left, top, ruler.wrap(said, right - left, SMALL_SIZE), color=MUTED) + 0.04
+    at_bars = left + indent
+    at_values = at_bars + bars + _NUMBER + _GAP
+    at_brought = at_values + strips + _GAP
+    at_shares = at_brought + strips + _GAP / 2
+    for at, name in ((at_bars, "α_j"), (at_values, "v_j"), (at_brought, "α_j v_j")):
+        page.write(at, top, [as_math(name)], color=MUTED, math=True)
+    page.write(at_shares, top, ["share"], color=MUTED)
+    top += line_height(SMALL_SIZE) + 0.04
+
+    high = _ROW * len(labels)
+    ax = page.axes(at_bars, top, bars, high)
+    ax.barh([i + 0.5 for i in range(len(labels))], weights.tolist(), height=0.7, color=CYCLE[0])
+    ax.set_ylim(len(labels), 0)
+    ax.set_xlim(0, max(float(weights.max()), 1e-12))
+    ax.set_xticks([])
+    ax.set_yticks([i + 0.5 for i in range(len(labels))], labels, parse_math=False)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    for row, weight in enumerate(weights.tolist()):
+        ax.text(
+            weight, row + 0.5, f" {decimals(weight)}", va="center", fontsize=SMALL_SIZE, color=MUTED
+        )
+    draw_values(page.axes(at_values, top, strips, high), values, share=0.99)
+    bar = page.axes(right - _BAR + 0.1, top, 0.08, min(high, 0.9))
+    colour_bar(ScalarMappable(Normalize(-1, 1), value_colours()), bar, "of the range")
+    total = brought.sum(0, keepdim=True)
+    largest = float(torch.cat([brought, total]).abs().max())
+    draw_values(page.axes(at_brought, top, strips, high), brought, largest=largest)
+    middle = (_ROW - line_height(SMALL_SIZE)) / 2
+    for row, part in enumerate(shares.tolist()):
+        said = f"{round(100 * part)}%".replace("-", "\N{MINUS SIGN}")
+        page.write(at_shares, top + row * _ROW + middle, [said], color=MUTED)
+    top += high + 0.06
+    draw_values(page.axes(at_brought, top, strips, _ROW), total, largest=largest)
+    page.write(
+        at_brought - 0.06, top + middle, [as_math("a = Σ_j α_j v_j")], align="right", math=True
+    )
+    page.write(at_shares, top + middle, ["100%"], color=MUTED)
+    return top + _ROW
+
+
+def _rows(taken: AttentionSteps) -> tuple[list[str], Tensor, Tensor, Tensor, Tensor]:
+    """Return labels, weights, values, α_j v_j and shares; keys of little weight are joined."""
+    weights, values = taken["weights"].values[taken.row], taken["V"].values
+    brought, shares = taken.contributions, taken.shares
+    if len(weights) <= _MOST:
+        return list(taken.keys), weights, values, brought, shares
+    kept = weights.topk(_MOST - 1).indices.sort().values
+    rest = torch.ones(len(weights), dtype=torch.bool)
+    rest[kept] = False
+    labels = [*(taken.keys[i] for i in kept), f"{int(rest.sum())} others"]
+
+    def joined(of: Tensor) -> Tensor:
+        return torch.cat([of[kept], of[rest].sum(0, keepdim=True)])
+
+    mean = brought[rest].sum(0) / weights[rest].sum().clamp(min=1e-300)
+    return (
+        labels,
+        joined(weights),
+        torch.cat([values[kept], mean.unsqueeze(0)]),
+        joined(brought),
+        joined(shares),
+    )

@@ -1,0 +1,104 @@
+"""What a head taken apart looks like: every stage is there, the word is framed, faults shout."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from legible import visible_texts
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+import attnviz
+from attnviz.plot.style import ACCENT
+
+
+@pytest.fixture(scope="module")
+def taken(train):
+    return attnviz.make_steps(train, layer=5, head=3, word="train")
+
+
+def meshes(figure):
+    return [mesh for axes in figure.axes for mesh in axes.collections if isinstance(mesh, QuadMesh)]
+
+
+def texts(figure):
+    return [text.get_text() for text, _ in visible_texts(figure)]
+
+
+def test_every_stage_is_drawn_with_its_numbers(taken):
+    figure = attnviz.steps(taken)
+    drawn = [mesh.get_array().data for mesh in meshes(figure)]
+    for stage in taken.stages:
+        assert any(
+            numbers.shape == tuple(stage.values.shape)
+            and np.allclose(numbers, stage.values.numpy(), atol=1e-6)
+            for numbers in drawn
+        ), stage.name
+    said = texts(figure)
+    for title in ("Input X", "Queries Q", "Keys K", "Values V", "Scores", "Weights", "Output"):
+        assert title in said
+    assert "$X W^{Q} + b^{Q}$" in said
+    assert r"$\mathrm{scores} / \sqrt{32}$" in said
+    assert "9 × 384" in said
+    assert any(text.startswith("9 × 32, ± ") for text in said)
+
+
+def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(taken):
+    figure = attnviz.steps(taken)
+    frames = [
+        (axes, patch)
+        for axes in figure.axes
+        for patch in axes.patches
+        if isinstance(patch, Rectangle) and to_hex(patch.get_edgecolor()) == ACCENT
+    ]
+    rows = [patch for _, patch in frames if patch.get_height() == 1]
+    assert len(rows) == 8  # X, Q, three maps, A, heads, output; keys have rows of their own
+    assert {patch.get_y() for patch in rows} == {taken.row}
+    (part,) = [patch for _, patch in frames if patch.get_height() == 9]
+    assert (part.get_x(), part.get_width()) == (96, 32)
+
+
+def test_the_weights_are_written_into_their_cells(taken):
+    figure = attnviz.steps(taken)
+    written = [
+        [text.get_text() for text in axes.texts] for axes in figure.axes if len(axes.texts) == 81
+    ]
+    assert len(written) == 3
+    expected = [f"{weight:.2f}".removeprefix("0") for weight in taken["weights"].values.flatten()]
+    assert expected in written
+
+
+def test_the_attention_vector_adds_up(taken):
+    figure = attnviz.attention_vector(taken)
+    matrices = [mesh.get_array().data for mesh in meshes(figure)]
+    (total,) = [m for m in matrices if m.shape == (1, 32)]
+    brought = [m for m in matrices if m.shape == (9, 32)][1]
+    assert np.allclose(brought.sum(0), total[0], atol=1e-6)
+    shares = [text for text in texts(figure) if text.endswith("%")]
+    assert shares[-1] == "100%"
+    assert len(shares) == 10
+
+
+def test_many_keys_are_joined_and_still_add_up(long):
+    taken = attnviz.make_steps(long, layer=2, head=3)
+    figure = attnviz.attention_vector(taken)
+    matrices = [mesh.get_array().data for mesh in meshes(figure)]
+    (total,) = [m for m in matrices if m.shape == (1, 32)]
+    assert np.allclose(total[0], taken["A"].values[taken.row].numpy(), atol=1e-6)
+    assert f"{len(taken.keys) - 11} others" in texts(figure)
+
+
+def test_a_stage_that_differs_or_was_not_compared_says_so(taken):
+    stages = [
+        replace(stage, passed=False) if stage.name == "K" else stage for stage in taken.stages
+    ]
+    stages = [
+        replace(stage, difference=None, passed=None, why_not="not compared")
+        if stage.name == "V"
+        else stage
+        for stage in stages
+    ]
+    said = texts(attnviz.steps(replace(taken, stages=tuple(stages))))
+    assert "9 × 32, DIFFERS" in said
+    assert "9 × 32, not compared" in said

@@ -1,0 +1,187 @@
+"""One head taken apart: each stage follows from those before, and is the model's own."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from families import FAMILIES, OWN_CODE, TWO_SIDED, tiny
+from torch.testing import assert_close
+
+import attnviz
+from attnviz.agreement import verify
+from attnviz.attention import attention
+from attnviz.capture import capture
+from attnviz.errors import InputError
+from attnviz.inputs import encode
+from attnviz.records import AttentionResult
+
+TEXT = "the train left the station on time"
+CLOSE = {"atol": 2e-6, "rtol": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def taken(train):
+    return attnviz.make_steps(train, layer=5, head=3, word="train")
+
+
+def test_the_numbers_are_those_that_the_model_computes(model, taken):
+    """Against hooks on the untouched transformers modules, which know nothing of attnviz."""
+    seen = {}
+    layer = model.module.encoder.layer[5].attention
+    own, last = layer.self, layer.output.dense
+    hooks = [
+        module.register_forward_hook(lambda _, given, out, name=name: seen.update({name: out}))
+        for name, module in (("Q", own.query), ("K", own.key), ("V", own.value), ("output", last))
+    ]
+    hooks.append(last.register_forward_pre_hook(lambda _, given: seen.update(heads=given[0])))
+    hooks.append(own.query.register_forward_pre_hook(lambda _, given: seen.update(X=given[0])))
+    with torch.no_grad():
+        model.module(**model.tokenizer(TEXT, return_tensors="pt"))
+    for hook in hooks:
+        hook.remove()
+    head = slice(3 * 32, 4 * 32)
+    for name, value in seen.items():
+        whole = name in ("X", "heads", "output")
+        model_value = value[0] if whole else value[0, :, head]
+        assert_close(taken[name].values.float(), model_value, **CLOSE)
+    Q, K, V = (seen[name][0, :, head].double() for name in "QKV")
+    # Each is a sum of 32 products of numbers up to 5, which differ by up to 2e-6 in themselves.
+    assert_close(taken["scores"].values, Q @ K.T, atol=2e-5, rtol=0)
+    assert_close(taken["scaled scores"].values, Q @ K.T / 32**0.5, **CLOSE)
+    assert_close(taken["A"].values, attention(Q, K, V), **CLOSE)
+
+
+def test_each_stage_says_its_formula_its_shape_and_its_agreement(taken):
+    said = {stage.name: (stage.formula, stage.shape) for stage in taken.stages}
+    assert said == {
+        "X": ("what enters the attention of this layer", "9 × 384"),
+        "Q": ("X W^Q + b^Q", "(9 × 384)(384 × 32) → 9 × 32"),
+        "K": ("X W^K + b^K", "(9 × 384)(384 × 32) → 9 × 32"),
+        "V": ("X W^V + b^V", "(9 × 384)(384 × 32) → 9 × 32"),
+        "scores": ("Q Kᵀ", "(9 × 32)(32 × 9) → 9 × 9"),
+        "scaled scores": ("scores / √32", "9 × 9"),
+        "weights": ("softmax(scaled)", "9 × 9"),
+        "A": ("weights · V", "(9 × 9)(9 × 32) → 9 × 32"),
+        "heads": ("[A_0, …, A_11]", "9 × 384"),
+        "output": ("heads W^O + b^O", "(9 × 384)(384 × 384) → 9 × 384"),
+    }
+    assert taken.stages[0].why_not == "given"
+    for stage in taken.stages[1:]:
+        assert stage.passed
+        assert 0 < stage.difference < 1e-5
+
+
+def test_the_values_of_all_keys_add_up_to_the_attention_vector(taken):
+    assert_close(taken.contributions.sum(0), taken["A"].values[taken.row], **CLOSE)
+    assert_close(taken.shares.sum(), torch.tensor(1.0, dtype=torch.float64))
+    assert taken["heads"].part == (96, 128)
+    assert torch.equal(taken["heads"].values[:, 96:128], taken["A"].values)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *TWO_SIDED, *OWN_CODE])
+def test_every_family_can_be_taken_apart(family, tokenizer):
+    """Scores, their terms, weights and outputs follow from each other in every stack."""
+    target = {"target": "the station"} if family in TWO_SIDED else {}
+    result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT, **target)
+    for stack in result.stacks:
+        part = result.stack(stack)
+        for record in part:
+            taken = attnviz.make_steps(part, layer=record.layer, head=record.heads - 1)
+            names = [stage.name for stage in taken.stages]
+            assert names[names.index("scores") :][:2] == ["scores", "scaled scores"]
+            assert names[names.index("weights") :][:3] == ["weights", "A", "heads"]
+            for stage in taken.stages:
+                assert stage.passed in (True, None), (record, stage.name)
+                assert len(stage.values) == len(
+                    taken.queries if stage.rows == "query" else taken.keys
+                )
+            full = taken["full scores" if "full scores" in taken else "scaled scores"].values
+            if record.sinks is None:
+                assert_close(full.softmax(-1), taken["weights"].values, **CLOSE)
+            assert_close(taken["weights"].values @ taken["V"].values, taken["A"].values, **CLOSE)
+            assert_close(
+                taken["weights"].values, record.weights(record.heads - 1).double(), **CLOSE
+            )
+
+
+def test_what_a_model_adds_to_its_scores_is_a_stage_of_its_own(tokenizer):
+    def formula(family):
+        result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
+        return attnviz.make_steps(result, layer=1, head=0)["full scores"].formula
+
+    assert formula("gpt2") == "scaled + mask"
+    assert formula("bloom") == "scaled + bias + mask"
+    assert formula("gemma2").startswith("cap(scaled, ")
+
+
+def test_padding_is_left_out(model):
+    short, _ = model.attend(["the train left", TEXT])
+    alone = model.attend("the train left")
+    padded, plain = (attnviz.make_steps(r, layer=2, head=1, word="left") for r in (short, alone))
+    assert padded.queries == plain.queries == ("[CLS]", "the", "train", "left", "[SEP]")
+    for one, other in zip(padded.stages, plain.stages, strict=True):
+        assert_close(one.values, other.values, atol=2e-5, rtol=1e-5)
+
+
+def test_a_fault_is_named_at_the_stage_where_it_is(model):
+    batch = encode(model.checkpoint, [TEXT])
+    (found,) = capture(model.module, batch.inputs, batch.axes)
+    records = [replace(r, scale=r.scale * 1.01) if r.layer == 2 else r for r in found.records]
+    agreement = verify(records, found.references, versions={}, weights_sha256="")
+    whole = model.attend(TEXT)
+    result = AttentionResult(tuple(records), agreement, whole.provenance)
+    faulty = attnviz.make_steps(result, layer=2, head=4)
+    passed = {stage.name: stage.passed for stage in faulty.stages}
+    assert passed["Q"]
+    assert passed["K"]
+    assert passed["V"]
+    assert not passed["scores"]
+    assert not passed["scaled scores"]
+    assert not passed["weights"]
+    assert all(stage.passed for stage in attnviz.make_steps(result, layer=1, head=4).stages[1:])
+
+
+def test_which_word_is_followed(model, train):
+    steps = attnviz.make_steps
+    assert steps(train, layer=0, head=0).word == "train"  # the first content word
+    second = steps(train, layer=0, head=0, word="the#2")
+    assert (second.word, second.row) == ("the", 4)
+    assert steps(train, layer=0, head=0, word=3).word == "left"
+    split = model.attend("unbelievably late")
+    first = steps(split, layer=0, head=0, word="unbelievably")
+    assert (first.word, first.row) == ("un", 1)
+    assert first.notes == (
+        "“unbelievably” is 5 pieces, un, ##bel, ##ie, ##va, ##bly; the first is followed",
+    )
+    assert steps(split, layer=0, head=0, word="##va").row == 4
+
+
+def test_the_head_is_chosen_and_the_choice_is_said(train):
+    best = attnviz.rank_heads(train).best
+    taken = attnviz.make_steps(train)
+    assert (taken.layer, taken.head) == (best.layer, best.head)
+    assert "of all heads this one has the largest" in taken.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"word": "bus"}, "Expected a word of the text, got 'bus'"),
+        ({"word": "the"}, "Expected one word, but 'the' occurs 2 times"),
+        ({"word": 9}, "Expected a position from 0 to 8, got 9"),
+        ({"word": -1}, "Expected a position from 0 to 8, got -1"),
+        ({"layer": 6}, "Expected a layer from 0 to 5, got 6"),
+        ({"head": 12}, "Expected a head from 0 to 11, got 12"),
+    ],
+)
+def test_a_wrong_selection_is_one_line(train, wrong, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        attnviz.make_steps(train, **wrong)
+
+
+def test_a_sink_is_a_stage_beside_the_scores_and_nothing_wants_a_gradient(tokenizer):
+    result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
+    assert not result.weights(layer=0, head=0).requires_grad
+    taken = attnviz.make_steps(result, layer=0, head=0)
+    assert taken["weights"].formula == "softmax(full, sink)"
+    assert not any(stage.values.requires_grad for stage in taken.stages)
