@@ -1,30 +1,32 @@
 """Different heads, different relations
 
-All {count} heads of layer {layer}, side by side, on the same words. Each has its own matrices for
-queries, keys and values, so each relates the words in its own way: in {previous} of them the
-average word gives most weight to the word before it, in {following} to the one after it, in {own}
-to itself, and in {special} to [CLS] or [SEP].
+All {heads} heads of layer {layer} on the same words, [CLS] and [SEP] taken out and the rows divided
+by what is left. Each head has matrices of its own for queries, keys and values, so each relates the
+words in its own way. Head {back} gives the word before {before:.0%} of its weight, head {on} the
+word after {after:.0%}, and head {own} the word itself {itself:.0%}; a head that spread its weight
+evenly would give these {even_before:.0%}, {even_after:.0%} and {even_itself:.0%}. In {clear} heads
+one of the three gets more than all other words together. The others mix more widely.
 """
 
 import attnviz
 
-layer = 2
+layer = 1
 result = attnviz.attend("the train left the station on time")
-maps = attnviz.make_maps(result, layer=layer)
+maps = attnviz.make_maps(result, layer=layer, special="remove")
+weights, words = maps.weights[0], len(maps.rows)
+heads = len(weights)
 
-places = maps.weights[0, :, 1:-1].argmax(-1)  # of every head and word, the key with most weight
-words = range(1, len(maps.rows) - 1)
-kinds = {"previous": -1, "own": 0, "following": 1}
-counts = dict.fromkeys([*kinds, "special"], 0)
-for head in places.tolist():
-    votes = {
-        name: sum(key == word + step for word, key in zip(words, head, strict=True))
-        for name, step in kinds.items()
-    }
-    votes["special"] = sum(key in (0, len(maps.rows) - 1) for key in head)
-    winner = max(votes, key=lambda name: votes[name])
-    counts[winner] += votes[winner] > len(words) / 2
-count = len(places)
-previous, own, following, special = (counts[name] for name in (*kinds, "special"))
+
+def mean_weight(step):
+    """Return what each head gives to the word that stands so many places further on."""
+    return weights.diagonal(step, 1, 2).sum(1) / words
+
+
+relations = [mean_weight(step) for step in (-1, 1, 0)]
+back, on, own = (int(given.argmax()) for given in relations)
+before, after, itself = (given.max() for given in relations)
+even_before = even_after = (words - 1) / words**2
+even_itself = 1 / words
+clear = sum(max(given[head] for given in relations) > 1 / 2 for head in range(heads))
 
 fig = attnviz.head_grid(maps)

@@ -15,6 +15,7 @@ import textwrap
 import time
 import traceback
 import warnings
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -36,11 +37,12 @@ console = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure that was drawn: of which sources, and what is said about it."""
+    """A figure that was drawn: what is said about it, and the SHA-256 of what it was drawn with."""
 
-    digest: str
     title: str
     caption: str
+    script: str
+    package: str
 
 
 def scripts() -> list[Path]:
@@ -48,13 +50,14 @@ def scripts() -> list[Path]:
     return sorted(GALLERY.glob("fig*.py"))
 
 
-def digest(script: Path) -> str:
-    """Return what changes when the figure may: the SHA-256 of the script and of attnviz."""
-    found = hashlib.sha256(script.read_bytes())
-    for source in sorted((ROOT / "attnviz").rglob("*")):
-        if source.suffix in (".py", ".json"):
-            found.update(source.read_bytes())
-    return found.hexdigest()
+def sha256(files: Iterable[Path]) -> str:
+    """Return the SHA-256 of some files, one after the other."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+
+
+def package() -> str:
+    """Return the SHA-256 of attnviz."""
+    return sha256(p for p in (ROOT / "attnviz").rglob("*") if p.suffix in (".py", ".json"))
 
 
 def draw(script: Path) -> tuple[Figure, str, str]:
@@ -78,9 +81,10 @@ def page(entries: dict[str, Entry]) -> str:
         "What is verified in which architecture is in [architectures.md](architectures.md).\n",
     ]
     for name, entry in entries.items():
+        number = int(re.findall(r"\d+", name)[0])
         image = f'<img src="images/{name}.png" width="640" alt="{entry.title}">'
         parts += [
-            f"## {entry.title}\n",
+            f"## {number}. {entry.title}\n",
             f'<a href="images/{name}.svg">{image}</a>\n',
             f"{_literal(entry.caption)}\n",
             f"[{name}.py]({name}.py), [svg](images/{name}.svg)\n",
@@ -105,14 +109,15 @@ def main(
     images.mkdir(exist_ok=True)
     known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     built = {name: Entry(**entry) for name, entry in known.items()}
-    found = {script.stem: script for script in scripts()}
+    found, current = {script.stem: script for script in scripts()}, package()
     if unknown := set(names or ()) - set(found):
         sys.exit(f"Expected scripts of the gallery, got {', '.join(unknown)}. See {GALLERY}.")
 
     def stale(name: str) -> bool:
         entry = built.get(name)
         there = all((images / f"{name}.{ending}").exists() for ending in FORMATS)
-        return everything or entry is None or not there or entry.digest != digest(found[name])
+        known = None if entry is None or not there else (entry.script, entry.package)
+        return everything or known != (sha256([found[name]]), current)
 
     wanted = [name for name in found if name in (names or found) and stale(name)]
     failed = []
@@ -133,7 +138,7 @@ def main(
                 continue
             finally:
                 mpl.pyplot.close("all")
-            built[name] = Entry(digest(found[name]), title, caption)
+            built[name] = Entry(title, caption, sha256([found[name]]), current)
             progress.console.print(f"{name}  {time.perf_counter() - start:.1f} s")
             progress.advance(task)
 

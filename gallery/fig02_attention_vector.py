@@ -1,0 +1,37 @@
+"""The attention vector of one word, unfolded
+
+What attention computes for “{word}” is a sum: every token's value vector, times the weight that
+“{word}” gives it. In head {layer}.{head} the largest weight, {weight:.0%}, goes to {heaviest}, but
+its value is short ({length:.1f}, against {longest:.1f} for “{largest}”), so that it makes up only
+{adds:.0%} of the sum. “{largest}” makes up {most:.0%} of it with {its_weight:.0%} of the weight. A
+large weight is not yet a large effect: look at what is added. Over all {heads} heads {heaviest}
+gets {mean_weight:.0%} of the weight of “{word}” and makes up {mean_share:.0%} of its vector.
+"""
+
+import attnviz
+
+word, layer, head = "train", 5, 3
+result = attnviz.attend("the train left the station")
+taken = attnviz.make_steps(result, layer=layer, head=head, word=word)
+weights, lengths = taken["weights"].values[taken.row], taken["V"].values.norm(dim=1)
+
+first, second = int(weights.argmax()), int(taken.shares.argmax())
+heaviest, weight, adds, length = (
+    each[first] for each in (taken.keys, weights, taken.shares, lengths)
+)
+largest, its_weight, most, longest = (
+    each[second] for each in (taken.keys, weights, taken.shares, lengths)
+)
+assert first != second
+assert length < longest
+
+every = [
+    attnviz.make_steps(result, layer=record.layer, head=number, word=word)
+    for record in result
+    for number in range(record.heads)
+]
+heads = len(every)
+mean_weight = sum(one["weights"].values[one.row, first] for one in every) / heads
+mean_share = sum(one.shares[first] for one in every) / heads
+
+fig = attnviz.attention_vector(taken)

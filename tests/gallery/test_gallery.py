@@ -1,0 +1,118 @@
+"""Every figure of the gallery can be drawn and read, and its page shows what the scripts draw."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from legible import check_texts
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import build_gallery  # noqa: E402
+
+mpl.use("agg")
+SCRIPTS = build_gallery.scripts()
+FIGURES = range(17)  # the fifteen of the lessons (sound has one of its own), and a first one
+
+
+def test_every_figure_of_the_lessons_has_a_script():
+    assert [int(script.name[3:5]) for script in SCRIPTS] == list(FIGURES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_draws_what_can_be_read_and_says_what_it_computed(script):
+    figure, title, caption = build_gallery.draw(script)
+    check_texts(figure)
+    assert not title.endswith(".")
+    assert len(title) < 80
+    assert len(caption) > 150
+    assert not re.search(r"[{}]", title + caption)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_is_short_and_every_number_in_its_caption_computed(script):
+    source = script.read_text(encoding="utf-8")
+    assert 10 <= len([line for line in source.splitlines() if line.strip()]) <= 50
+    caption = source.split('"""')[1].partition("\n")[2]
+    typed = re.sub(r"\{[^}]*\}", "", " ".join(caption.split()))
+    assert not re.search(r"\d", re.sub(r"sums? to 1|7 × 7|1/√", "", typed)), typed
+
+
+def test_the_page_shows_what_was_drawn_from_these_scripts():
+    built = json.loads((ROOT / "gallery" / "built.json").read_text(encoding="utf-8"))
+    assert list(built) == [script.stem for script in SCRIPTS]
+    for script in SCRIPTS:
+        assert built[script.stem]["script"] == build_gallery.sha256([script]), script.name
+        for ending in ("png", "svg"):
+            picture = ROOT / "gallery" / "images" / f"{script.stem}.{ending}"
+            assert picture.stat().st_size > 5_000
+    entries = {name: build_gallery.Entry(**entry) for name, entry in built.items()}
+    page = (ROOT / "gallery" / "README.md").read_text(encoding="utf-8")
+    assert page == build_gallery.page(entries)
+
+
+GOOD = '''"""A line
+
+It has {count} points."""
+
+import matplotlib.pyplot as plt
+
+count = 2
+fig, ax = plt.subplots()
+ax.plot(range(count))
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Return a gallery with one script of its own."""
+    monkeypatch.setattr(build_gallery, "GALLERY", tmp_path)
+    (tmp_path / "fig00_line.py").write_text(GOOD)
+    return tmp_path
+
+
+def drawn(folder):
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "images").iterdir()}
+
+
+def test_only_what_changed_is_drawn_unless_all_is(own):
+    build_gallery.main()
+    first = drawn(own)
+    assert set(first) == {"fig00_line.png", "fig00_line.svg"}
+    assert "## 0. A line" in (own / "README.md").read_text()
+    assert "It has 2 points." in (own / "README.md").read_text()
+    build_gallery.main()
+    assert drawn(own) == first
+    build_gallery.main(everything=True)
+    assert drawn(own) != first
+    (own / "fig00_line.py").write_text(GOOD.replace("count = 2", "count = 3"))
+    build_gallery.main()
+    assert "It has 3 points." in (own / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        GOOD + "1 / 0\n",
+        GOOD + "import warnings; warnings.warn('beware')\n",
+        GOOD + "fig = None\n",
+        GOOD.replace("{count}", "{number}"),
+    ],
+    ids=["error", "warning", "no figure", "not computed"],
+)
+def test_one_script_that_fails_fails_the_build_and_keeps_the_others(own, broken, capsys):
+    (own / "fig01_broken.py").write_text(broken)
+    with pytest.raises(SystemExit, match="1 of 2 scripts failed: fig01_broken"):
+        build_gallery.main()
+    assert "## 0. A line" in (own / "README.md").read_text()
+    assert "fig01" not in (own / "README.md").read_text()
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_refused(own):
+    with pytest.raises(SystemExit, match="Expected scripts of the gallery, got fig09"):
+        build_gallery.main(["fig09"])
