@@ -20,11 +20,6 @@ from attnviz.capture.projections import Arrived
 from attnviz.errors import ModelError
 
 
-def is_two_sided(model: nn.Module) -> bool:
-    """Whether the model is an encoder–decoder."""
-    return bool(getattr(model.config, "is_encoder_decoder", False))
-
-
 def generate(model: Any, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
     """Let the model say up to `tokens` tokens, always the likeliest.
 
@@ -44,7 +39,7 @@ def generate(model: Any, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
         )
     # A cache of which nothing is dropped, also where layers look back through a window only.
     cache: Any = DynamicCache()
-    if is_two_sided(model):
+    if model.config.is_encoder_decoder:
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     # Nothing but the likeliest token: what else a checkpoint asks for (penalties, beams, a way of
     # its own to generate) is left out. `unchanged` puts the model's own settings back.
@@ -66,9 +61,9 @@ def _greedy(model: Any, tokens: int) -> GenerationConfig:
     )
 
 
-def whole_inputs(model: nn.Module, inputs: Mapping[str, Tensor], read: Tensor) -> dict[str, Tensor]:
+def whole_inputs(model: Any, inputs: Mapping[str, Tensor], read: Tensor) -> dict[str, Tensor]:
     """Return what the model takes to read (1, T) in one pass: a text with its continuation."""
-    if is_two_sided(model):
+    if model.config.is_encoder_decoder:
         return {**inputs, "decoder_input_ids": read}
     more = read.shape[1] - inputs["input_ids"].shape[1]
     # What is told of every token goes on as it ended: a mask of ones, the segment of the last.
