@@ -3,9 +3,9 @@
 0 is the centre of {n} fruits, 1 that of {n} technical words, each read in “I love …”; bands reach
 from the first of them to the last. At first “apple” is in between, at {start:.2f} (distances to the
 centres {before[0]:.1f} and {before[1]:.1f}). In the end “phones” has drawn it to {phones:.2f} (now
-{after[0]:.1f} and {after[1]:.1f}), “pie” to {pie:.2f}; alone it is at {alone:.2f}. So it goes
-where its neighbour points, but {inside} the technical words, which begin at {border:.2f}. Only an
-ambiguous word goes: “phones” leaves fruits at {mean:.2f} on average (dotted), {most:.2f} at most.
+{after[0]:.1f} and {after[1]:.1f}), “pie” to {pie:.2f}; alone it is at {alone:.2f}. Against alone,
+it goes where its neighbour points, but {inside} the technical words, which begin at {border:.2f}.
+Plain fruits stay: “phones” leaves them at {mean:.2f} on average (dotted), {most:.2f} at most.
 """
 
 import matplotlib.pyplot as plt
@@ -30,7 +30,7 @@ fruits, tech, apple, control = place.split((n, n, 3, n), 1)
 start, (alone, phones, pie), border = apple[0, 0], apple[-1], tech[-1].min()
 mean, most = control[-1].mean(), control[-1].max()
 inside = "comes to lie among" if phones > border else "stays short of"
-assert pie < alone < phones  # it goes where its neighbour points
+assert mean < fruits[-1].max() < pie < alone < phones  # as the caption says
 
 with attnviz.style():
     fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
