@@ -37,6 +37,7 @@ with attnviz.style():
     look = {"vmin": 0, "vmax": 100, "cmap": "cmc.devon_r", "linewidths": 0.4, "cbar": False}
     sns.heatmap(100 * total, annot=True, fmt=".0f", **look, ax=left)
     left.set(xlabel="head", ylabel="layer", title="% of the weight")
+    left.tick_params(axis="y", rotation=0)
     ax.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="equal weights")
     for n, name in enumerate(("[CLS]", "[SEP]", "punctuation")):
         here, before = 100 * mean[n].mean(1), 100 * mean[:n].sum(0).mean(1)
@@ -44,5 +45,5 @@ with attnviz.style():
     ax.set(xlabel="mean over heads, %", xlim=(0, 100), yticks=[], ylim=(6, 0))
     ax.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
 text = f"Weight from content words in {len(results)} sentences, read by all-MiniLM-L6-v2"
-worst = max((one.agreement for one in results), key=lambda found: found.largest_difference())
-fig = attnviz.add_caption(fig, text=text, agreement=worst)
+proof = attnviz.AgreementReport.joined(one.agreement for one in results)
+fig = attnviz.add_caption(fig, text=text, agreement=proof)

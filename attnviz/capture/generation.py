@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 

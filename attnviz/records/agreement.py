@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Verdict = Literal["verified", "failed", "not proven"]
@@ -98,6 +99,17 @@ class AgreementReport:
     device: str
     versions: dict[str, str]
     weights_sha256: str
+
+    @classmethod
+    def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
+        """Return one report of several texts that the same model read: all of them must agree."""
+        several = tuple(reports)
+        return replace(
+            several[0],
+            checks=tuple(check for report in several for check in report.checks),
+            not_compared=tuple(dict.fromkeys(n for each in several for n in each.not_compared)),
+            unproven=tuple(dict.fromkeys(place for each in several for place in each.unproven)),
+        )
 
     @property
     def verdict(self) -> Verdict:

@@ -1,5 +1,7 @@
 """From text to result: what is read, what is refused, and what the result says of itself."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from families import tiny
@@ -127,3 +129,15 @@ def test_weights_that_were_changed_since_have_another_fingerprint(tokenizer):
         module.bert.encoder.layer[0].attention.self.query.weight.add_(1.0)
     changed = model.attend("a train")
     assert changed.provenance.weights_sha256 == changed.agreement.weights_sha256 != first
+
+
+def test_the_reports_of_several_texts_join_into_one(model, train):
+    other = attnviz.attend("it was late", model=model)
+    joined = attnviz.AgreementReport.joined(each.agreement for each in (train, other))
+    assert joined.verdict == "verified"
+    assert joined.heads == 144
+    assert joined.largest_difference() == max(
+        each.agreement.largest_difference() for each in (train, other)
+    )
+    faulty = replace(other.agreement, unproven=("encoder layer 1",))
+    assert attnviz.AgreementReport.joined([train.agreement, faulty]).verdict == "not proven"
