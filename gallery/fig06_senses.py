@@ -4,8 +4,8 @@ Each dot is “bank” or “check” in its own sentence, {c} for each sense, e
 main directions of its panel. In layer 0 it knows only its place in the sentence (dots there
 coincide). Numbers: how often the nearest centre of a sense, made without that sentence, is the
 right one (in {d} dimensions). Guessing gives {half:.0%} for “bank” and {third:.0%} for “check”; in
-layer 0 it is {bank[0]:.0%} and {check[0]:.0%}, from layer {since} on at least {floor:.0%}. These
-sentences hold clear cues; with vaguer ones it takes longer and is less sure.
+layer 0 it is {bank[0]:.0%} and {check[0]:.0%}, from layer {since} on at least {floor:.0%}. The
+sentences were written with clear cues, and are few: an illustration and not a benchmark.
 """
 
 import matplotlib.pyplot as plt
