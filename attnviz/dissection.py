@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from attnviz.attention import merge_heads, scores
+from attnviz.attention import merge_heads, repeat_heads, scores
 from attnviz.errors import InputError
 from attnviz.metrics import choose_head, choose_word
 from attnviz.records import (
@@ -107,7 +107,6 @@ class _Head:
     def __init__(self, result: AttentionResult, record: AttentionRecord, head: int) -> None:
         self.record, self.head = record, head
         self.numbers = recompute(record)
-        self.shared = head // (record.heads // record.key_heads)  # which key and value it reads
         self.queries, self.keys = (
             [at for at, padded in enumerate(axis.padding) if not padded]
             for axis in (record.query_axis, record.key_axis)
@@ -132,8 +131,8 @@ class _Head:
         """Q, K and V: recomputed where attnviz knows how, else as the model made them."""
         for name, stage in (("Q", "query"), ("K", "key"), ("V", "value")):
             side: Side = "query" if stage == "query" else "key"
-            number = self.head if stage == "query" else self.shared
             had: Tensor = getattr(self.record, stage)
+            number = self.head // (self.record.heads // len(had))  # keys and values may be shared
             part = getattr(self.record.projection, stage, None)
             X = source(self.record, stage)
             if stage in self.numbers and part is not None and X is not None:
@@ -156,7 +155,7 @@ class _Head:
     def scored(self) -> Iterator[Stage]:
         """QKᵀ, scaled, with what else the model adds, and the weights."""
         record, head = self.record, self.head
-        Q, K = record.query[head].double(), record.key[self.shared].double()
+        Q, K = record.query[head].double(), repeat_heads(record.key, record.heads)[head].double()
         raw = scores(Q, K)
         width = Q.shape[-1]
         factors = ((len(self.queries), width), (width, len(self.keys)))

@@ -40,7 +40,9 @@ with attnviz.style():
         rights.append((apart.argmin(-1) == torch.arange(k)[:, None]).double().mean().item())
         for name, dots in zip(names, X @ torch.linalg.svd(X.flatten(0, 1)).Vh[:2].T, strict=True):
             ax.plot(*dots.T, "o", ms=4, mec="white", mew=0.4, label=name.split(": ")[1])
-        ax.set(xticks=[], yticks=[], xlabel=f"{rights[-1]:.0%} right", title=f"{word}, layer {layer}")
+        ax.set(
+            xticks=[], yticks=[], xlabel=f"{rights[-1]:.0%} right", title=f"{word}, layer {layer}"
+        )
         if layer == 5:
             ax.legend(loc="center left", bbox_to_anchor=(0.95, 0.5), handletextpad=0)
 since = next(at for at in range(6) if min(bank[at:] + check[at:]) >= 0.9)
