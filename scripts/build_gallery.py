@@ -33,6 +33,7 @@ ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "gallery"
 FORMATS = ("png", "svg")
 console = Console(stderr=True, highlight=False)
+sys.path.insert(0, str(GALLERY))  # as when a script is run by itself: some share a module there
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ def sha256(files: Iterable[Path]) -> str:
 
 
 def package() -> str:
-    """Return the SHA-256 of attnviz."""
-    return sha256(p for p in (ROOT / "attnviz").rglob("*") if p.suffix in (".py", ".json"))
+    """Return the SHA-256 of attnviz, and of what the scripts share."""
+    sources = [p for p in (ROOT / "attnviz").rglob("*") if p.suffix in (".py", ".json")]
+    return sha256([*sources, *(set(GALLERY.glob("*.py")) - set(scripts()))])
 
 
 def draw(script: Path) -> tuple[Figure, str, str]:
