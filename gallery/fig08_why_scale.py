@@ -1,13 +1,13 @@
 """Why the scores are divided by √d_k
 
-(a) The dot product of two vectors of d_k standard-normal numbers has variance d_k (line); measured
-(dots), it is off by {off:.1%} at most. (b) So, without a scale, a query weighs {n} keys ever less
-evenly: the entropy of its weights falls to {end:.2f} (1: all alike, 0: one key has all); divided by
-√d_k they keep {low:.2f}. (c) A choice as good as made is hard to unlearn: the derivative of the
-weights by the scores (norm of the softmax Jacobian; line: median, band: 80 % of the rows) falls
-{fall:,.0f}-fold from its peak at d_k = {peak}; divided, it varies {steady:.1f}-fold. (d) A real
-model without its scale: entropy falls in {lower} of {total} heads, in the mean from {before:.2f}
-to {after:.2f}, and the median derivative falls {real:.0f}-fold.
+(a) The dot product of two vectors of d_k standard-normal numbers has variance d_k (line), as
+measured (dots, at most {off:.1%} off). (b) Unscaled, a query weighs {n} keys ever less evenly: the
+entropy of its weights falls to {end:.2f} (0: one key has all); divided by √d_k they keep {low:.2f}.
+(c) A choice as good as made is hard to unlearn: the derivative of the weights by the scores (norm
+of the softmax Jacobian; line: median, band: {share[0]:.0%} to {share[2]:.0%} of the rows) falls
+from {top:.2f} at d_k = {peak} to {wild[1][10]:.4f} at {d_k[10]}, divided: {calm[1][10]:.2f}. (d) In
+a real model without scale entropy falls in {lower} of {total} heads, in the mean from {before:.2f}
+to {after:.2f}, the median derivative {real:.0f}-fold.
 """
 
 from dataclasses import replace
@@ -24,17 +24,17 @@ def study(w):  # mean entropy of the rows in units of log n; ‖diag(w) − w w�
     return entropy, (w**2 * (1 - 2 * w + (w**2).sum(-1, keepdim=True))).sum(-1).sqrt()
 
 
-n, d_k, chance = 64, 2 ** torch.arange(11), torch.Generator().manual_seed(8)
+n, d_k, share = 64, 2 ** torch.arange(11), torch.tensor([0.1, 0.5, 0.9])
+chance = torch.Generator().manual_seed(8)
 raw = torch.stack([scores(*torch.randn(2, 99, n, d, generator=chance)).flatten(0, 1) for d in d_k])
 off = ((variance := raw.var((1, 2))) / d_k - 1).abs().max()
 (free, wild), (kept, calm) = study(softmax(raw)), study(softmax(raw / d_k.sqrt().view(-1, 1, 1)))
-wild, calm = (each.quantile(torch.tensor([0.1, 0.5, 0.9]), dim=1) for each in (wild, calm))
-end, low, steady = free[-1], kept.min(), calm[1].max() / calm[1].min()
-fall, peak = wild[1].max() / wild[1, -1], d_k[wild[1].argmax()]
+wild, calm = (each.quantile(share, dim=1) for each in (wild, calm))
+end, low, peak, top = free[-1], kept.min(), d_k[wild[1].argmax()], wild[1].max()
 
 result = attnviz.attend("the train left the station on time because somebody had wound the clock")
 bare = [replace(record, scale=1.0) for record in result.records]
-heads = (torch.cat([each.weights() for each in records]) for records in (result.records, bare))
+heads = (torch.cat([one.weights().cpu() for one in some]) for some in (result.records, bare))
 (x, x_slopes), (y, y_slopes) = map(study, heads)
 lower, total, before, after = (y < x).sum(), len(x), x.mean(), y.mean()
 real = x_slopes.median() / y_slopes.median()

@@ -15,7 +15,7 @@ import torch
 
 import attnviz
 
-model = attnviz.load()
+model = attnviz.load(device="cpu")
 result = model.attend("the train left the station on time")
 blind_model = deepcopy(model.module)  # the loaded model keeps its positions
 torch.nn.init.zeros_(blind_model.embeddings.position_embeddings.weight)
