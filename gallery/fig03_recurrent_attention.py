@@ -3,7 +3,7 @@
 What is made of what. (a) Recurrent attention: the states h of an encoder follow each other; for
 every symbol to say, a state s of the decoder weighs them all into a context c (dark: the last). (d)
 Self-attention: every token weighs all tokens at once. (b, e) The weights of two small networks that
-learned to say {T} symbols backwards ({right[0]:.3%} and {right[1]:.3%} right on new ones). In
+learned to say {T} symbols backwards ({right[0]:.2%} and {right[1]:.2%} right on new ones). In
 {mirrored[0]} and {mirrored[1]} of {T} rows the mirrored place has most weight; recurrent attention
 gives {later:.0%} to later states, which have heard the symbol too. (c) States joined by red arrows
 wait for each other, {waits[0]} in a row at {far} tokens; self-attention takes {waits[1]} step. (f)

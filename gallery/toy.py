@@ -69,6 +69,8 @@ class Parallel(nn.Module):
 
 def train(network, symbols, T, steps):
     """Train to say T symbols backwards; return the accuracy on new ones and their mean weights."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more would wait for each other longer than they work
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     for _ in range(steps):
         x, said, wanted = task(symbols, T, 256)
@@ -78,6 +80,7 @@ def train(network, symbols, T, steps):
     x, said, wanted = task(symbols, T, 4096)
     with torch.no_grad():
         answers, weights = network(x, said)
+    torch.set_num_threads(threads)
     return (answers.argmax(-1) == wanted).float().mean().item(), weights.mean(0)
 
 
