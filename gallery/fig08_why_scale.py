@@ -2,12 +2,12 @@
 
 (a) The dot product of two vectors of d_k standard-normal numbers has variance d_k (line), as
 measured (dots, at most {off:.1%} off). (b) Unscaled, a query weighs {n} keys ever less evenly: the
-entropy of its weights falls to {end:.2f} (0: one key has all); divided by √d_k they keep {low:.2f}.
-(c) A choice as good as made is hard to unlearn: the derivative of the weights by the scores (norm
-of the softmax Jacobian; line: median, band: {share[0]:.0%} to {share[2]:.0%} of the rows) falls
-from {top:.2f} at d_k = {peak} to {wild[1][10]:.4f} at {d_k[10]}, divided: {calm[1][10]:.2f}. (d) In
-a real model without scale entropy falls in {lower} of {total} heads, in the mean from {before:.2f}
-to {after:.2f}, the median derivative {real:.0f}-fold.
+entropy of its weights falls to {end:.2f} (zero: one key has all); divided by √d_k they keep
+{low:.2f}. (c) A choice as good as made is hard to unlearn: the derivative of the weights by the
+scores (norm of the softmax Jacobian; line: median, band: {share[0]:.0%} to {share[2]:.0%} of the
+rows) falls from {top:.2f} at d_k = {peak} to {wild[1][10]:.4f} at {d_k[10]} (divided:
+{calm[1][10]:.2f}). (d) In a real model without scale entropy falls in {lower} of {total} heads, in
+the mean from {before:.2f} to {after:.2f}, the median derivative {real:.0f}-fold.
 """
 
 from dataclasses import replace

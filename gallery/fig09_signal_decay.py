@@ -5,8 +5,8 @@ the first input, before any training (line: mean of {seeds} networks, band: lowe
 LSTM hands a signal on, {chain} times over {far} steps, and keeps {lstm:.0%} of it each time; with
 its forget gates opened (bias {bias}), {opened:.0%}. In self-attention every token reads every other
 one, {direct} step away at any distance. Here too the gradient falls, but as a power of the length,
-1/T^{power:.2f}, since untrained weights are shared out among T tokens. From {steps[0]} to {far}
-steps it falls {falls[0]:.0f}-fold, that of the LSTM {falls[2]:.0e}-fold.
+T^{power:.2f}, since untrained weights are shared out among T tokens. From {steps[0]} to {far} steps
+it falls {falls[0]:.0f}-fold, that of the LSTM {falls[2]:.0e}-fold.
 """
 
 import matplotlib.pyplot as plt
@@ -46,7 +46,7 @@ networks = ([make() for _ in range(seeds)] for make in makers)
 found = np.array([[[gradient(net, k + 1) for k in steps] for net in nets] for nets in networks])
 mean, lowest, highest = found.mean(1), found.min(1), found.max(1)
 opened, lstm = np.exp(np.polyfit(steps, np.log(mean[1:]).T, 1)[0])
-power, falls = -np.polyfit(np.log(steps + 1), np.log(mean[0]), 1)[0], mean[:, 0] / mean[:, -1]
+power, falls = np.polyfit(np.log(steps + 1), np.log(mean[0]), 1)[0], mean[:, 0] / mean[:, -1]
 
 with attnviz.style():
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")

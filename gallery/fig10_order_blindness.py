@@ -2,7 +2,7 @@
 
 A model reads a sentence, and the same words shuffled (a). (b) How far is a token's vector in one
 order from its vector in the other? Shown is the number that differs most (their median size is
-{typical:.2f}). BERT adds to every word a vector for its position. With these set to 0 the
+{typical:.2f}). BERT adds to every word a vector for its position. With these set to zero the
 difference is {blind:.0e} at most, which is rounding: shuffle the words, and the same vectors come
 out, shuffled. With positions it is {least:.2f} to {most:.2f}: all that this model knows of the
 order comes from them.
