@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import runpy
 import sys
@@ -33,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "gallery"
 FORMATS = ("png", "svg")
 console = Console(stderr=True, highlight=False)
+sys.path.insert(0, str(GALLERY))  # as when a script is run by itself: some share a module there
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,9 @@ def sha256(files: Iterable[Path]) -> str:
 
 
 def package() -> str:
-    """Return the SHA-256 of attnviz."""
-    return sha256(p for p in (ROOT / "attnviz").rglob("*") if p.suffix in (".py", ".json"))
+    """Return the SHA-256 of attnviz, and of what the scripts share."""
+    sources = [p for p in (ROOT / "attnviz").rglob("*") if p.suffix in (".py", ".json")]
+    return sha256([*sources, *(set(GALLERY.glob("*.py")) - set(scripts()))])
 
 
 def draw(script: Path) -> tuple[Figure, str, str]:
@@ -96,7 +99,8 @@ def _literal(text: str) -> str:
     """Return a caption in lines of 100, with what Markdown would read as markup kept literal."""
     paragraphs = (" ".join(each.split()) for each in text.split("\n\n"))
     escaped = (re.sub(r"([\\`*_<\[\]])", r"\\\1", each) for each in paragraphs)
-    return "\n\n".join(textwrap.fill(each, 100, break_long_words=False) for each in escaped)
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n\n".join(textwrap.fill(each, 100, **whole) for each in escaped)
 
 
 def main(
@@ -105,6 +109,7 @@ def main(
 ) -> None:
     """Draw what changed (or --all), save it as png and svg, and write gallery/README.md."""
     mpl.use("agg")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler would chatter
     images, kept = GALLERY / "images", GALLERY / "built.json"
     images.mkdir(exist_ok=True)
     known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
