@@ -1,6 +1,6 @@
 """The attention matrix of a sentence
 
-Seven words give a matrix of 7 × 7. Word pieces are merged into words, [CLS] and [SEP] are taken out
+{words} words give a matrix of {words} × {words}. Word pieces are merged into words, [CLS] and [SEP] are taken out
 and every row is divided by what is left of it, so that it sums to 1 again. Does “train” look at
 “station”? It gives “station” more weight than “on” and both “the” in {above} of {total} heads, and
 more than any other word in {first} of them, most in head {best.layer}.{best.head} (shown): there
@@ -24,6 +24,7 @@ ratio = best.score / on[best.layer, best.head]
 
 which = {"layer": best.layer, "head": best.head}
 drawn = attnviz.make_map(result, **which, special="remove")
+words = len(drawn.rows)
 share = drawn.weights[drawn.rows.index("train"), drawn.columns.index("station")].item()
 
 fig = attnviz.heatmap(drawn, width=120).figure

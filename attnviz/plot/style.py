@@ -44,7 +44,9 @@ def value_colours() -> Colormap:
 def style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
     """Return a context in which to draw: attnviz' rcParams, and fonts that have what `texts` need.
 
-    For figures of your own beside those of attnviz. Nothing changes outside of the context.
+    For figures of your own beside those of attnviz. Nothing changes outside of the context. Text is
+    literal, also between dollars, as tokens need it; so give a logarithmic axis plain numbers:
+    `ax.xaxis.set_major_formatter("{x:g}")`.
     """
     return mpl.rc_context(
         {
