@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
     from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
+    from attnviz.examples import make_example
     from attnviz.maps import make_map, make_maps
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
-    from attnviz.plot import head_grid, heatmap, save_figure
+    from attnviz.plot import example, head_grid, heatmap, save_figure
     from attnviz.records import (
         AgreementReport,
         AttentionMap,
         AttentionRecord,
         AttentionResult,
         HeadMaps,
+        WorkedExample,
     )
     from attnviz.storage import save_data
 
@@ -40,12 +42,15 @@ _HOME = {
     "Model": "models",
     "ModelError": "errors",
     "OutputError": "errors",
+    "WorkedExample": "records",
     "architectures": "catalogue",
     "attend": "models",
+    "example": "plot",
     "find_heads": "metrics",
     "head_grid": "plot",
     "heatmap": "plot",
     "load": "models",
+    "make_example": "examples",
     "make_map": "maps",
     "make_maps": "maps",
     "rank_heads": "metrics",
@@ -66,12 +71,15 @@ __all__ = [
     "Model",
     "ModelError",
     "OutputError",
+    "WorkedExample",
     "architectures",
     "attend",
+    "example",
     "find_heads",
     "head_grid",
     "heatmap",
     "load",
+    "make_example",
     "make_map",
     "make_maps",
     "rank_heads",

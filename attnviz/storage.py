@@ -11,12 +11,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnviz.files import atomic, check_output
-from attnviz.records import AgreementReport, AttentionMap, HeadMaps, Side
+from attnviz.records import AgreementReport, AttentionMap, HeadMaps, Side, WorkedExample
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Drawn: TypeAlias = AttentionMap | HeadMaps
+Drawn: TypeAlias = AttentionMap | HeadMaps | WorkedExample
 
 
 def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
@@ -60,6 +60,8 @@ def to_data(drawn: Drawn) -> dict[str, Any]:
 
 
 def _tensors(drawn: Drawn) -> dict[str, Tensor]:
+    if isinstance(drawn, WorkedExample):
+        return drawn.tensors()
     tensors = {"weights": drawn.weights}
     if isinstance(drawn, AttentionMap) and drawn.image is not None:
         tensors["image"] = drawn.image
@@ -67,6 +69,8 @@ def _tensors(drawn: Drawn) -> dict[str, Tensor]:
 
 
 def _labels(drawn: Drawn) -> dict[str, list[str]]:
+    if isinstance(drawn, WorkedExample):
+        return {"tokens": list(drawn.tokens)}
     return {"rows": list(drawn.rows), "columns": list(drawn.columns)}
 
 
@@ -117,6 +121,8 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
 
 
 def _about(drawn: Drawn) -> dict[str, Any]:
+    if isinstance(drawn, WorkedExample):
+        return drawn.about()
     if isinstance(drawn, AttentionMap):
         which: dict[str, Any] = {"layer": drawn.layer, "heads": list(drawn.heads)}
     else:

@@ -4,8 +4,9 @@ Every figure carries model, layer, head, what was removed or renormalised, and t
 agreement check.
 """
 
+from attnviz.plot.example import example
 from attnviz.plot.export import save_figure
 from attnviz.plot.head_grid import head_grid
 from attnviz.plot.heatmap import heatmap
 
-__all__ = ["head_grid", "heatmap", "save_figure"]
+__all__ = ["example", "head_grid", "heatmap", "save_figure"]
