@@ -22,12 +22,12 @@ from attnviz.attention import (
     softmax,
     split_heads,
 )
-from attnviz.examples.fitting import Plan, fit
+from attnviz.examples.fitting import Plan, fit, shape
 from attnviz.examples.reading import JOINED, STAGES, Given
 from attnviz.examples.scales import scale_note
-from attnviz.examples.stages import describe
+from attnviz.examples.stages import describe, sides
 from attnviz.examples.values import Matrix, decimals
-from attnviz.records import ReplayedStage, WorkedExample
+from attnviz.records import GivenMatrix, ReplayedStage, WorkedExample
 
 _BINARY = 1e-12  # of the largest number: what float64 leaves of decimal fractions
 
@@ -68,7 +68,20 @@ def replay(given: Given) -> WorkedExample:
     order = [(stage, head) for head in range(given.heads) for stage in by_head]
     order += [(stage, 0) for stage in shown if stage in JOINED]
     stages = tuple(_stage(given, plan, ways, stage, head) for stage, head in order)
-    return WorkedExample(given.name, given.title, plan.tokens, stages)
+    return WorkedExample(given.name, given.title, plan.tokens, _inputs(given, plan), stages)
+
+
+def _inputs(given: Given, plan: Plan) -> tuple[GivenMatrix, ...]:
+    found = [(name, name, matrix) for name, matrix in given.whole.items()]
+    found += [
+        (name if given.heads == 1 else f"head {head} {name}", name, matrix)
+        for name, matrices in given.by_head.items()
+        for head, matrix in enumerate(matrices)
+    ]
+    return tuple(
+        GivenMatrix(key, *sides(name, shape(matrix), plan), _tensor(matrix), decimals(matrix))
+        for key, name, matrix in found
+    )
 
 
 def _says_more(stage: str, given: Given, plan: Plan) -> bool:
@@ -170,7 +183,7 @@ def _with_notes(
         mask = _mask(given, plan)
         for name, row in zip(stage.rows, () if mask is None else mask.tolist(), strict=False):
             if all(row):
-                notes.append(f"{name} sees no token: its weights are 0")
+                notes.append(f"“{name}” sees no token: its weights are 0")
         scaled = linked.used["scaled scores"][head]
         slack, _ = _rounding(given, scaled, linked, itself=("scaled scores", head))
         scale = _scale(given, plan)

@@ -36,7 +36,7 @@ def scale_note(
     if least[0] > most[1]:
         best, missed = _closest(stage.printed, scores, mask, most[1], least[0])
         return [
-            f"no scale makes these weights from the scores: {_pair(stage, least)} ask for "
+            f"No scale makes these weights from the scores: {_pair(stage, least)} ask for "
             f"{least[0]:.2f} or more, {_pair(stage, most)} for {most[1]:.2f} or less; the closest, "
             f"{best:.2f}, still misses a cell by {missed:.{stage.decimals + 1}f}"
         ]
@@ -45,7 +45,7 @@ def scale_note(
     loose = abs(middle) * ours * (slack * (1 - 2 * ours) + (ours * slack).sum(-1, keepdim=True))
     if ((ours - stage.printed).abs() > unit + loose + 1e-12).any():
         return []
-    return [f"they would follow with the scale {middle:.4g} instead of {scale:.4g}"]
+    return [f"They would follow with the scale {middle:.4g} instead of {scale:.4g}"]
 
 
 Interval = tuple[float, float, int, int, int]  # of scales, and the row and two columns that ask
@@ -87,4 +87,4 @@ def _softmax(scaled: Tensor, mask: Tensor | None) -> Tensor:
 
 def _pair(stage: ReplayedStage, pair: Interval) -> str:
     _, _, i, j, k = pair
-    return f"{stage.columns[j]} and {stage.columns[k]} in row {stage.rows[i]}"
+    return f"“{stage.columns[j]}” and “{stage.columns[k]}” in row “{stage.rows[i]}”"

@@ -35,15 +35,20 @@ class Described:
         return self.columns + tuple(map(str, range(len(self.columns), count)))
 
 
+def sides(name: str, shape: tuple[int, int], plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the labels of rows and columns: tokens, or features, which are counted from 0."""
+    rows = plan.tokens if name in _OF_TOKENS else plan.queries
+    return (
+        tuple(map(str, range(shape[0]))) if name.startswith("W_") else rows,
+        plan.tokens if name in _ACROSS_TOKENS else tuple(map(str, range(shape[1]))),
+    )
+
+
 def describe(stage: str, plan: Plan, given: Given, scale: float) -> Described:
-    """Return how a stage is written; features are counted from 0."""
-    columns = tuple(map(str, range(plan.shapes[stage][1])))
+    """Return how a stage is written."""
+    rows, columns = sides(stage, plan.shapes[stage], plan)
     return Described(
-        SYMBOLS[stage],
-        TITLES[stage],
-        _formula(stage, plan, given, scale),
-        plan.tokens if stage in _OF_TOKENS else plan.queries,
-        plan.tokens if stage in _ACROSS_TOKENS else columns,
+        SYMBOLS[stage], TITLES[stage], _formula(stage, plan, given, scale), rows, columns
     )
 
 

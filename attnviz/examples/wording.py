@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from attnviz.records import ReplayedStage
+from attnviz.records import ReplayedStage, WorkedExample
 
 _MOST_NAMED, _MOST_PLACES = 4, 6  # cells that are named with their numbers, and without
 _LONGEST = 24  # characters of a label
@@ -46,6 +46,21 @@ def same_digits(stage: ReplayedStage) -> bool:
 def from_sources(stage: ReplayedStage) -> str:
     """Return "the printed Q and K"."""
     return f"the printed {' and '.join(stage.sources)}"
+
+
+def slips_sentence(worked: WorkedExample) -> str:
+    """Return in which stages the slips are, and that the rest comes from them; or nothing."""
+    if not worked.slips:
+        return ""
+    stages = f"{', '.join(worked.slips[:-1])} and {worked.slips[-1]}".removeprefix(" and ")
+    carried = any(
+        not follows.all()
+        for stage in worked.stages
+        if not stage.slips and (follows := stage.from_inputs_follows) is not None
+    )
+    where = "slip is" if len(worked.slips) == 1 else "slips are"
+    rest = "; what else does not follow is carried on from there" if carried else ""
+    return f"The {where} in {stages}{rest}"
 
 
 def follow_counts(stage: ReplayedStage) -> list[tuple[bool, str]]:

@@ -8,7 +8,7 @@ m query and n key positions, d_k and d_v features per head.
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
 from attnviz.records.attention import AttentionRecord, Reference
 from attnviz.records.axis import Axis, Side
-from attnviz.records.example import ReplayedStage, WorkedExample
+from attnviz.records.example import GivenMatrix, ReplayedStage, WorkedExample
 from attnviz.records.projection import (
     Clip,
     Factor,
@@ -37,6 +37,7 @@ __all__ = [
     "Clip",
     "Factor",
     "Gate",
+    "GivenMatrix",
     "HeadMaps",
     "HeadProjection",
     "Linear",

@@ -9,6 +9,26 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
+class GivenMatrix:
+    """A matrix that an example gives, exact as it stands: "X", "W_q", or "head 1 V".
+
+    rows, columns : labels, of tokens or of features. values : (m, n), float64. decimals : how many
+    digits it is given with.
+    """
+
+    key: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: Tensor
+    decimals: int
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether its rows are tokens, as those of all but the matrices W are."""
+        return not self.key.startswith("W_")
+
+
+@dataclass(frozen=True, eq=False)
 class ReplayedStage:
     """One stage of one head: what is printed, and what we compute, twice.
 
@@ -83,12 +103,13 @@ class WorkedExample:
     """A worked example with every stage replayed, in order.
 
     name : "phones", or the file that it was read from. title : as the example says. tokens : the
-    words that are attended to.
+    words that are attended to. given : what all is computed from.
     """
 
     name: str
     title: str
     tokens: tuple[str, ...]
+    given: tuple[GivenMatrix, ...]
     stages: tuple[ReplayedStage, ...]
 
     def __repr__(self) -> str:
@@ -132,6 +153,7 @@ class WorkedExample:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every matrix of every stage under a name of its own: "scores printed", …."""
+        given = {f"{one.key} given": one.values for one in self.given}
         found = {
             f"{stage.key} {what}": getattr(stage, what)
             for stage in self.stages
@@ -140,7 +162,7 @@ class WorkedExample:
                 "slack_from_printed", "from_inputs_follows", "from_printed_follows",
             )
         }  # fmt: skip
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        return given | {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def about(self) -> dict[str, Any]:
         """Return all that is no matrix, in types that JSON knows."""
