@@ -40,15 +40,15 @@ def example(worked: WorkedExample | str, *, width: float = FULL_WIDTH) -> Figure
         room = page.width - 2 * _MARGIN
         title = ruler.wrap(literal(worked.title, 120), room, TITLE_SIZE, "bold")
         top = page.write(_MARGIN, _MARGIN, title, points=TITLE_SIZE, weight="bold") + _BELOW / 2
-        for part in (blocks, stages):
-            top = _flow(page, [Table(block, ruler, room) for block in part], top, room)
+        tables = [Table(block, ruler, room) for block in blocks + stages]
+        top = _flow(page, tables, top, room)
         caption = ruler.wrap(_caption(worked), room, SMALL_SIZE)
         end = page.write(_MARGIN, top, caption, color=MUTED)
         return page.finish(end + _MARGIN)
 
 
 def _flow(page: Page, tables: Sequence[Table], top: float, room: float) -> float:
-    """Draw tables beside each other, in order, as there is room; return where the next begins."""
+    """Draw tables beside each other, in order, as there is room; return where they end."""
     left, bottom = _MARGIN, top
     for table in tables:
         if left > _MARGIN and left + table.width > _MARGIN + room + 1e-9:

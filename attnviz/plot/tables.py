@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from torch import Tensor
@@ -25,6 +26,7 @@ from attnviz.plot.style import (
 )
 from attnviz.records import GivenMatrix, ReplayedStage
 
+_CELL = 0.25  # inches that a cell is wide at least, where there is room
 _GAP = 0.12  # inches between two matrices of a stage
 _ROW = 0.165  # inches that a row of a matrix is high
 _PAD = 0.07  # inches that a number keeps free in its cell, and a label from its matrix
@@ -36,7 +38,7 @@ _DARKEST = 0.38  # of the colours: numbers are read on all of them
 
 @dataclass(frozen=True)
 class Matrix:
-    """One matrix of a block.
+    """One matrix of a block; nothing but NaN where its place is to stay empty.
 
     follows : which of its numbers do, None where that is not asked. told : how many of its columns
     can be told.
@@ -51,10 +53,15 @@ class Matrix:
     @property
     def texts(self) -> list[list[str]]:
         """The numbers as they are written."""
-        return [
-            [f"{number:.{self.digits}f}".replace("-", "−") for number in row]
-            for row in self.numbers.tolist()
-        ]
+        return [[self._text(number) for number in row] for row in self.numbers.tolist()]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write into it."""
+        return bool(self.numbers.isnan().all())
+
+    def _text(self, number: float) -> str:
+        return "" if self.empty else f"{number:.{self.digits}f}".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,11 @@ def stage_block(number: int, stage: ReplayedStage) -> Block:
         )
         for heading, which in headings(stage)
     ]
+    if stage.printed is None and stage.from_printed is not None:
+        # Its place stays free, so that what is computed stands below what is computed.
+        matrices.insert(0, Matrix("not printed", torch.full_like(stage.from_inputs, torch.nan), 0))
     return Block(
-        f"{number}  {of}{stage.title}",
+        f"{number} {of}{stage.title}",
         f"{stage.formula}   ({m}, {n})",
         stage.rows,
         stage.columns,
@@ -116,7 +126,7 @@ class Table:
         self.label = min(_LONGEST, widest) + _PAD
         texts = [text for one in block.matrices for row in one.texts for text in row]
         texts += [literal(label, 8) for label in block.columns]
-        natural = ruler.widest(texts, SMALL_SIZE) + _PAD
+        natural = max(_CELL, ruler.widest(texts, SMALL_SIZE) + _PAD)
         most = max(one.numbers.shape[1] for one in block.matrices)
         self.cell = min(natural, (room - self.label) / most)
         self.points = SMALL_SIZE if self.cell >= natural else SMALLEST
@@ -129,7 +139,7 @@ class Table:
         self.on_one_line = title <= self.width + 1e-9
 
     def _slot(self, matrix: Matrix) -> float:
-        return max(_NARROWEST if self.block.said else 0.0, matrix.numbers.shape[1] * self.cell)
+        return max(_NARROWEST if matrix.heading else 0.0, matrix.numbers.shape[1] * self.cell)
 
     def _groups(self, room: float) -> list[list[Matrix]]:
         """Put as many matrices beside each other as there is room for."""
@@ -168,20 +178,26 @@ class Table:
         start = top + max(map(len, wrapped)) * line_height(SMALL_SIZE)
         above = line_height(SMALL_SIZE) + 0.02 if self.written else 0.02
         left += self.label
-        limits = [float(one.numbers.min()) for one in self.block.matrices]
-        limits += [float(one.numbers.max()) for one in self.block.matrices]
+        numbers = torch.cat([one.numbers.flatten() for one in self.block.matrices])
+        numbers = numbers[~numbers.isnan()]
         for place, (matrix, lines) in enumerate(zip(group, wrapped, strict=True)):
             m, n = matrix.numbers.shape
             # All headings end on the line above the labels of the columns.
             page.write(left, start - len(lines) * line_height(SMALL_SIZE), lines, color=MUTED)
             ax = page.axes(left, start + above, n * self.cell, m * _ROW)
-            self._shade(ax, matrix, min(limits), max(limits))
+            self._shade(ax, matrix, float(numbers.min()), float(numbers.max()))
             self._label(ax, n, rows=place == 0)
             left += self._slot(matrix) + _GAP
         return start + above + len(self.block.rows) * _ROW
 
     def _shade(self, ax: Axes, matrix: Matrix, low: float, high: float) -> None:
         """Draw the cells of a matrix with its numbers."""
+        m, n = matrix.numbers.shape
+        if matrix.empty:
+            ax.add_patch(Rectangle((0, 0), n, m, fill=False, edgecolor=FAINT, linewidth=0.5))
+            ax.set(xlim=(0, n), ylim=(m, 0))
+            ax.spines[:].set_visible(False)
+            return
         ax.pcolormesh(
             matrix.numbers.numpy(),
             cmap=weight_colours(),
