@@ -180,7 +180,14 @@ def _check_used(given: Given, plan: Plan) -> None:
         "scale": (given.scale is not None, "scaled scores", "scores or Q and K"),
         "mask": (given.mask is not None, "weights", "scores or Q and K"),
         "W_o": ("W_o" in given.whole, "output", "weights and V"),
-        "weights": ("weights" in given.by_head, "head output", "V"),
+        **{
+            name: (name in given.by_head, stage, missing)
+            for name, stage, missing in (
+                ("Q", "scores", "K"),
+                ("K", "scores", "Q"),
+                ("V", "head output", "weights, or what makes them,"),
+            )
+        },
     }
     for name, (is_given, stage, missing) in needed.items():
         if is_given and stage not in plan.computed:
