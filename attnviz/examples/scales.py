@@ -41,11 +41,12 @@ def scale_note(
             f"{best:.2f}, still misses a cell by {missed:.{stage.decimals + 1}f}"
         ]
     middle, _ = _closest(stage.printed, scores, mask, least[0], most[1])
-    ours = _softmax(middle * scores, mask)
-    loose = abs(middle) * ours * (slack * (1 - 2 * ours) + (ours * slack).sum(-1, keepdim=True))
-    if ((ours - stage.printed).abs() > unit + loose + 1e-12).any():
-        return []
-    return [f"They would follow with the scale {middle:.4g} instead of {scale:.4g}"]
+    for other in (1.0, middle):  # no scale at all is what is forgotten most
+        ours = _softmax(other * scores, mask)
+        loose = abs(other) * ours * (slack * (1 - 2 * ours) + (ours * slack).sum(-1, keepdim=True))
+        if ((ours - stage.printed).abs() <= unit + loose + 1e-12).all():
+            return [f"They would follow with the scale {other:.4g} instead of {scale:.4g}"]
+    return []
 
 
 Interval = tuple[float, float, int, int, int]  # of scales, and the row and two columns that ask

@@ -77,30 +77,34 @@ def follow_counts(stage: ReplayedStage) -> list[tuple[bool, str]]:
 
 
 def sentences(stage: ReplayedStage) -> list[tuple[bool, str]]:
-    """Return for each way whether all printed cells follow, and a sentence that says which not."""
+    """Return for each way whether all printed cells follow, and what is to be said of them.
+
+    A sentence for each cell that does not, or one for all where they are many.
+    """
     ways = (
         (stage.from_inputs, stage.from_inputs_follows, "from the inputs"),
         (stage.from_printed, stage.from_printed_follows, f"from {from_sources(stage)}"),
     )
     return [
-        (bool(mask.all()), _sentence(stage, ours, mask, way))
+        (bool(mask.all()), sentence)
         for ours, mask, way in ways
         if ours is not None and mask is not None
+        for sentence in _sentences(stage, ours, mask, way)
     ]
 
 
-def _sentence(stage: ReplayedStage, ours: Tensor, mask: Tensor, way: str) -> str:
+def _sentences(stage: ReplayedStage, ours: Tensor, mask: Tensor, way: str) -> list[str]:
     wrong = [(i, j) for i, j in (~mask).nonzero().tolist()]
     if not wrong:
-        return f"{way} all {mask.numel()} follow"
+        return [f"{way} all {mask.numel()} follow"]
     if stage.printed is None or len(wrong) > _MOST_NAMED:
         if len(wrong) == mask.numel():
-            return f"{way} none of {mask.numel()} follows"
-        return f"{way} {len(wrong)} of {mask.numel()} do not follow: {_where(stage, wrong)}"
-    return "; ".join(
+            return [f"{way} none of {mask.numel()} follows"]
+        return [f"{way} {len(wrong)} of {mask.numel()} do not follow: {_where(stage, wrong)}"]
+    return [
         f"{_cell(stage, i, j)}: {_both(float(stage.printed[i, j]), float(ours[i, j]), stage, way)}"
         for i, j in wrong
-    )
+    ]
 
 
 def _both(printed: float, ours: float, stage: ReplayedStage, way: str) -> str:

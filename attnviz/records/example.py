@@ -166,9 +166,10 @@ class WorkedExample:
 
     def about(self) -> dict[str, Any]:
         """Return all that is no matrix, in types that JSON knows."""
-        kept = ("key", "name", "head", "symbol", "title", "formula", "rows", "columns", "decimals")
+        kept = ("key", "name", "head", "symbol", "title", "formula", "decimals")
         stages = [
-            {key: getattr(stage, key) for key in (*kept, "sources", "notes")}
+            {key: getattr(stage, key) for key in kept}
+            | {key: list(getattr(stage, key)) for key in ("rows", "columns", "sources", "notes")}
             for stage in self.stages
         ]
         return {

@@ -41,9 +41,9 @@ def test_phones_shows_three_matrices_and_names_what_does_not_follow(capsys):
     lines = succeeds(capsys, "phones").out.splitlines()
     (love,) = (line for line in lines if "1.96" in line and "≠1.630" in line)
     assert "≠1.750" in love  # from the inputs
+    assert "≠ (love, phones): printed 1.96, from the printed Q and K 1.63" in lines
+    assert "≠ (phones, phones): printed 1.91, from the printed Q and K 0.91" in lines
     said = " ".join(" ".join(lines).split())
-    assert "(love, phones): printed 1.96, from the printed Q and K 1.63;" in said
-    assert "(phones, phones): printed 1.91, from the printed Q and K 0.91" in said
     assert "= from the printed scores all 16 follow" in lines
     assert "cannot be told: the matrices of the second head are not given" in said
     assert "12 of 72 printed cells follow from the inputs, 46 of 48 follow" in said

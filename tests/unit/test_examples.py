@@ -125,6 +125,7 @@ def test_the_vector_of_cat_follows():
 
 
 SCORES = [[2.0, 0.0], [0.0, 1.0]]
+UNSCALED = [[0.88, 0.12], [0.27, 0.73]]
 HALVED = [[0.73, 0.27], [0.38, 0.62]]  # softmax at the scale 1/2
 
 
@@ -133,6 +134,12 @@ def test_the_scale_at_which_weights_would_follow_is_named(make):
     (note,) = stage(worked, "weights").notes
     assert note.startswith("They would follow with the scale 0.49")
     assert make(scores=SCORES, scale=0.5, printed={"weights": HALVED}).slips == ()
+
+
+def test_a_scale_that_was_forgotten_is_named(make):
+    worked = make(Q=[[2.0, 0], [0, 1]], K=[[1, 0], [0, 1]], printed={"weights": UNSCALED})
+    (note,) = stage(worked, "weights").notes
+    assert note == "They would follow with the scale 1 instead of 0.7071"
 
 
 @pytest.mark.parametrize(("cell", "follows"), [(0.04, True), (0.05, True), (0.06, False)])
@@ -275,7 +282,7 @@ def test_every_matrix_is_in_the_data_and_on_disk(tmp_path, phones):
     assert data["scores from_printed_follows"][1][3] is False
     assert data["X given"][0] == [1.0, 0.5, 0.2, 0.1]
     assert data["slips"] == ["K", "V", "scores"]
-    assert data["stages"][3]["sources"] == ["Q", "K"] or data["stages"][3]["sources"] == ("Q", "K")
+    assert data["stages"][3]["sources"] == ["Q", "K"]
     for suffix in (".json", ".npz", ".safetensors"):
         save_data(phones, tmp_path / f"phones{suffix}")
     assert json.loads((tmp_path / "phones.json").read_text())["counts"]["printed"] == 80
