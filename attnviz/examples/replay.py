@@ -30,6 +30,7 @@ from attnviz.examples.values import Matrix, decimals
 from attnviz.records import GivenMatrix, ReplayedStage, WorkedExample
 
 _BINARY = 1e-12  # of the largest number: what float64 leaves of decimal fractions
+_AT_ONCE = 256  # cells whose gradients are held at one time
 
 # The matrices of a stage: one per head, or one in all where the heads are joined.
 Values = dict[str, list[Tensor]]
@@ -206,15 +207,18 @@ def _rounding(
     leaves = [way.known[key] for key in keys]
     sources: dict[str, None] = {}
     moved = []
-    for cell in value.flatten():
-        slopes = torch.autograd.grad(cell, leaves, retain_graph=True, allow_unused=True)
-        total = 0.0
+    cells = value.flatten()
+    for one_each in torch.eye(cells.numel(), dtype=value.dtype).split(_AT_ONCE):
+        slopes = torch.autograd.grad(
+            cells, leaves, one_each, retain_graph=True, allow_unused=True, is_grads_batched=True
+        )
+        total = torch.zeros(len(one_each), dtype=value.dtype)
         for key, slope in zip(keys, slopes, strict=True):
             if slope is not None:
                 sources[key[0]] = None
-                total += float(slope.abs().sum()) * _half_unit(given, *key)
+                total += slope.abs().sum((-2, -1)) * _half_unit(given, *key)
         moved.append(total)
-    return torch.tensor(moved, dtype=value.dtype).reshape(value.shape), tuple(sources)
+    return torch.cat(moved).reshape(value.shape), tuple(sources)
 
 
 def _half_unit(given: Given, stage: str, head: int) -> float:

@@ -11,7 +11,7 @@ from attnviz.examples.naming import near, shown
 Matrix: TypeAlias = tuple[tuple[Decimal, ...], ...]
 Mask: TypeAlias = tuple[tuple[bool, ...], ...]
 
-_MOST_SIDE = 64  # rows or columns; what is larger cannot be read in a table
+_MOST_SIDE = 32  # rows or columns; what is larger cannot be read in a table
 _MOST_HEADS = 16
 _LARGEST = 10**9
 _MOST_DECIMALS = 12  # more than that float64 cannot tell

@@ -125,7 +125,8 @@ class Table:
         widest = ruler.widest([literal(label) for label in block.rows], SMALL_SIZE)
         self.label = min(_LONGEST, widest) + _PAD
         texts = [text for one in block.matrices for row in one.texts for text in row]
-        texts += [literal(label, 8) for label in block.columns]
+        # Digits are of one width; to measure each number would take long.
+        texts = [max(texts, key=len), *(literal(label, 8) for label in block.columns)]
         natural = max(_CELL, ruler.widest(texts, SMALL_SIZE) + _PAD)
         most = max(one.numbers.shape[1] for one in block.matrices)
         self.cell = min(natural, (room - self.label) / most)

@@ -172,7 +172,7 @@ WRONG = {
     "a string in it": ({"X": [[1, "2", 3]]}, "a number in X, row 0, column 1, got the text '2'"),
     "true in it": ({"X": [[1, True, 3]]}, "column 1, got true"),
     "null in it": ({"X": [[1, None, 3]]}, "column 1, got null"),
-    "too many rows": ({"X": [[1, 2, 3]] * 65}, "at most 64 rows and columns, got (65, 3)"),
+    "too many rows": ({"X": [[1, 2, 3]] * 65}, "at most 32 rows and columns, got (65, 3)"),
     "inner sizes": ({"W_q": [[1, 0], [0, 1]]}, "got W_q (2, 2) and X (2, 3). Perhaps"),
     "heads": ({"heads": 3}, "heads that divide the 2 columns of W_q, got 3"),
     "half a head": ({"heads": 1.5}, "heads from 1 to 16, got 1.5"),

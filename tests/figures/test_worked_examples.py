@@ -55,7 +55,7 @@ def test_nothing_overlaps(worked, width):
 
 
 def test_a_wide_matrix_leaves_its_numbers_to_the_data(tmp_path):
-    size = 40
+    size = 30
     path = tmp_path / "wide.json"
     matrix = [[(i * j) % 7 / 10 for j in range(size)] for i in range(size)]
     path.write_text(json.dumps({"Q": matrix, "K": matrix}), encoding="utf-8")
