@@ -208,7 +208,9 @@ def _rounding(
     sources: dict[str, None] = {}
     moved = []
     cells = value.flatten()
-    for one_each in torch.eye(cells.numel(), dtype=value.dtype).split(_AT_ONCE):
+    each = torch.eye(cells.numel(), dtype=value.dtype)
+    for start in range(0, cells.numel(), _AT_ONCE):
+        one_each = each[start : start + _AT_ONCE]
         slopes = torch.autograd.grad(
             cells, leaves, one_each, retain_graph=True, allow_unused=True, is_grads_batched=True
         )

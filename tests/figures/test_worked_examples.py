@@ -59,7 +59,7 @@ def test_a_wide_matrix_leaves_its_numbers_to_the_data(tmp_path):
     path = tmp_path / "wide.json"
     matrix = [[(i * j) % 7 / 10 for j in range(size)] for i in range(size)]
     path.write_text(json.dumps({"Q": matrix, "K": matrix}), encoding="utf-8")
-    figure = attnviz.example(attnviz.make_example(file=path))
+    figure = attnviz.example(attnviz.make_example(file=path), width=89)
     check_layout(figure)
     assert not any(ax.texts for ax in figure.axes)
 
