@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
     from attnviz.dissection import make_steps
     from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
+    from attnviz.examples import make_example
     from attnviz.maps import make_map, make_maps
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
     from attnviz.plot import (
         add_caption,
         attention_vector,
+        example,
         head_grid,
         heatmap,
         save_figure,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         AttentionResult,
         AttentionSteps,
         HeadMaps,
+        WorkedExample,
     )
     from attnviz.storage import save_data
 
@@ -51,14 +54,17 @@ _HOME = {
     "Model": "models",
     "ModelError": "errors",
     "OutputError": "errors",
+    "WorkedExample": "records",
     "add_caption": "plot",
     "architectures": "catalogue",
     "attend": "models",
     "attention_vector": "plot",
+    "example": "plot",
     "find_heads": "metrics",
     "head_grid": "plot",
     "heatmap": "plot",
     "load": "models",
+    "make_example": "examples",
     "make_map": "maps",
     "make_maps": "maps",
     "make_steps": "dissection",
@@ -83,14 +89,17 @@ __all__ = [
     "Model",
     "ModelError",
     "OutputError",
+    "WorkedExample",
     "add_caption",
     "architectures",
     "attend",
     "attention_vector",
+    "example",
     "find_heads",
     "head_grid",
     "heatmap",
     "load",
+    "make_example",
     "make_map",
     "make_maps",
     "make_steps",

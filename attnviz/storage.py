@@ -11,12 +11,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnviz.files import atomic, check_output
-from attnviz.records import AgreementReport, AttentionMap, AttentionSteps, HeadMaps, Side
+from attnviz.records import (
+    AgreementReport,
+    AttentionMap,
+    AttentionSteps,
+    HeadMaps,
+    Side,
+    WorkedExample,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Drawn: TypeAlias = AttentionMap | HeadMaps | AttentionSteps
+Drawn: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | WorkedExample
 
 
 def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
@@ -62,6 +69,8 @@ def to_data(drawn: Drawn) -> dict[str, Any]:
 def _tensors(drawn: Drawn) -> dict[str, Tensor]:
     if isinstance(drawn, AttentionSteps):
         return {stage.name.replace(" ", "_"): stage.values for stage in drawn.stages}
+    if isinstance(drawn, WorkedExample):
+        return drawn.tensors()
     tensors = {"weights": drawn.weights}
     if isinstance(drawn, AttentionMap) and drawn.image is not None:
         tensors["image"] = drawn.image
@@ -71,6 +80,8 @@ def _tensors(drawn: Drawn) -> dict[str, Tensor]:
 def _labels(drawn: Drawn) -> dict[str, list[str]]:
     if isinstance(drawn, AttentionSteps):
         return {"queries": list(drawn.queries), "keys": list(drawn.keys)}
+    if isinstance(drawn, WorkedExample):
+        return {"tokens": list(drawn.tokens)}
     return {"rows": list(drawn.rows), "columns": list(drawn.columns)}
 
 
@@ -121,6 +132,8 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
 
 
 def _about(drawn: Drawn) -> dict[str, Any]:
+    if isinstance(drawn, WorkedExample):
+        return drawn.about()
     which: dict[str, Any] = {"stack": drawn.stack}
     match drawn:
         case AttentionMap():

@@ -17,7 +17,7 @@ FLOORS = [
     {"files", "records", "catalogue"},
     {"stages", "words"},
     {"checkpoints", "capture"},
-    {"agreement", "maps", "metrics", "storage", "inputs"},
+    {"agreement", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection"},
     {"models", "plot"},
     {"cli"},
@@ -91,6 +91,8 @@ HEAVY = ("torch", "transformers", "matplotlib", "seaborn", "pandas", "numpy")
         "from attnviz.cli import run; run(['heatmap', ''])",
         "from attnviz.cli import run; run(['heatmap', 'text', '-o', 'figure.docx'])",
         "from attnviz.cli import run; run(['models', 'bert'])",
+        "from attnviz.cli import run; run(['example', '--help'])",
+        "from attnviz.cli import run; run(['example', 'phnes'])",
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(code):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from attnviz.cli import typed
+from attnviz.cli.lessons import example
 from attnviz.cli.listing import models
 from attnviz.cli.options import (
     Audio,
@@ -263,4 +264,5 @@ def verify(
     return report.finish(result.agreement, None, json=json)
 
 
+app.command()(example)
 app.command()(models)

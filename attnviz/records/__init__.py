@@ -8,6 +8,7 @@ m query and n key positions, d_k and d_v features per head.
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
 from attnviz.records.attention import AttentionRecord, Reference
 from attnviz.records.axis import Axis, Side
+from attnviz.records.example import GivenMatrix, ReplayedStage, WorkedExample
 from attnviz.records.projection import (
     Clip,
     Factor,
@@ -38,6 +39,7 @@ __all__ = [
     "Clip",
     "Factor",
     "Gate",
+    "GivenMatrix",
     "HeadMaps",
     "HeadProjection",
     "Linear",
@@ -45,6 +47,7 @@ __all__ = [
     "Projection",
     "Provenance",
     "Reference",
+    "ReplayedStage",
     "Rotation",
     "Side",
     "Special",
@@ -52,4 +55,5 @@ __all__ = [
     "StageCheck",
     "Step",
     "Verdict",
+    "WorkedExample",
 ]

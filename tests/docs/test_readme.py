@@ -41,8 +41,15 @@ def test_every_command_runs_and_writes_what_it_says(command, tmp_path, monkeypat
     assert run(words[1:]) == 0
     expected = words[words.index("-o") + 1] if "-o" in words else f"{words[1]}.png"
     assert {path.name for path in tmp_path.iterdir()} == (
-        set() if words[1] in ("verify", "models") else {expected}
+        set() if words[1] in ("verify", "models", "example") else {expected}
     )
+
+
+@pytest.mark.parametrize("text", blocks("json"))
+def test_every_file_that_is_shown_can_be_replayed(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.json").write_text(text, encoding="utf-8")
+    assert run(["example", "--file", "own.json"]) == 0
 
 
 @pytest.mark.parametrize("code", blocks("python"))

@@ -1,0 +1,50 @@
+"""The command `example`: a book's numbers, replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnviz.cli import typed
+from attnviz.cli.options import Debug, Json, Width, output_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def example(
+    name: Annotated[
+        str | None, typer.Argument(help="phones, cat or likes.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Your own matrices and what a book prints of them, as JSON (README)."),
+    ] = None,
+    output: Annotated[Path | None, output_file("none is written")] = None,
+    width: Width = 183.0,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Replay a worked example: each stage from its inputs, and from the printed stages before.
+
+    Every printed cell is said to follow or not to follow. That a book is wrong is no error: the
+    exit code is 0.
+    """
+    from attnviz.examples import make_example
+
+    path = typed.where(output, None)
+    worked = make_example(name, file=file)
+
+    from attnviz.cli import replayed
+
+    def figure() -> Figure:
+        from attnviz.plot import example as draw
+
+        return draw(worked, width=width)
+
+    typed.save(path, worked, figure)
+    replayed.print_data(worked) if json else replayed.print_example(worked)
+    replayed.print_written(path, json=json)
+    return 0

@@ -1,0 +1,167 @@
+"""From a JSON file to what an example gives and prints; numbers keep the digits as they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass, field
+from decimal import Decimal
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from attnviz.errors import InputError
+from attnviz.examples.naming import near, shown
+from attnviz.examples.values import (
+    Mask,
+    Matrix,
+    kind,
+    only,
+    to_each_head,
+    to_heads,
+    to_labels,
+    to_mask,
+    to_matrix,
+    to_object,
+    to_printed,
+    to_scale,
+    to_text,
+)
+
+NAMES = ("cat", "likes", "phones")
+WHOLE = ("X", "W_q", "W_k", "W_v", "W_o")  # one matrix, whatever the number of heads
+BY_HEAD = ("Q", "K", "V", "scores", "weights")
+STAGES = (
+    "Q", "K", "V", "scores", "scaled scores", "weights", "head output", "concatenated", "output"
+)  # fmt: skip
+JOINED = ("concatenated", "output")  # one matrix of all heads
+FIELDS = (
+    "title", "tokens", "queries", *WHOLE, *BY_HEAD, "heads", "scale", "mask", "printed", "notes"
+)  # fmt: skip
+_MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an example gives and prints, checked piece by piece but not against each other.
+
+    whole : X and the matrices W. by_head : later stages that are given, one matrix per head.
+    printed : by stage, one matrix per head (None where a head has none) or one in all.
+    """
+
+    name: str
+    title: str
+    tokens: tuple[str, ...] | None = None
+    queries: tuple[str, ...] | None = None
+    heads: int = 1
+    scale: Decimal | None = None
+    mask: Literal["causal"] | Mask | None = None
+    whole: dict[str, Matrix] = field(default_factory=dict)
+    by_head: dict[str, tuple[Matrix, ...]] = field(default_factory=dict)
+    printed: dict[str, tuple[Matrix | None, ...]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def read_bundled(name: str) -> Given:
+    """Read an example that comes along; raise InputError for one that does not."""
+    if name not in NAMES:
+        hint = near(name, NAMES) or "Use --file for one of your own."
+        raise InputError(f"Expected one of {', '.join(NAMES)}, got {shown(name)}. {hint}")
+    text = files("attnviz").joinpath("examples", f"{name}.json").read_text("utf-8")
+    return to_given(parse(text, name), name)
+
+
+def read_file(file: str | os.PathLike[str]) -> Given:
+    """Read an example of one's own; raise InputError where it is none."""
+    path = Path(file)
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
+            raise InputError(f"Expected a JSON file, but {path} is {kind}. Name a file.")
+        if found.st_size > _MOST_BYTES:
+            raise InputError(
+                f"Expected a file of at most {_MOST_BYTES:,} bytes, got {found.st_size:,} in "
+                f"{path}. Keep to an example that can be read."
+            )
+        text = path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(
+            f"Expected an example to read, but there is no file {path}. Check its name."
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(f"Expected text in UTF-8, but {path} is none. Save it as UTF-8.") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"Expected to read {path}, but: {reason}. Name another file.") from None
+    return to_given(parse(text, path.name), path.name)
+
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """Return the JSON object in `text`, with numbers as decimals; raise InputError for others."""
+    try:
+        data = json.loads(
+            text,
+            parse_float=Decimal,
+            parse_int=Decimal,
+            parse_constant=_no_number,
+            object_pairs_hook=_no_field_twice,
+        )
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"Expected JSON in {name}, got something else in line {error.lineno}, column "
+            f"{error.colno}: {error.msg}. Mend it there."
+        ) from None
+    except (RecursionError, ArithmeticError):
+        raise InputError(
+            f"Expected an object of matrices in {name}, got lists nested too deeply or a number "
+            "too large. A matrix is a list of rows of numbers."
+        ) from None
+    if not isinstance(data, dict):
+        raise InputError(
+            f"Expected a JSON object in {name}, got {kind(data)}. "
+            'Write {"X": [[…]], "W_q": [[…]], …}.'
+        )
+    return data
+
+
+def _no_number(constant: str) -> None:
+    raise InputError(f"Expected numbers, got {constant}. Leave it out or write a number.")
+
+
+def _no_field_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in seen:
+            raise InputError(f"Expected each field once, got {shown(name)} twice. Remove one.")
+        seen[name] = value
+    return seen
+
+
+def to_given(data: dict[str, Any], name: str) -> Given:
+    """Check every field by itself; raise InputError with the name of the one that is wrong."""
+    only(data, FIELDS, "fields")
+    heads = to_heads(data.get("heads", Decimal(1)))
+    printed = to_object(data, "printed")
+    only(printed, STAGES, "printed stages")
+    notes = to_object(data, "notes")
+    only(notes, STAGES, "stages in notes")
+    return Given(
+        name=name,
+        title=to_text(data.get("title", name), "title"),
+        tokens=to_labels(data, "tokens"),
+        queries=to_labels(data, "queries"),
+        heads=heads,
+        scale=to_scale(data["scale"]) if "scale" in data else None,
+        mask=to_mask(data["mask"]) if "mask" in data else None,
+        whole={key: to_matrix(data[key], key) for key in WHOLE if key in data},
+        by_head={key: to_each_head(data[key], key, heads) for key in BY_HEAD if key in data},
+        printed={
+            key: to_printed(value, key, 1 if key in JOINED else heads)
+            for key, value in printed.items()
+        },
+        notes={key: to_text(value, f"note on {key}") for key, value in notes.items()},
+    )

@@ -1,0 +1,182 @@
+"""A worked example, replayed stage by stage beside what a book prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class GivenMatrix:
+    """A matrix that an example gives, exact as it stands: "X", "W_q", or "head 1 V".
+
+    rows, columns : labels, of tokens or of features. values : (m, n), float64. decimals : how many
+    digits it is given with.
+    """
+
+    key: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: Tensor
+    decimals: int
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether its rows are tokens, as those of all but the matrices W are."""
+        return not self.key.startswith("W_")
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayedStage:
+    """One stage of one head: what is printed, and what we compute, twice.
+
+    Attributes
+    ----------
+    name, symbol, title, formula : "K", "K", "keys", "K = X W_k".
+    head : counted from 0; None where an example has one head, and once the heads are joined.
+    rows, columns : labels, of tokens or of features.
+    printed : (m, p), the digits as they stand in the book; None where it prints nothing.
+    decimals : how many of them stand behind the point.
+    from_inputs : (m, n), float64, from what the example gives. Where n < p, the columns of
+        `printed` from n on cannot be told.
+    from_printed : (m, n), the same from the printed stages before, `sources`; None without any.
+    slack_from_inputs, slack_from_printed : (m, n), how far a cell may lie from what is printed:
+        half a unit of its own last digit, and what the rounding of `sources` can do to it.
+    notes : what else is to be said.
+    """
+
+    name: str
+    symbol: str
+    title: str
+    formula: str
+    head: int | None
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    printed: Tensor | None
+    decimals: int | None
+    from_inputs: Tensor
+    from_printed: Tensor | None
+    sources: tuple[str, ...]
+    slack_from_inputs: Tensor | None
+    slack_from_printed: Tensor | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What the stage is called among all: "scores", or "head 1 scores"."""
+        return self.name if self.head is None else f"head {self.head} {self.name}"
+
+    @property
+    def from_inputs_follows(self) -> Tensor | None:
+        """(m, n) of booleans: which printed cells follow from the inputs; None without any."""
+        return self._follows(self.from_inputs, self.slack_from_inputs)
+
+    @property
+    def from_printed_follows(self) -> Tensor | None:
+        """(m, n) of booleans: which follow from the printed stages before; None without any."""
+        return self._follows(self.from_printed, self.slack_from_printed)
+
+    @property
+    def untold(self) -> int:
+        """How many printed cells cannot be told from what is given."""
+        if self.printed is None:
+            return 0
+        return self.printed.numel() - self.printed[:, : self.from_inputs.shape[1]].numel()
+
+    @property
+    def slips(self) -> bool:
+        """Whether a cell does not follow from the nearest that is printed, else from the inputs."""
+        follows = self.from_printed_follows
+        follows = self.from_inputs_follows if follows is None else follows
+        return follows is not None and not bool(follows.all())
+
+    def _follows(self, ours: Tensor | None, slack: Tensor | None) -> Tensor | None:
+        if self.printed is None or ours is None or slack is None:
+            return None
+        return (ours - self.printed[:, : ours.shape[1]]).abs() <= slack
+
+
+@dataclass(frozen=True, eq=False)
+class WorkedExample:
+    """A worked example with every stage replayed, in order.
+
+    name : "phones", or the file that it was read from. title : as the example says. tokens : the
+    words that are attended to. given : what all is computed from.
+    """
+
+    name: str
+    title: str
+    tokens: tuple[str, ...]
+    given: tuple[GivenMatrix, ...]
+    stages: tuple[ReplayedStage, ...]
+
+    def __repr__(self) -> str:
+        """Say what it holds, without the tensors."""
+        return f"WorkedExample({self.name!r}, {len(self.stages)} stages, {self.summary()})"
+
+    def count(self) -> dict[str, int]:
+        """Count the printed cells: all, untold, and those that follow in each of the two ways.
+
+        `linked` are those before which something is printed.
+        """
+        alone = [stage.from_inputs_follows for stage in self.stages]
+        linked = [stage.from_printed_follows for stage in self.stages]
+        return {
+            "printed": sum(s.printed.numel() for s in self.stages if s.printed is not None),
+            "untold": sum(stage.untold for stage in self.stages),
+            "from_inputs": sum(int(each.sum()) for each in alone if each is not None),
+            "linked": sum(each.numel() for each in linked if each is not None),
+            "from_printed": sum(int(each.sum()) for each in linked if each is not None),
+        }
+
+    @property
+    def slips(self) -> tuple[str, ...]:
+        """The stages at which the book goes wrong by itself, not by what went before."""
+        return tuple(stage.key for stage in self.stages if stage.slips)
+
+    def summary(self) -> str:
+        """Return in one line how many printed cells follow, in each of the two ways."""
+        n = self.count()
+        if not n["printed"]:
+            return "nothing is printed to compare with"
+        told = n["printed"] - n["untold"]
+        parts = [f"{n['from_inputs']} of {told} printed cells follow from the inputs"]
+        if n["linked"]:
+            parts.append(
+                f"{n['from_printed']} of {n['linked']} follow from the printed stages before them"
+            )
+        if n["untold"]:
+            parts.append(f"{n['untold']} cannot be told")
+        return ", ".join(parts)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every matrix of every stage under a name of its own: "scores printed", …."""
+        given = {f"{one.key} given": one.values for one in self.given}
+        found = {
+            f"{stage.key} {what}": getattr(stage, what)
+            for stage in self.stages
+            for what in (
+                "printed", "from_inputs", "from_printed", "slack_from_inputs",
+                "slack_from_printed", "from_inputs_follows", "from_printed_follows",
+            )
+        }  # fmt: skip
+        return given | {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def about(self) -> dict[str, Any]:
+        """Return all that is no matrix, in types that JSON knows."""
+        kept = ("key", "name", "head", "symbol", "title", "formula", "decimals")
+        stages = [
+            {key: getattr(stage, key) for key in kept}
+            | {key: list(getattr(stage, key)) for key in ("rows", "columns", "sources", "notes")}
+            for stage in self.stages
+        ]
+        return {
+            "example": self.name,
+            "title": self.title,
+            "summary": self.summary(),
+            "counts": self.count(),
+            "slips": list(self.slips),
+            "stages": stages,
+        }

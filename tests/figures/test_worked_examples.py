@@ -1,0 +1,125 @@
+"""The figure of a worked example: every number in its cell, what does not follow framed."""
+
+import json
+from collections import Counter
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import same_color
+from matplotlib.patches import Rectangle
+
+import attnviz
+from attnviz.errors import InputError
+from attnviz.plot.style import ACCENT
+from figures.test_layout import check_layout
+
+TWO_HEADS = {
+    "title": "pay $5: two heads, _causal_",
+    "tokens": ["$5", "train_", "\\left"],
+    "X": [[1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, -0.4], [0.1, 0.2, 1.0, 0.5]],
+    "W_q": [[1, 0, 0.5, 0], [0, 1, 0, 0.5], [1, 0, -1, 0], [0, 1, 0, 1]],
+    "W_k": [[1, 0, 0.5, 0], [0, 1, 0, 0.5], [0, 1, -1, 0], [1, 0, 0, 1]],
+    "W_v": [[1, 0, 0.5, 0], [0, 1, 0, 0.5], [1, 1, -1, 0], [0, 1, 0, 1]],
+    "W_o": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0.5, 1]],
+    "heads": 2,
+    "mask": "causal",
+    "printed": {"weights": [[[1, 0, 0], [0.43, 0.57, 0], [0.33, 0.38, 0.29]], None]},
+}
+NAMES = ["cat", "likes", "phones", "own"]
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(TWO_HEADS), encoding="utf-8")
+    return attnviz.make_example(file=path)
+
+
+@pytest.fixture
+def worked(request, own):
+    return own if request.param == "own" else attnviz.make_example(request.param)
+
+
+def framed(figure):
+    return [
+        patch
+        for patch in figure.findobj(Rectangle)
+        if same_color(patch.get_edgecolor(), ACCENT) and not patch.get_fill()
+    ]
+
+
+@pytest.mark.parametrize("width", [89, 183])
+@pytest.mark.parametrize("worked", NAMES, indirect=True)
+def test_nothing_overlaps(worked, width):
+    check_layout(attnviz.example(worked, width=width))
+
+
+def test_a_wide_matrix_leaves_its_numbers_to_the_data(tmp_path):
+    size = 30
+    path = tmp_path / "wide.json"
+    matrix = [[(i * j) % 7 / 10 for j in range(size)] for i in range(size)]
+    path.write_text(json.dumps({"Q": matrix, "K": matrix}), encoding="utf-8")
+    figure = attnviz.example(attnviz.make_example(file=path), width=89)
+    check_layout(figure)
+    assert not any(ax.texts for ax in figure.axes)
+
+
+@pytest.mark.parametrize("worked", NAMES, indirect=True)
+def test_as_many_cells_are_framed_as_do_not_follow(worked):
+    masks = [
+        mask
+        for stage in worked.stages
+        for mask in (stage.from_inputs_follows, stage.from_printed_follows)
+        if mask is not None
+    ]
+    assert len(framed(attnviz.example(worked))) == sum(int((~mask).sum()) for mask in masks)
+
+
+def test_each_printed_number_stands_in_its_cell():
+    figure = attnviz.example("likes")
+    given, printed, ours = ([text.get_text() for text in ax.texts] for ax in figure.axes)
+    assert given == ["0.9", "0.1", "0.0", "0.2", "0.8", "0.1", "0.0", "0.3", "0.7"]
+    assert printed == ["0.82", "0.15", "0.03", "0.17", "0.74", "0.09", "0.05", "0.25", "0.70"]
+    assert ours[:3] == ["0.539", "0.242", "0.219"]
+
+
+def test_stages_stand_in_order_with_formula_shape_and_counts():
+    figure = attnviz.example("phones")
+    texts = [text.get_text() for text in figure.texts]
+    titles = ["1 queries", "2 keys", "3 values", "4 scores", "5 alignment scores"]
+    titles += ["6 attention weights", "7 attention vectors", "8 heads side by side"]
+    assert [text for text in texts if text in titles] == titles
+    assert "S = QKᵀ / √2   (4, 4)" in texts
+    assert "14 of 16 follow from the printed Q and K" in texts
+    assert "1 of 8 follow from the inputs" in texts
+    assert any("matrices of the second head are not given" in text for text in texts)
+    caption = " ".join(texts[-5:])
+    assert "12 of 72 printed cells follow from the inputs" in caption
+    assert "The slips are in K, V and scores" in caption
+    assert caption.endswith("Own code, float64; no model.")
+
+
+def test_what_cannot_be_told_is_hatched():
+    figure = attnviz.example("phones")
+    hatched = [patch for patch in figure.findobj(Rectangle) if patch.get_hatch()]
+    assert len(hatched) == 8
+
+
+def test_tokens_are_literal(own):
+    figure = attnviz.example(own)
+    ticks = Counter(label.get_text() for ax in figure.axes for label in ax.get_yticklabels())
+    assert ticks["$5"] == ticks["\\left"] > 10
+    assert figure.texts[0].get_text() == TWO_HEADS["title"]
+
+
+def test_it_is_of_the_width_that_is_asked_for_and_leaves_the_style_alone():
+    before = dict(plt.rcParams)
+    assert attnviz.example("cat", width=89).get_size_inches()[0] == pytest.approx(89 / 25.4)
+    assert dict(plt.rcParams) == before
+
+
+def test_an_unknown_name_or_width_is_refused():
+    with pytest.raises(InputError, match="Did you mean phones"):
+        attnviz.example("phone")
+    with pytest.raises(InputError, match="Expected a width from 40"):
+        attnviz.example("cat", width=10)
