@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import attnviz
+from attnviz.plot.formulas import power
 
 model = attnviz.load(device="cpu")
 result = model.attend("the train left the station on time")
@@ -46,7 +47,7 @@ with attnviz.style(words):
         b.text(found.median(), -0.8, name, color=colour, ha="center")
     b.set(title="b  How far its vector moves", xlabel="largest difference", xlim=(1e-7, 10))
     b.set_yticks(range(T), [words[n] for n in order])
-    b.xaxis.set_major_formatter("{x:g}")
+    b.xaxis.set_major_formatter(lambda x, _: power(x))
     b.minorticks_off()
     for ax in (a, b):
         ax.set_ylim(T - 0.5, -1.3)

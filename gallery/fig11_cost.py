@@ -1,6 +1,6 @@
 """What a stored map costs
 
-A map of T tokens has T² weights. Measured for one head of random Q and K (d_k = {d_k}): the map
+A map of T tokens has T² weights. Measured for one head of random Q and K (dₖ = {d_k}): the map
 kept whole, and the same weights in blocks of {block} rows, each pooled into its part of a {cells} ×
 {cells} map and dropped before the next. The pooled maps agree (largest difference {apart:.1g}). (a)
 The most memory that torch held at once beside Q and K, by its profiler: whole, {copies:.1f} times
@@ -54,9 +54,9 @@ with attnviz.style():
     fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.6), layout="constrained")
     for n, (ax, title) in enumerate(zip(axes, ("a  Memory in MB", "b  Time in ms"), strict=True)):
         ax.loglog(lengths, found[:, n, 0], "C1o-", lengths, found[:, n, 1], "C0o-", base=2)
-        ax.text(900, found[2, n, 0] * 1.3, "kept whole", color="C1", ha="right")
-        ax.text(1100, found[2, n, 1] * 0.5, "in blocks", color="C0")
-        ax.set(title=title, xlabel="tokens T")
+        for way, name in enumerate(("kept whole", "in blocks")):
+            ax.text(T * 1.15, found[-1, n, way], name, color=f"C{1 - way}", va="center")
+        ax.set(title=title, xlabel="tokens T", xticks=lengths)
         ax.xaxis.set_major_formatter("{x:g}")
         ax.yaxis.set_major_formatter("{x:g}")
 attnviz.add_caption(fig, text=f"One head with random Q and K of {d_k} features, 4 bytes a weight")

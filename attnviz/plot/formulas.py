@@ -38,10 +38,11 @@ def _part(found: re.Match[str]) -> str:
 
 
 def power(number: float) -> str:
-    """Return a small number as "2·10⁻⁶".
+    """Return a number in powers of ten, as text: what a logarithmic axis can be labelled with.
 
-    >>> power(1.6e-6)
-    '2·10⁻⁶'
+    >>> power(1.6e-6), power(1000.0)
+    ('2·10⁻⁶', '10³')
     """
     digits, exponent = f"{number:.0e}".split("e")
-    return f"{digits}·10{str(int(exponent)).translate(_RAISED)}" if number else "0"
+    raised = f"10{str(int(exponent)).translate(_RAISED)}"
+    return "0" if not number else raised if digits == "1" else f"{digits}·{raised}"

@@ -45,8 +45,8 @@ def style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
     """Return a context in which to draw: attnviz' rcParams, and fonts that have what `texts` need.
 
     For figures of your own beside those of attnviz. Nothing changes outside of the context. Text is
-    literal, also between dollars, as tokens need it; so give a logarithmic axis plain numbers:
-    `ax.xaxis.set_major_formatter("{x:g}")`.
+    literal, also between dollars, as tokens need it; so give a logarithmic axis labels without:
+    `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with `attnviz.plot.formulas.power`.
     """
     return mpl.rc_context(
         {

@@ -1,0 +1,43 @@
+"""A worked example, checked cell by cell
+
+A lesson works one head out for “{sentence}”. Every stage is computed again, once from the inputs
+and once from what the lesson printed before; a frame marks what does not follow. The queries are
+right. The keys are not, in {keys} of {rows} rows, nor are the values in {values}, and all that
+comes after inherits it: {alone} of {told} printed cells follow from the inputs. From the printed
+stages before them {linked} of {links} follow: each softmax and each sum is right for the numbers
+that it was given, and {slip} are slips of their own. A smaller example, “{small}”, is right: of its
+{all} cells {right} follow.
+"""
+
+import attnviz
+
+worked = attnviz.make_example("phones")
+sentence = " ".join(worked.tokens)
+rows = len(worked.tokens)
+
+
+def stage(name):
+    return next(stage for stage in worked.stages if stage.name == name)
+
+
+def rows_off(name):
+    """Return in how many rows a printed cell does not follow from the inputs."""
+    return int((~stage(name).from_inputs_follows).any(1).sum())
+
+
+assert rows_off("Q") == 0
+assert stage("weights").from_printed_follows.all()
+assert stage("head output").from_printed_follows.all()
+keys, values = rows_off("K"), rows_off("V")
+count = worked.count()
+told, links = count["printed"] - count["untold"], count["linked"]
+alone, linked = count["from_inputs"], count["from_printed"]
+slip = " and ".join(
+    f"the score ({worked.tokens[i]}, {worked.tokens[j]})"
+    for i, j in (~stage("scores").from_printed_follows).nonzero().tolist()
+)
+
+cat = attnviz.make_example("cat")
+small, right, all = cat.title, cat.count()["from_inputs"], cat.count()["printed"]
+
+fig = attnviz.example(worked)
