@@ -6,7 +6,7 @@ LSTM hands a signal on, {chain} times over {far} steps, and keeps {lstm:.0%} of 
 its forget gates opened (bias {bias}), {opened:.0%}. In self-attention every token reads every other
 one, {direct} step away at any distance. Here too the gradient falls, but as a power of the length,
 T^{power:.2f}, since untrained weights are shared out among T tokens. From {steps[0]} to {far} steps
-it falls {falls[0]:.0f}-fold, that of the LSTM by a factor of {lost}.
+it falls {falls[0]:.0f}-fold, that of the LSTM by a factor of {falls[2]:.0e}.
 """
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ import torch
 
 import attnviz
 from attnviz.attention import attention
-from attnviz.plot.formulas import power as ten
+from attnviz.plot.formulas import power as in_powers
 
 d, seeds, bias, far, steps = 64, 8, 2, 128, 2 ** np.arange(8)
 
@@ -48,7 +48,6 @@ found = np.array([[[gradient(net, k + 1) for k in steps] for net in nets] for ne
 mean, lowest, highest = found.mean(1), found.min(1), found.max(1)
 opened, lstm = np.exp(np.polyfit(steps, np.log(mean[1:]).T, 1)[0])
 power, falls = np.polyfit(np.log(steps + 1), np.log(mean[0]), 1)[0], mean[:, 0] / mean[:, -1]
-lost = ten(falls[2])
 
 with attnviz.style():
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
@@ -59,7 +58,7 @@ with attnviz.style():
             ax.fill_between(steps, lowest[n], highest[n], color=f"C{n}", alpha=0.2, linewidth=0)
             plot(steps, mean[n], "o-", color=f"C{n}")
             ax.xaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_major_formatter(lambda x, _: ten(x))
+            ax.yaxis.set_major_formatter(lambda x, _: in_powers(x))
     left.set(title="a  One axis logarithmic", xlabel="steps from first to last", ylabel="gradient")
     right.set(title="b  Both axes logarithmic", xlabel="steps from first to last", ylim=(1e-4, 1))
 attnviz.add_caption(fig, text=f"Random networks with {d} features, {seeds} of each kind")

@@ -39,10 +39,8 @@ with attnviz.style(words):
     a.set(title="a  Two orders", xlim=(0, 1), xticks=[0, 1], xticklabels=["original", "shuffled"])
     a.set_yticks(range(T), words)
     b.hlines(range(T), without, having, color="0.9")
-    for name, found, colour in (
-        ("without positions", without, "C0"),
-        ("with positions", having, "C1"),
-    ):
+    names = ("without positions", without, "C0"), ("with positions", having, "C1")
+    for name, found, colour in names:
         b.semilogx(found, range(T), "o", color=colour)
         b.text(found.median(), -0.8, name, color=colour, ha="center")
     b.set(title="b  How far its vector moves", xlabel="largest difference", xlim=(1e-7, 10))
