@@ -23,6 +23,7 @@ from attnviz.records import (
     Norm,
     Rotation,
     Stage,
+    Step,
 )
 from attnviz.stages import recompute, source
 from attnviz.words import locate, units
@@ -55,8 +56,8 @@ def make_steps(
     InputError : no such layer, head or word.
     """
     layer, chosen, reason = choose_head(result, layer, head)
-    head = chosen if isinstance(chosen, int) else chosen[0]
-    result.check_head(layer, head)
+    assert isinstance(chosen, int)  # since head is one, or none
+    head = chosen
     record = result.record(layer)
     row, name, said = _follow(record, choose_word(record) if word is None else word)
     one = _Head(result, record, head)
@@ -82,9 +83,8 @@ def _follow(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[s
     pieces, words = units(axis, words=False), units(axis)
     if isinstance(word, int):
         if not 0 <= word < len(axis) or axis.padding[word]:
-            raise InputError(
-                f"Expected a position from 0 to {len(pieces.positions) - 1}, got {word}."
-            )
+            first, last = pieces.positions[0][0], pieces.positions[-1][0]
+            raise InputError(f"Expected a position from {first} to {last}, got {word}.")
         return word, axis.labels[word], ()
     if word in pieces.labels and word not in words.labels:
         return pieces.positions[locate(word, pieces)][0], word, ()
@@ -138,12 +138,14 @@ class _Head:
             if stage in self.numbers and part is not None and X is not None:
                 values = self._rows(self.numbers[stage][number], side)
                 other = stage != "query" and self.record.key_input is not None
-                width = part.weight.shape[-1]
+                # Where X goes through narrower vectors first, there is no one product to show.
+                d_in, width = part.weight.shape[-2:]
+                plain = not part.before and part.beside is None
                 yield Stage(
                     name,
                     _projection(part, "C" if other else "X", name),
                     values,
-                    ((len(values), part.weight.shape[-2]), (part.weight.shape[-2], width)),
+                    ((len(values), d_in), (d_in, width)) if plain else (),
                     rows=side,
                     **self._agreement(stage, number),
                 )
@@ -189,7 +191,7 @@ class _Head:
         yield Stage("heads", names, together, part=part, **checked)
         output = None if record.projection is None else record.projection.output
         if "output" in self.numbers and output is not None and record.projection is not None:
-            before = "gated heads" if record.projection.before_output else "heads"
+            before = _written(record.projection.before_output or (), "heads")
             bias = "" if output.bias is None else " + b^O"
             values = self._rows(self.numbers["output"][0])
             d_in, d_out = output.weight.shape
@@ -234,11 +236,7 @@ class _Head:
             return {"why_not": "not compared"}
         if head is None:
             return {"difference": check.largest_difference, "passed": check.passed}
-        number = min(head, len(check.differences) - 1)
-        return {
-            "difference": check.differences[number],
-            "passed": number not in check.failed_heads,
-        }
+        return {"difference": check.differences[head], "passed": head not in check.failed_heads}
 
 
 def _unscaled(compared: dict[str, Any], scale: float) -> dict[str, Any]:
@@ -250,15 +248,21 @@ def _unscaled(compared: dict[str, Any], scale: float) -> dict[str, Any]:
 
 def _projection(part: HeadProjection, X: str, name: str) -> str:
     """Write how Q, K or V follow from X, as in "rotate(X W^Q + b^Q)"."""
+    latent = X
     for step in part.before:
-        X = f"{X} W^D{name}" if isinstance(step, Linear) else f"norm({X})"
-    formula = f"{X} W^{name}"
+        latent = f"{latent} W^D{name}" if isinstance(step, Linear) else f"norm({latent})"
+    formula = f"{latent} W^{name}"
     if part.bias is not None:
         formula += f" + b^{name}"
-    if part.beside is not None:
+    if part.beside is not None:  # made of X itself
         formula = f"[{formula}, {X} W^R{name}]"
-    for after in part.after:
-        match after:
+    return _written(part.after, formula)
+
+
+def _written(steps: Sequence[Step], formula: str) -> str:
+    """Write steps around a formula, the first one innermost."""
+    for step in steps:
+        match step:
             case Norm():
                 formula = f"norm({formula})"
             case Clip():

@@ -76,7 +76,7 @@ def add_caption(
     -------
     The same figure.
     """
-    parts = (text,) if isinstance(text, str) else text
+    parts = [part for part in ((text,) if isinstance(text, str) else text) if part.strip()]
     with style(parts):
         width = float(figure.get_size_inches()[0])
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * _MARGIN))
@@ -96,7 +96,7 @@ def _paragraphs(
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Yield the sentences and the verdict, broken into lines, and how each is written."""
     ruler = Ruler()
-    text = " ".join(f"{_capital(part.removesuffix('.'))}." for part in parts)
+    text = " ".join(f"{_capital(part.strip().removesuffix('.'))}." for part in parts)
     yield ruler.wrap(text, width, SMALL_SIZE), {"color": MUTED}
     if agreement is None:
         return

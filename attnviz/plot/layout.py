@@ -157,11 +157,12 @@ def grow_below(figure: Figure, inches: float) -> float:
     share = height / taller
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
-        engine.set(rect=(0.0, 1 - share, 1.0, share))
-        return taller
-    for ax in figure.axes:
-        x, y, wide, high = ax.get_position(original=True).bounds
-        ax.set_position((x, 1 - share + y * share, wide, high * share))
+        left, bottom, wide, high = engine.get()["rect"]
+        engine.set(rect=(left, 1 - share + bottom * share, wide, high * share))
+    else:
+        for ax in figure.axes:
+            x, y, wide, high = ax.get_position(original=True).bounds
+            ax.set_position((x, 1 - share + y * share, wide, high * share))
     for text in figure.texts:
         text.set_y(1 - share + text.get_position()[1] * share)
     return taller

@@ -6,6 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.cli.report import console
+from attnviz.plot.caption import selection
+from attnviz.plot.cells import HIDDEN
 from attnviz.plot.style import literal
 from attnviz.records import AttentionSteps, Stage
 
@@ -15,8 +17,7 @@ _BAR = 14  # characters of the largest weight
 
 def print_steps(taken: AttentionSteps) -> None:
     """Print formula, shape, first numbers and agreement of each stage, and what each key adds."""
-    where = f"layer {taken.layer}, head {taken.head}"
-    where = where if taken.stack in ("encoder", "decoder") else f"{taken.stack} {where}"
+    where = selection(taken.stack, taken.layer, (taken.head,))
     word = literal(taken.word)
     console.print(Text(f"{where} of {taken.provenance.model}, following “{word}”", "bold"))
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -64,9 +65,9 @@ def _numbers(stage: Stage, row: int) -> Text:
 
 
 def _number(value: float) -> str:
-    if abs(value) < 10_000:
-        return f"{value:.2f}"
-    return "-∞" if value < -1e9 else f"{value:.0e}"  # what masks add
+    if value < HIDDEN:
+        return "-∞"
+    return f"{value:.2f}" if abs(value) < 10_000 else f"{value:.0e}"
 
 
 def _proof(stage: Stage) -> Text:
