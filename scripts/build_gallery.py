@@ -149,6 +149,7 @@ def main(
 ) -> None:
     """Draw what changed (or --all), save it as png and svg, and write gallery/README.md."""
     mpl.use("agg")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its profiler writes into the progress
     kept, current = GALLERY / "built.json", package()
     (GALLERY / "images").mkdir(exist_ok=True)
     known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
