@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from attnviz.attention import merge_heads, repeat_heads, scores
-from attnviz.errors import InputError
+from attnviz.errors import InputError, whole_number
 from attnviz.metrics import choose_head, choose_word
 from attnviz.records import (
     AttentionRecord,
@@ -56,8 +56,9 @@ def make_steps(
     InputError : no such layer, head or word.
     """
     layer, chosen, reason = choose_head(result, layer, head)
-    assert isinstance(chosen, int)  # since head is one, or none
-    head = chosen
+    if len(chosen) != 1:
+        raise InputError(f"Expected one head to take apart, got {len(chosen)}. Choose one of them.")
+    (head,) = chosen
     record = result.record(layer)
     row, name, said = _follow(record, choose_word(record) if word is None else word)
     one = _Head(result, record, head)
@@ -71,7 +72,7 @@ def make_steps(
         layer=layer,
         head=head,
         heads=record.heads,
-        notes=(*reason, *said),
+        notes=(*reason, *said, *one.missing(row)),
         agreement=result.agreement,
         provenance=result.provenance,
     )
@@ -80,6 +81,8 @@ def make_steps(
 def _follow(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[str, ...]]:
     """Return the position of the query that is followed, what it is called, and what to say."""
     axis = record.query_axis
+    if not isinstance(word, str):
+        word = whole_number(word, "a word, or the position of a token,")
     pieces, words = units(axis, words=False), units(axis)
     if isinstance(word, int):
         if not 0 <= word < len(axis) or axis.padding[word]:
@@ -198,6 +201,13 @@ class _Head:
             factors = ((m, d_in), (d_in, d_out))
             checked = self._agreement("output", 0)
             yield Stage("output", f"{before} W^O{bias}", values, factors, **checked)
+
+    def missing(self, row: int) -> tuple[str, ...]:
+        """Say of a row that does not sum to 1 where the rest goes."""
+        if self.record.sinks is None:
+            return ()
+        share = 1 - self.numbers["weights"][self.head, row].sum().item()
+        return (f"{share:.0%} of the weight of this row goes to a sink, which is no key",)
 
     def _terms(self) -> str | None:
         """Say what is added to this head's scaled scores; None where nothing is."""

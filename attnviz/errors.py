@@ -3,6 +3,8 @@
 Each class carries the exit code with which the command line ends.
 """
 
+import operator
+
 
 class AttnvizError(Exception):
     """What a user can mend: base of every exception that attnviz raises on purpose."""
@@ -26,3 +28,13 @@ class OutputError(AttnvizError, OSError):
     """The result cannot be written where it was asked for."""
 
     exit_code = 4
+
+
+def whole_number(value: object, what: str) -> int:
+    """Return a whole number of any kind as int; raise InputError for anything else."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            pass
+    raise InputError(f"Expected {what} as a whole number, got {value!r}. Write 3, for example.")

@@ -10,7 +10,8 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from attnviz.files import atomic, check_output
+from attnviz.errors import InputError
+from attnviz.files import DATA_SUFFIXES, atomic, check_output
 from attnviz.records import (
     AgreementReport,
     AttentionMap,
@@ -37,7 +38,7 @@ def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
     ------
     InputError, OutputError : as `check_output`.
     """
-    path = check_output(path)
+    path = check_output(path, DATA_SUFFIXES)
     tensors = {name: tensor.contiguous() for name, tensor in _tensors(drawn).items()}
     labels, about = _labels(drawn), _about(drawn)
     with atomic(path) as temporary:
@@ -67,6 +68,11 @@ def to_data(drawn: Drawn) -> dict[str, Any]:
 
 
 def _tensors(drawn: Drawn) -> dict[str, Tensor]:
+    if not isinstance(drawn, Drawn):
+        raise InputError(
+            f"Expected what a figure shows, got {type(drawn).__name__}. Make it with make_map, "
+            "make_maps, make_steps or make_example."
+        )
     if isinstance(drawn, AttentionSteps):
         return {stage.name.replace(" ", "_"): stage.values for stage in drawn.stages}
     if isinstance(drawn, WorkedExample):

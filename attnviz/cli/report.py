@@ -88,7 +88,7 @@ def print_found(found: Found, *, most: int = 10) -> None:
     console.print(Text(f"weight from “{found.query}” to “{found.key}”, largest first", "bold"))
     console.print(table)
     total = len(found.heads)
-    console.print(Text(_of("above every other word", found.first, total)))
+    console.print(Text(_of(f"above every word but “{found.query}” itself", found.first, total)))
     if found.others:
         words = " and ".join(f"“{word}”" for word in found.others)
         console.print(Text(_of(f"above {words}", found.above_function_words, total)))

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from attnviz.errors import InputError
 from attnviz.plot.layout import Page, Ruler, grow_below, line_height
 from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, literal, style
 from attnviz.records import AgreementReport, AttentionMap, Provenance
@@ -76,6 +77,11 @@ def add_caption(
     -------
     The same figure.
     """
+    if not isinstance(figure, Figure):
+        raise InputError(
+            f"Expected a figure of matplotlib, got {type(figure).__name__}. Axes have theirs in "
+            "ax.figure."
+        )
     parts = [part for part in ((text,) if isinstance(text, str) else text) if part.strip()]
     with style(parts):
         width = float(figure.get_size_inches()[0])

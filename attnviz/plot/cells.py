@@ -81,10 +81,11 @@ def decimals(weight: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number of either sign in one decimal."""
+    """Return a number of either sign as it fits a cell: in one decimal, or in none."""
     if value < HIDDEN:
         return "\N{MINUS SIGN}∞"
-    return f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
+    said = f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
+    return said.replace("-", "\N{MINUS SIGN}")
 
 
 def frame(ax: Axes, corner: tuple[float, float], size: tuple[float, float]) -> None:

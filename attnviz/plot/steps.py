@@ -9,6 +9,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from attnviz.errors import InputError
 from attnviz.plot import caption
 from attnviz.plot.cells import (
     decimals,
@@ -39,7 +40,7 @@ from attnviz.plot.unfolding import draw_unfolding, take
 from attnviz.records import AttentionResult, AttentionSteps, Stage
 
 _MARGIN, _GAP, _BETWEEN = 0.06, 0.3, 0.14  # inches: around, between panels, and between lines
-_BAR = 0.55  # inches that a colour bar takes with its numbers and its label
+_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 _ROW, _TALLEST = 0.14, 1.6  # inches of a row of features, and of all rows of a panel
 _CELL = 0.26  # inches of a score's cell at most
 _WRITTEN_CELL, _LINED_CELL = 0.2, 0.08  # inches from which on a cell has room for its number, a rim
@@ -47,6 +48,7 @@ _SHOWN = 0.99  # of the features, whose colours can be told apart
 _HEAD = 4 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, formula, shape, proof
 _LONGEST = 0.6  # inches of a token's label at most
 _NARROW = 5.0  # inches of a figure below which X takes a line of its own
+_NARROWEST = 80.0  # mm
 _MANY, _WIDER = 128, 1.9  # features from which on a panel is wider, and how much
 _TITLES = {
     "X": "Input X", "C": "Other sequence C", "Q": "Queries Q", "K": "Keys K", "V": "Values V",
@@ -81,6 +83,11 @@ def steps(
     """
     taken = take(result, layer, head, word)
     texts = [*taken.queries, *taken.keys, caption.source(taken.provenance)]
+    if not width >= _NARROWEST:
+        raise InputError(
+            f"Expected a width of {_NARROWEST:g} mm or more for all stages, got {width:g}. "
+            "A column of a journal is 89 mm wide."
+        )
     with style(texts):
         page = Page(width * MM)
         ruler, place = Ruler(), (_MARGIN, width * MM - _MARGIN)
@@ -106,6 +113,7 @@ def _said(taken: AttentionSteps) -> list[str]:
         framed,
         "the range of features is that of 99% of them, the range of scores that of all",
         "“agrees to” is the largest difference from the model's own",
+        "the share of a key is what it adds along the attention vector (α v · a / a · a)",
     ]
 
 
@@ -117,7 +125,8 @@ def _lines(taken: AttentionSteps, *, wide: bool) -> list[tuple[str, ...]]:
     scored = tuple(stage.name for stage in taken.stages if stage.over_keys)
     last = tuple(name for name in ("A", "heads", "output") if name in taken)
     ends = [last] if wide else [(name,) for name in last]
-    return [*(names for names in first if names), scored, (), *ends]
+    squares = [scored] if wide or len(scored) < 4 else [scored[:2], scored[2:]]
+    return [*(names for names in first if names), *squares, (), *ends]
 
 
 @dataclass(frozen=True)

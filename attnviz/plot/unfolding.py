@@ -33,7 +33,7 @@ _MOST = 12  # rows; the keys with the smallest weights are joined in one
 _SHOWN = 0.99  # of the values, whose colours can be told apart
 _LONGEST = 0.8  # inches of a token's label at most
 _NUMBER = 0.3  # inches for a weight, and for a share
-_BAR = 0.55  # inches that a colour bar takes with its numbers and its label
+_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 
 
 def attention_vector(
@@ -76,7 +76,7 @@ def take(
     word: str | int | None,
 ) -> AttentionSteps:
     """Return a head taken apart; one that already is has its layer, head and word."""
-    if isinstance(result, AttentionResult):
+    if not isinstance(result, AttentionSteps):
         return make_steps(result, layer=layer, head=head, word=word)
     if (layer, head, word) != (None, None, None):
         raise InputError(

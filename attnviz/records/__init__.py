@@ -26,6 +26,7 @@ from attnviz.records.result import (
     HeadMaps,
     Provenance,
     Special,
+    one_result,
 )
 from attnviz.records.steps import AttentionSteps, Stage
 
@@ -56,4 +57,5 @@ __all__ = [
     "Step",
     "Verdict",
     "WorkedExample",
+    "one_result",
 ]

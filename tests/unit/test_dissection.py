@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from families import FAMILIES, FURTHER, OWN_CODE, TWO_SIDED, tiny
@@ -223,3 +224,43 @@ def test_a_sink_is_a_stage_beside_the_scores_and_nothing_wants_a_gradient(tokeni
     taken = attnviz.make_steps(result, layer=0, head=0)
     assert taken["weights"].formula == "softmax(full, sink)"
     assert not any(stage.values.requires_grad for stage in taken.stages)
+
+
+def test_whole_numbers_of_any_kind_will_do(train):
+    taken = attnviz.make_steps(train, layer=np.int64(5), head=torch.tensor(3), word=np.int32(2))
+    assert (taken.layer, taken.head, taken.word) == (5, 3, "train")
+    assert attnviz.make_map(train, layer=np.int64(5), head=[np.int32(3)]).heads == (3,)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"head": "3"}, {"head": 3.0}, {"head": True}, {"layer": "5"}, {"word": 1.5}, {"word": True}],
+    ids=str,
+)
+def test_what_is_no_whole_number_is_refused_in_one_line(train, wrong):
+    with pytest.raises(InputError, match=r"Expected .* as a whole number, got"):
+        attnviz.make_steps(train, **{"layer": 1, "head": 0} | wrong)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [attnviz.make_steps, attnviz.steps, attnviz.heatmap, attnviz.rank_heads, attnviz.head_grid],
+)
+def test_a_list_of_results_is_no_result(train, use):
+    with pytest.raises(InputError, match=r"Expected a result of attend, got 2 in a list\. Choose"):
+        getattr(attnviz, use)([train, train])
+    with pytest.raises(InputError, match="Expected a result of attend, got str"):
+        getattr(attnviz, use)("the train")
+
+
+def test_several_heads_cannot_be_taken_apart_at_once(train):
+    with pytest.raises(InputError, match="Expected one head to take apart, got 2"):
+        attnviz.make_steps(train, layer=1, head=[2, 3])
+
+
+def test_where_a_sink_takes_weight_it_is_said(tokenizer):
+    result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
+    taken = attnviz.make_steps(result, layer=0, head=0, word="train")
+    lost = 1 - taken["weights"].values[taken.row].sum().item()
+    assert lost > 0.005
+    assert f"{lost:.0%} of the weight of this row goes to a sink, which is no key" in taken.notes
