@@ -38,8 +38,8 @@ with attnviz.style():
     draw_recurrent(axes["a"], T)
     draw_parallel(axes["c"], T)
     edges = (0.5, T + 0.5, T + 0.5, 0.5)
+    look = {"cmap": "cmc.devon_r", "vmin": 0, "vmax": 1, "extent": edges}
     for name, weights in (("b", recurrent), ("d", parallel)):
-        look = {"cmap": "cmc.devon_r", "vmin": 0, "vmax": 1, "extent": edges}
         axes[name].imshow(weights.numpy(), **look)
         axes[name].set(xticks=range(1, T + 1), yticks=range(1, T + 1))
     axes["a"].set_title("a  Recurrent attention")

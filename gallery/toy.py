@@ -82,39 +82,40 @@ def train(network, symbols, T, steps=200):
 
 def draw_recurrent(ax, T):
     """Draw what every state of the recurrent network is made of; red arrows stand in line."""
-    rows = token, encoder, context, decoder = range(4)
+    x, h, c, s = range(4)  # the rows of tokens, encoder, contexts, decoder
     for t in range(T):
         for source in range(T):
-            _arrow(ax, (source, encoder), (t, context), "C0", faint=t < T - 1)
-        _arrow(ax, (t, token), (t, encoder), "0.7")
-        _arrow(ax, (t, decoder), (t, context), "C1")
+            _arrow(ax, (source, h), (t, c), "C0", faint=t < T - 1)
+        _arrow(ax, (t, x), (t, h), "0.7")
+        _arrow(ax, (t, s), (t, c), "C1")
         if t < T - 1:
-            _arrow(ax, (t, encoder), (t + 1, encoder), "C1")
-            _arrow(ax, (t, decoder), (t + 1, decoder), "C1")
-            _arrow(ax, (t, context), (t + 1, decoder), "C1")
-    _letters(ax, T, rows, "xhcs", ["tokens", "encoder", "context", "decoder"])
+            _arrow(ax, (t, h), (t + 1, h), "C1")
+            _arrow(ax, (t, s), (t + 1, s), "C1")
+            _arrow(ax, (t, c), (t + 1, s), "C1")
+    _write_rows(ax, T, {"tokens": "x", "encoder": "h", "context": "c", "decoder": "s"})
 
 
 def draw_parallel(ax, T):
     """Draw what every output of self-attention is made of."""
-    rows = token, output = range(2)
+    x, a = range(2)  # the rows of tokens, outputs
     for t in range(T):
         for source in range(T):
-            _arrow(ax, (source, token), (t, output), "C0", faint=t < T - 1)
-    _letters(ax, T, rows, "xa", ["tokens", "outputs"])
+            _arrow(ax, (source, x), (t, a), "C0", faint=t < T - 1)
+    _write_rows(ax, T, {"tokens": "x", "outputs": "a"})
 
 
 def _arrow(ax, start, end, colour, *, faint=False):
     look = {"arrowstyle": "-|>", "mutation_scale": 6, "shrinkA": 5, "shrinkB": 5, "color": colour}
-    look |= {"alpha": 0.15, "zorder": 0} if faint else {"zorder": 1}
+    if faint:
+        look |= {"alpha": 0.15, "zorder": 0}
     ax.annotate("", end, start, arrowprops=look)
 
 
-def _letters(ax, T, rows, letters, names):
-    for row, letter in zip(rows, letters, strict=True):
+def _write_rows(ax, T, letters):
+    for row, letter in enumerate(letters.values()):
         for t in range(T):
             ax.text(t, row, letter, ha="center", va="center")
-    ax.set(xlim=(-0.4, T - 0.6), ylim=(-0.3, len(rows) - 0.7), xticks=[])
-    ax.set_yticks(rows, names)
+    ax.set(xlim=(-0.4, T - 0.6), ylim=(-0.3, len(letters) - 0.7), xticks=[])
+    ax.set_yticks(range(len(letters)), letters)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
