@@ -47,7 +47,8 @@ with attnviz.style():
     bars = last.bar(range(1, len(shares)), shares[1:].tolist(), color="0.6")
     last.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
     last.set(title=f"all {heads} heads", xlabel=f"words that hold {part:.0%}", yticks=[])
-    last.set(xticks=range(1, n), ylim=(0, 40))
+    last.set_xticks(range(1, n))
+    last.margins(y=0.15)
     for ax in axes.flat:
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)

@@ -31,14 +31,14 @@ fruit_centre, tech_centre = X[:, :n].mean(1, keepdim=True), X[:, n : 2 * n].mean
 line = tech_centre - fruit_centre
 place = ((X - fruit_centre) * line).sum(-1) / line.square().sum(-1)
 fruit_place, tech_place, apple_place, control_place = place.split([n, n, len(apples), n], dim=1)
-start, border, (alone, phones, pie) = apple_place[0, 0], tech_place[-1].min(), apple_place[-1]
+start, border = apple_place[0, 0], tech_place[-1].min()
+alone, phones, pie = apple_place[-1]
 adds, takes, shifts = phones - alone, alone - pie, control_place[-1] - fruit_place[-1]
 inside = "comes to lie among" if phones > border else "stays short of"
 assert pie < alone < phones
 mean, most, d_model = shifts.mean(), shifts.max(), X.shape[-1]
-beside_phones = X[-1, words.index("apple phones")]
-to_fruits = (beside_phones - fruit_centre[-1]).norm()
-to_tech = (beside_phones - tech_centre[-1]).norm()
+beside = X[-1, words.index("apple phones")]
+to_fruits, to_tech = (beside - fruit_centre[-1]).norm(), (beside - tech_centre[-1]).norm()
 
 with attnviz.style():
     fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")

@@ -25,12 +25,12 @@ given, equal = {"[CLS]": [], "[SEP]": [], "punctuation": []}, []
 for result in results:
     tokens = units(result.record(0).key_axis)
     content = content_words(tokens)
-    marks = [not any(map(str.isalnum, label)) for label in tokens.labels]
+    is_mark = [not any(map(str.isalnum, label)) for label in tokens.labels]
     weights = attnviz.make_maps(result).weights[:, :, content].numpy()  # (layers, heads, words, T)
     given["[CLS]"].append(weights[..., 0])
     given["[SEP]"].append(weights[..., -1])
-    given["punctuation"].append(weights[..., marks].sum(-1))
-    equal += [(2 + sum(marks)) / len(marks)] * int(content.sum())
+    given["punctuation"].append(weights[..., is_mark].sum(-1))
+    equal += [(2 + sum(is_mark)) / len(is_mark)] * int(content.sum())
 mean = {name: np.concatenate(each, axis=-1).mean(-1) for name, each in given.items()}
 cls, sep, marks = (each.mean() for each in mean.values())
 total = sum(mean.values())  # (layers, heads)
