@@ -48,7 +48,7 @@ layer, head = divmod(int(shares.argmax()), size["num_attention_heads"])
 
 with attnviz.style():
     grid = {"height_ratios": (1, 5), "sharex": True, "layout": "constrained"}
-    fig, (above, ax) = plt.subplots(2, 1, figsize=(4.72, 5.6), **grid)
+    fig, (above, ax) = plt.subplots(2, 1, figsize=(4.72, 5.3), **grid)
     above.plot(time / starts[1], pitch, color="C3")
     attnviz.heatmap(result, layer=layer, head=head, ax=ax)
     above.set(title=f"Layer {layer}, head {head}", ylabel="Hz", yticks=(0, 800), xlim=(0, frames))
