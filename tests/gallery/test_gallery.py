@@ -1,5 +1,6 @@
 """Every figure of the gallery can be drawn and read, and its page shows what the scripts draw."""
 
+import ast
 import json
 import re
 import sys
@@ -50,6 +51,14 @@ def test_a_script_is_short_and_every_number_in_its_caption_computed(script):
     typed = re.sub(r"\{[^}]*\}", "", " ".join(caption.split()))
     numbers = {found.rstrip(".,") for found in re.findall(r"(?<!\w)\d[\d.,]*%?", typed)}
     assert numbers <= {"0", "1"}, "0 and 1 may define a scale; every other number is computed"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_that_is_short_ends_in_its_figure(script):
+    source = script.read_text(encoding="utf-8")
+    last = ast.unparse(ast.parse(source).body[-1])
+    caption = "add_caption(fig" if "add_caption" in source else ""
+    assert last.startswith(f"fig = attnviz.{caption}"), "what is drawn is said last"
 
 
 def test_the_page_shows_what_was_drawn_from_these_scripts():
