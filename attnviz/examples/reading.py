@@ -11,31 +11,25 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from attnviz.errors import InputError
-from attnviz.examples.naming import near, shown
+from attnviz.errors import InputError, did_you_mean
+from attnviz.examples.stages import BY_HEAD, STAGES, WHOLE
 from attnviz.examples.values import (
     Mask,
     Matrix,
     kind,
     only,
-    to_each_head,
+    shown,
     to_heads,
     to_labels,
     to_mask,
+    to_matrices,
     to_matrix,
     to_object,
-    to_printed,
     to_scale,
     to_text,
 )
 
 NAMES = ("cat", "likes", "phones")
-WHOLE = ("X", "W_q", "W_k", "W_v", "W_o")  # one matrix, whatever the number of heads
-BY_HEAD = ("Q", "K", "V", "scores", "weights")
-STAGES = (
-    "Q", "K", "V", "scores", "scaled scores", "weights", "head output", "concatenated", "output"
-)  # fmt: skip
-JOINED = ("concatenated", "output")  # one matrix of all heads
 FIELDS = (
     "title", "tokens", "queries", *WHOLE, *BY_HEAD, "heads", "scale", "mask", "printed", "notes"
 )  # fmt: skip
@@ -47,7 +41,7 @@ class Given:
     """What an example gives and prints, checked piece by piece but not against each other.
 
     whole : X and the matrices W. by_head : later stages that are given, one matrix per head.
-    printed : by stage, one matrix per head (None where a head has none) or one in all.
+    printed : by stage, one matrix per head (an empty one where a head has none) or one in all.
     """
 
     name: str
@@ -59,14 +53,14 @@ class Given:
     mask: Literal["causal"] | Mask | None = None
     whole: dict[str, Matrix] = field(default_factory=dict)
     by_head: dict[str, tuple[Matrix, ...]] = field(default_factory=dict)
-    printed: dict[str, tuple[Matrix | None, ...]] = field(default_factory=dict)
+    printed: dict[str, tuple[Matrix, ...]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
 
 def read_bundled(name: str) -> Given:
     """Read an example that comes along; raise InputError for one that does not."""
     if name not in NAMES:
-        hint = near(name, NAMES) or "Use --file for one of your own."
+        hint = did_you_mean(name, NAMES) or "Use --file for one of your own."
         raise InputError(f"Expected one of {', '.join(NAMES)}, got {shown(name)}. {hint}")
     text = files("attnviz").joinpath("examples", f"{name}.json").read_text("utf-8")
     return to_given(parse(text, name), name)
@@ -146,9 +140,9 @@ def to_given(data: dict[str, Any], name: str) -> Given:
     only(data, FIELDS, "fields")
     heads = to_heads(data.get("heads", Decimal(1)))
     printed = to_object(data, "printed")
-    only(printed, STAGES, "printed stages")
+    only(printed, tuple(STAGES), "printed stages")
     notes = to_object(data, "notes")
-    only(notes, STAGES, "stages in notes")
+    only(notes, tuple(STAGES), "stages in notes")
     return Given(
         name=name,
         title=to_text(data.get("title", name), "title"),
@@ -158,9 +152,11 @@ def to_given(data: dict[str, Any], name: str) -> Given:
         scale=to_scale(data["scale"]) if "scale" in data else None,
         mask=to_mask(data["mask"]) if "mask" in data else None,
         whole={key: to_matrix(data[key], key) for key in WHOLE if key in data},
-        by_head={key: to_each_head(data[key], key, heads) for key in BY_HEAD if key in data},
+        by_head={key: to_matrices(data[key], key, heads) for key in BY_HEAD if key in data},
         printed={
-            key: to_printed(value, key, 1 if key in JOINED else heads)
+            key: to_matrices(
+                value, f"printed {key}", 1 if STAGES[key].joined else heads, printed=True
+            )
             for key, value in printed.items()
         },
         notes={key: to_text(value, f"note on {key}") for key, value in notes.items()},

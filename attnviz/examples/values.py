@@ -5,8 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from attnviz.errors import InputError
-from attnviz.examples.naming import near, shown
+from attnviz.errors import InputError, did_you_mean
 
 Matrix: TypeAlias = tuple[tuple[Decimal, ...], ...]
 Mask: TypeAlias = tuple[tuple[bool, ...], ...]
@@ -52,24 +51,9 @@ def _check_number(cell: Any, place: str) -> None:
         )
 
 
-def to_printed(value: Any, name: str, count: int) -> tuple[Matrix | None, ...]:
-    """Return what is printed of a stage, one matrix per head; null where a head has none."""
-    where = f"printed {name}"
-    if count == 1:
-        found: tuple[Matrix | None, ...] = (to_matrix(value, where),)
-    else:
-        _check_heads(value, where, count)
-        found = tuple(
-            None if one is None else to_matrix(one, f"{where}, head {head}")
-            for head, one in enumerate(value)
-        )
-    if (most := max((decimals(one) for one in found if one is not None), default=0)) > (
-        _MOST_DECIMALS
-    ):
-        raise InputError(
-            f"Expected at most {_MOST_DECIMALS} decimals in {where}, got {most}. Round the numbers."
-        )
-    return found
+def shape(matrix: Matrix) -> tuple[int, int]:
+    """Return (rows, columns)."""
+    return len(matrix), len(matrix[0])
 
 
 def decimals(matrix: Matrix) -> int:
@@ -77,12 +61,34 @@ def decimals(matrix: Matrix) -> int:
     return max(max(0, -int(cell.as_tuple().exponent)) for row in matrix for cell in row)
 
 
-def to_each_head(value: Any, name: str, heads: int) -> tuple[Matrix, ...]:
-    """Return one matrix per head: a list of them, or the matrix itself where there is one head."""
+def texts(matrix: Matrix) -> tuple[tuple[str, ...], ...]:
+    """Return the numbers with the digits that each of them is given."""
+    plain = range(-_MOST_DECIMALS, 1)  # else as 1E-30, or 1E+3
+    return tuple(
+        tuple(f"{x:f}" if x.as_tuple().exponent in plain else str(x) for x in row) for row in matrix
+    )
+
+
+def to_matrices(value: Any, name: str, heads: int, *, printed: bool = False) -> tuple[Matrix, ...]:
+    """Return one matrix per head: a list of them, or the matrix itself where there is one head.
+
+    What is printed may be null for some heads, and has no more digits than can be told.
+    """
     if heads == 1:
-        return (to_matrix(value, name),)
-    _check_heads(value, name, heads)
-    return tuple(to_matrix(one, f"{name}, head {head}") for head, one in enumerate(value))
+        found = {name: value}
+    else:
+        _check_heads(value, name, heads)
+        found = {f"{name}, head {head}": one for head, one in enumerate(value)}
+    optional = printed and heads > 1
+    matrices = tuple(
+        () if one is None and optional else to_matrix(one, place) for place, one in found.items()
+    )
+    most = max((decimals(one) for one in matrices if one), default=0)
+    if printed and most > _MOST_DECIMALS:
+        raise InputError(
+            f"Expected at most {_MOST_DECIMALS} decimals in {name}, got {most}. Round the numbers."
+        )
+    return matrices
 
 
 def _check_heads(value: Any, name: str, heads: int) -> None:
@@ -107,6 +113,8 @@ def to_scale(value: Any) -> Decimal:
     """Return what the scores are multiplied by."""
     _check_number(value, "scale")
     scale: Decimal = value
+    if not scale:
+        raise InputError("Expected a scale other than 0, got 0. Give 1 where there is none.")
     return scale
 
 
@@ -153,7 +161,7 @@ def only(data: dict[str, Any], known: tuple[str, ...], what: str) -> None:
     """Raise InputError for a field that nobody would read."""
     for name in data:
         if name not in known:
-            hint = near(name, known) or "Remove it."
+            hint = did_you_mean(name, known) or "Remove it."
             raise InputError(f"Expected {what} {', '.join(known)}; got {shown(name)}. {hint}")
 
 
@@ -165,3 +173,8 @@ def kind(value: Any) -> str:
         return "a list" if value else "an empty list"
     named = {dict: "an object", bool: str(value).lower(), Decimal: "a number"}
     return named.get(type(value), "null")
+
+
+def shown(text: str) -> str:
+    """Return a text in quotes, a very long one clipped."""
+    return repr(text if len(text) <= 40 else text[:39] + "…")

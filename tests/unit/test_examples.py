@@ -45,7 +45,7 @@ def test_the_stages_of_phones_stand_in_order(phones):
     assert [each.key for each in phones.stages] == [
         "Q", "K", "V", "scores", "scaled scores", "weights", "head output", "concatenated"
     ]  # fmt: skip
-    assert stage(phones, "scaled scores").formula == "S = QKᵀ / √2"
+    assert stage(phones, "scaled scores").formula == "QKᵀ / √2"
     assert [one.key for one in phones.given] == ["X", "W_q", "W_k", "W_v"]
 
 
@@ -108,12 +108,11 @@ def test_no_scale_gives_the_weights_of_likes():
     assert weights.from_inputs[0].tolist() == pytest.approx([0.539, 0.242, 0.219], abs=6e-4)
     (note,) = weights.notes
     assert note.startswith("No scale makes these weights from the scores: “like” and “cats”")
+    assert note.endswith("ask for 14.21 or more, “I” and “like” in row “I” for 2.17 or less")
     scales = torch.linspace(-30, 30, 6001).double()
     scores = likes.given[0].values
     missed = (torch.softmax(scales[:, None, None] * scores, -1) - weights.printed).abs()
-    closest = missed.amax((-2, -1)).min().item()
-    assert closest > 0.05
-    assert f"{closest:.3f}" in note
+    assert missed.amax((-2, -1)).min().item() > 0.05
 
 
 def test_the_vector_of_cat_follows():
