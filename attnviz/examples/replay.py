@@ -20,7 +20,7 @@ from attnviz.examples.reading import Given
 from attnviz.examples.rounded import Rounded
 from attnviz.examples.scales import scale_note
 from attnviz.examples.stages import STAGES, TOKENS_ACROSS, TOKENS_DOWN
-from attnviz.examples.values import Matrix, decimals, shape, texts
+from attnviz.examples.values import Matrix, decimals, half_unit, shape, texts
 from attnviz.records import GivenMatrix, ReplayedStage, WorkedExample
 
 _BINARY = 1e-12  # of the largest number: what float64 leaves of decimal fractions
@@ -42,7 +42,11 @@ def replay(given: Given) -> WorkedExample:
     for stage in computed:
         check_printed(given, stage, own[stage, 0].shape)
     printed = {
-        (stage, head): _printed(matrix, (stage, head), own[stage, head].shape[1])
+        (stage, head): _rounded(
+            tuple(row[: own[stage, head].shape[1]] for row in matrix),
+            half_unit(matrix),
+            (stage, head),
+        )
         for stage, matrices in given.printed.items()
         for head, matrix in enumerate(matrices)
         if matrix
@@ -71,7 +75,7 @@ def _compute(
     heads = range(given.heads)
     own: dict[Key, Rounded] = {}
     used: dict[Key, Any] = {
-        (name, head): _exact(_part(given, name, head)) for name in given.whole for head in heads
+        (name, head): _rounded(_part(given, name, head)) for name in given.whole for head in heads
     }
     for name, matrices in given.by_head.items():
         if len({shape(one) for one in matrices}) > 1:
@@ -79,7 +83,7 @@ def _compute(
             raise InputError(
                 f"Expected {name} of one shape in all heads, got {listed}. Make them alike."
             )
-        used |= {(name, head): _exact(matrix) for head, matrix in enumerate(matrices)}
+        used |= {(name, head): _rounded(matrix) for head, matrix in enumerate(matrices)}
     for name in computed:
         stage = STAGES[name]
         if name == "scaled scores":
@@ -152,7 +156,7 @@ def _stage(
         head=head if given.heads > 1 and not STAGES[name].joined else None,
         rows=_side(name, ours.shape, sides)[0],
         columns=_side(name, shape(matrix) if matrix else ours.shape, sides)[1],
-        printed=_tensor(matrix) if matrix else None,
+        printed=_rounded(matrix).value if matrix else None,
         texts=texts(matrix),
         decimals=decimals(matrix) if matrix else None,
         from_inputs=ours.value,
@@ -227,8 +231,9 @@ def _inputs(given: Given, sides: tuple[Labels, Labels]) -> tuple[GivenMatrix, ..
         for head, matrix in enumerate(matrices)
     ]
     return tuple(
-        GivenMatrix(key, *_side(name, shape(matrix), sides), _tensor(matrix), texts(matrix))
+        GivenMatrix(key, *_side(name, one.shape, sides), one.value, texts(matrix))
         for key, name, matrix in found
+        for one in [_rounded(matrix)]
     )
 
 
@@ -241,19 +246,9 @@ def _side(name: str, size: tuple[int, int], sides: tuple[Labels, Labels]) -> tup
     return rows, tokens if name in TOKENS_ACROSS else columns
 
 
-def _printed(matrix: Matrix, key: Key, columns: int) -> Rounded:
-    value = _tensor(matrix)[:, :columns]
-    return Rounded(value, torch.full_like(value, half_unit(matrix)), frozenset({key}))
-
-
-def _exact(matrix: Matrix) -> Rounded:
-    value = _tensor(matrix)
-    return Rounded(value, torch.zeros_like(value))
-
-
-def half_unit(matrix: Matrix) -> float:
-    """Return half a unit of a matrix's last digit."""
-    return 0.5 * 10.0 ** -decimals(matrix)
+def _rounded(matrix: Matrix, unit: float = 0.0, *source: Key) -> Rounded:
+    value = torch.tensor([list(map(float, row)) for row in matrix], dtype=torch.float64)
+    return Rounded(value, torch.full_like(value, unit), frozenset(source))
 
 
 def _slack(ours: Rounded, unit: float) -> Tensor:
@@ -262,7 +257,3 @@ def _slack(ours: Rounded, unit: float) -> Tensor:
 
 def _all(follows: Tensor | None) -> bool:
     return follows is None or bool(follows.all())
-
-
-def _tensor(matrix: Matrix) -> Tensor:
-    return torch.tensor([list(map(float, row)) for row in matrix], dtype=torch.float64)

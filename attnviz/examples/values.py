@@ -61,6 +61,11 @@ def decimals(matrix: Matrix) -> int:
     return max(max(0, -int(cell.as_tuple().exponent)) for row in matrix for cell in row)
 
 
+def half_unit(matrix: Matrix) -> float:
+    """Return half a unit of a matrix's last digit."""
+    return 0.5 * 10.0 ** -decimals(matrix)
+
+
 def texts(matrix: Matrix) -> tuple[tuple[str, ...], ...]:
     """Return the numbers with the digits that each of them is given."""
     plain = range(-_MOST_DECIMALS, 1)  # else as 1E-30, or 1E+3

@@ -79,7 +79,7 @@ def test_the_rest_of_phones_follows_from_what_is_printed_before(phones):
     assert phones.slips == ("K", "V", "scores")
 
 
-# From X and the matrices, and the cells of the print that do not follow from them, as in the lessons.
+# What follows from X and the matrices, as in the lessons.
 PHONES = {
     "V": [[1.2, 0.8], [1.0, 1.2], [1.1, 1.7], [0.4, 1.7]],
     "scores": [
