@@ -25,8 +25,8 @@ def make_example(
     """Replay a worked example: every stage from the inputs, and from the printed stages before it.
 
     A printed cell follows where ours is within half a unit of the matrix's last digit and the most
-    that the rounding of the printed cells before it can do. A stage slips where a cell does not
-    follow from the nearest printed stages; or not from the inputs, although they do. All in float64.
+    that the rounding of the printed cells before it can do, in float64. A stage slips where a cell
+    does not follow from the nearest printed stages; or not from the inputs, although they do.
 
     Parameters
     ----------

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from attnviz.attention import causal_mask, hide
-from attnviz.errors import InputError
 from attnviz.examples.fitting import check_printed, check_sides, follow
 from attnviz.examples.reading import Given
 from attnviz.examples.rounded import Rounded
 from attnviz.examples.scales import scale_note
 from attnviz.examples.stages import STAGES, TOKENS_ACROSS, TOKENS_DOWN
-from attnviz.examples.values import Matrix, decimals, half_unit, shape, texts
+from attnviz.examples.values import Matrix, decimals, expect, half_unit, shape, texts
 from attnviz.records import GivenMatrix, ReplayedStage, WorkedExample
 
 _BINARY = 1e-12  # of the largest number: what float64 leaves of decimal fractions
@@ -78,11 +77,9 @@ def _compute(
         (name, head): _rounded(_part(given, name, head)) for name in given.whole for head in heads
     }
     for name, matrices in given.by_head.items():
-        if len({shape(one) for one in matrices}) > 1:
-            listed = " and ".join(str(shape(one)) for one in matrices)
-            raise InputError(
-                f"Expected {name} of one shape in all heads, got {listed}. Make them alike."
-            )
+        shapes = [str(shape(one)) for one in matrices]
+        alike = len({*shapes}) == 1
+        expect(alike, f"{name} of one shape in all heads", " and ".join(shapes), "Make them alike.")
         used |= {(name, head): _rounded(matrix) for head, matrix in enumerate(matrices)}
     for name in computed:
         stage = STAGES[name]
@@ -106,11 +103,8 @@ def _part(given: Given, name: str, head: int) -> Matrix:
     if name in ("X", "W_o"):
         return matrix
     width, left = divmod(len(matrix[0]), given.heads)
-    if left:
-        raise InputError(
-            f"Expected heads that divide the {len(matrix[0])} columns of {name}, got "
-            f"{given.heads}. The heads' matrices stand side by side in it."
-        )
+    what = f"heads that divide the {len(matrix[0])} columns of {name}"
+    expect(not left, what, given.heads, "The heads' matrices stand side by side in it.")
     return tuple(row[head * width : (head + 1) * width] for row in matrix)
 
 
@@ -122,18 +116,15 @@ def _scale(given: Given, used: Mapping[Key, Any]) -> float:
 
 def _mask(given: Given, sides: tuple[int, int]) -> Tensor | None:
     if given.mask == "causal":
-        if sides[0] != sides[1]:
-            raise InputError(
-                f"Expected as many queries as keys for a causal mask, got {sides}. Write the mask "
-                "as a matrix of 1 and 0."
-            )
+        do = "Write the mask as a matrix of 1 and 0."
+        expect(sides[0] == sides[1], "as many queries as keys for a causal mask", sides, do)
         return causal_mask(*sides)
-    if isinstance(given.mask, tuple) and (found := (len(given.mask), len(given.mask[0]))) != sides:
-        raise InputError(
-            f"Expected a mask of the shape of the scores, {sides}, got {found}. Each cell is 1 "
-            "where the row's token sees the column's, else 0."
-        )
-    return None if given.mask is None else hide(~torch.tensor(given.mask))
+    if given.mask is None:
+        return None
+    found = len(given.mask), len(given.mask[0])
+    do = "Each cell is 1 where the row's token sees the column's, else 0."
+    expect(found == sides, f"a mask of the shape of the scores, {sides}", found, do)
+    return hide(~torch.tensor(given.mask))
 
 
 def _stage(
@@ -215,12 +206,10 @@ def _labels(given: Given, used: Mapping[Key, Any]) -> tuple[Labels, Labels]:
 
 
 def _counted(labels: Labels | None, name: str, count: int, what: str) -> Labels:
-    if labels is not None and len(labels) != count:
-        raise InputError(
-            f"Expected {count} {name}, one for each of the {what}, got {len(labels)}. "
-            "Name each of them once."
-        )
-    return tuple(map(str, range(count))) if labels is None else labels
+    labels = tuple(map(str, range(count))) if labels is None else labels
+    alike = len(labels) == count
+    expect(alike, f"{count} {name}, one for each of the {what}", len(labels), "Name each once.")
+    return labels
 
 
 def _inputs(given: Given, sides: tuple[Labels, Labels]) -> tuple[GivenMatrix, ...]:

@@ -116,7 +116,7 @@ def fails(capsys, *arguments):
         (["phone"], "got 'phone'. Did you mean phones?"),
         (["zebra"], "got 'zebra'. Use --file for one of your own."),
         (["--file", "none.json"], "there is no file none.json"),
-        (["--file", "."], "is a folder"),
+        (["--file", "."], ". to be a JSON file, got a folder"),
         (["--file", "/dev/null"], "no plain file"),
         (["--file", "n" * 300], "File name too long"),
     ],
