@@ -58,8 +58,7 @@ def replay(given: Given) -> WorkedExample:
             continue  # scores times 1 are the scores
         one = _stage(given, key, own[key], linked[key], sides, used)
         follows = one.from_inputs_follows, one.from_printed_follows
-        before = [found[source].from_inputs_follows for source in linked[key].sources]
-        alone = all(each is None or bool(each.all()) for each in before)
+        alone = all(_all(found[source].from_inputs_follows) for source in linked[key].sources)
         slips = not _all(follows[1]) or (alone and not _all(follows[0]))
         notes = _notes(given, one, key, linked_used)
         found[key] = replace(one, slips=slips, notes=tuple(notes))
@@ -84,7 +83,8 @@ def _compute(
     for name in computed:
         stage = STAGES[name]
         if name == "scaled scores":
-            used |= {("scale", head): _scale(given, used) for head in heads}
+            default = given.scale is None and used["Q", 0].shape[1] ** -0.5
+            used |= {("scale", head): float(given.scale or default) for head in heads}
         elif name == "weights":
             used |= {("mask", head): _mask(given, used["scaled scores", 0].shape) for head in heads}
         for head in heads[:1] if stage.joined else heads:
@@ -106,12 +106,6 @@ def _part(given: Given, name: str, head: int) -> Matrix:
     what = f"heads that divide the {len(matrix[0])} columns of {name}"
     expect(not left, what, given.heads, "The heads' matrices stand side by side in it.")
     return tuple(row[head * width : (head + 1) * width] for row in matrix)
-
-
-def _scale(given: Given, used: Mapping[Key, Any]) -> float:
-    if given.scale is not None:
-        return float(given.scale)
-    return float(used["Q", 0].shape[1] ** -0.5)
 
 
 def _mask(given: Given, sides: tuple[int, int]) -> Tensor | None:
@@ -213,16 +207,13 @@ def _counted(labels: Labels | None, name: str, count: int, what: str) -> Labels:
 
 
 def _inputs(given: Given, sides: tuple[Labels, Labels]) -> tuple[GivenMatrix, ...]:
-    found = [(name, name, matrix) for name, matrix in given.whole.items()]
-    found += [
-        (name if given.heads == 1 else f"head {head} {name}", name, matrix)
-        for name, matrices in given.by_head.items()
-        for head, matrix in enumerate(matrices)
-    ]
+    found = {name: (name, matrix) for name, matrix in given.whole.items()}
+    for name, matrices in given.by_head.items():
+        for head, matrix in enumerate(matrices):
+            found[name if given.heads == 1 else f"head {head} {name}"] = name, matrix
     return tuple(
-        GivenMatrix(key, *_side(name, one.shape, sides), one.value, texts(matrix))
-        for key, name, matrix in found
-        for one in [_rounded(matrix)]
+        GivenMatrix(key, *_side(name, shape(one), sides), _rounded(one).value, texts(one))
+        for key, (name, one) in found.items()
     )
 
 
