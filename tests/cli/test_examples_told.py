@@ -47,6 +47,7 @@ def test_phones_shows_three_matrices_and_names_what_does_not_follow(capsys):
     assert "= from the printed scores all 16 follow" in lines
     assert "cannot be told: the matrices of the second head are not given" in said
     assert "12 of 72 printed cells follow from the inputs, 46 of 48 follow" in said
+    assert "1.128 1.034 0.99 1.03 ≠0.9172" in said  # each with its own digits
     assert lines[-1].startswith("The slips are in K, V and scores;")
 
 
@@ -94,6 +95,14 @@ def test_wide_matrices_stand_below_each_other(capsys):
     tokens = [f"token{number}" for number in range(size)]
     Path("own.json").write_text(json.dumps({"Q": matrix, "K": matrix, "tokens": tokens}))
     out = succeeds(capsys, "--file", "own.json").out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_a_matrix_that_no_line_has_room_for_is_left_to_the_file(capsys):
+    matrix = [[0.12345] * 32] * 32
+    Path("own.json").write_text(json.dumps({"weights": matrix, "V": [[1, 2]] * 32}))
+    out = succeeds(capsys, "--file", "own.json").out
+    assert "too wide for this terminal; see the file, or --json" in out
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -103,6 +103,8 @@ def test_what_cannot_be_told_is_hatched():
     figure = attnviz.example("phones")
     hatched = [patch for patch in figure.findobj(Rectangle) if patch.get_hatch()]
     assert len(hatched) == 8
+    texts = [text.get_text() for text in hatched[0].axes.texts]
+    assert texts[:4] == ["1.128", "1.034", "0.99", "1.03"]  # each with its own digits
 
 
 def test_tokens_are_literal(own):
