@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -65,14 +65,22 @@ def range_of(values: Tensor, share: float = 1.0) -> float:
 
 
 def write_numbers(
-    ax: Axes, mesh: QuadMesh, values: Tensor, say: Callable[[float], str], points: float = 5.5
+    ax: Axes,
+    mesh: QuadMesh,
+    values: Tensor,
+    say: Callable[[float], str] | Sequence[Sequence[str]],
+    points: float = 5.5,
 ) -> None:
-    """Write each number into its cell, dark on light and light on dark."""
+    """Write each number into its cell, dark on light and light on dark.
+
+    say : how a number is written, or what stands in each cell.
+    """
     for (i, j), value in np.ndenumerate(values.numpy()):
         red, green, blue, _ = mesh.cmap(mesh.norm(value)) if value > HIDDEN else (1, 1, 1, 1)
         dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
         place, colour = (j + 0.5, i + 0.5), "white" if dark else INK
-        ax.text(*place, say(value), fontsize=points, color=colour, ha="center", va="center")
+        text = say(value) if callable(say) else say[i][j]
+        ax.text(*place, text, fontsize=points, color=colour, ha="center", va="center")
 
 
 def decimals(weight: float) -> str:

@@ -242,10 +242,7 @@ def test_what_is_no_whole_number_is_refused_in_one_line(train, wrong):
         attnviz.make_steps(train, **{"layer": 1, "head": 0} | wrong)
 
 
-@pytest.mark.parametrize(
-    "use",
-    [attnviz.make_steps, attnviz.steps, attnviz.heatmap, attnviz.rank_heads, attnviz.head_grid],
-)
+@pytest.mark.parametrize("use", ["make_steps", "steps", "heatmap", "rank_heads", "head_grid"])
 def test_a_list_of_results_is_no_result(train, use):
     with pytest.raises(InputError, match=r"Expected a result of attend, got 2 in a list\. Choose"):
         getattr(attnviz, use)([train, train])
