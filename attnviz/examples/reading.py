@@ -24,9 +24,9 @@ from attnviz.examples.values import (
     to_labels,
     to_mask,
     to_matrices,
-    to_matrix,
     to_object,
     to_scale,
+    to_side_by_side,
     to_text,
 )
 
@@ -145,7 +145,7 @@ def to_given(data: dict[str, Any], name: str) -> Given:
         heads=heads,
         scale=to_scale(data["scale"]) if "scale" in data else None,
         mask=to_mask(data["mask"]) if "mask" in data else None,
-        whole={key: to_matrix(data[key], key) for key in WHOLE if key in data},
+        whole={key: to_side_by_side(data[key], key, heads) for key in WHOLE if key in data},
         by_head={key: to_matrices(data[key], key, heads) for key in BY_HEAD if key in data},
         printed={
             key: to_matrices(

@@ -178,6 +178,15 @@ def _notes(given: Given, stage: ReplayedStage, key: Key, used: Mapping[Key, Any]
                 f"What is printed of {' and '.join(stage.sources)} is too coarse to tell more: its "
                 f"rounding can move a cell by {moved:.2g}"
             )
+    if name == "head output" and "weights" in given.by_head:
+        slack = half_unit(given.by_head["weights"][head]) * used["weights", head].shape[1]
+        notes += [
+            f"The weights of “{row}” sum to {total:.4g}, not to 1"
+            for row, total in zip(
+                stage.rows, used["weights", head].value.sum(1).tolist(), strict=True
+            )
+            if abs(total - 1) > slack + 1e-9
+        ]
     if name == "weights":
         mask = used["mask", head]
         notes += [

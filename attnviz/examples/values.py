@@ -97,6 +97,19 @@ def to_matrices(value: Any, name: str, heads: int, *, printed: bool = False) -> 
     return matrices
 
 
+def to_side_by_side(value: Any, name: str, heads: int) -> Matrix:
+    """Return one matrix; where each head has its own W_q, W_k or W_v, these side by side."""
+    first = value[0] if isinstance(value, list) and value else None
+    of_heads = isinstance(first, list) and bool(first) and isinstance(first[0], list)
+    if not of_heads or heads == 1 or name in ("X", "W_o"):
+        return to_matrix(value, name)
+    matrices = to_matrices(value, name, heads)
+    rows = {len(matrix) for matrix in matrices}
+    what = f"{name} with equally many rows in all heads"
+    expect(len(rows) == 1, what, " and ".join(map(str, sorted(rows))), "Complete the rows.")
+    return tuple(sum(together, ()) for together in zip(*matrices, strict=True))
+
+
 def to_heads(value: Any) -> int:
     """Return the number of heads."""
     number = isinstance(value, Decimal)

@@ -355,3 +355,26 @@ def test_every_matrix_is_in_the_data_and_on_disk(tmp_path, phones):
 
 def test_it_says_what_it_holds_in_one_line(phones):
     assert repr(phones).startswith("WorkedExample('phones', 8 stages, 12 of 72 printed cells")
+
+
+def test_matrices_of_several_heads_stand_side_by_side_or_in_a_list(tmp_path):
+    one, other = [[1, 0], [0, 2]], [[3, 1], [0, 1]]
+    beside = [[*a, *b] for a, b in zip(one, other, strict=True)]
+    X = [[0.5, 1.0], [1.5, 0.2]]
+
+    def outputs(W):
+        file = tmp_path / "own.json"
+        file.write_text(json.dumps({"X": X, "W_q": W, "W_k": W, "W_v": W, "heads": 2}))
+        return [stage.from_inputs for stage in attnviz.make_example(file=file).stages]
+
+    for listed, joined in zip(outputs([one, other]), outputs(beside), strict=True):
+        assert torch.equal(listed, joined)
+
+
+def test_given_weights_that_do_not_sum_to_1_are_named(tmp_path):
+    file = tmp_path / "own.json"
+    file.write_text(
+        '{"weights": [[0.5, 0.9], [0.33, 0.66]], "V": [[1], [2]], "tokens": ["a", "b"]}'
+    )
+    (stage,) = attnviz.make_example(file=file).stages
+    assert stage.notes == ("The weights of “a” sum to 1.4, not to 1",)
