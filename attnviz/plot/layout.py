@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ class Ruler:
                 lines.append(word[:fits])
                 word = word[fits:]
             lines.append(word)
-        return lines
+        return [_left_to_right(line) for line in lines]
 
     def clip(self, text: str, width: float, points: float) -> str:
         """Shorten one line of text to at most `width`."""
@@ -147,6 +148,12 @@ class Page:
         for arrow, *ends in self._arrows:
             arrow.set_positions(*((left / self.width, 1 - top / height) for left, top in ends))
         return self.figure
+
+
+def _left_to_right(line: str) -> str:
+    """Keep a sentence in its order where words in it run from right to left."""
+    turns = any(unicodedata.bidirectional(character) in ("R", "AL") for character in line)
+    return f"\N{LEFT-TO-RIGHT MARK}{line}" if turns else line
 
 
 def grow_below(figure: Figure, inches: float) -> float:
