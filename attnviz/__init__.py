@@ -37,8 +37,10 @@ if TYPE_CHECKING:
         AttentionResult,
         AttentionSteps,
         HeadMaps,
+        SenseResult,
         WorkedExample,
     )
+    from attnviz.separation import senses
     from attnviz.storage import save_data
 
 _HOME = {
@@ -54,6 +56,7 @@ _HOME = {
     "Model": "models",
     "ModelError": "errors",
     "OutputError": "errors",
+    "SenseResult": "records",
     "WorkedExample": "records",
     "add_caption": "plot",
     "architectures": "catalogue",
@@ -71,6 +74,7 @@ _HOME = {
     "rank_heads": "metrics",
     "save_data": "storage",
     "save_figure": "plot",
+    "senses": "separation",
     "steps": "plot",
     "style": "plot",
     "verify": "models",
@@ -89,6 +93,7 @@ __all__ = [
     "Model",
     "ModelError",
     "OutputError",
+    "SenseResult",
     "WorkedExample",
     "add_caption",
     "architectures",
@@ -106,6 +111,7 @@ __all__ = [
     "rank_heads",
     "save_data",
     "save_figure",
+    "senses",
     "steps",
     "style",
     "verify",

@@ -20,6 +20,7 @@ FLOORS = [
     {"agreement", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection"},
     {"models", "plot"},
+    {"separation"},
     {"cli"},
     {"__main__"},
 ]

@@ -19,6 +19,7 @@ PUBLIC = {
     "Model",
     "ModelError",
     "OutputError",
+    "SenseResult",
     "WorkedExample",
     "add_caption",
     "architectures",
@@ -36,6 +37,7 @@ PUBLIC = {
     "rank_heads",
     "save_figure",
     "save_data",
+    "senses",
     "steps",
     "style",
     "verify",
@@ -65,6 +67,7 @@ def test_one_positional_argument_the_rest_by_keyword(name):
     several = {
         "save_figure": ["figure", "path"],
         "save_data": ["drawn", "path"],
+        "senses": ["word", "sentences"],
     }
     assert positional == several.get(name, positional[:1])
 

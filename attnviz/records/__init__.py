@@ -27,6 +27,7 @@ from attnviz.records.result import (
     Provenance,
     Special,
 )
+from attnviz.records.senses import Occurrence, SenseResult, SenseScore
 from attnviz.records.steps import AttentionSteps, Stage
 
 __all__ = [
@@ -44,11 +45,14 @@ __all__ = [
     "HeadProjection",
     "Linear",
     "Norm",
+    "Occurrence",
     "Projection",
     "Provenance",
     "Reference",
     "ReplayedStage",
     "Rotation",
+    "SenseResult",
+    "SenseScore",
     "Side",
     "Special",
     "Stage",
