@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnviz.plot import (
         add_caption,
         attention_vector,
+        disambiguation,
         example,
         head_grid,
         heatmap,
@@ -62,6 +63,7 @@ _HOME = {
     "architectures": "catalogue",
     "attend": "models",
     "attention_vector": "plot",
+    "disambiguation": "plot",
     "example": "plot",
     "find_heads": "metrics",
     "head_grid": "plot",
@@ -99,6 +101,7 @@ __all__ = [
     "architectures",
     "attend",
     "attention_vector",
+    "disambiguation",
     "example",
     "find_heads",
     "head_grid",

@@ -25,6 +25,7 @@ PUBLIC = {
     "architectures",
     "attend",
     "attention_vector",
+    "disambiguation",
     "example",
     "find_heads",
     "head_grid",

@@ -87,10 +87,10 @@ class SenseResult:
     right : (L + 1, N), 1 where an occurrence is nearest to its own sense, 0 where not, between
         where senses tie.
     plane : (L + 1, N, 2), the occurrences in the plane of the two main directions of each state.
-    explained : (L + 1,), the share of the variance that lies in that plane.
+    explained : for each state, the share of the variance along the two main directions.
     plane_accuracy : (L + 1,), the accuracy within that plane.
     best : the state with the highest accuracy, of equals the one with the highest silhouette.
-    p_best : how often shuffled senses are told apart as well in any state.
+    p_best : how often shuffled senses are told apart as well in any state, of so many `shuffles`.
     attention_layer : the layer whose attention `Occurrence.attended` holds.
     raw : whether vectors were left as they are, and not centred.
     notes : what was found, pooled and left out.
@@ -105,10 +105,11 @@ class SenseResult:
     context: SenseScore
     right: Tensor
     plane: Tensor
-    explained: tuple[float, ...]
+    explained: tuple[tuple[float, float], ...]
     plane_accuracy: tuple[float, ...]
     best: int
     p_best: float
+    shuffles: int
     attention_layer: int
     raw: bool
     notes: tuple[str, ...]
@@ -144,17 +145,18 @@ class SenseResult:
         """Return "entering layer 3", or "output" for the last state."""
         return "output" if state == len(self.scores) - 1 else f"entering layer {state}"
 
-    def attended(self, sense: str, most: int = 5) -> list[tuple[str, float]]:
-        """Return the words that a sense attends to most: the mean share over its occurrences.
+    def strongest(self, sense: str) -> list[tuple[str, float]]:
+        """Return the content words that the occurrences of a sense attend to most, with the share.
 
-        Words are taken as they stand in `Occurrence.attended`, whatever their case.
+        One of each occurrence, the largest share first; a word of several is named once.
         """
-        mine = [one for one in self.occurrences if one.sense == sense]
-        total: dict[str, float] = {}
-        for one in mine:
-            for word, share in one.attended:
-                total[word.casefold()] = total.get(word.casefold(), 0.0) + share / len(mine)
-        return sorted(total.items(), key=lambda item: -item[1])[:most]
+        found: dict[str, float] = {}
+        for one in self.occurrences:
+            if one.sense == sense and one.strongest:
+                share = next(share for word, share in one.attended if word == one.strongest)
+                name = one.strongest.casefold()
+                found[name] = max(share, found.get(name, 0.0))
+        return sorted(found.items(), key=lambda item: -item[1])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every array under a name of its own."""
@@ -171,7 +173,7 @@ class SenseResult:
             {
                 "state": self.state_name(i),
                 **told(score),
-                "explained": self.explained[i],
+                "explained": list(self.explained[i]),
                 "plane_accuracy": self.plane_accuracy[i],
             }
             for i, score in enumerate(self.scores)
@@ -182,6 +184,7 @@ class SenseResult:
             "chance": self.chance,
             "best": self.best,
             "p_best": self.p_best,
+            "shuffles": self.shuffles,
             "raw": self.raw,
             "states": states,
             "context_words": told(self.context),

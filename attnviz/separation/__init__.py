@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnviz.separation.sentences import gather
+from attnviz.separation.sentences import gather, read_senses
 
 if TYPE_CHECKING:
     from attnviz.models import Loadable, Model
     from attnviz.records import SenseResult
 
-__all__ = ["senses"]
+__all__ = ["gather", "read_senses", "senses"]
 
 
 def senses(

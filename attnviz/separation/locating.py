@@ -7,7 +7,7 @@ from functools import cache
 
 import regex
 
-from attnviz.words import Span, find_words
+Span = tuple[int, int]
 
 _VOWELS = "aeiou"
 _FLAGS = regex.IGNORECASE | regex.FULLCASE | regex.WORD
@@ -51,7 +51,7 @@ def inflections(word: str) -> tuple[str, ...]:
 
 def near_words(word: str, sentence: str) -> list[str]:
     """Return the words of a sentence that come near to one that is not in it."""
-    found = {sentence[a:b].casefold(): sentence[a:b] for a, b in find_words(sentence)}
+    found = {near.casefold(): near for near in regex.findall(r"[\w'’]+", sentence)}
     near = difflib.get_close_matches(word.casefold(), found, n=3, cutoff=0.5)
     return [found[match] for match in near]
 

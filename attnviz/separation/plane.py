@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def main_plane(vectors: Tensor) -> tuple[Tensor, float]:
-    """Return (N, 2) places along the two main directions, and their share of the variance.
+def main_plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
+    """Return (N, 2) places along the two main directions, and the share of variance of each.
 
     Principal components of the centred vectors (N, d): they do not know the senses.
     """
@@ -16,7 +16,9 @@ def main_plane(vectors: Tensor) -> tuple[Tensor, float]:
     total = S.square().sum().clamp(min=1e-300)
     places = torch.zeros(len(vectors), 2, dtype=vectors.dtype)
     places[:, : min(2, len(S))] = (U * S)[:, :2]
-    return places, float(S[:2].square().sum() / total)
+    shares = torch.zeros(2, dtype=vectors.dtype)
+    shares[: len(S)] = (S.square() / total)[:2]
+    return places, (shares[0].item(), shares[1].item())
 
 
 def align(planes: Tensor, start: int) -> Tensor:
