@@ -16,6 +16,7 @@ from attnviz.records import (
     AttentionMap,
     AttentionSteps,
     HeadMaps,
+    SenseResult,
     Side,
     WorkedExample,
 )
@@ -23,7 +24,7 @@ from attnviz.records import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-Drawn: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | WorkedExample
+Drawn: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | WorkedExample | SenseResult
 
 
 def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
@@ -69,7 +70,7 @@ def to_data(drawn: Drawn) -> dict[str, Any]:
 def _tensors(drawn: Drawn) -> dict[str, Tensor]:
     if isinstance(drawn, AttentionSteps):
         return {stage.name.replace(" ", "_"): stage.values for stage in drawn.stages}
-    if isinstance(drawn, WorkedExample):
+    if isinstance(drawn, WorkedExample | SenseResult):
         return drawn.tensors()
     tensors = {"weights": drawn.weights}
     if isinstance(drawn, AttentionMap) and drawn.image is not None:
@@ -82,6 +83,8 @@ def _labels(drawn: Drawn) -> dict[str, list[str]]:
         return {"queries": list(drawn.queries), "keys": list(drawn.keys)}
     if isinstance(drawn, WorkedExample):
         return {"tokens": list(drawn.tokens)}
+    if isinstance(drawn, SenseResult):
+        return {"sense_of_each": [one.sense for one in drawn.occurrences]}
     return {"rows": list(drawn.rows), "columns": list(drawn.columns)}
 
 
@@ -134,8 +137,12 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
 def _about(drawn: Drawn) -> dict[str, Any]:
     if isinstance(drawn, WorkedExample):
         return drawn.about()
-    which: dict[str, Any] = {"stack": drawn.stack}
+    which: dict[str, Any] = {}
+    if not isinstance(drawn, SenseResult):
+        which = {"stack": drawn.stack}
     match drawn:
+        case SenseResult():
+            which = drawn.about()
         case AttentionMap():
             which |= {"layer": drawn.layer, "heads": list(drawn.heads), **_places(drawn.sides)}
         case HeadMaps():
