@@ -57,7 +57,8 @@ def draw_accuracy(
     )  # fmt: skip
     ax.plot(result.best, accuracy[result.best], "o", color=INK, markersize=6, clip_on=False)
     ax.set(xlim=(-0.25, last + 0.25), ylim=(0, _TOP), ylabel="accuracy", xlabel="entering layer")
-    ticks = _ticks(last, (across - _LEFT - room) / (last + 0.5))
+    apart = ruler.width("output", SMALL_SIZE) / 2 + 0.07
+    ticks = _ticks(last, (across - _LEFT - room) / (last + 0.5), apart)
     ax.set_xticks(ticks, [*map(str, ticks[:-1]), "output"], fontsize=SMALL_SIZE)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", ".25", ".50", ".75", "1"], fontsize=SMALL_SIZE)
     ax.yaxis.labelpad, ax.xaxis.labelpad = 2, 2
@@ -69,13 +70,13 @@ def draw_accuracy(
     return top + high
 
 
-def _ticks(last: int, step: float) -> list[int]:
+def _ticks(last: int, step: float, apart: float) -> list[int]:
     """Return which states are numbered, beside the last, whose name is longer.
 
-    step : inches from one state to the next.
+    step : inches from one state to the next. apart : inches from any number to the last state.
     """
     every = math.ceil(_NUMBER / step)
-    before = [tick for tick in range(0, last, every) if (last - tick) * step >= _NUMBER + 0.1]
+    before = [tick for tick in range(0, last, every) if (last - tick) * step >= apart]
     return [*before, last]
 
 
