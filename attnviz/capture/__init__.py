@@ -135,7 +135,7 @@ def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
 
     Raises
     ------
-    ModelError : the model does not show them.
+    ModelError : the model does not show them, or they differ in size from layer to layer.
     """
     with _one_at_a_time, unchanged(model), torch.no_grad():
         states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
@@ -143,6 +143,11 @@ def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
         raise ModelError(
             f"Expected {type(model).__name__} to show its hidden states, but it does not. "
             "Choose another model."
+        )
+    if len({state.shape for state in states}) > 1:
+        raise ModelError(
+            f"Expected {type(model).__name__} to keep every position from layer to layer, but it "
+            "joins some of them. Choose another model."
         )
     return tuple(states)
 

@@ -53,7 +53,7 @@ def see(model: Model, sentences: Sequence[Sentence]) -> Seen:
         texts = [sentence.text for sentence in sentences[start : start + _AT_ONCE]]
         results += model.attend(texts)
         batch = encode(model.checkpoint, texts)
-        states = torch.stack([state.double().cpu() for state in _states(model, batch.inputs)])
+        states = torch.stack(hidden_states(model.module, batch.inputs)).double().cpu()
         ids = batch.inputs["input_ids"]
         with torch.no_grad():
             static = model.module.get_input_embeddings()(ids).double().cpu()
@@ -79,10 +79,6 @@ def _expect_one_text(model: Model) -> None:
             f"Expected a model that reads one text and nothing else, but {model.name} does not. "
             "Choose an encoder (BERT) or a decoder (GPT-2, Llama)."
         )
-
-
-def _states(model: Model, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    return hidden_states(model.module, inputs)
 
 
 def _pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:

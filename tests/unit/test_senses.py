@@ -137,6 +137,18 @@ def test_models_that_do_not_read_one_text_are_refused(tokenizer):
         attnviz.senses("bank", TWO, model=model)
 
 
+def test_a_model_that_joins_positions_on_its_way_is_refused(tokenizer):
+    model = attnviz.load(tiny("funnel"), tokenizer=tokenizer)
+    with pytest.raises(ModelError, match="joins some of them"):
+        attnviz.senses("bank", TWO, model=model)
+
+
+def test_a_tokenizer_that_does_not_know_its_places_is_refused(model, monkeypatch):
+    monkeypatch.setattr(type(model.tokenizer), "is_fast", False)
+    with pytest.raises(InputError, match="Load its fast version"):
+        attnviz.senses("bank", TWO, model=model)
+
+
 def test_a_sentence_longer_than_the_model_is_named(model):
     senses = {**TWO, "money": [*TWO["money"], "The bank" + " grew" * 600]}
     with pytest.raises(InputError, match=r"at most 512 tokens.* got 604 in 'The bank grew.*money"):
