@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnviz.plot import (
         add_caption,
         attention_vector,
+        disambiguation,
         example,
         head_grid,
         heatmap,
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
         AttentionResult,
         AttentionSteps,
         HeadMaps,
+        SenseResult,
         WorkedExample,
     )
+    from attnviz.separation import senses
     from attnviz.storage import save_data
 
 _HOME = {
@@ -54,11 +57,13 @@ _HOME = {
     "Model": "models",
     "ModelError": "errors",
     "OutputError": "errors",
+    "SenseResult": "records",
     "WorkedExample": "records",
     "add_caption": "plot",
     "architectures": "catalogue",
     "attend": "models",
     "attention_vector": "plot",
+    "disambiguation": "plot",
     "example": "plot",
     "find_heads": "metrics",
     "head_grid": "plot",
@@ -71,6 +76,7 @@ _HOME = {
     "rank_heads": "metrics",
     "save_data": "storage",
     "save_figure": "plot",
+    "senses": "separation",
     "steps": "plot",
     "style": "plot.style",
     "verify": "models",
@@ -89,11 +95,13 @@ __all__ = [
     "Model",
     "ModelError",
     "OutputError",
+    "SenseResult",
     "WorkedExample",
     "add_caption",
     "architectures",
     "attend",
     "attention_vector",
+    "disambiguation",
     "example",
     "find_heads",
     "head_grid",
@@ -106,6 +114,7 @@ __all__ = [
     "rank_heads",
     "save_data",
     "save_figure",
+    "senses",
     "steps",
     "style",
     "verify",

@@ -17,6 +17,7 @@ from attnviz.records import (
     AttentionMap,
     AttentionSteps,
     HeadMaps,
+    SenseResult,
     Side,
     WorkedExample,
 )
@@ -24,7 +25,7 @@ from attnviz.records import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-Drawn: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | WorkedExample
+Drawn: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | WorkedExample | SenseResult
 
 
 def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
@@ -77,6 +78,8 @@ def _tensors(drawn: Drawn) -> dict[str, Tensor]:
         return {stage.name.replace(" ", "_"): stage.values for stage in drawn.stages}
     if isinstance(drawn, WorkedExample):
         return _example_tensors(drawn)
+    if isinstance(drawn, SenseResult):
+        return drawn.tensors()
     tensors = {"weights": drawn.weights}
     if isinstance(drawn, AttentionMap) and drawn.image is not None:
         tensors["image"] = drawn.image
@@ -88,6 +91,8 @@ def _labels(drawn: Drawn) -> dict[str, list[str]]:
         return {"queries": list(drawn.queries), "keys": list(drawn.keys)}
     if isinstance(drawn, WorkedExample):
         return {"tokens": list(drawn.tokens)}
+    if isinstance(drawn, SenseResult):
+        return {"sense_of_each": [one.sense for one in drawn.occurrences]}
     return {"rows": list(drawn.rows), "columns": list(drawn.columns)}
 
 
@@ -140,8 +145,12 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
 def _about(drawn: Drawn) -> dict[str, Any]:
     if isinstance(drawn, WorkedExample):
         return _example(drawn)
-    which: dict[str, Any] = {"stack": drawn.stack}
+    which: dict[str, Any] = {}
+    if not isinstance(drawn, SenseResult):
+        which = {"stack": drawn.stack}
     match drawn:
+        case SenseResult():
+            which = drawn.about()
         case AttentionMap():
             which |= {"layer": drawn.layer, "heads": list(drawn.heads), **_places(drawn.sides)}
         case HeadMaps():

@@ -1,51 +1,35 @@
 """The words around it settle the sense of a word
 
-Each dot is “bank” or “check” in its own sentence, {c} for each sense, entering a layer, in the two
-main directions of its panel. In layer 0 it knows only its place in the sentence (dots there
-coincide). Numbers: how often the nearest centre of a sense, made without that sentence, is the
-right one (in {d} dimensions). Guessing gives {half:.0%} for “bank” and {third:.0%} for “check”; in
-layer 0 it is {bank[0]:.0%} and {check[0]:.0%}, from layer {since} on at least {floor:.0%}. The
-sentences were written with clear cues, and are few: an illustration and not a benchmark.
+Each dot is “check” in its own sentence, {n} in all, as it enters a layer. Layer 0 knows only its
+place in the sentence: the nearest centroid of a sense, made without that sentence, is right for
+{static:.0%} (guessing: {check.chance:.0%}). {where[0]} it is right for {best:.0%} (from
+{low:.0%} to {high:.0%}), and of the two senses of “bank”, {where[1]}, for {bank_best:.0%} after
+{bank_static:.0%}. Over all {words} words that come along, layer 0 gives {start:.0%}, the output
+{end:.0%} (guessing: {chance:.0%}). Not all of that is attention: the mean static embedding of the
+*other* words is right for {context:.0%}, with “bank” for {bank_context:.0%}. Nor does it prove that
+the words it attends to most settle its sense. The sentences were written with clear cues, and are
+few: an illustration and not a benchmark.
 """
-
-import matplotlib.pyplot as plt
-import torch
 
 import attnviz
 
-TEXTS = {
-    "bank: river": """We sat on the bank of the river|Reeds grew on the muddy bank|A boat lay at
-the bank|Otters dug holes in the bank of the stream|He fished from the bank|Water hit the bank""",
-    "bank: money": """She opened an account at the bank|The bank refused the loan|My bank charges a
-fee|Thieves robbed the bank|He paid his wages into the bank|The bank raised its interest rates""",
-    "check: cheque": """She wrote a check for the rent|He cashed the check|They paid with a
-check|The check bounced|Please sign the check and post it|A check for fifty dollars came""",
-    "check: chess": """The queen gave check to the king|A knight put his king in check|One more
-check and black loses|Rook takes, check|She escaped check with her bishop|White called check""",
-    "check: verify": """Check the spelling of your name|The nurse will check my pulse|Always check
-facts first|Could you check whether it rains|Engineers check the bridge|I always check the door""",
-}
-done = {name: attnviz.attend(" ".join(them.split()).split("|")) for name, them in TEXTS.items()}
-bank, check, half, third = [], [], 1 / 2, 1 / 3
-with attnviz.style():
-    fig, axes = plt.subplots(2, 6, figsize=(7.2, 2.8), layout="constrained")
-    for n, ax in enumerate(axes.flat):
-        (word, rights), layer = (("bank", bank), ("check", check))[n // 6], n % 6
-        names = [name for name in TEXTS if word in name]
-        found = [result.record(layer) for name in names for result in done[name]]
-        X = torch.stack([each.input[each.query_axis.labels.index(word)] for each in found])
-        X = (X - X.mean(0)).unflatten(0, (len(names), -1))  # (senses, sentences, d_model)
-        (k, c, d), apart = X.shape, torch.cdist(X, X.mean(1))  # from each to each centre
-        apart.diagonal(dim1=0, dim2=2).mul_(c / (c - 1))  # to its own, made without it
-        rights.append((apart.argmin(-1) == torch.arange(k)[:, None]).double().mean().item())
-        for name, dots in zip(names, X @ torch.linalg.svd(X.flatten(0, 1)).Vh[:2].T, strict=True):
-            ax.plot(*dots.T, "o", ms=4, mec="white", mew=0.4, label=name.split(": ")[1])
-        ax.set(
-            xticks=[], yticks=[], xlabel=f"{rights[-1]:.0%} right", title=f"{word}, layer {layer}"
-        )
-        if layer == 5:
-            ax.legend(loc="center left", bbox_to_anchor=(0.95, 0.5), handletextpad=0)
-since = next(at for at in range(6) if min(bank[at:] + check[at:]) >= 0.9)
-floor, proofs = min(bank[since:] + check[since:]), [x.agreement for of in done.values() for x in of]
-proof = attnviz.AgreementReport.joined(proofs)
-fig = attnviz.add_caption(fig, text=f"{len(proofs)} sentences, all-MiniLM-L6-v2", agreement=proof)
+NAMES = ["bank", "check", "apple", "bat", "crane", "spring", "mouse", "seal", "light", "pitcher"]
+model = attnviz.load()
+results = [attnviz.senses(name, model=model) for name in NAMES]
+bank, check, *_ = results
+n, words = len(check.occurrences), len(results)
+
+
+def mean(values):
+    return sum(values) / words
+
+
+chance = mean(result.chance for result in results)
+start, end = (mean(result.scores[at].accuracy for result in results) for at in (0, -1))
+context = mean(result.context.accuracy for result in results)
+where = [f"Entering layer {check.best}", f"entering layer {bank.best}"]
+best, low, high = (getattr(check.scores[check.best], of) for of in ("accuracy", "low", "high"))
+bank_best, bank_context = bank.scores[bank.best].accuracy, bank.context.accuracy
+static, bank_static = check.scores[0].accuracy, bank.scores[0].accuracy
+assert start < context < end  # as the caption says
+fig = attnviz.disambiguation(check)

@@ -20,6 +20,7 @@ FLOORS = [
     {"agreement", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection"},
     {"models", "plot"},
+    {"separation"},
     {"cli"},
     {"__main__"},
 ]
@@ -93,6 +94,8 @@ HEAVY = ("torch", "transformers", "matplotlib", "seaborn", "pandas", "numpy")
         "from attnviz.cli import run; run(['models', 'bert'])",
         "from attnviz.cli import run; run(['example', '--help'])",
         "from attnviz.cli import run; run(['example', 'phnes'])",
+        "from attnviz.cli import run; run(['senses', '--help'])",
+        "from attnviz.cli import run; run(['senses', 'bnak'])",
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(code):

@@ -19,11 +19,13 @@ PUBLIC = {
     "Model",
     "ModelError",
     "OutputError",
+    "SenseResult",
     "WorkedExample",
     "add_caption",
     "architectures",
     "attend",
     "attention_vector",
+    "disambiguation",
     "example",
     "find_heads",
     "head_grid",
@@ -36,6 +38,7 @@ PUBLIC = {
     "rank_heads",
     "save_figure",
     "save_data",
+    "senses",
     "steps",
     "style",
     "verify",
@@ -65,6 +68,7 @@ def test_one_positional_argument_the_rest_by_keyword(name):
     several = {
         "save_figure": ["figure", "path"],
         "save_data": ["drawn", "path"],
+        "senses": ["word", "sentences"],
     }
     assert positional == several.get(name, positional[:1])
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from attnviz.capture.calls import AttentionCall
@@ -119,6 +120,36 @@ def capture_generation(
         tuple(whole[call.path].attention.weights[0] for call in calls),
     )
     return found, said[0]
+
+
+def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Run `model` once and return what enters each of its L layers, and its output.
+
+    Parameters
+    ----------
+    model, inputs : as in `capture`; the model is left exactly as it was found.
+
+    Returns
+    -------
+    L + 1 tensors (N, T, d_model): first the embeddings, last what the model hands on.
+
+    Raises
+    ------
+    ModelError : the model does not show them, or they differ in size from layer to layer.
+    """
+    with _one_at_a_time, unchanged(model), torch.no_grad():
+        states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
+    if not states:
+        raise ModelError(
+            f"Expected {type(model).__name__} to show its hidden states, but it does not. "
+            "Choose another model."
+        )
+    if len({state.shape for state in states}) > 1:
+        raise ModelError(
+            f"Expected {type(model).__name__} to keep every position from layer to layer, but it "
+            "joins some of them. Choose another model."
+        )
+    return tuple(states)
 
 
 def _runs(

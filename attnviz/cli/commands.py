@@ -11,6 +11,7 @@ import typer
 from attnviz.cli import typed
 from attnviz.cli.lessons import example
 from attnviz.cli.listing import models
+from attnviz.cli.meanings import senses
 from attnviz.cli.options import (
     Audio,
     Debug,
@@ -264,5 +265,6 @@ def verify(
     return report.finish(result.agreement, None, json=json)
 
 
+app.command()(senses)
 app.command()(example)
 app.command()(models)

@@ -196,6 +196,23 @@ def _tokenize(
         ) from error
 
 
+def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
+    """Return where each token of a text stands in it, in characters; (0, 0) for special tokens.
+
+    Raises
+    ------
+    InputError : text that is no Unicode, or a tokenizer that does not know where its tokens stand.
+    """
+    tokenizer = _tokenizer(checkpoint)
+    spans: list[Span] | None = _tokenize(tokenizer, text, None).get("offset_mapping")
+    if spans is None:
+        raise InputError(
+            f"Expected a tokenizer that knows where its tokens stand, but that of "
+            f"{checkpoint.name} does not. Load its fast version (tokenizer=…)."
+        )
+    return spans
+
+
 def text_axis(
     tokenizer: PreTrainedTokenizerBase,
     ids: Sequence[int],

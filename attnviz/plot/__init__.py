@@ -5,6 +5,7 @@ agreement check.
 """
 
 from attnviz.plot.caption import add_caption
+from attnviz.plot.disambiguation import disambiguation
 from attnviz.plot.example import example
 from attnviz.plot.export import save_figure
 from attnviz.plot.head_grid import head_grid
@@ -15,6 +16,7 @@ from attnviz.plot.unfolding import attention_vector
 __all__ = [
     "add_caption",
     "attention_vector",
+    "disambiguation",
     "example",
     "head_grid",
     "heatmap",

@@ -28,6 +28,7 @@ from attnviz.records.result import (
     Special,
     one_result,
 )
+from attnviz.records.senses import Occurrence, SenseResult, SenseScore
 from attnviz.records.steps import AttentionSteps, Stage
 
 __all__ = [
@@ -45,11 +46,14 @@ __all__ = [
     "HeadProjection",
     "Linear",
     "Norm",
+    "Occurrence",
     "Projection",
     "Provenance",
     "Reference",
     "ReplayedStage",
     "Rotation",
+    "SenseResult",
+    "SenseScore",
     "Side",
     "Special",
     "Stage",

@@ -1,0 +1,86 @@
+"""The command `senses`: what it prints, what it writes, and what it says of wrong input."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnviz.cli import run
+
+RIVER = ["We sat on the bank.", "The bank was muddy."]
+MONEY = ["The bank lent money.", "She owns a bank."]
+TWO = [f"--sense=river={s}" for s in RIVER] + [f"--sense=money={s}" for s in MONEY]
+
+
+def test_a_bundled_word_by_itself(capsys):
+    assert run(["senses", "bank"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [path.name for path in Path().iterdir()] == ["senses.png"]
+    assert Path("senses.png").read_bytes().startswith(b"\x89PNG")
+    assert "“bank”: river, money; all-MiniLM-L6-v2" in out
+    rows = [line.split() for line in out.splitlines()]
+    (first,) = [row for row in rows if row[:2] == ["0", "0.40"]]
+    assert first[2] == "0.20–0.60"
+    assert [row[1] for row in rows if row[:1] == ["output"]] == ["1.00"]
+    assert "best entering layer 4: 1.00, p = 0.0005 over all layers" in out
+    assert "guessing: 0.50" in out
+    assert "the word without context, entering layer 0: 0.40 (0.20 to 0.60), p = " in out
+    assert "the other words without attention: 0.95 (0.85 to 1.00), p = 0.0005" in out
+    assert "content words that get most of its attention in layer 3" in out
+    assert "  river: grassy" in out
+    assert max(map(len, out.splitlines()[:9])) <= 80
+    assert "\nverified: " in out
+    assert "wrote senses.png" in out
+
+
+def test_sentences_of_ones_own_from_the_line_and_from_a_file(capsys):
+    Path("river.txt").write_text("\n".join(RIVER))
+    arguments = ["senses", "bank", "--sense", "river=river.txt", *TWO[2:]]
+    assert run([*arguments, "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    data = json.loads(said.out)
+    assert [one["sentence"] for one in data["occurrences"]] == RIVER + MONEY
+    assert not data["raw"]
+    assert run([*arguments, "--raw", "-o", "x.json"]) == 0
+    assert json.loads(Path("x.json").read_text())["raw"]
+
+
+@pytest.mark.parametrize("ending", [".svg", ".pdf", ".npz", ".safetensors"])
+def test_each_ending_is_a_format(capsys, ending):
+    assert run(["senses", "bank", *TWO, "--width", "89", "-o", f"x{ending}"]) == 0
+    assert [path.name for path in Path().iterdir()] == [f"x{ending}"]
+
+
+WRONG = {
+    "unknown word": (["bnak"], "Expected one of the words that come with sentences, bank, check"),
+    "no word": ([], "Missing argument 'word'"),
+    "no =": (["bank", "--sense", "river"], "--sense as NAME=SENTENCE or NAME=FILE, got 'river'"),
+    "no such file": (["bank", "--sense", "river=x.txt"], "but there is no file x.txt"),
+    "empty file": (["bank", "--sense", "river=empty.txt"], "in empty.txt, but it is empty"),
+    "one sense": (["bank", *TWO[:2]], "two senses of 'bank' or more, got only 'river'"),
+    "one sentence": (["bank", *TWO[:3]], "got 1 for 'money'"),
+    "not in it": (
+        ["bank", *TWO, "--sense", "money=The bnak lends."],
+        "not in 'The bnak lends.' (money 3). Did you mean bnak?",
+    ),
+    "too long": (
+        ["bank", *TWO, "--sense", "money=The bank" + " grew" * 600],
+        "Expected sentences of at most 512 tokens",
+    ),
+    "unknown ending": (["bank", "-o", "x.gif"], ".png, .svg, .pdf"),
+    "empty word": ([""], "Expected a word, got ''"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
+def test_wrong_input_is_one_line_and_ends_with_2(capsys, arguments, said):
+    Path("empty.txt").write_text("\n")
+    assert run(["senses", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("attnviz: ")
+    assert err.count("\n") == 1
+    assert said in err
+    assert [path.name for path in Path().iterdir()] == ["empty.txt"]

@@ -1,0 +1,186 @@
+"""The senses of a word in the real model, and in others; and what is told of them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from families import tiny
+from safetensors import safe_open
+
+import attnviz
+from attnviz.capture import hidden_states
+from attnviz.errors import InputError, ModelError
+from attnviz.inputs import encode
+from attnviz.separation.sentences import bundled
+from attnviz.storage import save_data, to_data, to_json
+
+TWO = {
+    "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
+    "money": ["The bank lent money.", "She owns a bank.", "His loan came from a bank in Bern."],
+}
+
+
+@pytest.fixture(scope="module")
+def results(model):
+    return {word: attnviz.senses(word, model=model) for word in bundled()}
+
+
+@pytest.fixture(scope="module")
+def two(model):
+    return attnviz.senses("bank", TWO, model=model)
+
+
+@pytest.mark.parametrize(("word", "senses", "n"), [("bank", 2, 20), ("check", 3, 30)])
+def test_context_settles_the_sense_and_the_word_alone_does_not(results, word, senses, n):
+    found = results[word]
+    assert len(found.senses) == senses
+    assert len(found.occurrences) == found.sentences == n
+    static, best = found.scores[0], found.scores[found.best]
+    assert static.accuracy == pytest.approx(found.chance, abs=0.11)
+    assert static.low < found.chance < static.high
+    assert best.accuracy >= 0.92
+    assert best.accuracy > found.context.accuracy
+    assert best.low > best.shuffled > found.chance
+    assert found.p_best == best.p_value == pytest.approx(1 / 2001)
+    assert min(best.recalls) >= 0.8
+    assert best.silhouette > 0.3 > static.silhouette
+    assert found.agreement.verdict == "verified"
+    assert len(found.agreement.checks) == n * 6 * 7
+    assert found.provenance.text is None
+
+
+def test_all_bundled_words_in_the_last_layer(results):
+    def mean(values):
+        return sum(values) / len(values)
+
+    last = mean([found.scores[-1].accuracy for found in results.values()])
+    assert last >= 0.92
+    assert last > mean([found.context.accuracy for found in results.values()]) + 0.05
+    for found in results.values():
+        assert found.scores[-1].accuracy > found.scores[-1].shuffled
+    assert mean([found.scores[0].accuracy - found.chance for found in results.values()]) < 0
+
+
+def test_states_are_what_enters_each_layer_and_the_output(model):
+    texts = ["the bank was muddy", "a bank in a far away town lent him some money"]
+    batch = encode(model.checkpoint, texts)
+    states = hidden_states(model.module, batch.inputs)
+    assert len(states) == 7
+    for n, result in enumerate(model.attend(texts)):
+        real = ~torch.tensor(batch.axes["text"][n].padding)
+        for layer in range(6):
+            # BERT's layers normalise what they hand on, so a state is what attention is given.
+            there = result.record(layer).input
+            assert torch.allclose(states[layer][n][real], there[real], atol=1e-5)
+    with torch.no_grad():
+        output = model.module(**batch.inputs).last_hidden_state
+    assert torch.allclose(states[-1], output, atol=1e-5)
+
+
+def test_vectors_do_not_depend_on_what_else_is_in_the_batch(model, two):
+    longer = {**TWO, "money": [*TWO["money"], "A bank" + " and so on" * 30]}
+    other = attnviz.senses("bank", longer, model=model, raw=True)
+    alone = attnviz.senses("bank", TWO, model=model, raw=True)
+    assert torch.allclose(other.vectors[:, :6], alone.vectors, atol=1e-4)
+    centred = alone.vectors - alone.vectors.mean(1, keepdim=True)
+    assert torch.allclose(two.vectors, centred, atol=1e-6)
+
+
+def test_pieces_are_pooled_and_inflections_and_repeats_count(model):
+    senses = {
+        "one": ["An otterbank sleeps; the Otterbank wakes.", "Two otterbanks slept."],
+        "two": ["The otterbank lent money.", "Her otterbank is closed."],
+    }
+    found = attnviz.senses("otterbank", senses, model=model)
+    assert [one.word for one in found.occurrences] == [
+        "otterbank", "Otterbank", "otterbanks", "otterbank", "otterbank",
+    ]  # fmt: skip
+    assert found.occurrences[0].pieces == ("otter", "##bank")
+    assert "the mean over its pieces where the word is split (5 of 5)" in found.notes
+    assert "taken for “otterbank” too: “otterbanks” (1)" in found.notes
+    assert any(note.startswith("“one” makes up 60%") for note in found.notes)
+    text = senses["two"][0]
+    states = hidden_states(model.module, encode(model.checkpoint, [text]).inputs)
+    raw = attnviz.senses("otterbank", senses, model=model, raw=True)
+    pooled = torch.stack([state[0, 2:4].double().mean(0) for state in states])
+    assert torch.allclose(raw.vectors[:, 3], pooled, atol=1e-5)
+
+
+def test_what_each_occurrence_attends_to(model, two):
+    layer = two.attention_layer
+    assert layer == max(two.best - 1, 0)
+    one = two.occurrences[2]
+    assert one.sentence == "Grass covers the bank of the creek."
+    weights = model.attend(one.sentence).weights(layer)[:, 4].mean(0)
+    words = {"Grass": 1, "covers": 2, "the": 3, "of": 5, "creek": 7}
+    shares = dict(one.attended)
+    assert {*shares} == {*words}
+    assert sum(share for _, share in one.attended) == pytest.approx(1)
+    total = weights[[1, 2, 3, 5, 6, 7]].sum()
+    for word in ("Grass", "covers", "creek"):
+        assert shares[word] == pytest.approx((weights[words[word]] / total).item(), abs=1e-4)
+    assert one.strongest in ("Grass", "covers", "creek")
+    assert one.strongest.casefold() in dict(two.strongest("river"))
+
+
+def test_a_decoder_reads_from_left_to_right_and_that_is_said(tokenizer):
+    found = attnviz.senses("bank", TWO, model=attnviz.load(tiny("llama"), tokenizer=tokenizer))
+    assert any("left to right" in note for note in found.notes)
+    assert found.occurrences[1].strongest == ""  # “The bank …”: only “The” stands before it
+    assert len(found.scores) == len(found.vectors)
+
+
+def test_models_that_do_not_read_one_text_are_refused(tokenizer):
+    model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
+    with pytest.raises(ModelError, match="reads one text and nothing else"):
+        attnviz.senses("bank", TWO, model=model)
+
+
+def test_a_model_that_joins_positions_on_its_way_is_refused(tokenizer):
+    model = attnviz.load(tiny("funnel"), tokenizer=tokenizer)
+    with pytest.raises(ModelError, match="joins some of them"):
+        attnviz.senses("bank", TWO, model=model)
+
+
+def test_a_tokenizer_that_does_not_know_its_places_is_refused(model, monkeypatch):
+    monkeypatch.setattr(type(model.tokenizer), "is_fast", False)
+    with pytest.raises(InputError, match="Load its fast version"):
+        attnviz.senses("bank", TWO, model=model)
+
+
+def test_a_sentence_longer_than_the_model_is_named(model):
+    senses = {**TWO, "money": [*TWO["money"], "The bank" + " grew" * 600]}
+    with pytest.raises(InputError, match=r"at most 512 tokens.* got 604 in 'The bank grew.*money"):
+        attnviz.senses("bank", senses, model=model)
+
+
+def test_the_model_is_left_as_it_was(model):
+    before = model.module.config._attn_implementation, model.module.training
+    attnviz.senses("bank", TWO, model=model)
+    assert (model.module.config._attn_implementation, model.module.training) == before
+    assert not any(module._forward_hooks for module in model.module.modules())
+
+
+def test_the_same_each_time(model, two):
+    again = attnviz.senses("bank", TWO, model=model)
+    assert again.scores == two.scores
+    assert torch.equal(again.plane, two.plane)
+    assert repr(two).startswith("SenseResult('bank', 6 occurrences of river, money, best ")
+
+
+def test_every_format_gives_back_what_was_measured(tmp_path, two):
+    for ending in (".json", ".npz", ".safetensors"):
+        save_data(two, tmp_path / f"senses{ending}")
+    data = json.loads((tmp_path / "senses.json").read_text(encoding="utf-8"))
+    assert data == json.loads(to_json(to_data(two)))
+    assert np.shape(data["vectors"]) == (7, 6, 384)
+    assert [state["accuracy"] for state in data["states"]] == [s.accuracy for s in two.scores]
+    assert data["context_words"]["recalls"].keys() == {"river", "money"}
+    assert data["occurrences"][0]["sentence"] == "We sat on the bank."
+    assert data["agreement"]["verdict"] == "verified"
+    with np.load(tmp_path / "senses.npz") as arrays:
+        assert np.array_equal(arrays["plane"], two.plane.numpy())
+        assert arrays["sense_of_each"].tolist() == ["river"] * 3 + ["money"] * 3
+    with safe_open(tmp_path / "senses.safetensors", framework="pt") as file:
+        assert torch.equal(file.get_tensor("vectors"), two.vectors)

@@ -1,0 +1,270 @@
+"""How senses are told apart, on vectors of which the outcome is known; and where a word stands."""
+
+import pytest
+import torch
+
+from attnviz.errors import InputError
+from attnviz.separation.locating import find_word, near_words
+from attnviz.separation.plane import align, main_plane
+from attnviz.separation.scores import (
+    Design,
+    interval,
+    judge,
+    nearest,
+    p_value,
+    score,
+)
+from attnviz.separation.sentences import bundled, gather, read_senses
+
+TWO = [0] * 8 + [1] * 8
+
+
+def noise(n, d=24, seed=0):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def one_by_one(vectors, labels, sentences, centred):
+    """Return what `nearest` does, spelled out for one way to give out the senses."""
+    found = []
+    for i in range(len(vectors)):
+        rest = sentences != sentences[i]
+        middle = vectors[rest].mean(0) if centred else 0
+        means = torch.stack([vectors[rest & (labels == s)].mean(0) for s in labels.unique()])
+        cosines = torch.cosine_similarity(vectors[i] - middle, means - middle, dim=-1)
+        found.append(float(cosines.argmax() == labels[i]))
+    return torch.tensor(found).double()
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_many_ways_at_once_are_judged_as_one_by_one(centred, repeated):
+    labels = torch.tensor([0] * 5 + [1] * 4 + [2] * 6)
+    sentences = torch.arange(15) // 2 if repeated else torch.arange(15)
+    ways = torch.stack([labels, labels.flip(0), labels.roll(1)])
+    vectors = noise(15) + 3
+    found = nearest(vectors, ways, sentences, centred=centred)
+    for row, way in zip(found, ways, strict=True):
+        assert torch.equal(row, one_by_one(vectors, way, sentences, centred))
+
+
+def test_clear_senses_are_all_told_apart_and_one_that_lies_wrong_is_not():
+    vectors = noise(16) * 0.1
+    vectors[:8, 0] += 1
+    vectors[8:, 0] -= 1
+    design = Design.of(TWO, list(range(16)), shuffles=500)
+    right, shuffled = judge(vectors, design)
+    assert right.tolist() == [1] * 16
+    found = score(vectors, design, right, shuffled)
+    assert found.p_value < 0.01
+    assert found.shuffled < 0.9
+    assert found.silhouette > 0.8
+    vectors[3, 0] -= 2
+    right, shuffled = judge(vectors, design)
+    assert right.tolist() == [1, 1, 1, 0] + [1] * 12
+    assert score(vectors, design, right, shuffled).recalls == (7 / 8, 1)
+
+
+def test_a_rare_sense_that_is_never_found_shows_in_its_recall_and_not_in_the_accuracy():
+    vectors = noise(30, seed=3) * 0.1
+    vectors[:, 0] += 1
+    vectors[:26, 1] += 1
+    vectors[26:, 1] += torch.tensor([1, 1, 1, -9.0])
+    design = Design.of([0] * 26 + [1] * 4, list(range(30)), shuffles=200)
+    found = score(vectors, design, *judge(vectors, design))
+    assert found.accuracy > 0.8
+    assert found.recalls[1] <= 0.25
+    assert found.macro_recall == pytest.approx(sum(found.recalls) / 2)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_vectors_that_are_all_the_same_are_ties_and_count_as_chance(k):
+    labels = torch.arange(4 * k) % k
+    same = torch.ones(4 * k, 5)
+    assert nearest(same, labels[None], torch.arange(4 * k)).mean().item() == pytest.approx(1 / k)
+
+
+def test_what_is_judged_is_left_out_as_noise_shows():
+    labels = torch.tensor(TWO)
+    left_out, in_sample = [], []
+    for seed in range(60):
+        vectors = noise(16, d=48, seed=seed)
+        left_out.append(nearest(vectors, labels[None], torch.arange(16)).mean())
+        means = torch.stack([vectors[labels == s].mean(0) for s in (0, 1)])
+        around = vectors - vectors.mean(0)
+        cosines = torch.cosine_similarity(around[:, None], means - vectors.mean(0), dim=-1)
+        in_sample.append((cosines.argmax(1) == labels).double().mean())
+    assert torch.stack(left_out).mean().item() == pytest.approx(0.5, abs=0.04)
+    assert torch.stack(in_sample).mean() > 0.85
+
+
+def test_a_sentence_is_left_out_with_all_its_occurrences():
+    vectors = noise(8, d=64).repeat_interleave(2, 0)  # each sentence says the word twice, alike
+    labels = torch.tensor([0, 0, 1, 1] * 4)
+    apart = nearest(vectors, labels[None], torch.arange(16)).mean()
+    together = nearest(vectors, labels[None], torch.arange(16) // 2).mean()
+    assert apart == 1
+    assert together < 0.8
+
+
+def test_shuffled_senses_reach_chance_and_noise_gives_even_p_values():
+    values = []
+    for seed in range(150):
+        design = Design.of(TWO, list(range(16)), shuffles=199)
+        right, shuffled = judge(noise(16, seed=1000 + seed), design)
+        assert shuffled.mean().item() == pytest.approx(0.5, abs=0.08)
+        values.append(p_value(right.mean().item(), shuffled))
+    values = torch.tensor(values)
+    for level in (0.05, 0.25, 0.5):  # never too small, as ties make it larger at most
+        assert (values <= level).double().mean() <= level + 0.07
+    assert 0.4 < values.mean() < 0.75
+
+
+def test_whole_sentences_are_shuffled():
+    design = Design.of([0, 0, 0, 1, 1, 0, 1], [0, 0, 1, 2, 2, 3, 4], shuffles=50)
+    for row in design.shuffled:
+        assert row[0] == row[1]
+        assert row[3] == row[4]
+        assert sorted(row[[0, 2, 3, 5, 6]].tolist()) == [0, 0, 0, 1, 1]
+    again = Design.of([0, 0, 0, 1, 1, 0, 1], [0, 0, 1, 2, 2, 3, 4], shuffles=50)
+    assert torch.equal(design.shuffled, again.shuffled)
+
+
+def test_the_interval_holds_the_true_accuracy_about_as_often_as_it_says():
+    generator = torch.Generator().manual_seed(0)
+    held = 0
+    for _ in range(200):
+        right = (torch.rand(40, generator=generator) < 0.8).double()
+        low, high = interval(right, torch.arange(40), resamples=400)
+        assert low <= right.mean() <= high
+        held += low <= 0.8 <= high
+    assert 0.88 <= held / 200 <= 0.99
+
+
+def test_where_all_are_right_the_interval_is_not_certainty():
+    low, high = interval(torch.ones(16).double(), torch.arange(16))
+    assert (low, high) == (pytest.approx(0.794, abs=1e-3), 1)
+    low, high = interval(torch.zeros(16).double(), torch.arange(16))
+    assert (low, high) == (0, pytest.approx(0.206, abs=1e-3))
+
+
+def test_occurrences_of_one_sentence_make_the_interval_no_narrower():
+    right = torch.tensor([1.0, 1, 0, 1, 0, 1, 1, 1])
+    alone = interval(right, torch.arange(8))
+    assert interval(right.repeat_interleave(5), torch.arange(8).repeat_interleave(5)) == alone
+
+
+def test_a_plane_keeps_what_lies_in_it_and_turning_keeps_distances():
+    flat = noise(12, d=2)
+    tilted = flat @ noise(2, d=30, seed=1)
+    places, shares = main_plane(tilted)
+    assert sum(shares) == pytest.approx(1)
+    assert torch.allclose(torch.cdist(places, places), torch.cdist(tilted, tilted), atol=1e-6)
+    turn = torch.tensor([[0.6, 0.8], [0.8, -0.6]]).double()  # with a mirror
+    planes = torch.stack([places @ turn, places, 3 * places @ turn.T])
+    turned = align(planes, 1)
+    assert torch.allclose(turned[0], places, atol=1e-9)
+    assert torch.allclose(turned[1], places)
+    assert torch.allclose(turned[2], 3 * places, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence", "found"),
+    [
+        ("bank", "Bank on it: the BANK is open.", ["Bank", "BANK"]),
+        ("bank", "The bank's vault, the bank’s clerk.", ["bank", "bank"]),
+        ("bank", "Two banks merged.", ["banks"]),
+        ("bank", "A bank among banks.", ["bank"]),
+        ("bank", "Embankments and bankers.", []),
+        ("bat", "He batted well, batting twice.", ["batted", "batting"]),
+        ("bank", "A bank-holiday.", ["bank"]),
+        ("light bulb", "Each light bulb glows.", ["light bulb"]),
+        ("银行", "他去银行存钱", ["银行"]),
+        ("C++", "I write C++ daily.", ["C++"]),
+        ("straße", "Die STRASSE ist lang.", ["STRASSE"]),
+    ],
+)
+def test_where_a_word_stands(word, sentence, found):
+    assert [sentence[a:b] for a, b in find_word(word, sentence)] == found
+
+
+def test_words_that_come_near():
+    assert near_words("bank", "The bnak is open") == ["bnak"]
+
+
+def test_the_bundled_sentences_are_enough_and_balanced():
+    assert list(bundled()) == [
+        "bank", "check", "apple", "bat", "crane", "spring", "mouse", "seal", "light", "pitcher",
+    ]  # fmt: skip
+    for word, senses in bundled().items():
+        sentences = gather(word, None)
+        assert len(sentences) == sum(map(len, senses.values()))  # none twice
+        assert all(len(sentence.places) == 1 for sentence in sentences)
+        assert len({len(texts) for texts in senses.values()}) == 1
+        early = []
+        for sense in senses:
+            mine = [s for s in sentences if s.sense == sense]
+            assert len(mine) >= 8
+            early.append(sum(len(s.text[: s.places[0][0]].split()) for s in mine) / len(mine))
+        assert max(early) - min(early) < 0.6, (word, early)
+
+
+RIVER = ["We sat on the bank.", "The bank was muddy."]
+MONEY = ["The bank lent money.", "She owns a bank."]
+
+
+@pytest.mark.parametrize(
+    ("word", "senses", "said"),
+    [
+        ("bnak", None, "Expected one of the words that come with sentences, bank, check, apple"),
+        ("", None, "Expected a word, got ''"),
+        ("bank", {"river": RIVER}, "two senses of 'bank' or more, got only 'river'"),
+        ("bank", {}, "got none. Add --sense"),
+        ("bank", {"river": RIVER, "money": MONEY[:1]}, "two different sentences .* got 1 for 'mon"),
+        ("bank", {"river": RIVER, "money": MONEY[:1] * 3}, "got 1 for 'money'"),
+        ("bank", {"river": RIVER, "money": []}, "sentences for the sense 'money', got none"),
+        ("bank", {"river": RIVER, "money": [" ", ""]}, "sentences for the sense 'money', got none"),
+        ("bank", {"river": RIVER, "money": [*MONEY, RIVER[0]]}, "under 'river' and 'money'"),
+        (
+            "bank",
+            {"river": RIVER, "money": [*MONEY, "The bnak lends."]},
+            r"not in 'The bnak lends.' \(money 3\). Did you mean bnak\?",
+        ),
+        ("bank", {"river": RIVER, "money": [*MONEY, "I go."]}, "Write it, or leave the sentence"),
+        ("bank", {"river": RIVER, " ": MONEY}, "a name for each sense"),
+        ("bank", {"river": RIVER, "money": [1, 2]}, "to be strings, got int"),
+    ],
+)
+def test_sentences_that_cannot_be_used(word, senses, said):
+    with pytest.raises(InputError, match=said):
+        gather(word, senses)
+
+
+def test_what_is_typed_adds_up_and_files_hold_a_sentence_a_line(tmp_path):
+    file = tmp_path / "river.txt"
+    file.write_text("We sat on the bank.\n\n  The bank was muddy.\r\n", encoding="utf-8-sig")
+    typed = [f"river={file}", "river=A bank = a slope.", "money=The bank lent money."]
+    assert read_senses(typed) == {
+        "river": [*RIVER, "A bank = a slope."],
+        "money": ["The bank lent money."],
+    }
+    assert read_senses([]) is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("river", "NAME=SENTENCE or NAME=FILE, got 'river'"),
+        ("=The bank", "NAME=SENTENCE"),
+        ("river=", "NAME=SENTENCE"),
+        ("river=none.txt", "there is no file none.txt"),
+        ("river=some/where", "there is no file some/where"),
+        ("river=empty.txt", "'river' in empty.txt, but it is empty"),
+        ("river=bytes.txt", "text in UTF-8, but bytes.txt is none"),
+    ],
+)
+def test_what_is_typed_wrong(tmp_path, monkeypatch, typed, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(InputError, match=said):
+        read_senses([typed])
