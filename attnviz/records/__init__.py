@@ -27,6 +27,7 @@ from attnviz.records.result import (
     Provenance,
     Special,
 )
+from attnviz.records.shift import Secant
 from attnviz.records.steps import AttentionSteps, Stage
 
 __all__ = [
