@@ -22,7 +22,7 @@ from attnviz.errors import ModelError
 
 _ONE_NUMBER = {
     "gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid", "erf", "exp",
-    "log", "sqrt", "rsqrt", "reciprocal", "square", "abs", "pow", "__pow__", "clamp", "clamp_",
+    "log", "sqrt", "rsqrt", "reciprocal", "square", "abs", "pow", "__pow__", "clamp",
 }  # fmt: skip
 _TIMES = {"mul", "__mul__", "__rmul__", "multiply", "__imul__", "mul_"}
 _OVER = {"div", "true_divide", "__truediv__", "__itruediv__", "div_"}
