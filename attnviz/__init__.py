@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         heatmap,
         save_figure,
         steps,
-        style,
     )
+    from attnviz.plot.style import style
     from attnviz.records import (
         AgreementReport,
         AttentionMap,
@@ -72,7 +72,7 @@ _HOME = {
     "save_data": "storage",
     "save_figure": "plot",
     "steps": "plot",
-    "style": "plot",
+    "style": "plot.style",
     "verify": "models",
 }
 

@@ -8,7 +8,6 @@ that is read, and joined with what is installed. Neither torch nor transformers 
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, did_you_mean
 
 STATES = (
     "agrees", "differs", "not read", "not run", "no attention", "part", "not checked",
@@ -100,10 +99,9 @@ def architectures(
     known = {name: _found(name) for name in sorted(installed())}
     for part in parts:
         if not any(part.lower() in name.lower() for name in known):
-            near = difflib.get_close_matches(part.lower(), known, n=3)
-            hint = f" Did you mean {' or '.join(near)}?" if near else " Name a part of one."
+            hint = did_you_mean(part, known) or "Name a part of one."
             raise InputError(
-                f"Expected a model of transformers {installed_version()}, got {part!r}.{hint}"
+                f"Expected a model of transformers {installed_version()}, got {part!r}. {hint}"
             )
     return tuple(
         one

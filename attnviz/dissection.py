@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from attnviz.attention import merge_heads, repeat_heads, scores
-from attnviz.errors import InputError
+from attnviz.errors import InputError, whole_number
 from attnviz.metrics import choose_head, choose_word
 from attnviz.records import (
     AttentionRecord,
@@ -23,6 +23,7 @@ from attnviz.records import (
     Norm,
     Rotation,
     Stage,
+    Step,
 )
 from attnviz.stages import recompute, source
 from attnviz.words import locate, units
@@ -55,8 +56,9 @@ def make_steps(
     InputError : no such layer, head or word.
     """
     layer, chosen, reason = choose_head(result, layer, head)
-    head = chosen if isinstance(chosen, int) else chosen[0]
-    result.check_head(layer, head)
+    if len(chosen) != 1:
+        raise InputError(f"Expected one head to take apart, got {len(chosen)}. Choose one of them.")
+    (head,) = chosen
     record = result.record(layer)
     row, name, said = _follow(record, choose_word(record) if word is None else word)
     one = _Head(result, record, head)
@@ -70,7 +72,7 @@ def make_steps(
         layer=layer,
         head=head,
         heads=record.heads,
-        notes=(*reason, *said),
+        notes=(*reason, *said, *one.missing(row)),
         agreement=result.agreement,
         provenance=result.provenance,
     )
@@ -79,12 +81,13 @@ def make_steps(
 def _follow(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[str, ...]]:
     """Return the position of the query that is followed, what it is called, and what to say."""
     axis = record.query_axis
+    if not isinstance(word, str):
+        word = whole_number(word, "a word, or the position of a token,")
     pieces, words = units(axis, words=False), units(axis)
     if isinstance(word, int):
         if not 0 <= word < len(axis) or axis.padding[word]:
-            raise InputError(
-                f"Expected a position from 0 to {len(pieces.positions) - 1}, got {word}."
-            )
+            first, last = pieces.positions[0][0], pieces.positions[-1][0]
+            raise InputError(f"Expected a position from {first} to {last}, got {word}.")
         return word, axis.labels[word], ()
     if word in pieces.labels and word not in words.labels:
         return pieces.positions[locate(word, pieces)][0], word, ()
@@ -138,12 +141,14 @@ class _Head:
             if stage in self.numbers and part is not None and X is not None:
                 values = self._rows(self.numbers[stage][number], side)
                 other = stage != "query" and self.record.key_input is not None
-                width = part.weight.shape[-1]
+                # Where X goes through narrower vectors first, there is no one product to show.
+                d_in, width = part.weight.shape[-2:]
+                plain = not part.before and part.beside is None
                 yield Stage(
                     name,
                     _projection(part, "C" if other else "X", name),
                     values,
-                    ((len(values), part.weight.shape[-2]), (part.weight.shape[-2], width)),
+                    ((len(values), d_in), (d_in, width)) if plain else (),
                     rows=side,
                     **self._agreement(stage, number),
                 )
@@ -189,13 +194,20 @@ class _Head:
         yield Stage("heads", names, together, part=part, **checked)
         output = None if record.projection is None else record.projection.output
         if "output" in self.numbers and output is not None and record.projection is not None:
-            before = "gated heads" if record.projection.before_output else "heads"
+            before = _written(record.projection.before_output or (), "heads")
             bias = "" if output.bias is None else " + b^O"
             values = self._rows(self.numbers["output"][0])
             d_in, d_out = output.weight.shape
             factors = ((m, d_in), (d_in, d_out))
             checked = self._agreement("output", 0)
             yield Stage("output", f"{before} W^O{bias}", values, factors, **checked)
+
+    def missing(self, row: int) -> tuple[str, ...]:
+        """Say of a row that does not sum to 1 where the rest goes."""
+        if self.record.sinks is None:
+            return ()
+        share = 1 - self.numbers["weights"][self.head, row].sum().item()
+        return (f"{share:.0%} of the weight of this row goes to a sink, which is no key",)
 
     def _terms(self) -> str | None:
         """Say what is added to this head's scaled scores; None where nothing is."""
@@ -234,11 +246,7 @@ class _Head:
             return {"why_not": "not compared"}
         if head is None:
             return {"difference": check.largest_difference, "passed": check.passed}
-        number = min(head, len(check.differences) - 1)
-        return {
-            "difference": check.differences[number],
-            "passed": number not in check.failed_heads,
-        }
+        return {"difference": check.differences[head], "passed": head not in check.failed_heads}
 
 
 def _unscaled(compared: dict[str, Any], scale: float) -> dict[str, Any]:
@@ -250,15 +258,21 @@ def _unscaled(compared: dict[str, Any], scale: float) -> dict[str, Any]:
 
 def _projection(part: HeadProjection, X: str, name: str) -> str:
     """Write how Q, K or V follow from X, as in "rotate(X W^Q + b^Q)"."""
+    latent = X
     for step in part.before:
-        X = f"{X} W^D{name}" if isinstance(step, Linear) else f"norm({X})"
-    formula = f"{X} W^{name}"
+        latent = f"{latent} W^D{name}" if isinstance(step, Linear) else f"norm({latent})"
+    formula = f"{latent} W^{name}"
     if part.bias is not None:
         formula += f" + b^{name}"
-    if part.beside is not None:
+    if part.beside is not None:  # made of X itself
         formula = f"[{formula}, {X} W^R{name}]"
-    for after in part.after:
-        match after:
+    return _written(part.after, formula)
+
+
+def _written(steps: Sequence[Step], formula: str) -> str:
+    """Write steps around a formula, the first one innermost."""
+    for step in steps:
+        match step:
             case Norm():
                 formula = f"norm({formula})"
             case Clip():

@@ -3,6 +3,10 @@
 Each class carries the exit code with which the command line ends.
 """
 
+import difflib
+import operator
+from collections.abc import Iterable
+
 
 class AttnvizError(Exception):
     """What a user can mend: base of every exception that attnviz raises on purpose."""
@@ -26,3 +30,20 @@ class OutputError(AttnvizError, OSError):
     """The result cannot be written where it was asked for."""
 
     exit_code = 4
+
+
+def whole_number(value: object, what: str) -> int:
+    """Return a whole number of any kind as int; raise InputError for anything else."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            pass
+    raise InputError(f"Expected {what} as a whole number, got {value!r}. Write 3, for example.")
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """Return "Did you mean …?" with the names that come near, or nothing."""
+    by_case = {name.casefold(): name for name in known}
+    near = difflib.get_close_matches(text.casefold()[:40], by_case, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(by_case[name] for name in near)}?" if near else ""

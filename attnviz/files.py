@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,16 +17,17 @@ FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 DATA_SUFFIXES = (".json", ".npz", ".safetensors")
 
 
-def check_output(path: str | os.PathLike[str]) -> Path:
+def check_output(
+    path: str | os.PathLike[str], allowed: Sequence[str] = FIGURE_SUFFIXES + DATA_SUFFIXES
+) -> Path:
     """Return the path if a figure or data can be written there; write nothing.
 
     Raises
     ------
-    InputError : the ending names no format.
+    InputError : the ending names no format of these.
     OutputError : the folder is missing or read-only, or the path is a folder.
     """
     path = Path(path)
-    allowed = FIGURE_SUFFIXES + DATA_SUFFIXES
     if len(os.fsencode(path.name)) > 255:
         raise OutputError(f"Expected a shorter file name than {path.name[:20]}…. Shorten it.")
     if path.is_dir():

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnviz.errors import InputError
-from attnviz.records import AttentionMap, AttentionResult, HeadMaps, Special
+from attnviz.errors import InputError, whole_number
+from attnviz.records import AttentionMap, AttentionResult, HeadMaps, Special, one_result
 from attnviz.words import Units, word_weights
 
 _MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
@@ -36,9 +36,9 @@ def make_map(
     ------
     InputError : no such layer or head, an unknown `special`, or nothing left to draw.
     """
-    heads = (head,) if isinstance(head, int) else tuple(dict.fromkeys(head))
-    if any(not isinstance(each, int) or isinstance(each, bool) for each in heads):
-        raise InputError(f"Expected heads as whole numbers, got {head!r}.")
+    result = one_result(result)
+    several = head if isinstance(head, Sequence) else (head,)
+    heads = tuple(dict.fromkeys(whole_number(each, "a head") for each in several))
     if not heads:
         raise InputError(
             "Expected at least one head, got none. Name a head, or several to average."
@@ -83,6 +83,7 @@ def make_maps(
     ------
     InputError : no such layer, an unknown `special`, or layers that differ in their heads.
     """
+    result = one_result(result)
     records = result.stack().records if layer is None else (result.record(layer),)
     sizes = {(record.heads, len(record.query_axis), len(record.key_axis)) for record in records}
     if len(sizes) > 1:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.records import AttentionRecord, AttentionResult, Axis
+from attnviz.errors import whole_number
+from attnviz.records import AttentionRecord, AttentionResult, Axis, one_result
 from attnviz.words import Units, locate, units, word_weights
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
@@ -88,7 +89,7 @@ class Found:
 
     @property
     def first(self) -> tuple[FoundHead, ...]:
-        """The heads in which no other word weighs more."""
+        """The heads in which no word but the query itself weighs more."""
         return tuple(head for head in self.heads if head.rank == 1)
 
     @property
@@ -146,7 +147,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     """
     scores = [
         HeadScore(record.layer, head, mass)
-        for record in result.stack()
+        for record in one_result(result).stack()
         for head, mass in enumerate(content_mass(record).tolist())
     ]
     scores.sort(key=lambda score: -score.score)
@@ -175,7 +176,7 @@ def choose_head(
     head: int | Sequence[int] | None = None,
     *,
     ranking: HeadRanking | None = None,
-) -> tuple[int, int | Sequence[int], tuple[str, ...]]:
+) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
     """Complete a selection by the best head that it leaves open.
 
     Parameters
@@ -184,17 +185,19 @@ def choose_head(
 
     Returns
     -------
-    Layer, head or heads, and notes for the caption: why this head, or nothing if both were given.
+    Layer, heads, and notes for the caption: why this head, or nothing if both were given.
 
     Raises
     ------
     InputError : no such layer or head.
     """
-    heads = () if head is None else (head,) if isinstance(head, int) else tuple(head)
+    result = one_result(result)
+    several = head if isinstance(head, Sequence) else (head,)
+    heads = () if head is None else tuple(whole_number(each, "a head") for each in several)
     for each in heads:
         result.check_head(0 if layer is None else layer, each)
     if layer is not None and head is not None:
-        return layer, head, ()
+        return whole_number(layer, "a layer"), heads, ()
     if layer is not None:
         result.record(layer)  # raises if there is none
     ranking = ranking or rank_heads(result)
@@ -207,7 +210,7 @@ def choose_head(
     note = f"of {among} this one has the largest {ranking.meaning}: {best.score:.2f}"
     if best.score == 0:
         note = f"no head has any {ranking.meaning}"
-    return best.layer, best.head if head is None else head, (note,)
+    return best.layer, heads or (best.head,), (note,)
 
 
 def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
@@ -218,7 +221,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
     InputError : a word is not in the text, or stands there several times ("the#2" says which).
     """
     heads: list[FoundHead] = []
-    for record in result.stack():
+    for record in one_result(result).stack():
         weights, rows, columns = word_weights(record)
         i, j = locate(query, rows), locate(key, columns)
         others = [

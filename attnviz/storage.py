@@ -10,7 +10,8 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from attnviz.files import atomic, check_output
+from attnviz.errors import InputError
+from attnviz.files import DATA_SUFFIXES, atomic, check_output
 from attnviz.records import (
     AgreementReport,
     AttentionMap,
@@ -37,7 +38,7 @@ def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
     ------
     InputError, OutputError : as `check_output`.
     """
-    path = check_output(path)
+    path = check_output(path, DATA_SUFFIXES)
     tensors = {name: tensor.contiguous() for name, tensor in _tensors(drawn).items()}
     labels, about = _labels(drawn), _about(drawn)
     with atomic(path) as temporary:
@@ -67,10 +68,15 @@ def to_data(drawn: Drawn) -> dict[str, Any]:
 
 
 def _tensors(drawn: Drawn) -> dict[str, Tensor]:
+    if not isinstance(drawn, Drawn):
+        raise InputError(
+            f"Expected what a figure shows, got {type(drawn).__name__}. Make it with make_map, "
+            "make_maps, make_steps or make_example."
+        )
     if isinstance(drawn, AttentionSteps):
         return {stage.name.replace(" ", "_"): stage.values for stage in drawn.stages}
     if isinstance(drawn, WorkedExample):
-        return drawn.tensors()
+        return _example_tensors(drawn)
     tensors = {"weights": drawn.weights}
     if isinstance(drawn, AttentionMap) and drawn.image is not None:
         tensors["image"] = drawn.image
@@ -133,7 +139,7 @@ def agreement_data(agreement: AgreementReport) -> dict[str, Any]:
 
 def _about(drawn: Drawn) -> dict[str, Any]:
     if isinstance(drawn, WorkedExample):
-        return drawn.about()
+        return _example(drawn)
     which: dict[str, Any] = {"stack": drawn.stack}
     match drawn:
         case AttentionMap():
@@ -164,6 +170,37 @@ def _stages(taken: AttentionSteps) -> list[dict[str, Any]]:
         | ({"why_not_compared": stage.why_not} if stage.why_not else {})
         for stage in taken.stages
     ]
+
+
+def _example_tensors(worked: WorkedExample) -> dict[str, Tensor]:
+    """Return every matrix under a name of its own: "X given", "scores printed", …."""
+    kinds = (
+        "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
+        "from_inputs_follows", "from_printed_follows",
+    )  # fmt: skip
+    found = {f"{one.key} given": one.values for one in worked.given}
+    for stage in worked.stages:
+        each = {f"{stage.key} {kind}": getattr(stage, kind) for kind in kinds}
+        found |= {name: tensor for name, tensor in each.items() if tensor is not None}
+    return found
+
+
+def _example(worked: WorkedExample) -> dict[str, Any]:
+    """Return all that is said of a worked example, without its numbers."""
+    said = ("key", "name", "head", "title", "formula", "decimals", "slips")
+    listed = ("rows", "columns", "sources", "notes")
+    return {
+        "example": worked.name,
+        "title": worked.title,
+        "summary": worked.summary(),
+        "counts": worked.count(),
+        "slips": list(worked.slips),
+        "stages": [
+            {key: getattr(stage, key) for key in said}
+            | {key: list(getattr(stage, key)) for key in listed}
+            for stage in worked.stages
+        ],
+    }
 
 
 def _places(sides: tuple[Side, Side]) -> dict[str, Any]:

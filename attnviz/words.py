@@ -8,7 +8,6 @@ a word is the mean over its pieces, so that every row still sums to 1.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import regex
 import torch
 from torch import Tensor
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, did_you_mean
 from attnviz.records import AttentionRecord, Axis, Side
 
 Span = tuple[int, int]
@@ -170,12 +169,8 @@ def locate(word: str, side: Units) -> int:
         name, number = word, ""
     found = [i for i, label in enumerate(side.labels) if label.casefold() == name.casefold()]
     if not found:
-        lower = {label.casefold(): label for label in side.labels}
-        near = difflib.get_close_matches(name.casefold(), lower, n=3, cutoff=0.5)
-        if near:
-            hint = f"Did you mean {' or '.join(lower[match] for match in near)}?"
-        else:
-            hint = f"Its words are {', '.join(dict.fromkeys(side.without_special().labels))}."
+        words = ", ".join(dict.fromkeys(side.without_special().labels))
+        hint = did_you_mean(name, side.labels) or f"Its words are {words}."
         raise InputError(f"Expected a word of the text, got {name!r}. {hint}")
     if number and not 1 <= int(number) <= len(found):
         raise InputError(f"Expected {name!r} to occur {number} times, but it occurs {len(found)}.")

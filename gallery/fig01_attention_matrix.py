@@ -3,28 +3,31 @@
 {words} words give a matrix of {words} × {words}. Word pieces are merged into words, [CLS] and [SEP]
 are taken out and every row is divided by what is left of it, so that it sums to 1 again. Does
 “train” look at “station”? It gives “station” more weight than “on” and both “the” in {above} of
-{total} heads, and more than any other word in {first} of them, most in head
+{total} heads, and more than any other word but “train” itself in {first} of them, most in head
 {best.layer}.{best.head} (shown): there {share:.0%} of its row, {ratio:.0f} times as much as “on”.
 In the median head “station” gets {median:.2f} times as much as “on”, so this is what some heads do
 and not what attention does.
 """
+
+import statistics
 
 import attnviz
 
 result = attnviz.attend("the train left the station on time")
 
 found = attnviz.find_heads(result, query="train", key="station")
-above, first, total = len(found.above_function_words), len(found.first), len(found.heads)
+above = len(found.above_function_words)
+first = len(found.first)
+total = len(found.heads)
 best = found.heads[0]
 
 others = attnviz.find_heads(result, query="train", key="on")
 on = {(head.layer, head.head): head.score for head in others.heads}
-ratios = sorted(head.score / on[head.layer, head.head] for head in found.heads)
-median = ratios[len(ratios) // 2]
-ratio = best.score / on[best.layer, best.head]
+ratios = [head.score / on[head.layer, head.head] for head in found.heads]
+median = statistics.median(ratios)
+ratio = ratios[0]  # found.heads begin with the best
 
-which = {"layer": best.layer, "head": best.head}
-drawn = attnviz.make_map(result, **which, special="remove")
+drawn = attnviz.make_map(result, layer=best.layer, head=best.head, special="remove")
 words = len(drawn.rows)
 share = drawn.weights[drawn.rows.index("train"), drawn.columns.index("station")].item()
 

@@ -4,8 +4,9 @@ What attention computes for “{word}” is a sum: every token's value vector, t
 “{word}” gives it. In head {layer}.{head} the largest weight, {weight:.0%}, goes to {heaviest}, but
 its value is short ({length:.1f}, against {longest:.1f} for “{largest}”), so that it makes up only
 {adds:.0%} of the sum. “{largest}” makes up {most:.0%} of it with {its_weight:.0%} of the weight. A
-large weight is not yet a large effect: look at what is added. Over all {heads} heads {heaviest}
-gets {mean_weight:.0%} of the weight of “{word}” and makes up {mean_share:.0%} of its vector.
+large weight is not yet a large effect: look at what is added. On average over all {heads} heads,
+{heaviest} gets {mean_weight:.0%} of the weight of “{word}” and makes up {mean_share:.0%} of its
+vector.
 """
 
 import attnviz
@@ -13,16 +14,16 @@ import attnviz
 word, layer, head = "train", 5, 3
 result = attnviz.attend("the train left the station")
 taken = attnviz.make_steps(result, layer=layer, head=head, word=word)
-weights, lengths = taken["weights"].values[taken.row], taken["V"].values.norm(dim=1)
+weights = taken["weights"].values[taken.row]
+lengths = taken["V"].values.norm(dim=1)
 
-first, second = int(weights.argmax()), int(taken.shares.argmax())
-heaviest, weight, adds, length = (
-    each[first] for each in (taken.keys, weights, taken.shares, lengths)
-)
-largest, its_weight, most, longest = (
-    each[second] for each in (taken.keys, weights, taken.shares, lengths)
-)
+first = int(weights.argmax())  # the token with the largest weight
+second = int(taken.shares.argmax())  # the token that makes up most of the sum
 assert first != second
+heaviest, largest = taken.keys[first], taken.keys[second]
+weight, its_weight = weights[first], weights[second]
+adds, most = taken.shares[first], taken.shares[second]
+length, longest = lengths[first], lengths[second]
 assert length < longest
 
 every = [

@@ -1,12 +1,12 @@
 """How far a signal reaches
 
-How strongly does the first token move the last state? Shown is the gradient of the last state by
-the first input, before any training (line: mean of {seeds} networks, band: lowest to highest). An
-LSTM hands a signal on, {chain} times over {far} steps, and keeps {lstm:.0%} of it each time; with
-its forget gates opened (bias {bias}), {opened:.0%}. In self-attention every token reads every other
-one, {direct} step away at any distance. Here too the gradient falls, but as a power of the length,
-T^{power:.2f}, since untrained weights are shared out among T tokens. From {steps[0]} to {far} steps
-it falls {falls[0]:.0f}-fold, that of the LSTM by a factor of {falls[2]:.0e}.
+How strongly does the first token move the last state? Shown is the gradient of one number of the
+last state by the first input, before any training (line: mean of {seeds} networks, band: lowest to
+highest). An LSTM hands a signal on from state to state and keeps {lstm:.0%} of it each time; with
+its forget gates opened (bias {bias}), {opened:.0%}. So its gradient falls exponentially, a line
+that bends down on these axes. In self-attention the last token reads the first directly, at any
+distance. Here too the gradient falls, but as a power of the length, T^{power:.2f}, close to a
+straight line: untrained weights are shared out among T tokens.
 """
 
 import matplotlib.pyplot as plt
@@ -17,48 +17,48 @@ import attnviz
 from attnviz.attention import attention
 from attnviz.plot.formulas import power as in_powers
 
-d, seeds, bias, far, steps = 64, 8, 2, 128, 2 ** np.arange(8)
+d, seeds, batch, bias, steps = 64, 8, 32, 2, 2 ** np.arange(8)
 
 
-def recurrent(forget):
+def lstm_network(forget):
     network = torch.nn.LSTM(d, d, batch_first=True, dtype=torch.float64)
     network.bias_hh_l0.data[d : 2 * d] += forget
     return lambda X: network(X)[0]
 
 
-def self_attention():
+def self_attention_network():
     W_q, W_k, W_v = torch.randn(3, d, d, dtype=torch.float64) / d**0.5
     return lambda X: attention(X @ W_q, X @ W_k, X @ W_v)
 
 
-def gradient(network, T):  # of the last state, in a random direction, by the first token
-    X, u = torch.randn(17, T, d).double().requires_grad_(), torch.randn(d).double() / d**0.5
-    return torch.autograd.grad((network(X)[:, -1] @ u).sum(), X)[0][:, 0].norm(dim=1).mean()
+def gradient(network, T):  # of the last state's first number by the first token
+    X = torch.randn(batch, T, d, dtype=torch.float64, requires_grad=True)
+    network(X)[:, -1, 0].sum().backward()
+    return X.grad[:, 0].norm(dim=1).mean()
 
 
-def path(reads):  # in how few steps the last state reaches the first, through what each one reads
-    return next(k for k in range(1, len(reads)) if torch.matrix_power(reads, k)[-1, 0])
+def measure(networks):  # (seeds, lengths)
+    return np.array([[gradient(network, step + 1) for step in steps] for network in networks])
 
 
 torch.manual_seed(9)
-chain, direct = path(torch.ones(far).diag(-1)), path(torch.ones(far + 1, far + 1))
-makers = self_attention, lambda: recurrent(bias), lambda: recurrent(0)
-networks = ([make() for _ in range(seeds)] for make in makers)
-found = np.array([[[gradient(net, k + 1) for k in steps] for net in nets] for nets in networks])
-mean, lowest, highest = found.mean(1), found.min(1), found.max(1)
-opened, lstm = np.exp(np.polyfit(steps, np.log(mean[1:]).T, 1)[0])
-power, falls = np.polyfit(np.log(steps + 1), np.log(mean[0]), 1)[0], mean[:, 0] / mean[:, -1]
+found = {
+    "self-attention": measure([self_attention_network() for _ in range(seeds)]),
+    "LSTM, gates opened": measure([lstm_network(bias) for _ in range(seeds)]),
+    "LSTM": measure([lstm_network(0) for _ in range(seeds)]),
+}
+direct, gated, chain = (np.log(each.mean(0)) for each in found.values())
+opened, lstm = np.exp(np.polyfit(steps, gated, 1)[0]), np.exp(np.polyfit(steps, chain, 1)[0])
+power = np.polyfit(np.log(steps + 1), direct, 1)[0]
 
 with attnviz.style():
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
-    names = ("self-attention", 9), ("LSTM, gates opened", 1e-3), ("LSTM", 9)
-    for n, (name, above) in enumerate(names):
-        left.text(far / 2, mean[n, -2] * above, name, color=f"C{n}")
-        for ax, plot in (left, left.semilogy), (right, right.loglog):
-            ax.fill_between(steps, lowest[n], highest[n], color=f"C{n}", alpha=0.2, linewidth=0)
-            plot(steps, mean[n], "o-", color=f"C{n}")
-            ax.xaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_major_formatter(lambda x, _: in_powers(x))
-    left.set(title="a  One axis logarithmic", xlabel="steps from first to last", ylabel="gradient")
-    right.set(title="b  Both axes logarithmic", xlabel="steps from first to last", ylim=(1e-4, 1))
-attnviz.add_caption(fig, text=f"Random networks with {d} features, {seeds} of each kind")
+    fig, ax = plt.subplots(figsize=(4.72, 3), layout="constrained")
+    for name, each in found.items():
+        ax.loglog(steps, each.mean(0), "o-", label=name)
+        ax.fill_between(steps, each.min(0), each.max(0), alpha=0.2, linewidth=0)
+    ax.set(xlabel="steps from first to last", ylabel="gradient", ylim=(1e-6, 1), xticks=steps)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter(lambda y, _: in_powers(y))
+    ax.minorticks_off()
+    ax.legend()
+fig = attnviz.add_caption(fig, text=f"Random networks with {d} features, {seeds} of each kind")

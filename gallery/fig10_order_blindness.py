@@ -51,4 +51,4 @@ with attnviz.style(words):
         ax.set_ylim(T - 0.5, -1.3)
         ax.spines[:].set_visible(False)
 source = f"Output of the last layer of {model.name}, all heads, on “{result.provenance.text}”"
-attnviz.add_caption(fig, text=source, agreement=result.agreement)
+fig = attnviz.add_caption(fig, text=source, agreement=result.agreement)

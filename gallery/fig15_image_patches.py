@@ -4,9 +4,9 @@ This vision transformer cuts a picture into {rows} × {columns} patches, and eac
 Its weights are random, with W_Q and W_K drawn {times} times as wide as usual so that attention is
 not flat; nothing was learned, and only the mechanics are shown. Yet weights follow the picture, for
 patches of one colour have like keys: in layer 0, whether a patch shows sky, sun or meadow makes
-{explained:.0%} of the variance of a query's scores, in the median over queries and {count} heads;
-shuffled, {chance:.0%}. Of all heads, in the one shown the
-framed patch gives most to the median patch of the sun, and to all of the sun {most:.0%}.
+{explained:.0%} of the variance of a query's scores, in the median over queries and {heads} heads;
+shuffled, {chance:.0%}. Of these heads, the one shown gives most of the framed patch's weight to the
+sun: {most:.0%}.
 """
 
 import numpy as np
@@ -25,23 +25,30 @@ for name, weight in vit.named_parameters():
 y, x = np.mgrid[0:448, 0:448]
 meadow = y > 310 + 40 * np.sin(x / 80)
 sun = (x - 310) ** 2 + (y - 135) ** 2 < 70**2
-sky = np.stack([120 + 0.2 * y, 170 + 0.12 * y, 235 - 0.05 * y], axis=-1)
-picture = np.where(meadow[..., None], (70, 130, 60), sky)
-picture = np.where(sun[..., None], (250, 200, 60), picture).astype(np.uint8)
+picture = np.full((448, 448, 3), (150, 195, 230), dtype=np.uint8)
+picture[meadow] = (70, 130, 60)
+picture[sun] = (250, 200, 60)
 result = attnviz.attend(image=picture, model=attnviz.load(vit, processor=ViTImageProcessorPil()))
-rows, columns = np.add(result.record(0).key_axis.patches[-1], 1)
 
-kinds = (meadow + 2 * sun)[16::32, 16::32].ravel()  # what the middle of each patch shows
-scores = result.record(0).scores().detach().double().numpy()[:, 1:, 1:]  # without [CLS]
-count, shares, patch = len(scores), [], (4, 9)
-for kind in (kinds, np.random.default_rng(0).permutation(kinds)):
-    means = np.stack([scores[..., kind == each].mean(-1) for each in kind], -1)
-    shares.append(np.median(means.var(-1) / scores.var(-1)))
-explained, chance = shares
+last_row, last_column = result.record(0).key_axis.patches[-1]
+rows, columns = last_row + 1, last_column + 1
+assert rows == columns == 448 // 32
+shows = (meadow + 2 * sun)[16::32, 16::32].flatten()  # in the middle of each patch of 32 × 32
+scores = result.record(0).scores().detach().numpy()[:, 1:, 1:]  # without [CLS]
+heads = len(scores)
 
-weights = attnviz.make_maps(result).weights[:, :, 1 + patch[0] * columns + patch[1], 1:]
-sun = weights[..., kinds == 2]  # the head is shown in which the median patch of the sun gets most
-layer, head = divmod(int(sun.median(-1).values.argmax()), count)
-most = sun[layer, head].sum()
-fig = attnviz.heatmap(result, layer=layer, head=head, patch=patch, overview=True).figure
-fig = attnviz.add_caption(fig, text="the weights of this model are random")
+
+def explained_share(kinds):  # of the variance of each query's scores, what lies between the kinds
+    means = np.stack([scores[..., kinds == kind].mean(-1) for kind in kinds], axis=-1)
+    return np.median(means.var(-1) / scores.var(-1))
+
+
+explained = explained_share(shows)
+chance = explained_share(np.random.default_rng(0).permutation(shows))
+
+patch, maps = (4, 9), attnviz.make_maps(result)
+from_patch = maps.weights[0, :, maps.sides[0].patches.index(patch), 1:]  # in layer 0, (heads, keys)
+to_sun = from_patch[:, shows == 2].sum(1)
+head, most = int(to_sun.argmax()), to_sun.max()
+drawn = attnviz.make_map(result, layer=0, head=head, notes=["its weights are random"])
+fig = attnviz.heatmap(drawn, patch=patch, overview=maps).figure

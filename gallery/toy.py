@@ -1,7 +1,6 @@
-"""Two small networks that learn to say symbols backwards, and what each of their states waits for.
+"""Two small networks that learn to say symbols backwards, for `fig03_recurrent_attention.py`.
 
-`fig03_recurrent_attention.py` draws them: one encoder and decoder joined by recurrent attention,
-and one layer of self-attention. Both are trained from a seed, in seconds.
+One joins an encoder and a decoder by recurrent attention, the other is one layer of self-attention.
 """
 
 import torch
@@ -21,28 +20,18 @@ class Recurrent(nn.Module):
         self.embed = nn.Embedding(symbols + 1, width)  # one more, for nothing said yet
         self.encoder = nn.GRU(width, width, batch_first=True)
         self.decoder = nn.GRU(width, width, batch_first=True)
-        self.W, self.U = (nn.Parameter(torch.randn(width, width) / width**0.5) for _ in range(2))
+        self.W = nn.Parameter(torch.randn(width, width) / width**0.5)
+        self.U = nn.Parameter(torch.randn(width, width) / width**0.5)
         self.v = nn.Parameter(torch.randn(width) / width**0.5)
         self.say = nn.Linear(2 * width, symbols)
 
     def forward(self, x, said):
         """Return what is said after `said` (N, T, symbols), and the weights (N, T, T)."""
-        H, S = self.encoder(self.embed(x))[0], self.decoder(self.embed(said))[0]
+        H, _ = self.encoder(self.embed(x))
+        S, _ = self.decoder(self.embed(said))
         weights = softmax(additive_scores(S, H, self.W, self.U, self.v))
-        return self.say(torch.cat([S, context(weights, H)], dim=-1)), weights
-
-    @staticmethod
-    def states(T):
-        """Return what every state is made of, as (kind, position), in an order that works.
-
-        Encoder states h, decoder states s, contexts c; what is said from s and c is heard by the
-        next s.
-        """
-        made_of = {("h", t): [("x", t), ("h", t - 1)] for t in range(T)}
-        for t in range(T):
-            made_of["s", t] = [("s", t - 1), ("c", t - 1)]
-            made_of["c", t] = [("s", t), *(("h", j) for j in range(T))]
-        return made_of
+        C = context(weights, H)
+        return self.say(torch.cat([S, C], dim=-1)), weights
 
 
 class Parallel(nn.Module):
@@ -50,75 +39,83 @@ class Parallel(nn.Module):
 
     def __init__(self, symbols, T, width=32):
         super().__init__()
-        self.embed, self.position = nn.Embedding(symbols, width), nn.Embedding(T, width)
-        self.W = nn.Parameter(torch.randn(3, width, width) / width**0.5)
+        self.embed = nn.Embedding(symbols, width)
+        self.position = nn.Embedding(T, width)
+        self.W_q = nn.Parameter(torch.randn(width, width) / width**0.5)
+        self.W_k = nn.Parameter(torch.randn(width, width) / width**0.5)
+        self.W_v = nn.Parameter(torch.randn(width, width) / width**0.5)
         self.say = nn.Linear(width, symbols)
 
     def forward(self, x, said):
         """Return what is said at every position (N, T, symbols), and the weights (N, T, T)."""
         X = self.embed(x) + self.position.weight
-        Q, K, V = (X @ W for W in self.W)
-        weights = attention_weights(Q, K)
-        return self.say(weights @ V), weights
-
-    @staticmethod
-    def states(T):
-        """Return what every output a is made of: all tokens x."""
-        return {("a", t): [("x", j) for j in range(T)] for t in range(T)}
+        weights = attention_weights(X @ self.W_q, X @ self.W_k)
+        return self.say(weights @ (X @ self.W_v)), weights
 
 
-def train(network, symbols, T, steps):
+def make_task(symbols, T, N):
+    """Return N sequences (N, T), what was said before each answer, and the answers."""
+    x = torch.randint(symbols, (N, T))
+    answers = x.flip(1)
+    said = nn.functional.pad(answers[:, :-1], (1, 0), value=symbols)
+    return x, said, answers
+
+
+def train(network, symbols, T, steps=200):
     """Train to say T symbols backwards; return the accuracy on new ones and their mean weights."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more would wait for each other longer than they work
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     for _ in range(steps):
-        x, said, wanted = task(symbols, T, 256)
+        x, said, answers = make_task(symbols, T, N=256)
+        guesses, _ = network(x, said)
         optimiser.zero_grad()
-        nn.functional.cross_entropy(network(x, said)[0].mT, wanted).backward()
+        nn.functional.cross_entropy(guesses.mT, answers).backward()
         optimiser.step()
-    x, said, wanted = task(symbols, T, 4096)
+    x, said, answers = make_task(symbols, T, N=4096)
     with torch.no_grad():
-        answers, weights = network(x, said)
+        guesses, weights = network(x, said)
     torch.set_num_threads(threads)
-    return (answers.argmax(-1) == wanted).float().mean().item(), weights.mean(0)
+    right = (guesses.argmax(-1) == answers).double().mean().item()
+    return right, weights.mean(0)
 
 
-def task(symbols, T, N):
-    """Return N sequences (N, T), what was said before each answer, and the answers."""
-    x = torch.randint(symbols, (N, T))
-    return x, nn.functional.pad(x.flip(1)[:, :-1], (1, 0), value=symbols), x.flip(1)
+def draw_recurrent(ax, T):
+    """Draw what every state of the recurrent network is made of; red arrows stand in line."""
+    x, h, c, s = range(4)  # the rows of tokens, encoder, contexts, decoder
+    for t in range(T):
+        for source in range(T):
+            _arrow(ax, (source, h), (t, c), "C0", faint=t < T - 1)
+        _arrow(ax, (t, x), (t, h), "0.7")
+        _arrow(ax, (t, s), (t, c), "C1")
+        if t < T - 1:
+            _arrow(ax, (t, h), (t + 1, h), "C1")
+            _arrow(ax, (t, s), (t + 1, s), "C1")
+            _arrow(ax, (t, c), (t + 1, s), "C1")
+    _write_rows(ax, T, {"tokens": "x", "encoder": "h", "context": "c", "decoder": "s"})
 
 
-def count_steps(states, goal):
-    """Return how many states wait for each other, and the steps from the first token to a goal."""
-    row, way = {}, {("x", 0): 0}
-    for state, sources in states.items():
-        row[state] = 1 + max(row.get(source, 0) for source in sources)
-        way[state] = 1 + min(way.get(source, len(states)) for source in sources)
-    return max(row.values()), way[goal]
+def draw_parallel(ax, T):
+    """Draw what every output of self-attention is made of."""
+    x, a = range(2)  # the rows of tokens, outputs
+    for t in range(T):
+        for source in range(T):
+            _arrow(ax, (source, x), (t, a), "C0", faint=t < T - 1)
+    _write_rows(ax, T, {"tokens": "x", "outputs": "a"})
 
 
-def draw_states(ax, states, rows):
-    """Draw what every state is made of, the kinds in `rows` from bottom to top.
+def _arrow(ax, start, end, colour, *, faint=False):
+    look = {"arrowstyle": "-|>", "mutation_scale": 6, "shrinkA": 5, "shrinkB": 5, "color": colour}
+    if faint:
+        look |= {"alpha": 0.15, "zorder": 0}
+    ax.annotate("", end, start, arrowprops=look)
 
-    Blue: weighed by attention, dark for the last one. Red: states that wait for each other.
-    """
-    height = {name[-1]: y for y, name in enumerate(rows)}
-    for (kind, t), sources in states.items():
-        for source, j in sources:
-            weighed = kind in "ca" and source in "hx"
-            arrow = {"arrowstyle": "-|>", "shrinkA": 5, "shrinkB": 5, "mutation_scale": 6}
-            arrow["color"] = "C0" if weighed else "0.7" if source == "x" else "C1"
-            faint = {"alpha": 0.15, "zorder": 0} if weighed and (kind, t + 1) in states else {}
-            if j >= 0:
-                ends = (t, height[kind]), (j, height[source])
-                ax.annotate("", *ends, arrowprops=arrow | faint)
-    last = max(t for _, t in states)
-    for kind, y in height.items():
-        for t in range(last + 1):
-            ax.text(t, y, kind, ha="center", va="center")
-    ax.set(xlim=(-0.4, last + 0.4), ylim=(-0.3, len(rows) - 0.7), xticks=[])
-    ax.set_yticks(range(len(rows)), [name[:-2] for name in rows])
+
+def _write_rows(ax, T, letters):
+    for row, letter in enumerate(letters.values()):
+        for t in range(T):
+            ax.text(t, row, letter, ha="center", va="center")
+    ax.set(xlim=(-0.4, T - 0.6), ylim=(-0.3, len(letters) - 0.7), xticks=[])
+    ax.set_yticks(range(len(letters)), letters)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)

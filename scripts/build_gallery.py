@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import typer
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -103,49 +104,62 @@ def _literal(text: str) -> str:
     return "\n\n".join(textwrap.fill(each, 100, **whole) for each in escaped)
 
 
+def stale(script: Path, entry: Entry | None, package: str) -> bool:
+    """Whether a figure is missing, or its script or attnviz are no longer what drew it."""
+    there = all(picture(script.stem, ending).exists() for ending in FORMATS)
+    return (
+        entry is None or not there or (entry.script, entry.package) != (sha256([script]), package)
+    )
+
+
+def picture(name: str, ending: str) -> Path:
+    """Return where a figure is saved."""
+    return GALLERY / "images" / f"{name}.{ending}"
+
+
+def draw_all(wanted: list[Path], built: dict[str, Entry], package: str) -> list[str]:
+    """Draw and save figures and enter them in `built`; return the names of those that failed."""
+    failed = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task("", total=len(wanted))
+        for script in wanted:
+            progress.update(task, description=script.stem)
+            start = time.perf_counter()
+            try:
+                figure, title, caption = draw(script)
+                for ending in FORMATS:
+                    attnviz.save_figure(figure, picture(script.stem, ending))
+                built[script.stem] = Entry(title, caption, sha256([script]), package)
+                took = f"{time.perf_counter() - start:.1f} s"
+                progress.console.print(f"{script.stem}  {took}")
+            except Exception:
+                failed.append(script.stem)
+                progress.console.print(f"[bold red]{script.stem} failed[/]")
+                progress.console.print(traceback.format_exc(), markup=False)
+            finally:
+                plt.close("all")
+            progress.advance(task)
+    return failed
+
+
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Only scripts named so.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what did not change.")] = False,
 ) -> None:
     """Draw what changed (or --all), save it as png and svg, and write gallery/README.md."""
     mpl.use("agg")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler would chatter
-    images, kept = GALLERY / "images", GALLERY / "built.json"
-    images.mkdir(exist_ok=True)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its profiler writes into the progress
+    kept, current = GALLERY / "built.json", package()
+    (GALLERY / "images").mkdir(exist_ok=True)
     known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     built = {name: Entry(**entry) for name, entry in known.items()}
-    found, current = {script.stem: script for script in scripts()}, package()
+    found = {script.stem: script for script in scripts()}
     if unknown := set(names or ()) - set(found):
         sys.exit(f"Expected scripts of the gallery, got {', '.join(unknown)}. See {GALLERY}.")
-
-    def stale(name: str) -> bool:
-        entry = built.get(name)
-        there = all((images / f"{name}.{ending}").exists() for ending in FORMATS)
-        known = None if entry is None or not there else (entry.script, entry.package)
-        return everything or known != (sha256([found[name]]), current)
-
-    wanted = [name for name in found if name in (names or found) and stale(name)]
-    failed = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task("", total=len(wanted))
-        for name in wanted:
-            progress.update(task, description=name)
-            start = time.perf_counter()
-            try:
-                figure, title, caption = draw(found[name])
-                for ending in FORMATS:
-                    attnviz.save_figure(figure, images / f"{name}.{ending}")
-            except Exception:
-                failed.append(name)
-                progress.console.print(f"[bold red]{name} failed[/]")
-                progress.console.print(traceback.format_exc(), markup=False)
-                continue
-            finally:
-                mpl.pyplot.close("all")
-            built[name] = Entry(title, caption, sha256([found[name]]), current)
-            progress.console.print(f"{name}  {time.perf_counter() - start:.1f} s")
-            progress.advance(task)
+    chosen = [script for name, script in found.items() if name in (names or found)]
+    wanted = [s for s in chosen if everything or stale(s, built.get(s.stem), current)]
+    failed = draw_all(wanted, built, current)
 
     entries = {name: built[name] for name in found if name in built}
     with atomic(kept) as file:
@@ -153,7 +167,7 @@ def main(
         file.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     with atomic(GALLERY / "README.md") as file:
         file.write_text(page(entries), encoding="utf-8")
-    console.print(f"{len(wanted) - len(failed)} drawn, {len(found) - len(wanted)} unchanged")
+    console.print(f"{len(wanted) - len(failed)} drawn, {len(found) - len(wanted)} left as they are")
     if failed:
         sys.exit(f"{len(failed)} of {len(wanted)} scripts failed: {', '.join(failed)}.")
 

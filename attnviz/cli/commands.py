@@ -216,7 +216,7 @@ def steps(
     result = typed.attend(given, model, device, dtype, truncate).stack(stack)
 
     from attnviz.cli import report
-    from attnviz.cli.walk import print_steps
+    from attnviz.cli.print_steps import print_steps
     from attnviz.dissection import make_steps
     from attnviz.storage import to_data
 

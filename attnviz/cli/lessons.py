@@ -37,7 +37,7 @@ def example(
     path = typed.where(output, None)
     worked = make_example(name, file=file)
 
-    from attnviz.cli import replayed
+    from attnviz.cli import replayed, report
 
     def figure() -> Figure:
         from attnviz.plot import example as draw
@@ -45,6 +45,11 @@ def example(
         return draw(worked, width=width)
 
     typed.save(path, worked, figure)
-    replayed.print_data(worked) if json else replayed.print_example(worked)
-    replayed.print_written(path, json=json)
+    if json:
+        from attnviz.storage import to_data
+
+        report.print_json(to_data(worked))
+    else:
+        replayed.print_example(worked)
+    report.print_written(path, json=json)
     return 0

@@ -5,44 +5,34 @@ A cell that does not follow carries a ≠, so that it is seen without colours to
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Literal, TypeAlias
 
-from rich.cells import cell_len, set_cell_size
+from rich.align import Align
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
-from attnviz.examples.wording import headings, sentences, shown_decimals, slips_sentence
+from attnviz.examples.wording import Shown, matrices, sentences, slips_sentence
 from attnviz.plot.style import literal
-from attnviz.records import GivenMatrix, ReplayedStage, WorkedExample
-from attnviz.storage import to_data, to_json
+from attnviz.records import ReplayedStage, WorkedExample
 
 _NARROW = 100  # what a file or a pipe is given instead of the width of a terminal
 _LABEL = 12  # cells of a row's or a column's label at most
-_PADS = (2, 1)  # cells before each column, and where that is too wide
-_GAPS = (3, 1)  # cells between two matrices, and where that is too wide
+_HEADING = 30  # cells that a heading may take, however narrow its matrix
+_GAPS = ((2, 3), (2, 1), (1, 2))  # cells between columns and between matrices; fewer where needed
 _WRONG, _UNTOLD = "bold red", "dim"
-
-
-def print_data(worked: WorkedExample) -> None:
-    """Print everything as one JSON object."""
-    sys.stdout.write(to_json(to_data(worked)) + "\n")
-
-
-def print_written(path: Path | None, *, json: bool) -> None:
-    """Say where the file is, on standard error where standard output is for programs."""
-    if path is not None:
-        _console(stderr=json).print(Text(f"wrote {path}"))
+Vertical: TypeAlias = Literal["top", "bottom"]
 
 
 def print_example(worked: WorkedExample) -> None:
     """Print every stage, and a summary."""
-    console = _console()
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_NARROW)
     console.print(Text(literal(worked.title, 120), "bold"))
-    console.print()
-    _print_given(console, worked.given)
+    console.print(Text("\ngiven", "bold"))
+    _print_beside(console, [_given(worked, pad) for pad, _ in _GAPS], "top")
     for number, stage in enumerate(worked.stages, start=1):
         console.print()
         _print_stage(console, number, stage)
@@ -54,25 +44,13 @@ def print_example(worked: WorkedExample) -> None:
         console.print(Text(f"{slips_sentence(worked)}.", _WRONG))
 
 
-def _console(*, stderr: bool = False) -> Console:
-    console = Console(highlight=False, stderr=stderr)
-    if not console.is_terminal:
-        console = Console(highlight=False, stderr=stderr, width=_NARROW)
-    return console
-
-
 def _print_stage(console: Console, number: int, stage: ReplayedStage) -> None:
     m, n = stage.from_inputs.shape
     of = "" if stage.head is None else f"head {stage.head}: "
     title = Text(f"{number}  {of}{stage.title}", "bold")
     console.print(title.append(f"   {stage.formula}   ({m}, {n})", "not bold dim"))
-    labels = [literal(label, _LABEL) for label in stage.rows]
-    side = max(map(cell_len, labels)) + 2
-    names = [Text(set_cell_size("", side))] * 2
-    names += [Text(set_cell_size(f"  {label}", side)) for label in labels]
-    widths = [[_block(stage, *heading, pad) for heading in headings(stage)] for pad in _PADS]
-    for group, gap in _side_by_side(widths, console.width - side):
-        _print_lines(console, [names, *group], gap)
+    each = [[_block(one, stage.columns, pad, n) for one in matrices(stage)] for pad, _ in _GAPS]
+    _print_beside(console, each, "bottom", _side(stage.rows))
     for good, sentence in sentences(stage):
         mark = Text("= ", "green") if good else Text("≠ ", _WRONG)
         console.print(mark.append(literal(sentence, 2000), "not bold default"))
@@ -80,95 +58,78 @@ def _print_stage(console: Console, number: int, stage: ReplayedStage) -> None:
         console.print(Text(literal(note, 2000), "dim"))
 
 
-def _print_given(console: Console, given: Sequence[GivenMatrix]) -> None:
-    """Print what all is computed from, each matrix with the labels of its rows."""
-    console.print(Text("given", "bold"))
-    widths = [[_given(one, pad) for one in given] for pad in _PADS]
-    for group, gap in _side_by_side(widths, console.width):
-        tallest = max(map(len, group))
-        padded = [
-            block + [Text(" " * block[0].cell_len)] * (tallest - len(block)) for block in group
-        ]
-        _print_lines(console, [[Text("")] * tallest, *padded], gap)
+def _given(worked: WorkedExample, pad: int) -> list[Table]:
+    """Return what all is computed from; features without tokens beside them are not numbered."""
+    found = []
+    for one in worked.given:
+        n = len(one.columns)
+        columns = one.columns if one.of_tokens else ("",) * n
+        block = _block(Shown(one.key, one.values, one.texts), columns, pad, n)
+        found.append(_row([_side(one.rows), block], "bottom", 0) if one.of_tokens else block)
+    return found
 
 
-def _given(one: GivenMatrix, pad: int) -> list[Text]:
-    """Return the lines of a given matrix; features without tokens beside them are not numbered."""
-    labels = [literal(label, _LABEL) if one.of_tokens else "" for label in one.rows]
-    side = max(map(cell_len, labels))
-    numbers = [
-        [Text(set_cell_size(label, side)), *(Text(f"{x:.{one.decimals}f}") for x in row)]
-        for label, row in zip(labels, one.values.tolist(), strict=True)
-    ]
-    above = [literal(label, _LABEL) if one.of_tokens else "" for label in one.columns]
-    return _lines(f"  {one.key}", ["", *above], numbers, pad)
+def _side(labels: Sequence[str]) -> Table:
+    """Return the labels of the rows."""
+    side = Table.grid()
+    for label in labels:
+        side.add_row(Text(literal(label, _LABEL), no_wrap=True))
+    return side
 
 
-def _print_lines(console: Console, blocks: Sequence[list[Text]], gap: int) -> None:
-    """Print the first block, and the others beside it with a gap between them."""
-    for first, *others in zip(*blocks, strict=True):
-        line = first + Text(" " * gap).join(others)
-        line.rstrip()
-        console.print(line, no_wrap=True, overflow="crop")
+def _block(shown: Shown, labels: Sequence[str], pad: int, told: int) -> Table:
+    """Return one matrix: its heading, the labels of its columns, and its numbers."""
+    cells = Table(box=None, padding=(0, 0, 0, pad), header_style="dim")
+    for label in labels[: shown.values.shape[1]]:
+        cells.add_column(Text(literal(label, _LABEL)), justify="right", no_wrap=True)
+    for i, row in enumerate(shown.texts):
+        cells.add_row(*(_cell(shown, i, j, text, told) for j, text in enumerate(row)))
+    block = Table.grid()
+    wide = Console(width=10_000).measure(cells).maximum
+    block.add_column(max_width=max(wide, _HEADING + pad), justify="right")
+    block.add_row(Text(" " * pad + shown.heading, "italic"))
+    block.add_row(Align.right(cells))
+    return block
 
 
-def _block(stage: ReplayedStage, heading: str, which: str, pad: int) -> list[Text]:
-    """Return the lines of one matrix: its heading, the labels of its columns, and its rows."""
-    matrix: Tensor = getattr(stage, which)
-    follows: Tensor | None = getattr(stage, f"{which}_follows", None)
-    digits = (stage.decimals or 0) if which == "printed" else shown_decimals(stage)
-    told = stage.from_inputs.shape[1]
-    cells = [
-        [
-            Text(f"{value:.{digits}f}", _UNTOLD if j >= told else "")
-            if follows is None or bool(follows[i, j])
-            else Text(f"≠{value:.{digits}f}", _WRONG)
-            for j, value in enumerate(row)
-        ]
-        for i, row in enumerate(matrix.tolist())
-    ]
-    labels = [literal(label, _LABEL) for label in stage.columns[: matrix.shape[1]]]
-    return _lines(heading, labels, cells, pad)
+def _cell(shown: Shown, i: int, j: int, text: str, told: int) -> Text:
+    if j >= told or shown.follows is None or shown.follows[i, j]:
+        return Text(text, _UNTOLD if j >= told else "")
+    return Text(f"≠{text}", _WRONG)
+
+
+def _print_beside(
+    console: Console, tries: Sequence[list[Table]], vertical: Vertical, *first: Table
+) -> None:
+    """Print blocks in as few lines as there is room for, each line after what comes first.
+
+    tries : the blocks, each time narrower.
+    """
+    gaps = [gap for _, gap in _GAPS]
+    lines = [_lines(console, *one, first) for one in zip(tries, gaps, strict=True)]
+    for line, gap in min(lines, key=len):
+        row = _row([*first, *line], vertical, gap)
+        if Console(width=10_000).measure(row).maximum <= console.width:
+            console.print(row)
+        else:
+            console.print(Text("too wide for this terminal; see the file, or --json", _UNTOLD))
 
 
 def _lines(
-    heading: str, labels: Sequence[str], cells: Sequence[Sequence[Text]], pad: int
-) -> list[Text]:
-    widths = [
-        max(cell_len(label), *(cell.cell_len for cell in column)) + pad
-        for label, column in zip(labels, zip(*cells, strict=True), strict=True)
-    ]
-    wide = max(sum(widths), cell_len(heading) + pad)
-    lines = [_right([Text(heading, "italic")], [wide], wide)]
-    lines.append(_right([Text(label, "dim") for label in labels], widths, wide))
-    return lines + [_right(row, widths, wide) for row in cells]
-
-
-def _right(cells: Sequence[Text], widths: Sequence[int], wide: int) -> Text:
-    """Put cells against the right edges of their columns."""
-    line = Text(" " * (wide - sum(widths)))
-    for cell, width in zip(cells, widths, strict=True):
-        line.append(" " * (width - cell.cell_len)).append_text(cell)
-    return line
-
-
-def _side_by_side(
-    widths: Sequence[list[list[Text]]], room: int
-) -> list[tuple[list[list[Text]], int]]:
-    """Group blocks into as few rows as there is room for, as wide as that allows.
-
-    widths : the same blocks, each time narrower.
-    """
-    found = [(_grouped(blocks, room, gap), gap) for blocks in widths for gap in _GAPS]
-    groups, gap = min(found, key=lambda each: len(each[0]))
-    return [(group, gap) for group in groups]
-
-
-def _grouped(blocks: Sequence[list[Text]], room: int, gap: int) -> list[list[list[Text]]]:
-    groups: list[list[list[Text]]] = [[]]
+    console: Console, blocks: Sequence[Table], gap: int, first: Sequence[Table]
+) -> list[tuple[list[Table], int]]:
+    lines: list[list[Table]] = [[]]
     for block in blocks:
-        taken = sum(each[0].cell_len + gap for each in groups[-1])
-        if groups[-1] and taken + block[0].cell_len > room:
-            groups.append([])
-        groups[-1].append(block)
-    return groups
+        longer = _row([*first, *lines[-1], block], "top", gap)
+        if lines[-1] and Console(width=10_000).measure(longer).maximum > console.width:
+            lines.append([])
+        lines[-1].append(block)
+    return [(line, gap) for line in lines]
+
+
+def _row(blocks: Sequence[Table], vertical: Vertical, gap: int) -> Table:
+    row = Table.grid(padding=(0, gap, 0, 0))
+    for _ in blocks:
+        row.add_column(vertical=vertical)
+    row.add_row(*blocks)
+    return row

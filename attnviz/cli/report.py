@@ -28,12 +28,21 @@ console = Console(highlight=False, soft_wrap=True)
 def finish(agreement: AgreementReport, path: Path | None, *, json: bool) -> int:
     """Print the verdict and where the file is; return the exit code."""
     good = agreement.verdict == "verified"
-    to = Console(stderr=True, highlight=False, soft_wrap=True) if json else console
     if not (json and good):
-        to.print(Text(agreement.summary(), style="green" if good else "bold red"))
-    if path is not None:
-        to.print(Text(f"wrote {path}"))
+        _aside(json).print(Text(agreement.summary(), style="green" if good else "bold red"))
+    print_written(path, json=json)
     return 0 if good else 5
+
+
+def print_written(path: Path | None, *, json: bool) -> None:
+    """Say where the file is."""
+    if path is not None:
+        _aside(json).print(Text(f"wrote {path}"))
+
+
+def _aside(json: bool) -> Console:
+    """Return standard error where standard output is for programs."""
+    return Console(stderr=True, highlight=False, soft_wrap=True) if json else console
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -88,7 +97,7 @@ def print_found(found: Found, *, most: int = 10) -> None:
     console.print(Text(f"weight from “{found.query}” to “{found.key}”, largest first", "bold"))
     console.print(table)
     total = len(found.heads)
-    console.print(Text(_of("above every other word", found.first, total)))
+    console.print(Text(_of(f"above every word but “{found.query}” itself", found.first, total)))
     if found.others:
         words = " and ".join(f"“{word}”" for word in found.others)
         console.print(Text(_of(f"above {words}", found.above_function_words, total)))

@@ -24,8 +24,9 @@ def make_example(
 ) -> WorkedExample:
     """Replay a worked example: every stage from the inputs, and from the printed stages before it.
 
-    A printed cell follows where ours is within half a unit of its last digit, and within what the
-    rounding of the printed cells that it is computed from can do to it. All in float64.
+    A printed cell follows where ours is within half a unit of the matrix's last digit and the most
+    that the rounding of the printed cells before it can do, in float64. A stage slips where a cell
+    does not follow from the nearest printed stages; or not from the inputs, although they do.
 
     Parameters
     ----------

@@ -11,31 +11,26 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from attnviz.errors import InputError
-from attnviz.examples.naming import near, shown
+from attnviz.errors import InputError, did_you_mean
+from attnviz.examples.stages import BY_HEAD, STAGES, WHOLE
 from attnviz.examples.values import (
     Mask,
     Matrix,
+    expect,
     kind,
     only,
-    to_each_head,
+    shown,
     to_heads,
     to_labels,
     to_mask,
-    to_matrix,
+    to_matrices,
     to_object,
-    to_printed,
     to_scale,
+    to_side_by_side,
     to_text,
 )
 
 NAMES = ("cat", "likes", "phones")
-WHOLE = ("X", "W_q", "W_k", "W_v", "W_o")  # one matrix, whatever the number of heads
-BY_HEAD = ("Q", "K", "V", "scores", "weights")
-STAGES = (
-    "Q", "K", "V", "scores", "scaled scores", "weights", "head output", "concatenated", "output"
-)  # fmt: skip
-JOINED = ("concatenated", "output")  # one matrix of all heads
 FIELDS = (
     "title", "tokens", "queries", *WHOLE, *BY_HEAD, "heads", "scale", "mask", "printed", "notes"
 )  # fmt: skip
@@ -47,7 +42,7 @@ class Given:
     """What an example gives and prints, checked piece by piece but not against each other.
 
     whole : X and the matrices W. by_head : later stages that are given, one matrix per head.
-    printed : by stage, one matrix per head (None where a head has none) or one in all.
+    printed : by stage, one matrix per head (an empty one where a head has none) or one in all.
     """
 
     name: str
@@ -59,14 +54,14 @@ class Given:
     mask: Literal["causal"] | Mask | None = None
     whole: dict[str, Matrix] = field(default_factory=dict)
     by_head: dict[str, tuple[Matrix, ...]] = field(default_factory=dict)
-    printed: dict[str, tuple[Matrix | None, ...]] = field(default_factory=dict)
+    printed: dict[str, tuple[Matrix, ...]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
 
 def read_bundled(name: str) -> Given:
     """Read an example that comes along; raise InputError for one that does not."""
     if name not in NAMES:
-        hint = near(name, NAMES) or "Use --file for one of your own."
+        hint = did_you_mean(name, NAMES) or "Use --file for one of your own."
         raise InputError(f"Expected one of {', '.join(NAMES)}, got {shown(name)}. {hint}")
     text = files("attnviz").joinpath("examples", f"{name}.json").read_text("utf-8")
     return to_given(parse(text, name), name)
@@ -77,15 +72,15 @@ def read_file(file: str | os.PathLike[str]) -> Given:
     path = Path(file)
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
-            raise InputError(f"Expected a JSON file, but {path} is {kind}. Name a file.")
-        if found.st_size > _MOST_BYTES:
-            raise InputError(
-                f"Expected a file of at most {_MOST_BYTES:,} bytes, got {found.st_size:,} in "
-                f"{path}. Keep to an example that can be read."
-            )
+        what = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
+        plain = stat.S_ISREG(found.st_mode)
+        expect(plain, f"{path} to be a JSON file", what, "Name another.")
+        small = found.st_size <= _MOST_BYTES
+        most = f"{path} with at most {_MOST_BYTES:,} bytes"
+        expect(small, most, f"{found.st_size:,}", "Keep to an example that can be read.")
         text = path.read_text("utf-8-sig")
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(
             f"Expected an example to read, but there is no file {path}. Check its name."
@@ -93,8 +88,6 @@ def read_file(file: str | os.PathLike[str]) -> Given:
     except UnicodeDecodeError:
         raise InputError(f"Expected text in UTF-8, but {path} is none. Save it as UTF-8.") from None
     except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"Expected to read {path}, but: {reason}. Name another file.") from None
     return to_given(parse(text, path.name), path.name)
@@ -120,12 +113,10 @@ def parse(text: str, name: str) -> dict[str, Any]:
             f"Expected an object of matrices in {name}, got lists nested too deeply or a number "
             "too large. A matrix is a list of rows of numbers."
         ) from None
-    if not isinstance(data, dict):
-        raise InputError(
-            f"Expected a JSON object in {name}, got {kind(data)}. "
-            'Write {"X": [[…]], "W_q": [[…]], …}.'
-        )
-    return data
+    write = 'Write {"X": [[…]], "W_q": [[…]], …}.'
+    expect(isinstance(data, dict), f"a JSON object in {name}", kind(data), write)
+    fields: dict[str, Any] = data
+    return fields
 
 
 def _no_number(constant: str) -> None:
@@ -135,8 +126,7 @@ def _no_number(constant: str) -> None:
 def _no_field_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for name, value in pairs:
-        if name in seen:
-            raise InputError(f"Expected each field once, got {shown(name)} twice. Remove one.")
+        expect(name not in seen, "each field once", f"{shown(name)} twice", "Remove one.")
         seen[name] = value
     return seen
 
@@ -145,22 +135,22 @@ def to_given(data: dict[str, Any], name: str) -> Given:
     """Check every field by itself; raise InputError with the name of the one that is wrong."""
     only(data, FIELDS, "fields")
     heads = to_heads(data.get("heads", Decimal(1)))
-    printed = to_object(data, "printed")
-    only(printed, STAGES, "printed stages")
-    notes = to_object(data, "notes")
-    only(notes, STAGES, "stages in notes")
+    printed = to_object(data.get("printed", {}), "printed")
+    notes = to_object(data.get("notes", {}), "notes")
     return Given(
         name=name,
         title=to_text(data.get("title", name), "title"),
-        tokens=to_labels(data, "tokens"),
-        queries=to_labels(data, "queries"),
+        tokens=to_labels(data["tokens"], "tokens") if "tokens" in data else None,
+        queries=to_labels(data["queries"], "queries") if "queries" in data else None,
         heads=heads,
         scale=to_scale(data["scale"]) if "scale" in data else None,
         mask=to_mask(data["mask"]) if "mask" in data else None,
-        whole={key: to_matrix(data[key], key) for key in WHOLE if key in data},
-        by_head={key: to_each_head(data[key], key, heads) for key in BY_HEAD if key in data},
+        whole={key: to_side_by_side(data[key], key, heads) for key in WHOLE if key in data},
+        by_head={key: to_matrices(data[key], key, heads) for key in BY_HEAD if key in data},
         printed={
-            key: to_printed(value, key, 1 if key in JOINED else heads)
+            key: to_matrices(
+                value, f"printed {key}", 1 if STAGES[key].joined else heads, printed=True
+            )
             for key, value in printed.items()
         },
         notes={key: to_text(value, f"note on {key}") for key, value in notes.items()},

@@ -1,52 +1,32 @@
 """Every stage of an example twice: from its inputs, and from the printed stages before.
 
 Both ways are one pass through the formula. In the second, a stage that is printed stands in for
-ours wherever a later one uses it; the gradient with respect to it tells what its rounding can do.
+ours wherever a later one uses it, and what its rounding can do there is carried along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnviz.attention import (
-    causal_mask,
-    context,
-    hide,
-    masked_scores,
-    merge_heads,
-    scores,
-    softmax,
-    split_heads,
-)
-from attnviz.examples.fitting import Plan, fit, shape
-from attnviz.examples.reading import JOINED, STAGES, Given
+from attnviz.attention import causal_mask, hide
+from attnviz.examples.fitting import check_printed, check_sides, follow
+from attnviz.examples.reading import Given
+from attnviz.examples.rounded import Rounded
 from attnviz.examples.scales import scale_note
-from attnviz.examples.stages import describe, sides
-from attnviz.examples.values import Matrix, decimals
+from attnviz.examples.stages import STAGES, TOKENS_ACROSS, TOKENS_DOWN
+from attnviz.examples.values import Matrix, decimals, expect, half_unit, shape, texts
 from attnviz.records import GivenMatrix, ReplayedStage, WorkedExample
 
 _BINARY = 1e-12  # of the largest number: what float64 leaves of decimal fractions
-_AT_ONCE = 256  # cells whose gradients are held at one time
+_COARSE = 10  # a slack so many times that of the cell's own rounding hides what one would see
 
-# The matrices of a stage: one per head, or one in all where the heads are joined.
-Values = dict[str, list[Tensor]]
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way through the stages.
-
-    own : what each stage computes. used : what later stages took in its place. known : the printed
-    matrices among them, by stage and head, of which gradients can be had.
-    """
-
-    own: Values
-    used: Values
-    known: dict[tuple[str, int], Tensor]
+Key = tuple[str, int]  # of one matrix: its stage, and the head
+Labels = tuple[str, ...]
 
 
 def replay(given: Given) -> WorkedExample:
@@ -56,181 +36,213 @@ def replay(given: Given) -> WorkedExample:
     ------
     InputError : its parts do not fit together.
     """
-    plan = fit(given)
+    computed = follow(given)
+    own, used = _compute(given, computed, {})
+    for stage in computed:
+        check_printed(given, stage, own[stage, 0].shape)
     printed = {
-        (stage, head): _tensor(matrix)
+        (stage, head): _rounded(
+            tuple(row[: own[stage, head].shape[1]] for row in matrix),
+            half_unit(matrix),
+            (stage, head),
+        )
         for stage, matrices in given.printed.items()
         for head, matrix in enumerate(matrices)
-        if matrix is not None
+        if matrix
     }
-    ways = _compute(given, plan, {}), _compute(given, plan, printed)
-    shown = [stage for stage in STAGES if stage in plan.computed and _says_more(stage, given, plan)]
-    by_head = [stage for stage in shown if stage not in JOINED]
-    order = [(stage, head) for head in range(given.heads) for stage in by_head]
-    order += [(stage, 0) for stage in shown if stage in JOINED]
-    stages = tuple(_stage(given, plan, ways, stage, head) for stage, head in order)
-    return WorkedExample(given.name, given.title, plan.tokens, _inputs(given, plan), stages)
+    linked, linked_used = _compute(given, computed, printed)
+    sides = _labels(given, used)
+    found: dict[Key, ReplayedStage] = {}
+    for key in sorted(own, key=lambda key: (STAGES[key[0]].joined, key[1])):
+        if key[0] == "scaled scores" and key not in printed and used["scale", 0] == 1:
+            continue  # scores times 1 are the scores
+        one = _stage(given, key, own[key], linked[key], sides, used)
+        follows = one.from_inputs_follows, one.from_printed_follows
+        alone = all(_all(found[source].from_inputs_follows) for source in linked[key].sources)
+        slips = not _all(follows[1]) or (alone and not _all(follows[0]))
+        notes = _notes(given, one, key, linked_used)
+        found[key] = replace(one, slips=slips, notes=tuple(notes))
+    inputs = _inputs(given, sides)
+    return WorkedExample(given.name, given.title, sides[1], inputs, tuple(found.values()))
 
 
-def _inputs(given: Given, plan: Plan) -> tuple[GivenMatrix, ...]:
-    found = [(name, name, matrix) for name, matrix in given.whole.items()]
-    found += [
-        (name if given.heads == 1 else f"head {head} {name}", name, matrix)
-        for name, matrices in given.by_head.items()
-        for head, matrix in enumerate(matrices)
-    ]
-    return tuple(
-        GivenMatrix(key, *sides(name, shape(matrix), plan), _tensor(matrix), decimals(matrix))
-        for key, name, matrix in found
-    )
-
-
-def _says_more(stage: str, given: Given, plan: Plan) -> bool:
-    """Whether a stage is more than the one before: scores times 1 are not."""
-    return stage != "scaled scores" or stage in given.printed or _scale(given, plan) != 1
-
-
-def _scale(given: Given, plan: Plan) -> float:
-    return float(plan.shapes["Q"][1] ** -0.5 if given.scale is None else given.scale)
-
-
-def _compute(given: Given, plan: Plan, printed: dict[tuple[str, int], Tensor]) -> Way:
-    """Go through the stages in order, with what is printed in place of ours from there on."""
-    known = {key: matrix.clone().requires_grad_() for key, matrix in printed.items()}
-    own: Values = {}
-    used: Values = {
-        stage: [_tensor(one) for one in matrices] for stage, matrices in given.by_head.items()
+def _compute(
+    given: Given, computed: list[str], printed: Mapping[Key, Rounded]
+) -> tuple[dict[Key, Rounded], dict[Key, Any]]:
+    """Return what each stage computes, and what the later ones took: the printed one, if any."""
+    heads = range(given.heads)
+    own: dict[Key, Rounded] = {}
+    used: dict[Key, Any] = {
+        (name, head): _rounded(_part(given, name, head)) for name in given.whole for head in heads
     }
-    whole = {name: _tensor(matrix) for name, matrix in given.whole.items()}
-    mask = _mask(given, plan)
-
-    def project(W: str) -> list[Tensor]:
-        return list(split_heads(whole["X"] @ whole[W], given.heads))
-
-    def masked(S: Tensor) -> Tensor:
-        return S if mask is None else masked_scores(S, mask)
-
-    formulas: dict[str, Callable[[], list[Tensor]]] = {
-        "Q": lambda: project("W_q"),
-        "K": lambda: project("W_k"),
-        "V": lambda: project("W_v"),
-        "scores": lambda: [scores(Q, K) for Q, K in zip(used["Q"], used["K"], strict=True)],
-        "scaled scores": lambda: [S * _scale(given, plan) for S in used["scores"]],
-        "weights": lambda: [softmax(masked(S)) for S in used["scaled scores"]],
-        "head output": lambda: [
-            context(A, V) for A, V in zip(used["weights"], used["V"], strict=True)
-        ],
-        "concatenated": lambda: [merge_heads(torch.stack(used["head output"]))],
-        "output": lambda: [used["concatenated"][0] @ whole["W_o"]],
-    }
-    for stage in plan.computed:
-        own[stage] = formulas[stage]()
-        used[stage] = [
-            known.get((stage, head), matrix)[:, : matrix.shape[1]]
-            for head, matrix in enumerate(own[stage])
-        ]
-    return Way(own, used, known)
+    for name, matrices in given.by_head.items():
+        shapes = [str(shape(one)) for one in matrices]
+        alike = len({*shapes}) == 1
+        expect(alike, f"{name} of one shape in all heads", " and ".join(shapes), "Make them alike.")
+        used |= {(name, head): _rounded(matrix) for head, matrix in enumerate(matrices)}
+    for name in computed:
+        stage = STAGES[name]
+        if name == "scaled scores":
+            default = given.scale is None and used["Q", 0].shape[1] ** -0.5
+            used |= {("scale", head): float(given.scale or default) for head in heads}
+        elif name == "weights":
+            used |= {("mask", head): _mask(given, used["scaled scores", 0].shape) for head in heads}
+        for head in heads[:1] if stage.joined else heads:
+            operands = [used[need, head] for need in stage.needs]
+            if name == "concatenated":
+                operands = [used["head output", each] for each in heads]
+            check_sides(name, operands, given)
+            own[name, head] = stage.compute(*operands)
+            used[name, head] = printed.get((name, head), own[name, head])
+    return own, used
 
 
-def _mask(given: Given, plan: Plan) -> Tensor | None:
+def _part(given: Given, name: str, head: int) -> Matrix:
+    """Return the columns of a matrix that are one head's, where heads stand side by side in it."""
+    matrix = given.whole[name]
+    if name in ("X", "W_o"):
+        return matrix
+    width, left = divmod(len(matrix[0]), given.heads)
+    what = f"heads that divide the {len(matrix[0])} columns of {name}"
+    expect(not left, what, given.heads, "The heads' matrices stand side by side in it.")
+    return tuple(row[head * width : (head + 1) * width] for row in matrix)
+
+
+def _mask(given: Given, sides: tuple[int, int]) -> Tensor | None:
     if given.mask == "causal":
-        return causal_mask(*plan.shapes["scores"])
-    return None if given.mask is None else hide(~torch.tensor(given.mask))
+        do = "Write the mask as a matrix of 1 and 0."
+        expect(sides[0] == sides[1], "as many queries as keys for a causal mask", sides, do)
+        return causal_mask(*sides)
+    if given.mask is None:
+        return None
+    found = len(given.mask), len(given.mask[0])
+    do = "Each cell is 1 where the row's token sees the column's, else 0."
+    expect(found == sides, f"a mask of the shape of the scores, {sides}", found, do)
+    return hide(~torch.tensor(given.mask))
 
 
-def _stage(given: Given, plan: Plan, ways: tuple[Way, Way], stage: str, head: int) -> ReplayedStage:
-    """Compare one stage of one head with what is printed."""
-    free, linked = ways
-    ours, theirs = free.own[stage][head].detach(), linked.own[stage][head]
-    rounding, sources = _rounding(given, theirs, linked)
-    matrix = given.printed[stage][head] if stage in given.printed else None
-    unit = None if matrix is None else 0.5 * 10.0 ** -decimals(matrix)
-    slack = None if unit is None else torch.full_like(ours, unit) + _fraction(ours)
-    what = describe(stage, plan, given, _scale(given, plan) if "scores" in plan.shapes else 1.0)
-    found = ReplayedStage(
-        name=stage,
-        symbol=what.symbol,
-        title=what.title,
-        formula=what.formula,
-        head=head if given.heads > 1 and stage not in JOINED else None,
-        rows=what.rows,
-        columns=what.columns if matrix is None else what.wider(len(matrix[0])),
-        printed=None if matrix is None else _tensor(matrix),
-        decimals=None if matrix is None else decimals(matrix),
-        from_inputs=ours,
-        from_printed=theirs.detach() if sources else None,
-        sources=sources,
-        slack_from_inputs=slack,
-        slack_from_printed=None
-        if unit is None or not sources
-        else unit + rounding + _fraction(theirs.detach()),
-    )
-    return _with_notes(found, given, plan, linked, head)
-
-
-def _with_notes(
-    stage: ReplayedStage, given: Given, plan: Plan, linked: Way, head: int
+def _stage(
+    given: Given,
+    key: Key,
+    ours: Rounded,
+    theirs: Rounded,
+    sides: tuple[Labels, Labels],
+    used: Mapping[Key, Any],
 ) -> ReplayedStage:
-    """Add what can be said beyond the numbers."""
-    notes = []
+    """Compare one stage of one head with what is printed."""
+    name, head = key
+    matrix = given.printed[name][head] if name in given.printed else ()
+    unit = half_unit(matrix) if matrix else None
+    sources = {source for source, _ in theirs.sources}
+    return ReplayedStage(
+        name=name,
+        title=STAGES[name].title,
+        formula=STAGES[name].formula.format(**_formulas(given, used)),
+        head=head if given.heads > 1 and not STAGES[name].joined else None,
+        rows=_side(name, ours.shape, sides)[0],
+        columns=_side(name, shape(matrix) if matrix else ours.shape, sides)[1],
+        printed=_rounded(matrix).value if matrix else None,
+        texts=texts(matrix),
+        decimals=decimals(matrix) if matrix else None,
+        from_inputs=ours.value,
+        from_printed=theirs.value if sources else None,
+        sources=tuple(stage for stage in STAGES if stage in sources),
+        slack_from_inputs=None if unit is None else _slack(ours, unit),
+        slack_from_printed=None if unit is None or not sources else _slack(theirs, unit),
+    )
+
+
+def _formulas(given: Given, used: Mapping[Key, Any]) -> dict[str, str]:
+    """Return what stands in the formulas where examples differ."""
+    scale = used.get(("scale", 0), 1.0)
+    default = given.scale is None and ("Q", 0) in used
+    return {
+        "scale": f"/ √{used['Q', 0].shape[1]}" if default else f"· {scale:.4g}",
+        "scaled": "scores" if scale == 1 else "scaled scores",
+        "mask": "" if given.mask is None else " + mask",
+        "heads": "A of all heads" if given.heads == 1 else f"[A_0, …, A_{given.heads - 1}]",
+    }
+
+
+def _notes(given: Given, stage: ReplayedStage, key: Key, used: Mapping[Key, Any]) -> list[str]:
+    """Say what can be said beyond the numbers."""
+    name, head = key
+    notes = [given.notes[name]] if name in given.notes else []
     if stage.untold:
-        reason = given.notes.get(stage.name) or (
-            f"what is given makes {stage.from_inputs.shape[1]} of its columns"
-        )
-        notes.append(f"{stage.untold} printed cells cannot be told: {reason}")
-    elif stage.name in given.notes:
-        notes.append(given.notes[stage.name])
-    if stage.name == "weights":
-        mask = _mask(given, plan)
-        for name, row in zip(stage.rows, () if mask is None else mask.tolist(), strict=False):
-            if all(row):
-                notes.append(f"“{name}” sees no token: its weights are 0")
-        scaled = linked.used["scaled scores"][head]
-        slack, _ = _rounding(given, scaled, linked, itself=("scaled scores", head))
-        scale = _scale(given, plan)
-        notes += scale_note(stage, scaled.detach() / scale, slack / abs(scale), mask, scale)
-    return replace(stage, notes=tuple(notes))
+        reason = notes or [f"what is given makes {stage.from_inputs.shape[1]} of its columns"]
+        notes = [f"{stage.untold} printed cells cannot be told: {reason[0]}"]
+    if stage.slack_from_printed is not None and stage.decimals is not None:
+        moved = float(stage.slack_from_printed.max())
+        if moved > _COARSE * 0.5 * 10.0**-stage.decimals:
+            notes.append(
+                f"What is printed of {' and '.join(stage.sources)} is too coarse to tell more: its "
+                f"rounding can move a cell by {moved:.2g}"
+            )
+    if name == "head output" and "weights" in given.by_head:
+        slack = half_unit(given.by_head["weights"][head]) * used["weights", head].shape[1]
+        notes += [
+            f"The weights of “{row}” sum to {total:.4g}, not to 1"
+            for row, total in zip(
+                stage.rows, used["weights", head].value.sum(1).tolist(), strict=True
+            )
+            if abs(total - 1) > slack + 1e-9
+        ]
+    if name == "weights":
+        mask = used["mask", head]
+        notes += [
+            f"“{row}” sees no token: its weights are 0"
+            for row, hidden in zip(stage.rows, () if mask is None else mask.tolist(), strict=False)
+            if all(hidden)
+        ]
+        notes += scale_note(stage, used["scaled scores", head], mask, used["scale", head])
+    return notes
 
 
-def _rounding(
-    given: Given, value: Tensor, way: Way, itself: tuple[str, int] | None = None
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Return what rounding the printed cells can do to each cell of `value`, in first order.
-
-    Σ |∂ value / ∂ printed| · half a unit, and the names of the printed stages it is computed from.
-    """
-    if itself is not None and itself in way.known:
-        return torch.full_like(value, _half_unit(given, *itself)), (itself[0],)
-    if not value.requires_grad:
-        return torch.zeros_like(value), ()
-    keys = list(way.known)
-    leaves = [way.known[key] for key in keys]
-    sources: dict[str, None] = {}
-    moved = []
-    cells = value.flatten()
-    each = torch.eye(cells.numel(), dtype=value.dtype)
-    for start in range(0, cells.numel(), _AT_ONCE):
-        one_each = each[start : start + _AT_ONCE]
-        slopes = torch.autograd.grad(
-            cells, leaves, one_each, retain_graph=True, allow_unused=True, is_grads_batched=True
-        )
-        total = torch.zeros(len(one_each), dtype=value.dtype)
-        for key, slope in zip(keys, slopes, strict=True):
-            if slope is not None:
-                sources[key[0]] = None
-                total += slope.abs().sum((-2, -1)) * _half_unit(given, *key)
-        moved.append(total)
-    return torch.cat(moved).reshape(value.shape), tuple(sources)
+def _labels(given: Given, used: Mapping[Key, Any]) -> tuple[Labels, Labels]:
+    """Return the labels of what attends and of what is attended to."""
+    m, n = next(used[s, 0].shape for s in ("weights", "Q", "K", "V") if (s, 0) in used)
+    n = n if ("weights", 0) in used else m
+    tokens = _counted(given.tokens, "tokens", n, "columns of the weights")
+    if given.queries is None and m == n:
+        return tokens, tokens
+    return _counted(given.queries, "queries", m, "rows of the weights"), tokens
 
 
-def _half_unit(given: Given, stage: str, head: int) -> float:
-    matrix = given.printed[stage][head]
-    return 0.0 if matrix is None else 0.5 * 10.0 ** -decimals(matrix)
+def _counted(labels: Labels | None, name: str, count: int, what: str) -> Labels:
+    labels = tuple(map(str, range(count))) if labels is None else labels
+    alike = len(labels) == count
+    expect(alike, f"{count} {name}, one for each of the {what}", len(labels), "Name each once.")
+    return labels
 
 
-def _fraction(ours: Tensor) -> float:
-    return _BINARY * (1.0 + float(ours.abs().max()))
+def _inputs(given: Given, sides: tuple[Labels, Labels]) -> tuple[GivenMatrix, ...]:
+    found = {name: (name, matrix) for name, matrix in given.whole.items()}
+    for name, matrices in given.by_head.items():
+        for head, matrix in enumerate(matrices):
+            found[name if given.heads == 1 else f"head {head} {name}"] = name, matrix
+    return tuple(
+        GivenMatrix(key, *_side(name, shape(one), sides), _rounded(one).value, texts(one))
+        for key, (name, one) in found.items()
+    )
 
 
-def _tensor(matrix: Matrix) -> Tensor:
-    return torch.tensor([list(map(float, row)) for row in matrix], dtype=torch.float64)
+def _side(name: str, size: tuple[int, int], sides: tuple[Labels, Labels]) -> tuple[Labels, Labels]:
+    """Return the labels of rows and columns: tokens, or features, which are counted from 0."""
+    rows, columns = (tuple(map(str, range(count))) for count in size)
+    queries, tokens = sides
+    if not name.startswith("W_"):
+        rows = tokens if name in TOKENS_DOWN else queries
+    return rows, tokens if name in TOKENS_ACROSS else columns
+
+
+def _rounded(matrix: Matrix, unit: float = 0.0, *source: Key) -> Rounded:
+    value = torch.tensor([list(map(float, row)) for row in matrix], dtype=torch.float64)
+    return Rounded(value, torch.full_like(value, unit), frozenset(source))
+
+
+def _slack(ours: Rounded, unit: float) -> Tensor:
+    return ours.slack + unit + _BINARY * (1.0 + float(ours.value.abs().max()))
+
+
+def _all(follows: Tensor | None) -> bool:
+    return follows is None or bool(follows.all())

@@ -1,70 +1,54 @@
-"""What each stage is called, its formula, and the labels of its rows and columns."""
+"""The stages of attention in one table: what each needs, and how it is computed and written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import matmul, mul
+from typing import TYPE_CHECKING
 
-from attnviz.examples.fitting import Plan
-from attnviz.examples.reading import Given
-
-SYMBOLS = {
-    "Q": "Q", "K": "K", "V": "V", "scores": "QKᵀ", "scaled scores": "S", "weights": "A",
-    "head output": "H", "concatenated": "C", "output": "O",
-}  # fmt: skip
-TITLES = {
-    "Q": "queries", "K": "keys", "V": "values", "scores": "scores",
-    "scaled scores": "alignment scores", "weights": "attention weights",
-    "head output": "attention vectors", "concatenated": "heads side by side", "output": "output",
-}  # fmt: skip
-_OF_TOKENS = ("K", "V")  # whose rows are what is attended to, not what attends
-_ACROSS_TOKENS = ("scores", "scaled scores", "weights")
+if TYPE_CHECKING:
+    from attnviz.examples.rounded import Rounded
 
 
 @dataclass(frozen=True)
-class Described:
-    """How one stage is written."""
+class Stage:
+    """One stage.
 
-    symbol: str
+    needs : what it is computed from. compute : how, from the matrices of one head. joined : whether
+    it is one matrix of all heads, of which `compute` then takes each.
+    """
+
     title: str
     formula: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-
-    def wider(self, count: int) -> tuple[str, ...]:
-        """Return the labels of `count` columns: features go on counting."""
-        return self.columns + tuple(map(str, range(len(self.columns), count)))
+    needs: tuple[str, ...]
+    compute: Callable[..., Rounded]
+    joined: bool = False
 
 
-def sides(name: str, shape: tuple[int, int], plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels of rows and columns: tokens, or features, which are counted from 0."""
-    rows = plan.tokens if name in _OF_TOKENS else plan.queries
-    return (
-        tuple(map(str, range(shape[0]))) if name.startswith("W_") else rows,
-        plan.tokens if name in _ACROSS_TOKENS else tuple(map(str, range(shape[1]))),
-    )
-
-
-def describe(stage: str, plan: Plan, given: Given, scale: float) -> Described:
-    """Return how a stage is written."""
-    rows, columns = sides(stage, plan.shapes[stage], plan)
-    return Described(
-        SYMBOLS[stage], TITLES[stage], _formula(stage, plan, given, scale), rows, columns
-    )
-
-
-def _formula(stage: str, plan: Plan, given: Given, scale: float) -> str:
-    scaled = f"QKᵀ · {scale:.4g}"
-    if given.scale is None and "Q" in plan.shapes:
-        scaled = f"QKᵀ / √{plan.shapes['Q'][1]}"
-    hidden = "" if given.mask is None else " + mask"
-    return {
-        "Q": "Q = X W_q",
-        "K": "K = X W_k",
-        "V": "V = X W_v",
-        "scores": "QKᵀ",
-        "scaled scores": f"S = {scaled}",
-        "weights": f"A = softmax({'QKᵀ' if scale == 1 else 'S'}{hidden})",
-        "head output": "H = A V",
-        "concatenated": f"C = Concat({'H' if given.heads == 1 else 'H of all heads'})",
-        "output": "O = C W_o",
-    }[stage]
+STAGES = {
+    "Q": Stage("Queries Q", "Q = X W_q", ("X", "W_q"), matmul),
+    "K": Stage("Keys K", "K = X W_k", ("X", "W_k"), matmul),
+    "V": Stage("Values V", "V = X W_v", ("X", "W_v"), matmul),
+    "scores": Stage("Scores", "QKᵀ", ("Q", "K"), lambda Q, K: Q @ K.mT),
+    "scaled scores": Stage("Scaled scores", "QKᵀ {scale}", ("scores", "scale"), mul),
+    "weights": Stage(
+        "Weights W",
+        "W = softmax({scaled}{mask})",
+        ("scaled scores", "mask"),
+        lambda scaled, mask: scaled.softmax(mask),
+    ),
+    "head output": Stage("Attention vectors A", "A = W V", ("weights", "V"), matmul),
+    "concatenated": Stage(
+        "All heads, side by side",
+        "{heads}",
+        ("head output",),
+        lambda first, *others: first.beside(*others),
+        joined=True,
+    ),
+    "output": Stage("Output", "heads W_o", ("concatenated", "W_o"), matmul, joined=True),
+}
+WHOLE = ("X", "W_q", "W_k", "W_v", "W_o")  # given in one matrix, whatever the number of heads
+BY_HEAD = ("Q", "K", "V", "scores", "weights")  # stages that may be given instead
+TOKENS_DOWN = ("K", "V")  # whose rows are what is attended to, not what attends
+TOKENS_ACROSS = ("scores", "scaled scores", "weights")

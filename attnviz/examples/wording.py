@@ -1,8 +1,9 @@
-"""How a replayed stage is put into words, alike in a terminal and under a figure."""
+"""How a replayed stage is put into words and cells, alike in a terminal and in a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -12,47 +13,50 @@ _MOST_NAMED, _MOST_PLACES = 4, 6  # cells that are named with their numbers, and
 _LONGEST = 24  # characters of a label
 
 
-def shown_decimals(stage: ReplayedStage) -> int:
-    """Return the decimals with which ours are shown: one more than are printed."""
-    return 3 if stage.decimals is None else stage.decimals + 1
+@dataclass(frozen=True)
+class Shown:
+    """One matrix as it is shown: what stands above it, and in its cells.
 
-
-def headings(stage: ReplayedStage) -> list[tuple[str, str]]:
-    """Return (what stands above a matrix, the attribute that it is), from left to right.
-
-    Where both ways give the same digits, one matrix stands for both.
+    follows : which cells do, None where that is not asked.
     """
-    found = [] if stage.printed is None else [("printed", "printed")]
-    if stage.from_printed is None:
-        return [*found, ("from the inputs", "from_inputs")]
-    if same_digits(stage):
-        return [*found, (f"from the inputs and {from_sources(stage)}", "from_printed")]
-    return [
-        *found, ("from the inputs", "from_inputs"), (f"from {from_sources(stage)}", "from_printed")
-    ]  # fmt: skip
+
+    heading: str
+    values: Tensor
+    texts: Sequence[Sequence[str]]
+    follows: Tensor | None = None
 
 
-def same_digits(stage: ReplayedStage) -> bool:
-    """Whether both ways show the same numbers, and follow alike."""
-    one, other = stage.from_inputs, stage.from_printed
-    if other is None:
-        return True
-    masks = stage.from_inputs_follows, stage.from_printed_follows
-    alike = masks[0] is None or masks[1] is None or bool((masks[0] == masks[1]).all())
-    digits = shown_decimals(stage)
-    return alike and bool((one.round(decimals=digits) == other.round(decimals=digits)).all())
+def matrices(stage: ReplayedStage) -> list[Shown]:
+    """Return what is printed and what we have, with one more digit.
+
+    Where both ways give the same digits, and follow alike, one matrix stands for both.
+    """
+    digits = 3 if stage.decimals is None else stage.decimals + 1
+    ours = [
+        Shown(way, values, [[f"{x:.{digits}f}" for x in row] for row in values.tolist()], follows)
+        for values, follows, way in _ways(stage)
+    ]
+    if len(ours) == 2 and ours[0].texts == ours[1].texts:
+        masks = ours[0].follows, ours[1].follows
+        if masks[0] is None or masks[1] is None or bool((masks[0] == masks[1]).all()):
+            ours = [replace(ours[1], heading=f"{ours[0].heading} and {ours[1].heading}")]
+    printed = [] if stage.printed is None else [Shown("printed", stage.printed, stage.texts)]
+    return printed + ours
 
 
-def from_sources(stage: ReplayedStage) -> str:
-    """Return "the printed Q and K"."""
-    return f"the printed {' and '.join(stage.sources)}"
+def _ways(stage: ReplayedStage) -> list[tuple[Tensor, Tensor | None, str]]:
+    """Return for each way what we have, which printed cells follow, and what the way is called."""
+    ways = [(stage.from_inputs, stage.from_inputs_follows, "from the inputs")]
+    if stage.from_printed is not None:
+        way = f"from the printed {' and '.join(stage.sources)}"
+        ways.append((stage.from_printed, stage.from_printed_follows, way))
+    return ways
 
 
 def slips_sentence(worked: WorkedExample) -> str:
     """Return in which stages the slips are, and that the rest comes from them; or nothing."""
     if not worked.slips:
         return ""
-    stages = f"{', '.join(worked.slips[:-1])} and {worked.slips[-1]}".removeprefix(" and ")
     carried = any(
         not follows.all()
         for stage in worked.stages
@@ -60,19 +64,15 @@ def slips_sentence(worked: WorkedExample) -> str:
     )
     where = "slip is" if len(worked.slips) == 1 else "slips are"
     rest = "; what else does not follow is carried on from there" if carried else ""
-    return f"The {where} in {stages}{rest}"
+    return f"The {where} in {_and(worked.slips)}{rest}"
 
 
 def follow_counts(stage: ReplayedStage) -> list[tuple[bool, str]]:
     """Return for each way whether all follow, and how many, as "4 of 8 follow from the inputs"."""
-    ways = (
-        (stage.from_inputs_follows, "from the inputs"),
-        (stage.from_printed_follows, f"from {from_sources(stage)}"),
-    )
     return [
-        (bool(mask.all()), f"{int(mask.sum())} of {mask.numel()} follow {way}")
-        for mask, way in ways
-        if mask is not None
+        (bool(follows.all()), f"{int(follows.sum())} of {follows.numel()} follow {way}")
+        for _, follows, way in _ways(stage)
+        if follows is not None
     ]
 
 
@@ -81,57 +81,50 @@ def sentences(stage: ReplayedStage) -> list[tuple[bool, str]]:
 
     A sentence for each cell that does not, or one for all where they are many.
     """
-    ways = (
-        (stage.from_inputs, stage.from_inputs_follows, "from the inputs"),
-        (stage.from_printed, stage.from_printed_follows, f"from {from_sources(stage)}"),
-    )
     return [
-        (bool(mask.all()), sentence)
-        for ours, mask, way in ways
-        if ours is not None and mask is not None
-        for sentence in _sentences(stage, ours, mask, way)
+        (bool(follows.all()), sentence)
+        for ours, follows, way in _ways(stage)
+        if follows is not None
+        for sentence in _sentences(stage, ours, follows, way)
     ]
 
 
-def _sentences(stage: ReplayedStage, ours: Tensor, mask: Tensor, way: str) -> list[str]:
-    wrong = [(i, j) for i, j in (~mask).nonzero().tolist()]
+def _sentences(stage: ReplayedStage, ours: Tensor, follows: Tensor, way: str) -> list[str]:
+    wrong = [(i, j) for i, j in (~follows).nonzero().tolist()]
     if not wrong:
-        return [f"{way} all {mask.numel()} follow"]
-    if stage.printed is None or len(wrong) > _MOST_NAMED:
-        if len(wrong) == mask.numel():
-            return [f"{way} none of {mask.numel()} follows"]
-        return [f"{way} {len(wrong)} of {mask.numel()} do not follow: {_where(stage, wrong)}"]
-    return [
-        f"{_cell(stage, i, j)}: {_both(float(stage.printed[i, j]), float(ours[i, j]), stage, way)}"
-        for i, j in wrong
-    ]
+        return [f"{way} all {follows.numel()} follow"]
+    if len(wrong) <= _MOST_NAMED:
+        return [_difference(stage, ours, i, j, way) for i, j in wrong]
+    if len(wrong) == follows.numel():
+        return [f"{way} none of {len(wrong)} follows"]
+    return [f"{way} {len(wrong)} of {follows.numel()} do not follow: {_where(stage, wrong)}"]
 
 
-def _both(printed: float, ours: float, stage: ReplayedStage, way: str) -> str:
-    """Say what is printed and what we have, with the printed digits where these tell them apart."""
-    digits = stage.decimals or 0
-    told = f"{ours:.{digits}f}"
-    if told == f"{printed:.{digits}f}":
-        told = f"{ours:.{digits + 1}f}"
-    return f"printed {printed:.{digits}f}, {way} {told}"
+def _difference(stage: ReplayedStage, ours: Tensor, i: int, j: int, way: str) -> str:
+    """Say what is printed and what we have, with a digit more where these would look the same."""
+    printed, digits = stage.texts[i][j], stage.decimals or 0
+    told = f"{ours[i, j]:.{digits}f}"
+    if float(told) == float(printed):
+        told = f"{ours[i, j]:.{digits + 1}f}"
+    return f"{_cell(stage, i, j)}: printed {printed}, {way} {told}"
 
 
 def _where(stage: ReplayedStage, wrong: Sequence[tuple[int, int]]) -> str:
     """Name whole rows of cells first, then single cells."""
-    rows = dict.fromkeys(i for i, _ in wrong)
     width = stage.from_inputs.shape[1]
-    whole = [i for i in rows if sum(at == i for at, _ in wrong) == width]
+    rows = [i for i, _ in wrong]
+    whole = [i for i in dict.fromkeys(rows) if rows.count(i) == width]
     single = [(i, j) for i, j in wrong if i not in whole]
-    parts = [f"{'row' if len(whole) == 1 else 'rows'} {_listed(stage, whole)}"] if whole else []
+    names = [_name(stage.rows[i]) for i in whole]
+    parts = [f"{'row' if len(whole) == 1 else 'rows'} {_and(names)}"] if whole else []
     parts += [_cell(stage, i, j) for i, j in single[:_MOST_PLACES]]
     if len(single) > _MOST_PLACES:
         parts.append(f"and {len(single) - _MOST_PLACES} more")
     return ", ".join(parts)
 
 
-def _listed(stage: ReplayedStage, rows: Sequence[int]) -> str:
-    names = [_name(stage.rows[i]) for i in rows]
-    return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else names[0]
+def _and(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}".removeprefix(" and ")
 
 
 def _cell(stage: ReplayedStage, i: int, j: int) -> str:

@@ -10,7 +10,6 @@ from attnviz.plot.export import save_figure
 from attnviz.plot.head_grid import head_grid
 from attnviz.plot.heatmap import heatmap
 from attnviz.plot.steps import steps
-from attnviz.plot.style import style
 from attnviz.plot.unfolding import attention_vector
 
 __all__ = [
@@ -21,5 +20,4 @@ __all__ = [
     "heatmap",
     "save_figure",
     "steps",
-    "style",
 ]

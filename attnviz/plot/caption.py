@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from attnviz.errors import InputError
 from attnviz.plot.layout import Page, Ruler, grow_below, line_height
 from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, literal, style
 from attnviz.records import AgreementReport, AttentionMap, Provenance
@@ -76,7 +77,12 @@ def add_caption(
     -------
     The same figure.
     """
-    parts = (text,) if isinstance(text, str) else text
+    if not isinstance(figure, Figure):
+        raise InputError(
+            f"Expected a figure of matplotlib, got {type(figure).__name__}. Axes have theirs in "
+            "ax.figure."
+        )
+    parts = [part for part in ((text,) if isinstance(text, str) else text) if part.strip()]
     with style(parts):
         width = float(figure.get_size_inches()[0])
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * _MARGIN))
@@ -96,7 +102,7 @@ def _paragraphs(
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Yield the sentences and the verdict, broken into lines, and how each is written."""
     ruler = Ruler()
-    text = " ".join(f"{_capital(part.removesuffix('.'))}." for part in parts)
+    text = " ".join(f"{_capital(part.strip().removesuffix('.'))}." for part in parts)
     yield ruler.wrap(text, width, SMALL_SIZE), {"color": MUTED}
     if agreement is None:
         return

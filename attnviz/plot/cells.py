@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from attnviz.plot.style import ACCENT, INK, value_colours
 
 _VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
-_HIDDEN = -6e4  # below lies what masks put for -∞, in any precision
+HIDDEN = -6e4  # below lies what masks put for -∞, in any precision
 
 
 def draw_cells(
@@ -27,7 +27,7 @@ def draw_cells(
     mesh = ax.pcolormesh(
         np.arange(n + 1),
         np.arange(m + 1),
-        values.masked_fill(values < _HIDDEN, torch.nan).numpy(),
+        values.masked_fill(values < HIDDEN, torch.nan).numpy(),
         cmap=colours,
         norm=norm,
         edgecolors="white" if vector and lines else "none",
@@ -54,25 +54,33 @@ def draw_values(
     By default that is the number below which a `share` of all absolute numbers lie: among features,
     a few are often far larger than all others.
     """
-    end = largest or _end(values, share)
+    end = largest or range_of(values, share)
     return draw_cells(ax, values, value_colours(), Normalize(-end, end), lines=lines)
 
 
-def _end(values: Tensor, share: float) -> float:
-    """Return a quantile of the absolute numbers, without what masks put for -∞."""
-    finite = values[values > _HIDDEN].abs().flatten().sort().values
+def range_of(values: Tensor, share: float = 1.0) -> float:
+    """Return what a share of the absolute numbers do not exceed, without what masks hide."""
+    finite = values[values > HIDDEN].abs().flatten().sort().values
     return float(finite[int(share * (len(finite) - 1))].clamp(min=1e-12)) if len(finite) else 1.0
 
 
 def write_numbers(
-    ax: Axes, mesh: QuadMesh, values: Tensor, say: Callable[[float], str], points: float = 5.5
+    ax: Axes,
+    mesh: QuadMesh,
+    values: Tensor,
+    say: Callable[[float], str] | Sequence[Sequence[str]],
+    points: float = 5.5,
 ) -> None:
-    """Write each number into its cell, dark on light and light on dark."""
+    """Write each number into its cell, dark on light and light on dark.
+
+    say : how a number is written, or what stands in each cell.
+    """
     for (i, j), value in np.ndenumerate(values.numpy()):
-        red, green, blue, _ = mesh.cmap(mesh.norm(value)) if value > _HIDDEN else (1, 1, 1, 1)
+        red, green, blue, _ = mesh.cmap(mesh.norm(value)) if value > HIDDEN else (1, 1, 1, 1)
         dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
         place, colour = (j + 0.5, i + 0.5), "white" if dark else INK
-        ax.text(*place, say(value), fontsize=points, color=colour, ha="center", va="center")
+        text = say(value) if callable(say) else say[i][j]
+        ax.text(*place, text, fontsize=points, color=colour, ha="center", va="center")
 
 
 def decimals(weight: float) -> str:
@@ -81,10 +89,11 @@ def decimals(weight: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number of either sign in one decimal."""
-    if value < _HIDDEN:
+    """Return a number of either sign as it fits a cell: in one decimal, or in none."""
+    if value < HIDDEN:
         return "\N{MINUS SIGN}∞"
-    return f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
+    said = f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
+    return said.replace("-", "\N{MINUS SIGN}")
 
 
 def frame(ax: Axes, corner: tuple[float, float], size: tuple[float, float]) -> None:

@@ -69,7 +69,7 @@ def _caption(worked: WorkedExample) -> str:
         parts.insert(
             1,
             "A framed cell does not follow: it differs from the printed one by more than half a "
-            "unit of its last digit and what the rounding of those before can do to it.",
+            "unit of that matrix's last digit and all that the rounding of those before can do.",
         )
     if worked.slips:
         parts.append(f"{slips_sentence(worked)}.")

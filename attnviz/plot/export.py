@@ -6,7 +6,7 @@ import os
 
 from matplotlib.figure import Figure
 
-from attnviz.files import atomic, check_output
+from attnviz.files import FIGURE_SUFFIXES, atomic, check_output
 from attnviz.plot.style import style
 
 _METADATA = {
@@ -25,7 +25,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     ------
     InputError, OutputError : as `attnviz.files.check_output`.
     """
-    path = check_output(path)
+    path = check_output(path, FIGURE_SUFFIXES)
     suffix = path.suffix.lower()
     with style(), atomic(path) as temporary:
         figure.savefig(temporary, format=suffix[1:], metadata=_METADATA[suffix])

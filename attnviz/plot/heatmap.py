@@ -31,7 +31,7 @@ from attnviz.plot.ticks import Ticks, fit_ticks
 from attnviz.records import AttentionMap, AttentionResult, HeadMaps, Special
 
 _MARGIN, _GAP = 0.06, 0.12  # inches
-_BAR = 0.55  # inches that a colour bar takes with its numbers and its label
+_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 _LABEL = 0.18  # inches that the name of an axis takes
 _LONGEST = 0.3  # of the width of a map: what a word may take of it
 _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, beside an overview and without

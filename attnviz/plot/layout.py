@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ class Ruler:
                 lines.append(word[:fits])
                 word = word[fits:]
             lines.append(word)
-        return lines
+        return [_left_to_right(line) for line in lines]
 
     def clip(self, text: str, width: float, points: float) -> str:
         """Shorten one line of text to at most `width`."""
@@ -149,6 +150,12 @@ class Page:
         return self.figure
 
 
+def _left_to_right(line: str) -> str:
+    """Keep a sentence in its order where words in it run from right to left."""
+    turns = any(unicodedata.bidirectional(character) in ("R", "AL") for character in line)
+    return f"\N{LEFT-TO-RIGHT MARK}{line}" if turns else line
+
+
 def grow_below(figure: Figure, inches: float) -> float:
     """Make a figure taller and leave the room below what is there; return its new height."""
     width, height = figure.get_size_inches()
@@ -157,11 +164,12 @@ def grow_below(figure: Figure, inches: float) -> float:
     share = height / taller
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
-        engine.set(rect=(0.0, 1 - share, 1.0, share))
-        return taller
-    for ax in figure.axes:
-        x, y, wide, high = ax.get_position(original=True).bounds
-        ax.set_position((x, 1 - share + y * share, wide, high * share))
+        left, bottom, wide, high = engine.get()["rect"]
+        engine.set(rect=(left, 1 - share + bottom * share, wide, high * share))
+    else:
+        for ax in figure.axes:
+            x, y, wide, high = ax.get_position(original=True).bounds
+            ax.set_position((x, 1 - share + y * share, wide, high * share))
     for text in figure.texts:
         text.set_y(1 - share + text.get_position()[1] * share)
     return taller

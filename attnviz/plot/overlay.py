@@ -32,7 +32,7 @@ from attnviz.records import AttentionMap, HeadMaps, Side
 Patch: TypeAlias = tuple[int, int] | str
 
 _MARGIN, _GAP = 0.06, 0.12  # inches
-_BAR = 0.55  # inches that a colour bar takes with its numbers and its label
+_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 _LARGEST = 3.2  # inches of a side of the image
 _SHADE = 0.3  # how dark the black of the image makes the colours of the weights
 

@@ -9,9 +9,17 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnviz.dissection import make_steps
+from attnviz.errors import InputError
 from attnviz.plot import caption
-from attnviz.plot.cells import decimals, draw_cells, draw_values, frame, number, write_numbers
+from attnviz.plot.cells import (
+    decimals,
+    draw_cells,
+    draw_values,
+    frame,
+    number,
+    range_of,
+    write_numbers,
+)
 from attnviz.plot.formulas import as_math, power
 from attnviz.plot.layout import SMALLEST, Page, Ruler, colour_bar, line_height
 from attnviz.plot.style import (
@@ -28,18 +36,19 @@ from attnviz.plot.style import (
     weight_colours,
 )
 from attnviz.plot.ticks import Ticks, fit_ticks
-from attnviz.plot.unfolding import draw_unfolding
+from attnviz.plot.unfolding import draw_unfolding, take
 from attnviz.records import AttentionResult, AttentionSteps, Stage
 
 _MARGIN, _GAP, _BETWEEN = 0.06, 0.3, 0.14  # inches: around, between panels, and between lines
-_BAR = 0.55  # inches that a colour bar takes with its numbers and its label
+_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 _ROW, _TALLEST = 0.14, 1.6  # inches of a row of features, and of all rows of a panel
 _CELL = 0.26  # inches of a score's cell at most
 _WRITTEN_CELL, _LINED_CELL = 0.2, 0.08  # inches from which on a cell has room for its number, a rim
 _SHOWN = 0.99  # of the features, whose colours can be told apart
-_HEAD = 3 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, formula, shape
+_HEAD = 4 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, formula, shape, proof
 _LONGEST = 0.6  # inches of a token's label at most
 _NARROW = 5.0  # inches of a figure below which X takes a line of its own
+_NARROWEST = 80.0  # mm
 _MANY, _WIDER = 128, 1.9  # features from which on a panel is wider, and how much
 _TITLES = {
     "X": "Input X", "C": "Other sequence C", "Q": "Queries Q", "K": "Keys K", "V": "Values V",
@@ -72,11 +81,13 @@ def steps(
     ------
     InputError : no such layer, head or word.
     """
-    if isinstance(result, AttentionSteps):
-        taken = result
-    else:
-        taken = make_steps(result, layer=layer, head=head, word=word)
+    taken = take(result, layer, head, word)
     texts = [*taken.queries, *taken.keys, caption.source(taken.provenance)]
+    if not width >= _NARROWEST:
+        raise InputError(
+            f"Expected a width of {_NARROWEST:g} mm or more for all stages, got {width:g}. "
+            "A column of a journal is 89 mm wide."
+        )
     with style(texts):
         page = Page(width * MM)
         ruler, place = Ruler(), (_MARGIN, width * MM - _MARGIN)
@@ -100,9 +111,9 @@ def _said(taken: AttentionSteps) -> list[str]:
         caption.source(taken.provenance),
         *taken.notes,
         framed,
-        "colours of features end at the 99th percentile of each panel, those of scores at their "
-        "largest",
-        "± is the largest difference from the model's own",
+        "the range of features is that of 99% of them, the range of scores that of all",
+        "“agrees to” is the largest difference from the model's own",
+        "the share of a key is what it adds along the attention vector (α v · a / a · a)",
     ]
 
 
@@ -114,7 +125,8 @@ def _lines(taken: AttentionSteps, *, wide: bool) -> list[tuple[str, ...]]:
     scored = tuple(stage.name for stage in taken.stages if stage.over_keys)
     last = tuple(name for name in ("A", "heads", "output") if name in taken)
     ends = [last] if wide else [(name,) for name in last]
-    return [*(names for names in first if names), scored, (), *ends]
+    squares = [scored] if wide or len(scored) < 4 else [scored[:2], scored[2:]]
+    return [*(names for names in first if names), *squares, (), *ends]
 
 
 @dataclass(frozen=True)
@@ -199,9 +211,12 @@ def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
     stage, left, room = panel.stage, panel.left, panel.across + _GAP - 0.05
     title = ruler.clip(_TITLES[stage.name], room, TEXT_SIZE)
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
-    shape = " × ".join(map(str, stage.values.shape))
+    size = " × ".join(map(str, stage.values.shape))
+    if stage.name != "weights":  # whose colour bar tells
+        end = f"± {range_of(stage.values, _shown(stage)):.2g}"
+        size = ruler.longest((f"{size}, range {end}", f"{size}, {end}", size), room, SMALL_SIZE)
     if stage.why_not == "given":
-        page.write(left, top, [shape], color=MUTED)
+        page.write(left, top, [size], color=MUTED)
         return
     formula, points = as_math(stage.formula), SMALL_SIZE
     while points > SMALLEST and ruler.width(formula, points, math=True) > room:
@@ -209,14 +224,18 @@ def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
     fits = ruler.width(formula, points, math=True) <= room
     shown = formula if fits else ruler.clip(stage.formula, room, points)
     page.write(left, top, [shown], points=points, color=MUTED, math=fits)
-    top += line_height(SMALL_SIZE)
+    top = page.write(left, top + line_height(SMALL_SIZE), [size], color=MUTED)
     if stage.difference is None:
-        said = ruler.longest((f"{shape}, not compared", shape), room, SMALL_SIZE)
-        page.write(left, top, [said], color=MUTED)
+        page.write(left, top, ["not compared"], color=MUTED)
     elif stage.passed:
-        page.write(left, top, [f"{shape}, ± {power(stage.difference)}"], color=MUTED)
+        page.write(left, top, [f"agrees to {power(stage.difference)}"], color=MUTED)
     else:
-        page.write(left, top, [f"{shape}, DIFFERS"], color=ALARM)
+        page.write(left, top, [f"DIFFERS by {power(stage.difference)}"], color=ALARM)
+
+
+def _shown(stage: Stage) -> float:
+    """Return the share of a panel's numbers whose colours can be told apart."""
+    return 1.0 if stage.over_keys else _SHOWN
 
 
 def _draw(page: Page, ruler: Ruler, taken: AttentionSteps, panel: _Panel, top: float) -> float:
@@ -228,8 +247,7 @@ def _draw(page: Page, ruler: Ruler, taken: AttentionSteps, panel: _Panel, top: f
         norm = Normalize(0.0, max(float(stage.values.max()), 1e-12))
         mesh = draw_cells(ax, stage.values, weight_colours(), norm, lines=lines)
     else:
-        shown = 1.0 if stage.over_keys else _SHOWN
-        mesh = draw_values(ax, stage.values, share=shown, lines=lines)
+        mesh = draw_values(ax, stage.values, share=_shown(stage), lines=lines)
     if panel.labels is not None:
         panel.labels.apply(ax, "y")
     end = top + panel.high

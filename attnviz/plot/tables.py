@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
-from torch import Tensor
 
-from attnviz.examples.wording import follow_counts, headings, shown_decimals
+from attnviz.examples.wording import Shown, follow_counts, matrices
+from attnviz.plot.cells import draw_cells, frame, write_numbers
 from attnviz.plot.layout import SMALLEST, Page, Ruler, line_height
 from attnviz.plot.style import (
     ACCENT,
@@ -32,50 +32,24 @@ _ROW = 0.165  # inches that a row of a matrix is high
 _PAD = 0.07  # inches that a number keeps free in its cell, and a label from its matrix
 _NARROWEST = 0.78  # inches that the heading of a matrix has, however few its columns
 _LONGEST = 0.9  # inches to which the label of a row is clipped
-_NOTE = 3.2  # inches that a note has to be read in, however narrow its stage
+_NOTE = 3.1  # inches that a note has to be read in, however narrow its stage
+_INSET, _FRAMED = (0.05, 0.09), (0.9, 0.82)  # of a cell: where its frame begins, and its size
 _DARKEST = 0.38  # of the colours: numbers are read on all of them
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """One matrix of a block; nothing but NaN where its place is to stay empty.
-
-    follows : which of its numbers do, None where that is not asked. told : how many of its columns
-    can be told.
-    """
-
-    heading: str
-    numbers: Tensor
-    digits: int
-    follows: Tensor | None = None
-    told: int | None = None
-
-    @property
-    def texts(self) -> list[list[str]]:
-        """The numbers as they are written."""
-        return [[self._text(number) for number in row] for row in self.numbers.tolist()]
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to write into it."""
-        return bool(self.numbers.isnan().all())
-
-    def _text(self, number: float) -> str:
-        return "" if self.empty else f"{number:.{self.digits}f}".replace("-", "−")
 
 
 @dataclass(frozen=True)
 class Block:
     """What is drawn under one title: matrices with the same rows, and what is said below.
 
-    said : (whether it is good, a line).
+    told : how many columns can be told. said : (whether it is good, a line).
     """
 
     title: str
     formula: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    matrices: tuple[Matrix, ...]
+    told: int
+    matrices: tuple[Shown, ...]
     said: tuple[tuple[bool, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -84,25 +58,18 @@ def stage_block(number: int, stage: ReplayedStage) -> Block:
     """Return what is drawn of one stage."""
     of = "" if stage.head is None else f"head {stage.head}, "
     m, n = stage.from_inputs.shape
-    matrices = [
-        Matrix(
-            heading,
-            getattr(stage, which),
-            (stage.decimals or 0) if which == "printed" else shown_decimals(stage),
-            getattr(stage, f"{which}_follows", None),
-            n,
-        )
-        for heading, which in headings(stage)
-    ]
+    shown = matrices(stage)
     if stage.printed is None and stage.from_printed is not None:
         # Its place stays free, so that what is computed stands below what is computed.
-        matrices.insert(0, Matrix("not printed", torch.full_like(stage.from_inputs, torch.nan), 0))
+        nothing = torch.full_like(stage.from_inputs, torch.nan)
+        shown.insert(0, Shown("not printed", nothing, [[""] * n] * m))
     return Block(
         f"{number} {of}{stage.title}",
         f"{stage.formula}   ({m}, {n})",
         stage.rows,
         stage.columns,
-        tuple(matrices),
+        n,
+        tuple(shown),
         tuple(follow_counts(stage)),
         stage.notes,
     )
@@ -111,10 +78,10 @@ def stage_block(number: int, stage: ReplayedStage) -> Block:
 def given_block(given: GivenMatrix) -> Block:
     """Return what is drawn of a matrix that is given."""
     m, n = given.values.shape
-    matrix = Matrix("", given.values, given.decimals)
+    matrix = Shown("", given.values, given.texts)
     rows = given.rows if given.of_tokens else ("",) * m
     columns = given.columns if given.of_tokens else ("",) * n
-    return Block(f"{given.key}, given", f"({m}, {n})", rows, columns, (matrix,))
+    return Block(f"{given.key}, given", f"({m}, {n})", rows, columns, n, (matrix,))
 
 
 class Table:
@@ -128,7 +95,7 @@ class Table:
         # Digits are of one width; to measure each number would take long.
         texts = [max(texts, key=len), *(literal(label, 8) for label in block.columns)]
         natural = max(_CELL, ruler.widest(texts, SMALL_SIZE) + _PAD)
-        most = max(one.numbers.shape[1] for one in block.matrices)
+        most = max(one.values.shape[1] for one in block.matrices)
         self.cell = min(natural, (room - self.label) / most)
         self.points = SMALL_SIZE if self.cell >= natural else SMALLEST
         self.written = self.cell >= natural * SMALLEST / SMALL_SIZE
@@ -139,12 +106,12 @@ class Table:
         self.width = min(room, max(self.label + across, title, _NOTE if block.notes else 0.0))
         self.on_one_line = title <= self.width + 1e-9
 
-    def _slot(self, matrix: Matrix) -> float:
-        return max(_NARROWEST if matrix.heading else 0.0, matrix.numbers.shape[1] * self.cell)
+    def _slot(self, matrix: Shown) -> float:
+        return max(_NARROWEST if matrix.heading else 0.0, matrix.values.shape[1] * self.cell)
 
-    def _groups(self, room: float) -> list[list[Matrix]]:
+    def _groups(self, room: float) -> list[list[Shown]]:
         """Put as many matrices beside each other as there is room for."""
-        groups: list[list[Matrix]] = [[]]
+        groups: list[list[Shown]] = [[]]
         for matrix in self.block.matrices:
             taken = sum(self._slot(one) + _GAP for one in groups[-1])
             if groups[-1] and taken + self._slot(matrix) > room + 1e-9:
@@ -173,53 +140,44 @@ class Table:
             end = page.write(left, end, lines, color=MUTED)
         return end
 
-    def _draw_group(self, page: Page, group: Sequence[Matrix], left: float, top: float) -> float:
+    def _draw_group(self, page: Page, group: Sequence[Shown], left: float, top: float) -> float:
         """Draw matrices beside each other, the rows labelled once; return where they end."""
         wrapped = [self.ruler.wrap(one.heading, self._slot(one), SMALL_SIZE) for one in group]
         start = top + max(map(len, wrapped)) * line_height(SMALL_SIZE)
         above = line_height(SMALL_SIZE) + 0.02 if self.written else 0.02
         left += self.label
-        numbers = torch.cat([one.numbers.flatten() for one in self.block.matrices])
+        numbers = torch.cat([one.values.flatten() for one in self.block.matrices])
         numbers = numbers[~numbers.isnan()]
         for place, (matrix, lines) in enumerate(zip(group, wrapped, strict=True)):
-            m, n = matrix.numbers.shape
+            m, n = matrix.values.shape
             # All headings end on the line above the labels of the columns.
             page.write(left, start - len(lines) * line_height(SMALL_SIZE), lines, color=MUTED)
             ax = page.axes(left, start + above, n * self.cell, m * _ROW)
-            self._shade(ax, matrix, float(numbers.min()), float(numbers.max()))
+            self._draw(ax, matrix, float(numbers.min()), float(numbers.max()))
             self._label(ax, n, rows=place == 0)
             left += self._slot(matrix) + _GAP
         return start + above + len(self.block.rows) * _ROW
 
-    def _shade(self, ax: Axes, matrix: Matrix, low: float, high: float) -> None:
-        """Draw the cells of a matrix with its numbers."""
-        m, n = matrix.numbers.shape
-        if matrix.empty:
-            ax.add_patch(Rectangle((0, 0), n, m, fill=False, edgecolor=FAINT, linewidth=0.5))
-            ax.set(xlim=(0, n), ylim=(m, 0))
-            ax.spines[:].set_visible(False)
-            return
-        ax.pcolormesh(
-            matrix.numbers.numpy(),
-            cmap=weight_colours(),
-            vmin=low,
-            vmax=low + max(high - low, 1e-12) / _DARKEST,
-            edgecolors="white",
-            linewidth=0.6,
-        )
-        ax.invert_yaxis()
-        ax.spines[:].set_visible(False)
-        for (i, j), text in np.ndenumerate(np.array(matrix.texts)):
-            untold = matrix.told is not None and j >= matrix.told
-            if untold:
-                _box(ax, i, j, facecolor="white", edgecolor=FAINT, hatch="/////", linewidth=0)
-            if self.written:
-                ax.text(
-                    j + 0.5, i + 0.53, str(text), ha="center", va="center",
-                    fontsize=self.points, color=MUTED if untold else INK,
-                )  # fmt: skip
-            if matrix.follows is not None and not matrix.follows[i, j]:
-                _box(ax, i, j, fill=False, edgecolor=ACCENT, linewidth=0.9, zorder=3)
+    def _draw(self, ax: Axes, matrix: Shown, low: float, high: float) -> None:
+        """Draw the cells of a matrix with its numbers; hatch what cannot be told."""
+        m, n = matrix.values.shape
+        colours = Normalize(low, low + max(high - low, 1e-12) / _DARKEST)
+        values = matrix.values.clone()
+        values[:, self.block.told :] = torch.nan
+        mesh = draw_cells(ax, values, weight_colours(), colours)
+        if not any(text for row in matrix.texts for text in row):
+            ax.spines[:].set(visible=True, color=FAINT, linewidth=0.5)
+        for i, j in np.ndindex(m, max(0, n - self.block.told)):
+            corner = (self.block.told + j + _INSET[0], i + _INSET[1])
+            ax.add_patch(
+                Rectangle(corner, *_FRAMED, fc="white", ec=FAINT, hatch="/////", linewidth=0)
+            )
+        if self.written:
+            texts = [[text.replace("-", "\N{MINUS SIGN}") for text in row] for row in matrix.texts]
+            write_numbers(ax, mesh, values, texts, self.points)
+        if matrix.follows is not None:
+            for i, j in (~matrix.follows).nonzero().tolist():
+                frame(ax, (j + _INSET[0], i + _INSET[1]), _FRAMED)
 
     def _label(self, ax: Axes, columns: int, *, rows: bool) -> None:
         """Name the columns above a matrix, and its rows where it is the first."""
@@ -234,7 +192,3 @@ class Table:
         names = [self.ruler.clip(name, self.label - _PAD, SMALL_SIZE) for name in names]
         ax.set_yticks(np.arange(len(names)) + 0.5, names, fontsize=SMALL_SIZE)
         ax.tick_params(length=0, pad=1.5)
-
-
-def _box(ax: Axes, i: int, j: int, **how: Any) -> None:
-    ax.add_patch(Rectangle((j + 0.05, i + 0.09), 0.9, 0.82, **how))

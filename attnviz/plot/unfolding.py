@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from attnviz.dissection import make_steps
+from attnviz.errors import InputError
 from attnviz.plot import caption
-from attnviz.plot.cells import decimals, draw_values
+from attnviz.plot.cells import decimals, draw_values, range_of
 from attnviz.plot.formulas import as_math
 from attnviz.plot.layout import Page, Ruler, colour_bar, line_height
 from attnviz.plot.style import (
@@ -29,9 +30,10 @@ from attnviz.records import AttentionResult, AttentionSteps
 
 _MARGIN, _GAP, _ROW = 0.06, 0.14, 0.15  # inches
 _MOST = 12  # rows; the keys with the smallest weights are joined in one
+_SHOWN = 0.99  # of the values, whose colours can be told apart
 _LONGEST = 0.8  # inches of a token's label at most
 _NUMBER = 0.3  # inches for a weight, and for a share
-_BAR = 0.55  # inches that a colour bar takes with its numbers and its label
+_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 
 
 def attention_vector(
@@ -49,10 +51,7 @@ def attention_vector(
 
     Parameters, result and errors are those of `steps`.
     """
-    if isinstance(result, AttentionSteps):
-        taken = result
-    else:
-        taken = make_steps(result, layer=layer, head=head, word=word)
+    taken = take(result, layer, head, word)
     with style([*taken.keys, taken.word, caption.source(taken.provenance)]):
         page, ruler = Page(width * MM), Ruler()
         place = _MARGIN, page.width - _MARGIN
@@ -63,11 +62,28 @@ def attention_vector(
         said = [
             "every key adds its value, times its weight; columns are features",
             "the share of a key is what it adds along the sum (α v · a / a · a)",
-            "colours end at the 99th percentile of the values, and at the largest of what they add",
+            "the range of the values is that of 99% of them",
         ]
         parts = [caption.source(taken.provenance), *taken.notes, *said]
         end = caption.write_caption(page, place, end + _GAP, parts, taken.agreement)
         return page.finish(end + _MARGIN)
+
+
+def take(
+    result: AttentionResult | AttentionSteps,
+    layer: int | None,
+    head: int | None,
+    word: str | int | None,
+) -> AttentionSteps:
+    """Return a head taken apart; one that already is has its layer, head and word."""
+    if not isinstance(result, AttentionSteps):
+        return make_steps(result, layer=layer, head=head, word=word)
+    if (layer, head, word) != (None, None, None):
+        raise InputError(
+            f"Expected steps of layer {result.layer}, head {result.head}, “{result.word}” as they "
+            "are, got another choice beside them. Choose in make_steps."
+        )
+    return result
 
 
 def draw_unfolding(
@@ -91,8 +107,17 @@ def draw_unfolding(
     at_values = at_bars + bars + _NUMBER + _GAP
     at_brought = at_values + strips + _GAP
     at_shares = at_brought + strips + _GAP / 2
-    for at, name in ((at_bars, "α_j"), (at_values, "v_j"), (at_brought, "α_j v_j")):
-        page.write(at, top, [as_math(name)], color=MUTED, math=True)
+    total = brought.sum(0, keepdim=True)
+    largest = max(range_of(brought), range_of(total))
+    page.write(at_bars, top, [as_math("α_j")], color=MUTED, math=True)
+    for at, name, end in (
+        (at_values, "v_j", range_of(values, _SHOWN)),
+        (at_brought, "α_j v_j", largest),
+    ):
+        said = f"{as_math(name)}, range ± {end:.2g}"
+        fits = ruler.width(said, SMALL_SIZE, math=True) <= strips
+        said = said if fits else said.replace("range ", "")
+        page.write(at, top, [said], color=MUTED, math=True)
     page.write(at_shares, top, ["share"], color=MUTED)
     top += line_height(SMALL_SIZE) + 0.04
 
@@ -109,11 +134,9 @@ def draw_unfolding(
         ax.text(
             weight, row + 0.5, f" {decimals(weight)}", va="center", fontsize=SMALL_SIZE, color=MUTED
         )
-    draw_values(page.axes(at_values, top, strips, high), values, share=0.99)
+    draw_values(page.axes(at_values, top, strips, high), values, share=_SHOWN)
     bar = page.axes(right - _BAR + 0.1, top, 0.08, min(high, 0.9))
     colour_bar(ScalarMappable(Normalize(-1, 1), value_colours()), bar, "of the range")
-    total = brought.sum(0, keepdim=True)
-    largest = float(torch.cat([brought, total]).abs().max())
     draw_values(page.axes(at_brought, top, strips, high), brought, largest=largest)
     middle = (_ROW - line_height(SMALL_SIZE)) / 2
     for row, part in enumerate(shares.tolist()):

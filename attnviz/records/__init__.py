@@ -26,6 +26,7 @@ from attnviz.records.result import (
     HeadMaps,
     Provenance,
     Special,
+    one_result,
 )
 from attnviz.records.shift import Secant
 from attnviz.records.steps import AttentionSteps, Stage
@@ -57,4 +58,5 @@ __all__ = [
     "Step",
     "Verdict",
     "WorkedExample",
+    "one_result",
 ]

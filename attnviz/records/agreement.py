@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from attnviz.errors import InputError
+
 Verdict = Literal["verified", "failed", "not proven"]
 
 
@@ -89,7 +91,7 @@ class AgreementReport:
         example, "decoder layer 3".
     unproven : the places at which the canary, a scale 1 % off planted on purpose, went unnoticed: a
         check that cannot fail proves nothing there.
-    dtype, device, versions, weights_sha256 : what was compared.
+    dtype, device, versions, weights_sha256 : what was compared. texts : how many texts were read.
     """
 
     checks: tuple[StageCheck, ...]
@@ -99,16 +101,29 @@ class AgreementReport:
     device: str
     versions: dict[str, str]
     weights_sha256: str
+    texts: int = 1
 
     @classmethod
     def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
-        """Return one report of several texts that the same model read: all of them must agree."""
+        """Return one report of several texts that the same model read: all of them must agree.
+
+        Raises
+        ------
+        InputError : no report, or reports of different models, precisions or devices.
+        """
         several = tuple(reports)
+        of = {(r.weights_sha256, r.dtype, r.device, *sorted(r.versions.items())) for r in several}
+        if len(of) != 1:
+            got = "none" if not several else f"{len(of)} different models, precisions or devices"
+            raise InputError(
+                f"Expected reports of one model, got {got}. Join what belongs together."
+            )
         return replace(
             several[0],
             checks=tuple(check for report in several for check in report.checks),
             not_compared=tuple(dict.fromkeys(n for each in several for n in each.not_compared)),
             unproven=tuple(dict.fromkeys(place for each in several for place in each.unproven)),
+            texts=sum(report.texts for report in several),
         )
 
     @property
@@ -126,7 +141,12 @@ class AgreementReport:
     @property
     def heads(self) -> int:
         """The number of heads whose weights were compared."""
-        return sum(len(check.differences) for check in self.checks if check.stage == "weights")
+        found = {
+            (check.path, check.stack, check.layer): len(check.differences)
+            for check in self.checks
+            if check.stage == "weights"
+        }
+        return sum(found.values())
 
     def largest_difference(self, stage: str = "weights") -> float:
         """Return the largest difference of a stage over all layers; NaN if not compared."""
@@ -146,9 +166,10 @@ class AgreementReport:
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
+        of = f" on {self.texts} texts" if self.texts > 1 else ""
         left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
         return (
-            f"verified: {self.heads} heads recomputed in float64 differ from the model's own "
+            f"verified: {self.heads} heads{of} recomputed in float64 differ from the model's own "
             f"{self.dtype} weights by at most {self.largest_difference():.1e}"
             + (f"; not compared: {left_out}" if left_out else "")
         )

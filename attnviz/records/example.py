@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -12,15 +11,15 @@ from torch import Tensor
 class GivenMatrix:
     """A matrix that an example gives, exact as it stands: "X", "W_q", or "head 1 V".
 
-    rows, columns : labels, of tokens or of features. values : (m, n), float64. decimals : how many
-    digits it is given with.
+    rows, columns : labels, of tokens or of features. values : (m, n), float64. texts : the same,
+    each number with the digits that it is given.
     """
 
     key: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: Tensor
-    decimals: int
+    texts: tuple[tuple[str, ...], ...]
 
     @property
     def of_tokens(self) -> bool:
@@ -34,33 +33,37 @@ class ReplayedStage:
 
     Attributes
     ----------
-    name, symbol, title, formula : "K", "K", "keys", "K = X W_k".
+    name, title, formula : "K", "Keys K", "K = X W_k".
     head : counted from 0; None where an example has one head, and once the heads are joined.
     rows, columns : labels, of tokens or of features.
-    printed : (m, p), the digits as they stand in the book; None where it prints nothing.
-    decimals : how many of them stand behind the point.
+    printed : (m, p), what the book prints; None where it prints nothing.
+    texts : the same, each number with the digits that it has in print; else empty.
+    decimals : how many of them stand behind the point, in the cell that has most.
     from_inputs : (m, n), float64, from what the example gives. Where n < p, the columns of
         `printed` from n on cannot be told.
     from_printed : (m, n), the same from the printed stages before, `sources`; None without any.
     slack_from_inputs, slack_from_printed : (m, n), how far a cell may lie from what is printed:
-        half a unit of its own last digit, and what the rounding of `sources` can do to it.
+        half a unit of the matrix's last digit, and the most that the rounding of `sources` can do.
+    slips : whether the book goes wrong here by itself. Either a cell does not follow from the
+        nearest that is printed; or it does not follow from the inputs although they do.
     notes : what else is to be said.
     """
 
     name: str
-    symbol: str
     title: str
     formula: str
     head: int | None
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     printed: Tensor | None
+    texts: tuple[tuple[str, ...], ...]
     decimals: int | None
     from_inputs: Tensor
     from_printed: Tensor | None
     sources: tuple[str, ...]
     slack_from_inputs: Tensor | None
     slack_from_printed: Tensor | None
+    slips: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -84,13 +87,6 @@ class ReplayedStage:
         if self.printed is None:
             return 0
         return self.printed.numel() - self.printed[:, : self.from_inputs.shape[1]].numel()
-
-    @property
-    def slips(self) -> bool:
-        """Whether a cell does not follow from the nearest that is printed, else from the inputs."""
-        follows = self.from_printed_follows
-        follows = self.from_inputs_follows if follows is None else follows
-        return follows is not None and not bool(follows.all())
 
     def _follows(self, ours: Tensor | None, slack: Tensor | None) -> Tensor | None:
         if self.printed is None or ours is None or slack is None:
@@ -150,33 +146,3 @@ class WorkedExample:
         if n["untold"]:
             parts.append(f"{n['untold']} cannot be told")
         return ", ".join(parts)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every matrix of every stage under a name of its own: "scores printed", …."""
-        given = {f"{one.key} given": one.values for one in self.given}
-        found = {
-            f"{stage.key} {what}": getattr(stage, what)
-            for stage in self.stages
-            for what in (
-                "printed", "from_inputs", "from_printed", "slack_from_inputs",
-                "slack_from_printed", "from_inputs_follows", "from_printed_follows",
-            )
-        }  # fmt: skip
-        return given | {name: tensor for name, tensor in found.items() if tensor is not None}
-
-    def about(self) -> dict[str, Any]:
-        """Return all that is no matrix, in types that JSON knows."""
-        kept = ("key", "name", "head", "symbol", "title", "formula", "decimals")
-        stages = [
-            {key: getattr(stage, key) for key in kept}
-            | {key: list(getattr(stage, key)) for key in ("rows", "columns", "sources", "notes")}
-            for stage in self.stages
-        ]
-        return {
-            "example": self.name,
-            "title": self.title,
-            "summary": self.summary(),
-            "counts": self.count(),
-            "slips": list(self.slips),
-            "stages": stages,
-        }

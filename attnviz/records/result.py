@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, whole_number
 from attnviz.records.agreement import AgreementReport
 from attnviz.records.attention import AttentionRecord
 from attnviz.records.axis import Side
@@ -105,7 +105,7 @@ class AttentionResult:
         ------
         InputError : no such layer.
         """
-        records = self.stack().records
+        records, layer = self.stack().records, whole_number(layer, "a layer")
         for record in records:
             if record.layer == layer:
                 return record
@@ -127,12 +127,21 @@ class AttentionResult:
 
     def check_head(self, layer: int, head: int) -> None:
         """Raise InputError unless the layer has this head."""
-        heads = self.record(layer).heads
+        heads, head = self.record(layer).heads, whole_number(head, "a head")
         if not 0 <= head < heads:
             raise InputError(
                 f"Expected a head from 0 to {heads - 1}, got {head}. Layer {layer} of "
                 f"{self.provenance.model} has {heads} heads, counted from 0."
             )
+
+
+def one_result(given: object) -> AttentionResult:
+    """Return a result as it is; raise InputError for anything else, a list of them among it."""
+    if isinstance(given, AttentionResult):
+        return given
+    got = f"{len(given)} in a list" if isinstance(given, list) else type(given).__name__
+    hint = "Choose one: results[0]." if isinstance(given, list) else "Make one: attend(text)."
+    raise InputError(f"Expected a result of attend, got {got}. {hint}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,6 +53,9 @@ class Stage:
 class AttentionSteps:
     """One head's way from X through Q, K, V, scores and weights to the output; one word followed.
 
+    V is recomputed from X, and A from the V that the model had, so that in a model of low precision
+    `contributions` add up to A only as nearly as that precision allows.
+
     Attributes
     ----------
     stages : in order.
@@ -77,7 +80,7 @@ class AttentionSteps:
     provenance: Provenance
 
     def __getitem__(self, name: str) -> Stage:
-        """Return a stage by its name; KeyError if this head has none such."""
+        """Return a stage by its name; KeyError if this head has no such stage."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
@@ -94,6 +97,9 @@ class AttentionSteps:
 
     @property
     def shares(self) -> Tensor:
-        """How much of the attention vector each key makes up, (n,): α_j v_j · a / a · a, sum 1."""
+        """How much each key adds along the attention vector, (n,): α_j v_j · a / a · a.
+
+        They sum to 1; one is negative where a key adds what the others take away.
+        """
         vector = self.contributions.sum(0)
         return self.contributions @ vector / (vector @ vector).clamp(min=1e-300)

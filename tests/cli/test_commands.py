@@ -332,7 +332,7 @@ def test_steps_prints_every_stage_and_every_key(capsys):
     arguments = ["steps", TEXT, "--layer", "5", "--head", "3", "--word", "train", "-o", "s.svg"]
     out = succeeds(capsys, *arguments).out
     lines = out.splitlines()
-    assert lines[0] == "layer 5, head 3 of all-MiniLM-L6-v2, following “train”"
+    assert lines[0] == "Layer 5, head 3 of all-MiniLM-L6-v2, following “train”"
     names = ["X", "Q", "K", "V", "scores", "scaled scores", "weights", "A", "heads", "output"]
     assert [next(line for line in lines if line.startswith(f"{name} ")) for name in names]
     result = attnviz.attend(TEXT)

@@ -47,6 +47,7 @@ def test_phones_shows_three_matrices_and_names_what_does_not_follow(capsys):
     assert "= from the printed scores all 16 follow" in lines
     assert "cannot be told: the matrices of the second head are not given" in said
     assert "12 of 72 printed cells follow from the inputs, 46 of 48 follow" in said
+    assert "1.128 1.034 0.99 1.03 ≠0.9172" in said  # each with its own digits
     assert lines[-1].startswith("The slips are in K, V and scores;")
 
 
@@ -97,6 +98,14 @@ def test_wide_matrices_stand_below_each_other(capsys):
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_a_matrix_that_no_line_has_room_for_is_left_to_the_file(capsys):
+    matrix = [[0.12345] * 32] * 32
+    Path("own.json").write_text(json.dumps({"weights": matrix, "V": [[1, 2]] * 32}))
+    out = succeeds(capsys, "--file", "own.json").out
+    assert "too wide for this terminal; see the file, or --json" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
 def fails(capsys, *arguments):
     before = sorted(Path().rglob("*"))
     assert run(["example", *arguments]) == 2
@@ -116,7 +125,7 @@ def fails(capsys, *arguments):
         (["phone"], "got 'phone'. Did you mean phones?"),
         (["zebra"], "got 'zebra'. Use --file for one of your own."),
         (["--file", "none.json"], "there is no file none.json"),
-        (["--file", "."], "is a folder"),
+        (["--file", "."], ". to be a JSON file, got a folder"),
         (["--file", "/dev/null"], "no plain file"),
         (["--file", "n" * 300], "File name too long"),
     ],
@@ -181,16 +190,17 @@ WRONG = {
     "mask shape": ({"mask": [[1]]}, "a mask of the shape of the scores, (2, 2), got (1, 1)"),
     "mask numbers": ({"mask": [[1, 2], [0, 1]]}, "a mask of 0 and 1"),
     "mask word": ({"mask": "future"}, "\"causal\" or a matrix, got 'future'"),
+    "no scale": ({"scale": 0}, "a scale other than 0, got 0. Give 1"),
     "scale": ({"scale": "1/2"}, "a number in scale, got the text '1/2'"),
     "tokens": ({"tokens": ["a"]}, "2 tokens, one for each of the columns of the weights, got 1"),
     "tokens no words": ({"tokens": [1, 2]}, "tokens to be a list of words"),
     "queries": ({"queries": ["a"]}, "2 queries, one for each of the rows of the weights, got 1"),
     "both": ({"Q": [[1, 2], [3, 4]]}, "Expected Q or W_q, got both"),
-    "scores too": ({"scores": [[1, 2], [3, 4]]}, "Expected scores or Q and K, got both"),
-    "weights too": ({"weights": [[1, 0], [0, 1]]}, "Expected weights or scores and Q and K"),
-    "W_o": ({"W_o": [[1, 2, 3]]}, "W_o with 2 rows"),
+    "scores too": ({"scores": [[1, 2], [3, 4]]}, "Expected scores or W_q and W_k, got both"),
+    "weights too": ({"weights": [[1, 0], [0, 1]]}, "Expected weights or W_q and W_k, got both"),
+    "W_o": ({"W_o": [[1, 2, 3]]}, "W_o with a row for each of the 2 columns of concatenated"),
     "no X": ({"X": None}, "Expected X beside W_q, got none"),
-    "only X": ({"W_q": None, "W_k": None, "W_v": None}, "W_q, W_k or W_v beside X, got none"),
+    "only X": ({"W_q": None, "W_k": None, "W_v": None}, "W_q or W_k or W_v beside X, got none"),
     "mask for nothing": ({"W_k": None, "mask": "causal"}, "nothing is computed with mask"),
     "scale for nothing": ({"W_k": None, "scale": 1}, "nothing is computed with scale"),
     "printed no object": ({"printed": ONE}, "printed to be an object, got a list"),
@@ -218,14 +228,14 @@ def test_fields_that_do_not_fit(capsys, changes, said):
 
 
 LATER = {
-    "nothing": ({}, "something to compute with, got too little"),
+    "nothing": ({}, "something to compute with, got nothing"),
     "scores, no scale": ({"scores": ONE}, "a scale beside scores, got none"),
-    "weights, no V": ({"weights": ONE}, "something to compute with, got too little"),
+    "weights, no V": ({"weights": ONE}, "Expected V beside weights, got none"),
     "V unused": (
         {"X": ONE, "W_q": ONE, "V": ONE},
-        "Expected weights, or what makes them, beside V, got none: nothing is computed with V",
+        "Expected weights beside V, got none: nothing is computed with V",
     ),
-    "V alone": ({"V": ONE}, "something to compute with, got too little"),
+    "V alone": ({"V": ONE}, "Expected weights beside V, got none"),
     "rows of V": ({"weights": [[0.5, 0.5]], "V": ONE}, "V with a row for each of the 2 columns"),
     "causal": (
         {"Q": ONE, "K": [[1], [2]], "mask": "causal"},

@@ -46,10 +46,11 @@ def test_every_command_runs_and_writes_what_it_says(command, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("text", blocks("json"))
-def test_every_file_that_is_shown_can_be_replayed(text, tmp_path, monkeypatch):
+def test_every_file_that_is_shown_can_be_replayed(text, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("own.json").write_text(text, encoding="utf-8")
     assert run(["example", "--file", "own.json"]) == 0
+    assert "They would follow with the scale 1 instead of 0.7071" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("code", blocks("python"))

@@ -84,7 +84,29 @@ def test_steps_and_the_attention_vector(request, name, width):
 
 
 def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer):
-    for family, given in (("gemma2", {}), ("gpt-oss", {}), ("t5", {"target": "the station"})):
+    for family in ("gemma2", "gpt-oss", "t5", "funnel"):
+        given = {"target": "the station"} if family == "t5" else {}
         result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("the train left", **given)
         check_layout(attnviz.steps(result))
         check_layout(attnviz.steps(result, width=COLUMN))
+
+
+@pytest.mark.parametrize("layout", ["constrained", None])
+def test_captions_below_captions(train, layout):
+    """A figure of one's own may get several; each stands below what was there."""
+    with attnviz.style():
+        figure, axes = plt.subplots(figsize=(4, 2), layout=layout)
+        axes.set_xlabel("time")
+        height = figure.get_size_inches()[1]
+        attnviz.add_caption(figure, text=["one part", "and another."], agreement=train.agreement)
+        attnviz.add_caption(figure, text="below it")
+        attnviz.add_caption(figure, text="")
+    assert figure.get_size_inches()[1] > height + 0.5
+    said = [text.get_text() for text, _ in check_texts(figure)]
+    assert {"One part. And another.", "Below it."} <= set(said)
+    assert any(text.startswith("Verified: 72 heads") for text in said)
+
+
+def test_steps_have_a_smallest_width(train):
+    with pytest.raises(attnviz.InputError, match="Expected a width of 80 mm or more"):
+        attnviz.steps(train, width=60)

@@ -395,3 +395,10 @@ def test_a_font_for_another_script_is_preferred_to_the_last_resort(monkeypatch):
 
 def test_a_text_in_our_font_needs_no_other():
     assert fallback_fonts(frozenset("the train — “left”… é привет")) == ()
+
+
+def test_words_from_right_to_left_leave_the_caption_in_its_order(model):
+    result = attnviz.attend("שלום עולם", model=model)
+    figure = attnviz.heatmap(result, layer=0, head=0).figure
+    (line,) = [t.get_text() for t in figure.texts if "read by all-MiniLM-L6-v2" in t.get_text()]
+    assert line.startswith("\N{LEFT-TO-RIGHT MARK}“שלום עולם”, read by")

@@ -86,10 +86,10 @@ def test_each_printed_number_stands_in_its_cell():
 def test_stages_stand_in_order_with_formula_shape_and_counts():
     figure = attnviz.example("phones")
     texts = [text.get_text() for text in figure.texts]
-    titles = ["1 queries", "2 keys", "3 values", "4 scores", "5 alignment scores"]
-    titles += ["6 attention weights", "7 attention vectors", "8 heads side by side"]
+    titles = ["1 Queries Q", "2 Keys K", "3 Values V", "4 Scores", "5 Scaled scores"]
+    titles += ["6 Weights W", "7 Attention vectors A", "8 All heads, side by side"]
     assert [text for text in texts if text in titles] == titles
-    assert "S = QKᵀ / √2   (4, 4)" in texts
+    assert "QKᵀ / √2   (4, 4)" in texts
     assert "14 of 16 follow from the printed Q and K" in texts
     assert "1 of 8 follow from the inputs" in texts
     assert any("matrices of the second head are not given" in text for text in texts)
@@ -103,6 +103,8 @@ def test_what_cannot_be_told_is_hatched():
     figure = attnviz.example("phones")
     hatched = [patch for patch in figure.findobj(Rectangle) if patch.get_hatch()]
     assert len(hatched) == 8
+    texts = [text.get_text() for text in hatched[0].axes.texts]
+    assert texts[:4] == ["1.128", "1.034", "0.99", "1.03"]  # each with its own digits
 
 
 def test_tokens_are_literal(own):

@@ -1,5 +1,6 @@
 """Every figure of the gallery can be drawn and read, and its page shows what the scripts draw."""
 
+import ast
 import json
 import re
 import sys
@@ -31,6 +32,14 @@ def test_a_script_draws_what_can_be_read_and_says_what_it_computed(script):
     assert len(title) < 80
     assert len(caption) > 150
     assert not re.search(r"[{}]", title + caption)
+    # The page says the same, up to what another machine measures and rounds.
+    built = json.loads((ROOT / "gallery" / "built.json").read_text(encoding="utf-8"))
+    assert words(built[script.stem]["caption"]) == words(caption)
+
+
+def words(caption):
+    """Return a caption without its numbers."""
+    return re.sub(r"[-+]?\d[\d.,e+⁻⁰¹²³⁴⁵⁶⁷⁸⁹·-]*", "#", caption)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -42,6 +51,14 @@ def test_a_script_is_short_and_every_number_in_its_caption_computed(script):
     typed = re.sub(r"\{[^}]*\}", "", " ".join(caption.split()))
     numbers = {found.rstrip(".,") for found in re.findall(r"(?<!\w)\d[\d.,]*%?", typed)}
     assert numbers <= {"0", "1"}, "0 and 1 may define a scale; every other number is computed"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_that_is_short_ends_in_its_figure(script):
+    source = script.read_text(encoding="utf-8")
+    last = ast.unparse(ast.parse(source).body[-1])
+    caption = "add_caption(fig" if "add_caption" in source else ""
+    assert last.startswith(f"fig = attnviz.{caption}"), "what is drawn is said last"
 
 
 def test_the_page_shows_what_was_drawn_from_these_scripts():

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from families import FAMILIES, OWN_CODE, TWO_SIDED, tiny
+from families import FAMILIES, FURTHER, OWN_CODE, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
@@ -13,7 +14,7 @@ from attnviz.attention import attention
 from attnviz.capture import capture
 from attnviz.errors import InputError
 from attnviz.inputs import encode
-from attnviz.records import AttentionResult
+from attnviz.records import AttentionResult, AttentionSteps, Stage
 
 TEXT = "the train left the station on time"
 CLOSE = {"atol": 2e-6, "rtol": 2e-6}
@@ -78,7 +79,7 @@ def test_the_values_of_all_keys_add_up_to_the_attention_vector(taken):
     assert torch.equal(taken["heads"].values[:, 96:128], taken["A"].values)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *TWO_SIDED, *OWN_CODE])
+@pytest.mark.parametrize("family", [*FAMILIES, *FURTHER, *TWO_SIDED, *OWN_CODE])
 def test_every_family_can_be_taken_apart(family, tokenizer):
     """Scores, their terms, weights and outputs follow from each other in every stack."""
     target = {"target": "the station"} if family in TWO_SIDED else {}
@@ -95,13 +96,16 @@ def test_every_family_can_be_taken_apart(family, tokenizer):
                 assert len(stage.values) == len(
                     taken.queries if stage.rows == "query" else taken.keys
                 )
+                if stage.factors:
+                    (m, inner), (same, n) = stage.factors
+                    assert inner == same, stage
+                    assert (m, n) == tuple(stage.values.shape), stage
+            Q, K = taken["Q"].values, taken["K"].values
+            assert_close(Q @ K.T, taken["scores"].values, atol=2e-4, rtol=1e-4)
             full = taken["full scores" if "full scores" in taken else "scaled scores"].values
             if record.sinks is None:
                 assert_close(full.softmax(-1), taken["weights"].values, **CLOSE)
             assert_close(taken["weights"].values @ taken["V"].values, taken["A"].values, **CLOSE)
-            assert_close(
-                taken["weights"].values, record.weights(record.heads - 1).double(), **CLOSE
-            )
 
 
 def test_what_a_model_adds_to_its_scores_is_a_stage_of_its_own(tokenizer):
@@ -112,6 +116,41 @@ def test_what_a_model_adds_to_its_scores_is_a_stage_of_its_own(tokenizer):
     assert formula("gpt2") == "scaled + mask"
     assert formula("bloom") == "scaled + bias + mask"
     assert formula("gemma2").startswith("cap(scaled, ")
+
+
+def test_the_share_of_a_key_is_what_it_adds_along_the_sum():
+    """By hand: 3 along the sum, 1 against it, and one across it."""
+    weights = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
+    values = torch.tensor([[6.0, 2.0], [-4.0, 0.0], [0.0, -4.0]], dtype=torch.float64)
+    stages = (Stage("weights", "", weights, over_keys=True), Stage("V", "", values, rows="key"))
+    taken = AttentionSteps(
+        stages, ("q",), ("a", "b", "c"), 0, "q", "encoder", 0, 0, 1, (), None, None
+    )
+    assert_close(taken.contributions, torch.tensor([[3.0, 1], [-1, 0], [0, -1]]).double())
+    assert_close(taken.shares, torch.tensor([1.5, -0.5, 0.0], dtype=torch.float64))
+
+
+def test_latent_normed_and_gated_attention_is_written_as_it_is(tokenizer):
+    def formulas(family):
+        result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
+        return {s.name: s.formula for s in attnviz.make_steps(result, layer=1, head=1).stages}
+
+    latent = formulas("deepseek-v3")
+    assert latent["K"] == "rotate([norm(X W^DK) W^K, X W^RK])"
+    assert latent["Q"] == "rotate(norm(X W^DQ) W^Q)"
+    assert formulas("bitnet")["output"] == "norm(heads) W^O"
+    assert formulas("afmoe")["output"] == "gate(heads) W^O"
+
+
+def test_cross_attention_takes_keys_and_values_from_the_other_sequence(tokenizer):
+    result = attnviz.load(tiny("t5"), tokenizer=tokenizer).attend(TEXT, target="late")
+    taken = attnviz.make_steps(result, layer=1, head=2)
+    assert taken.stack == "cross"
+    assert [stage.name for stage in taken.stages][:2] == ["X", "C"]
+    assert taken["K"].formula == "C W^K"
+    assert taken["C"].rows == taken["V"].rows == "key"
+    assert len(taken["C"].values) == len(taken.keys) == 9
+    assert len(taken["X"].values) == len(taken.queries) != 9
 
 
 def test_padding_is_left_out(model):
@@ -185,3 +224,40 @@ def test_a_sink_is_a_stage_beside_the_scores_and_nothing_wants_a_gradient(tokeni
     taken = attnviz.make_steps(result, layer=0, head=0)
     assert taken["weights"].formula == "softmax(full, sink)"
     assert not any(stage.values.requires_grad for stage in taken.stages)
+
+
+def test_whole_numbers_of_any_kind_will_do(train):
+    taken = attnviz.make_steps(train, layer=np.int64(5), head=torch.tensor(3), word=np.int32(2))
+    assert (taken.layer, taken.head, taken.word) == (5, 3, "train")
+    assert attnviz.make_map(train, layer=np.int64(5), head=[np.int32(3)]).heads == (3,)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"head": "3"}, {"head": 3.0}, {"head": True}, {"layer": "5"}, {"word": 1.5}, {"word": True}],
+    ids=str,
+)
+def test_what_is_no_whole_number_is_refused_in_one_line(train, wrong):
+    with pytest.raises(InputError, match=r"Expected .* as a whole number, got"):
+        attnviz.make_steps(train, **{"layer": 1, "head": 0} | wrong)
+
+
+@pytest.mark.parametrize("use", ["make_steps", "steps", "heatmap", "rank_heads", "head_grid"])
+def test_a_list_of_results_is_no_result(train, use):
+    with pytest.raises(InputError, match=r"Expected a result of attend, got 2 in a list\. Choose"):
+        getattr(attnviz, use)([train, train])
+    with pytest.raises(InputError, match="Expected a result of attend, got str"):
+        getattr(attnviz, use)("the train")
+
+
+def test_several_heads_cannot_be_taken_apart_at_once(train):
+    with pytest.raises(InputError, match="Expected one head to take apart, got 2"):
+        attnviz.make_steps(train, layer=1, head=[2, 3])
+
+
+def test_where_a_sink_takes_weight_it_is_said(tokenizer):
+    result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
+    taken = attnviz.make_steps(result, layer=0, head=0, word="train")
+    lost = 1 - taken["weights"].values[taken.row].sum().item()
+    assert lost > 0.005
+    assert f"{lost:.0%} of the weight of this row goes to a sink, which is no key" in taken.notes

@@ -45,7 +45,7 @@ def test_the_stages_of_phones_stand_in_order(phones):
     assert [each.key for each in phones.stages] == [
         "Q", "K", "V", "scores", "scaled scores", "weights", "head output", "concatenated"
     ]  # fmt: skip
-    assert stage(phones, "scaled scores").formula == "S = QKᵀ / √2"
+    assert stage(phones, "scaled scores").formula == "QKᵀ / √2"
     assert [one.key for one in phones.given] == ["X", "W_q", "W_k", "W_v"]
 
 
@@ -79,15 +79,35 @@ def test_the_rest_of_phones_follows_from_what_is_printed_before(phones):
     assert phones.slips == ("K", "V", "scores")
 
 
-def test_numbers_of_phones_from_the_inputs(phones):
-    rows = {
-        "scores": [1.87, 2.22, 1.92, 1.75],
-        "weights": [0.236, 0.302, 0.245, 0.217],
-        "head output": [0.942, 1.336],
-    }
-    for key, row in rows.items():
-        digits = 0.006 if key == "scores" else 0.0006
-        assert stage(phones, key).from_inputs[1].tolist() == pytest.approx(row, abs=digits)
+# What follows from X and the matrices, as in the lessons.
+PHONES = {
+    "V": [[1.2, 0.8], [1.0, 1.2], [1.1, 1.7], [0.4, 1.7]],
+    "scores": [
+        [1.74, 1.80, 1.44, 1.74],
+        [1.87, 2.22, 1.92, 1.75],
+        [1.70, 1.83, 1.50, 1.67],
+        [1.35, 1.92, 1.80, 1.13],
+    ],
+    "weights": [
+        [0.260, 0.271, 0.210, 0.260],
+        [0.236, 0.302, 0.245, 0.217],
+        [0.254, 0.278, 0.220, 0.248],
+        [0.212, 0.317, 0.291, 0.181],
+    ],
+    "head output": [[0.917, 1.331], [0.942, 1.336], [0.924, 1.333], [0.963, 1.351]],
+}
+
+
+@pytest.mark.parametrize("key", PHONES)
+def test_numbers_of_phones_from_the_inputs(phones, key):
+    expected = torch.tensor(PHONES[key]).double()
+    found = stage(phones, key)
+    digits = {"V": 1e-6, "scores": 1e-6}.get(key, 5.1e-4)  # the latter two are rounded there
+    torch.testing.assert_close(found.from_inputs, expected, atol=digits, rtol=0)
+    unit = 0.5 * 10.0**-found.decimals
+    follows = (expected - found.printed).abs() <= unit + 1e-6
+    assert (found.from_inputs_follows == follows).all()
+    assert follows.sum() == {"V": 2, "scores": 1}.get(key, 0)
 
 
 def test_what_the_second_head_makes_cannot_be_told(phones):
@@ -108,12 +128,11 @@ def test_no_scale_gives_the_weights_of_likes():
     assert weights.from_inputs[0].tolist() == pytest.approx([0.539, 0.242, 0.219], abs=6e-4)
     (note,) = weights.notes
     assert note.startswith("No scale makes these weights from the scores: “like” and “cats”")
+    assert note.endswith("ask for 14.21 or more, “I” and “like” in row “I” for 2.17 or less")
     scales = torch.linspace(-30, 30, 6001).double()
     scores = likes.given[0].values
     missed = (torch.softmax(scales[:, None, None] * scores, -1) - weights.printed).abs()
-    closest = missed.amax((-2, -1)).min().item()
-    assert closest > 0.05
-    assert f"{closest:.3f}" in note
+    assert missed.amax((-2, -1)).min().item() > 0.05
 
 
 def test_the_vector_of_cat_follows():
@@ -122,6 +141,53 @@ def test_the_vector_of_cat_follows():
     assert stage(cat, "head output").rows == ("cat",)
     assert stage(cat, "head output").from_printed is None
     assert cat.slips == ()
+
+
+IDENTITY = [[1, 0], [0, 1]]
+
+
+def test_a_plain_error_is_a_slip_however_coarse_the_print_before_it(make):
+    wrong = [[1.9, 0.9], [0.9, 1.9]]
+    given = {"X": IDENTITY, "W_q": IDENTITY, "W_k": IDENTITY}
+    worked = make(**given, printed={"Q": IDENTITY, "K": IDENTITY, "scores": wrong})
+    found = stage(worked, "scores")
+    assert found.from_printed_follows.all()
+    assert not found.from_inputs_follows.any()
+    assert worked.slips == ("scores",)
+    (note,) = found.notes
+    assert note.startswith("What is printed of Q and K is too coarse to tell more: its rounding")
+
+
+def test_what_a_slip_before_it_makes_is_none(make):
+    given = {"X": [[1]], "W_q": [[1]], "W_k": [[1]]}
+    worked = make(**given, printed={"Q": [[2]], "K": [[1]], "scores": [[2]]})
+    assert worked.slips == ("Q",)
+
+
+def test_zeros_that_are_rounded_leave_room_for_their_product(make):
+    given = {"X": [[0.04]], "W_q": [[1]], "W_k": [[1]]}
+    worked = make(**given, printed={"Q": [[0.0]], "K": [[0.0]], "scores": [[0.0016]]})
+    found = stage(worked, "scores")
+    assert worked.slips == ()
+    assert found.slack_from_printed.item() == pytest.approx(0.05**2 + 0.00005)
+
+
+def test_the_slack_of_weights_is_reached_at_the_ends_of_the_scores(make):
+    printed = {"scores": [[2.0, 0.0, 1.0]], "weights": [[0.7, 0.1, 0.2]]}
+    found = stage(make(Q=[[1]], K=[[2], [0], [1]], scale=1, printed=printed), "weights")
+    middle = torch.softmax(torch.tensor([2.0, 0, 1]).double(), 0)
+    least = torch.softmax(torch.tensor([1.95, 0.05, 1.05]).double(), 0)
+    assert found.slack_from_printed[0, 0].item() == pytest.approx(0.05 + (middle - least)[0].item())
+
+
+def test_each_printed_cell_keeps_its_own_digits(tmp_path):
+    path = tmp_path / "own.json"
+    path.write_text('{"weights": [[1.0]], "V": [[1, 1e2]], "printed": {"head output": [[1, 1e2]]}}')
+    worked = attnviz.make_example(file=path)
+    assert [one.texts for one in worked.given] == [(("1", "1E+2"),), (("1.0",),)]
+    assert worked.stages[0].texts == (("1", "1E+2"),)
+    joined = stage(attnviz.make_example("phones"), "concatenated")
+    assert joined.texts[0] == ("1.128", "1.034", "0.99", "1.03")
 
 
 SCORES = [[2.0, 0.0], [0.0, 1.0]]
@@ -234,8 +300,7 @@ def with_print(folder, given, printed):
     return attnviz.make_example(file=path)
 
 
-# Fewer digits are not tried: the rounding of what is printed is followed to first order.
-numbers = {"seed": st.integers(0, 10_000), "heads": st.integers(1, 2), "digits": st.integers(3, 7)}
+numbers = {"seed": st.integers(0, 10_000), "heads": st.integers(1, 2), "digits": st.integers(0, 7)}
 
 
 @LAW
@@ -290,3 +355,26 @@ def test_every_matrix_is_in_the_data_and_on_disk(tmp_path, phones):
 
 def test_it_says_what_it_holds_in_one_line(phones):
     assert repr(phones).startswith("WorkedExample('phones', 8 stages, 12 of 72 printed cells")
+
+
+def test_matrices_of_several_heads_stand_side_by_side_or_in_a_list(tmp_path):
+    one, other = [[1, 0], [0, 2]], [[3, 1], [0, 1]]
+    beside = [[*a, *b] for a, b in zip(one, other, strict=True)]
+    X = [[0.5, 1.0], [1.5, 0.2]]
+
+    def outputs(W):
+        file = tmp_path / "own.json"
+        file.write_text(json.dumps({"X": X, "W_q": W, "W_k": W, "W_v": W, "heads": 2}))
+        return [stage.from_inputs for stage in attnviz.make_example(file=file).stages]
+
+    for listed, joined in zip(outputs([one, other]), outputs(beside), strict=True):
+        assert torch.equal(listed, joined)
+
+
+def test_given_weights_that_do_not_sum_to_1_are_named(tmp_path):
+    file = tmp_path / "own.json"
+    file.write_text(
+        '{"weights": [[0.5, 0.9], [0.33, 0.66]], "V": [[1], [2]], "tokens": ["a", "b"]}'
+    )
+    (stage,) = attnviz.make_example(file=file).stages
+    assert stage.notes == ("The weights of “a” sum to 1.4, not to 1",)

@@ -125,7 +125,7 @@ def two_layers():
     ],
 )
 def test_what_is_left_open_is_filled_with_the_best_head(two_layers, asked, chosen, among):
-    layer, head, notes = choose_head(two_layers, **asked)
+    layer, (head,), notes = choose_head(two_layers, **asked)
     assert (layer, head) == chosen
     if among is None:
         assert notes == ()
@@ -135,7 +135,7 @@ def test_what_is_left_open_is_filled_with_the_best_head(two_layers, asked, chose
 
 def test_several_heads_asked_for_stay_together(two_layers):
     layer, heads, _ = choose_head(two_layers, head=[0, 1])
-    assert (layer, heads) == (1, [0, 1])
+    assert (layer, heads) == (1, (0, 1))
 
 
 @pytest.mark.parametrize("asked", [{"layer": 2}, {"head": 2}, {"layer": 0, "head": -1}])

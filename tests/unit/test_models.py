@@ -135,9 +135,25 @@ def test_the_reports_of_several_texts_join_into_one(model, train):
     other = attnviz.attend("it was late", model=model)
     joined = attnviz.AgreementReport.joined(each.agreement for each in (train, other))
     assert joined.verdict == "verified"
-    assert joined.heads == 144
+    assert (joined.heads, joined.texts) == (72, 2)
+    assert "72 heads on 2 texts" in joined.summary()
     assert joined.largest_difference() == max(
         each.agreement.largest_difference() for each in (train, other)
     )
-    faulty = replace(other.agreement, unproven=("encoder layer 1",))
-    assert attnviz.AgreementReport.joined([train.agreement, faulty]).verdict == "not proven"
+
+
+def test_one_text_that_is_not_proven_spoils_a_joined_report(model, train):
+    faulty = replace(train.agreement, unproven=("encoder layer 1",))
+    joined = attnviz.AgreementReport.joined([train.agreement, faulty])
+    assert joined.verdict == "not proven"
+    check = replace(train.agreement.checks[4], failed_heads=(3,))
+    failed = replace(train.agreement, checks=(check,))
+    assert attnviz.AgreementReport.joined([train.agreement, failed]).verdict == "failed"
+
+
+def test_only_reports_of_one_model_join(train):
+    other = replace(train.agreement, weights_sha256="another")
+    with pytest.raises(InputError, match="Expected reports of one model, got 2 different models"):
+        attnviz.AgreementReport.joined([train.agreement, other])
+    with pytest.raises(InputError, match="Expected reports of one model, got none"):
+        attnviz.AgreementReport.joined([])

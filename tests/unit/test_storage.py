@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+import attnviz
 from attnviz.errors import InputError, OutputError
 from attnviz.files import atomic, check_output
 from attnviz.maps import make_map, make_maps
@@ -186,3 +187,13 @@ def test_a_read_only_folder_is_refused(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(OutputError, match="locked, but it is read-only"):
         check_output(tmp_path / "locked" / "map.png")
+
+
+def test_a_figure_is_no_data_and_data_no_figure(tmp_path, drawn, train):
+    with pytest.raises(InputError, match=r"ends in \.json, \.npz, \.safetensors, got 'a\.png'"):
+        save_data(drawn, tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"ends in \.png, \.svg, \.pdf, got 'a\.json'"):
+        attnviz.save_figure(attnviz.heatmap(train).figure, tmp_path / "a.json")
+    with pytest.raises(InputError, match="Expected what a figure shows, got AttentionResult"):
+        save_data(train, tmp_path / "a.json")
+    assert not names_in(tmp_path)

@@ -6,17 +6,19 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.cli.report import console
+from attnviz.plot.caption import selection
+from attnviz.plot.cells import HIDDEN
 from attnviz.plot.style import literal
 from attnviz.records import AttentionSteps, Stage
 
 _NUMBERS = 3  # of the row that is followed
+_WIDE = 60  # characters of a terminal that has room for bars
 _BAR = 14  # characters of the largest weight
 
 
 def print_steps(taken: AttentionSteps) -> None:
     """Print formula, shape, first numbers and agreement of each stage, and what each key adds."""
-    where = f"layer {taken.layer}, head {taken.head}"
-    where = where if taken.stack in ("encoder", "decoder") else f"{taken.stack} {where}"
+    where = selection(taken.stack, taken.layer, (taken.head,))
     word = literal(taken.word)
     console.print(Text(f"{where} of {taken.provenance.model}, following “{word}”", "bold"))
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -41,8 +43,10 @@ def _print_keys(taken: AttentionSteps) -> None:
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("key", no_wrap=True)
     for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+        table.add_column(name.removesuffix(" scores"), justify="right", no_wrap=True)
+    wide = console.width >= _WIDE
+    if wide:
+        table.add_column("", no_wrap=True)
     table.add_column("of vector", justify="right", no_wrap=True)
     rows = [taken[name].values[taken.row].tolist() for name in names]
     largest = max(rows[-1])
@@ -50,7 +54,8 @@ def _print_keys(taken: AttentionSteps) -> None:
         bar = "█" * round(_BAR * rows[-1][key] / max(largest, 1e-12))
         numbers = [_number(row[key]) for row in rows]
         share = f"{round(100 * taken.shares[key].item())}%"
-        table.add_row(Text(literal(label)), *numbers, Text(bar, "blue"), share)
+        drawn = [Text(bar, "blue")] if wide else []
+        table.add_row(Text(literal(label)), *numbers, *drawn, share)
     console.print(table)
 
 
@@ -64,9 +69,10 @@ def _numbers(stage: Stage, row: int) -> Text:
 
 
 def _number(value: float) -> str:
-    if abs(value) < 10_000:
-        return f"{value:.2f}"
-    return "-∞" if value < -1e9 else f"{value:.0e}"  # what masks add
+    if value < HIDDEN:
+        return "-∞"
+    value = round(value, 2) + 0.0  # no -0.00
+    return f"{value:.2f}" if abs(value) < 10_000 else f"{value:.0e}"
 
 
 def _proof(stage: Stage) -> Text:
