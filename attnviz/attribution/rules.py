@@ -6,10 +6,10 @@ mean of both runs, Δ(ab) = ā Δb + b̄ Δa; for a function of one number Δg =
 Δα_j = λ_j (Δs_j - Σ_k λ_k Δs_k / Σ_k λ_k) with λ = Δα / Δ ln α. Each is exact, so sums of them are
 (secants are the multipliers of DeepLIFT; Shrikumar et al. 2017, arXiv:1704.02685).
 
-Each function here takes tensors whose first dimension holds the two runs, one after the other (2, or
-twice the heads or positions where a model folds these in), computes what it is named after, and
-hands back, where autograd asks for a gradient, the secant: gradients with respect to *differences*,
-which stand in the place of run 1. That of run 0 stays 0.
+Each function here takes tensors whose first dimension holds the two runs one after the other (2, or
+twice the heads or positions where a model folds these in). It computes what it is named after, and
+where autograd asks for a gradient it hands back the secant: gradients with respect to
+*differences*, which stand in the place of run 1. Those of run 0 stay 0.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from attnviz.attribution.surrogate import Mix, Secants, activations_whole, run
+from attnviz.attribution.rules import elementwise
+from attnviz.attribution.surrogate import Mix, Secants, activations, run
 from attnviz.records import Secant
 
 
@@ -38,7 +39,7 @@ def secant(
     Source: secants are the multipliers of DeepLIFT (Shrikumar et al. 2017, arXiv:1704.02685).
     """
     mode = Secants(cut=True, gate=gate)
-    with activations_whole(module, mode):
+    with activations(module, elementwise):
         found = run(module, inputs, mode)
     end = found.end[:, row]
     delta = (end[1] - end[0]).detach()
@@ -74,7 +75,7 @@ def _credit(
 ) -> Tensor:
     """Return what each source brought over all paths, (T,)."""
     mode = Secants(cut=False, gate=gate)
-    with activations_whole(module, mode):
+    with activations(module, elementwise):
         found = run(module, inputs, mode)
     (at_start,) = torch.autograd.grad((found.end[1, row] * u).sum(), found.start)
     by_start = (at_start[1] * (found.start[1] - found.start[0])).sum(-1).detach()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,8 @@ _ONE_NUMBER = {
 }  # fmt: skip
 _TIMES = {"mul", "__mul__", "__rmul__", "multiply", "__imul__", "mul_"}
 _OVER = {"div", "true_divide", "__truediv__", "__itruediv__", "div_"}
-_MATRICES = {"matmul", "__matmul__", "bmm"}
-_CARRIES = {  # what leaves weights what they are
+MATRICES = {"matmul", "__matmul__", "bmm"}
+CARRIES = {  # what leaves weights what they are
     "dropout", "to", "type", "type_as", "contiguous", "clone", "float", "half", "bfloat16", "view",
     "reshape", "flatten", "unflatten", "masked_fill",
 }  # fmt: skip
@@ -36,7 +36,7 @@ _ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """One attention of the two runs: weights (2, H, m, n), values (2, H, n, d_v).
+    """One attention: weights (runs, H, m, n), values (runs, H, n, d_v).
 
     mixed : their product as the model has it, with which a gradient can be asked for.
     """
@@ -45,9 +45,14 @@ class Mix:
     values: Tensor
     mixed: Tensor
 
-    def by_head(self, of_mixed: Tensor) -> Tensor:
-        """Return what has the shape of `mixed`, a gradient, as (2, H, m, d_v)."""
-        return _by_head(of_mixed)
+    @classmethod
+    def of(cls, weights: Tensor, values: Tensor, mixed: Tensor, *, runs: int = 2) -> Mix:
+        """Return it with one dimension for the heads, also where a model folds these away."""
+        return cls(_by_head(weights, runs), _by_head(values, runs), mixed)
+
+    def by_head(self, of_mixed: Tensor, *, runs: int = 2) -> Tensor:
+        """Return what has the shape of `mixed`, a gradient, as (runs, H, m, d_v)."""
+        return _by_head(of_mixed, runs)
 
 
 @dataclass(eq=False)
@@ -64,7 +69,6 @@ class Secants(TorchFunctionMode):
     gate: Tensor | None = None
     mixes: list[Mix] = field(default_factory=list)
     opened: list[Tensor] = field(default_factory=list)
-    paused: bool = False
     _weights: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,18 +80,18 @@ class Secants(TorchFunctionMode):
     ) -> Any:
         """Compute what was asked for, with a secant in place of its derivative."""
         kwargs = kwargs or {}
-        moving = [each for each in (*args, *kwargs.values()) if _moves(each)]
+        moving = [each for each in (*args, *kwargs.values()) if moves(each)]
         name = getattr(func, "__name__", "")
-        if self.paused or not moving:
+        if not moving:
             return func(*args, **kwargs)
         if name in _ONE_NUMBER:
             return elementwise(lambda x: func(x, *args[1:], **kwargs), args[0])
         if name in _TIMES and len(moving) == 2:
             return product(*moving)
-        if name in _OVER and _moves(args[1]):
+        if name in _OVER and moves(args[1]):
             inverse = elementwise(torch.reciprocal, args[1])
-            return product(args[0], inverse) if _moves(args[0]) else args[0] * inverse
-        if name in _MATRICES and len(moving) == 2:
+            return product(args[0], inverse) if moves(args[0]) else args[0] * inverse
+        if name in MATRICES and len(moving) == 2:
             return self._mix(*moving)
         if name == "baddbmm":
             return self._add_product(*args, **kwargs)
@@ -96,7 +100,7 @@ class Secants(TorchFunctionMode):
         if name == "layer_norm":
             return _layer_norm(*args, **kwargs)
         made = func(*args, **kwargs)
-        if name in _CARRIES and any(args[0] is each for each in self._weights):
+        if name in CARRIES and any(args[0] is each for each in self._weights):
             self._weights.append(made)
         return made
 
@@ -121,16 +125,15 @@ class Secants(TorchFunctionMode):
             return made
         if self.cut:
             made = made.detach().requires_grad_()
-        self.mixes.append(Mix(_by_head(a.detach()), _by_head(b.detach()), made))
-        return made
+        self.mixes.append(Mix.of(a.detach(), b.detach(), made))
+        return made.clone()  # which the model may change in place
 
 
-def _by_head(x: Tensor) -> Tensor:
-    """Return (2, H, …) also where a model folds its heads into the first dimension."""
-    return x.unflatten(0, (2, -1)) if x.dim() == 3 else x
+def _by_head(x: Tensor, runs: int) -> Tensor:
+    return x.reshape(runs, -1, *x.shape[1:]) if x.dim() == 3 else x
 
 
-def _moves(value: object) -> bool:
+def moves(value: object) -> TypeGuard[Tensor]:
     """Whether a tensor depends on what was read, and so may differ between the runs."""
     return isinstance(value, Tensor) and value.requires_grad
 
@@ -146,23 +149,22 @@ def _layer_norm(
 
 
 @contextmanager
-def activations_whole(module: nn.Module, mode: Secants) -> Iterator[None]:
-    """Take activations that are written as several functions as one function of one number."""
+def activations(
+    module: nn.Module, take: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+) -> Iterator[None]:
+    """Hand every activation whole to `take`, also one that is written as several functions."""
     found = [m for m in module.modules() if type(m).__module__ in _ACTIVATIONS]
     simple = [m for m in found if not isinstance(m, nn.Softmax | nn.MultiheadAttention)]
 
     def whole(own: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
-            mode.paused = True
-            try:
-                return elementwise(own, x)
-            finally:
-                mode.paused = False
+            with torch._C.DisableTorchFunction():
+                return take(own, x)
 
         return forward
 
     for activation in simple:
-        activation.forward = whole(activation.forward)  # type: ignore[method-assign]
+        activation.forward = whole(activation.forward)
     try:
         yield
     finally:

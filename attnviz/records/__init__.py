@@ -28,7 +28,7 @@ from attnviz.records.result import (
     Special,
     one_result,
 )
-from attnviz.records.shift import Secant
+from attnviz.records.shift import Ledger, Secant
 from attnviz.records.steps import AttentionSteps, Stage
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "GivenMatrix",
     "HeadMaps",
     "HeadProjection",
+    "Ledger",
     "Linear",
     "Norm",
     "Projection",
@@ -51,6 +52,7 @@ __all__ = [
     "Reference",
     "ReplayedStage",
     "Rotation",
+    "Secant",
     "Side",
     "Special",
     "Stage",

@@ -46,3 +46,32 @@ class Secant:
     def credit_error(self) -> float:
         """The same for the credits of all paths."""
         return abs(self.credit.sum().item() - self.total) / self.length
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """The way of one position from its static to its contextual vector, as an account.
+
+    Weights, the scales of norms and the gates of activations are taken as they were; then the
+    network is affine, and every part is carried to the end. Numbers are as in `Secant`.
+
+    Attributes
+    ----------
+    attention : (L, H, T), what each head brought from each source. mlp : (L,), what each MLP made.
+    bias : what all biases after the values add. own : what became of the static vector, less it.
+    total : the shift along the direction. length : its norm in all directions. direction : (d,).
+    """
+
+    attention: Tensor
+    mlp: Tensor
+    bias: float
+    own: float
+    total: float
+    length: float
+    direction: Tensor
+
+    @property
+    def error(self) -> float:
+        """The completeness error: how far the parts miss the whole, as a share of the length."""
+        parts = self.attention.sum().item() + self.mlp.sum().item() + self.bias + self.own
+        return abs(parts - self.total) / self.length
