@@ -17,7 +17,7 @@ FLOORS = [
     {"files", "records", "catalogue"},
     {"stages", "words"},
     {"checkpoints", "capture"},
-    {"agreement", "examples", "maps", "metrics", "storage", "inputs"},
+    {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection"},
     {"models", "plot"},
     {"separation"},

@@ -29,6 +29,7 @@ from attnviz.records.result import (
     one_result,
 )
 from attnviz.records.senses import Occurrence, SenseResult, SenseScore
+from attnviz.records.shift import Ledger, Secant
 from attnviz.records.steps import AttentionSteps, Stage
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "GivenMatrix",
     "HeadMaps",
     "HeadProjection",
+    "Ledger",
     "Linear",
     "Norm",
     "Occurrence",
@@ -52,6 +54,7 @@ __all__ = [
     "Reference",
     "ReplayedStage",
     "Rotation",
+    "Secant",
     "SenseResult",
     "SenseScore",
     "Side",

@@ -1,0 +1,173 @@
+"""The parts of a shift add up to the shift, in every family; a part that is wrong shows."""
+
+import importlib
+
+import pytest
+import torch
+from families import tiny
+from torch.testing import assert_close
+from transformers import BertConfig, BertModel
+
+import attnviz
+from attnviz.attribution import ledger, rules, secant, surrogate
+from attnviz.capture.unchanged import unchanged
+
+DENSE = [
+    "bert", "roberta", "electra", "distilbert", "albert", "gpt2", "llama", "mistral", "qwen3",
+    "gemma2", "gpt-neox", "opt", "phi", "olmo2", "mpnet", "falcon",
+]  # fmt: skip
+MUD, CASH = "the bank was full of mud.", "the bank was full of cash."
+EXACT = 1e-5  # of the length of the shift, in float32
+
+
+def tokens(tokenizer, *texts):
+    ids = tokenizer(list(texts), return_tensors="pt").input_ids
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def gate_of(T):
+    """Every row may read itself, the first and the last token."""
+    gate = torch.eye(T, dtype=torch.bool)
+    gate[:, [0, -1]] = True
+    return gate
+
+
+@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("reference", ["pair", "gate"])
+def test_the_parts_of_a_difference_add_up(family, reference, tokenizer):
+    module = tiny(family)
+    inputs = tokens(tokenizer, MUD if reference == "pair" else CASH, CASH)
+    T = inputs["input_ids"].shape[1]
+    gate = gate_of(T) if reference == "gate" else None
+    with unchanged(module):
+        found = secant(module, inputs, row=T - 2, gate=gate)
+    assert found.length > 0.05
+    assert found.error < EXACT
+    assert found.credit_error < EXACT
+    assert found.value.shape == found.routing.shape == found.table.shape
+    if reference == "gate":
+        assert found.start == 0  # the same words stand at the start of both runs
+
+
+@pytest.mark.parametrize("family", DENSE)
+def test_the_account_of_a_shift_adds_up(family, tokenizer):
+    module = tiny(family)
+    inputs = tokens(tokenizer, CASH)
+    with unchanged(module):
+        found = ledger(module, inputs, row=2)
+    assert found.error < EXACT
+    assert len(found.mlp) == len(found.attention)
+    assert found.mlp.abs().min() > 0
+
+
+def test_a_model_of_the_shape_of_bert_base(tokenizer):
+    """Twelve layers of twelve heads, 768 wide: rounding does not add up over the depth."""
+    torch.manual_seed(0)
+    module = BertModel(BertConfig()).eval()
+    inputs = tokens(tokenizer, CASH, CASH)
+    with unchanged(module):
+        found = secant(module, inputs, row=2, gate=gate_of(inputs["input_ids"].shape[1]))
+        account = ledger(module, tokens(tokenizer, CASH), row=2)
+    assert found.error < EXACT
+    assert found.credit_error < EXACT
+    assert account.error < EXACT
+
+
+def test_the_real_model_in_every_direction(model, tokenizer):
+    """The parts add up along the shift, and along any other direction too."""
+    inputs = tokens(tokenizer, MUD, CASH)
+    for direction in (None, *torch.randn(3, 384, generator=torch.Generator().manual_seed(1))):
+        with unchanged(model.module):
+            found = secant(model.module, inputs, row=2, direction=direction)
+            account = ledger(model.module, tokens(tokenizer, CASH), row=2, direction=direction)
+        assert found.error < EXACT
+        assert found.credit_error < EXACT
+        assert account.error < EXACT
+
+
+def test_the_difference_is_that_of_the_models_own_outputs(model, tokenizer):
+    inputs = tokens(tokenizer, MUD, CASH)
+    with torch.no_grad():
+        mud, cash = model.module(**inputs).last_hidden_state[:, 2]
+    with unchanged(model.module):
+        found = secant(model.module, inputs, row=2)
+    assert found.length == pytest.approx((cash - mud).norm().item(), rel=1e-4)
+    assert_close(found.direction, (cash - mud) / (cash - mud).norm(), atol=1e-5, rtol=1e-4)
+
+
+def test_only_the_word_that_changed_has_credit(model, tokenizer):
+    with unchanged(model.module):
+        found = secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+    assert found.credit.abs().argmax() == 6
+    assert_close(found.credit[6].item(), found.total, rtol=1e-5, atol=0)
+    others = torch.cat([found.credit[:6], found.credit[7:]])
+    assert others.abs().max() == 0
+
+
+def test_two_runs_that_are_the_same_differ_by_nothing(model, tokenizer):
+    with unchanged(model.module):
+        found = secant(model.module, tokens(tokenizer, CASH, CASH), row=2)
+    assert found.total == 0
+    assert found.table.abs().max() == 0
+
+
+def test_the_users_model_is_left_as_it_was(model, tokenizer):
+    before = {name: p.requires_grad for name, p in model.module.named_parameters()}
+    with unchanged(model.module):
+        secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+    assert {name: p.requires_grad for name, p in model.module.named_parameters()} == before
+    assert all(p.grad is None for p in model.module.parameters())
+
+
+# ----------------------------------------------------------------- planted faults break the sum
+def without_routing(parts):
+    return lambda *given: (parts(*given)[0], torch.zeros_like(parts(*given)[1]))
+
+
+def without_head_2(parts):
+    def fault(*given):
+        value, routing = (part.clone() for part in parts(*given))
+        value[2] = routing[2] = 0
+        return value, routing
+
+    return fault
+
+
+@pytest.mark.parametrize("fault", [without_routing, without_head_2])
+def test_a_part_that_is_left_out_is_missed(model, tokenizer, monkeypatch, fault):
+    room = importlib.import_module("attnviz.attribution.secant")
+    monkeypatch.setattr(room, "_parts", fault(room._parts))
+    with unchanged(model.module):
+        found = secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+    assert found.error > 100 * EXACT
+
+
+def test_the_scale_of_a_norm_1_percent_off_is_missed(model, tokenizer, monkeypatch):
+    own = rules.elementwise
+
+    def off(f, x):
+        return own(f, x) if f is not torch.rsqrt else _off_slope(own(f, x))
+
+    def _off_slope(made):
+        made.register_hook(lambda g: g * 1.01)
+        return made
+
+    monkeypatch.setattr(rules, "elementwise", off)
+    with unchanged(model.module):
+        found = secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+    assert found.error > 10 * EXACT
+
+
+def test_a_function_that_is_not_known_shows_in_the_error(model, tokenizer, monkeypatch):
+    def derivative(x, weight, bias, eps):
+        return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+    monkeypatch.setattr(surrogate, "normalise", derivative)
+    with unchanged(model.module):
+        found = secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+    assert found.error > 100 * EXACT
+
+
+def test_a_model_without_blocks_is_refused_in_one_line():
+    with pytest.raises(attnviz.ModelError, match="Expected a model of blocks in a row"):
+        surrogate.first_block(torch.nn.Linear(2, 2))
