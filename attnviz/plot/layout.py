@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
@@ -97,6 +98,7 @@ class Page:
         self.figure = plt.figure(figsize=(width, 1.0))
         self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []
         self._texts: list[tuple[Text, float, float]] = []
+        self._lines: list[tuple[Line2D, Sequence[tuple[float, float]]]] = []
         self._arrows: list[tuple[FancyArrowPatch, tuple[float, float], tuple[float, float]]] = []
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
@@ -137,6 +139,12 @@ class Page:
         self.figure.add_artist(arrow)
         self._arrows.append((arrow, start, end))
 
+    def line(self, points: Sequence[tuple[float, float]]) -> None:
+        """Draw a line through some places (left, top)."""
+        line = Line2D([], [], color=MUTED, linewidth=0.6)
+        self.figure.add_artist(line)
+        self._lines.append((line, points))
+
     def finish(self, height: float) -> Figure:
         """Give the page its height and put everything in its place."""
         self.figure.set_size_inches(self.width, height)
@@ -147,6 +155,10 @@ class Page:
             text.set_position((left / self.width, 1 - top / height))
         for arrow, *ends in self._arrows:
             arrow.set_positions(*((left / self.width, 1 - top / height) for left, top in ends))
+        for line, points in self._lines:
+            line.set_data(
+                [left / self.width for left, _ in points], [1 - top / height for _, top in points]
+            )
         return self.figure
 
 

@@ -49,6 +49,8 @@ _HEAD = 4 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, formul
 _LONGEST = 0.6  # inches of a token's label at most
 _NARROW = 5.0  # inches of a figure below which X takes a line of its own
 _NARROWEST = 80.0  # mm
+_FORK = 0.12  # inches from X, Q, K and V down to the line that joins them
+_FROM_X = ("C", "Q", "K", "V")  # what does not follow from the panel on its left
 _MANY, _WIDER = 128, 1.9  # features from which on a panel is wider, and how much
 _TITLES = {
     "X": "Input X", "C": "Other sequence C", "Q": "Queries Q", "K": "Keys K", "V": "Values V",
@@ -160,12 +162,14 @@ def _line(
     panels = _panels(ruler, taken, [taken[name] for name in names], place)
     bottom = top
     for before, panel in zip((None, *panels), panels, strict=False):
-        if before is not None and panel.stage.name not in ("C", "K", "V"):
+        if before is not None and panel.stage.name not in _FROM_X:
             middle = top + _HEAD + panel.high / 2
             start = before.left + before.across + 0.06
             page.arrow((start, middle), (start + _GAP - 0.12, middle))
         _head(page, ruler, panel, top)
         bottom = max(bottom, _draw(page, ruler, taken, panel, top + _HEAD))
+    if panels[0].stage.name == "X" and len(panels) > 1:
+        bottom = _fork(page, panels, bottom)
     last = panels[-1]
     bar = page.axes(last.left + last.across + 0.1, top + _HEAD, 0.08, min(last.high, 0.9))
     if last.stage.name == "weights":
@@ -174,6 +178,16 @@ def _line(
     else:
         colour_bar(ScalarMappable(Normalize(-1, 1), value_colours()), bar, "of the range")
     return bottom
+
+
+def _fork(page: Page, panels: Sequence[_Panel], bottom: float) -> float:
+    """Lead from X to each of Q, K and V, below them; return where that ends."""
+    below = bottom + _FORK
+    middles = [panel.left + panel.across / 2 for panel in panels]
+    page.line([(middles[0], bottom + 0.02), (middles[0], below), (middles[-1], below)])
+    for middle in middles[1:]:
+        page.arrow((middle, below), (middle, bottom + 0.02))
+    return below
 
 
 def _panels(
@@ -224,7 +238,7 @@ def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
     fits = ruler.width(formula, points, math=True) <= room
     shown = formula if fits else ruler.clip(stage.formula, room, points)
     page.write(left, top, [shown], points=points, color=MUTED, math=fits)
-    top = page.write(left, top + line_height(SMALL_SIZE), [size], color=MUTED)
+    top = page.write(left, top + line_height(SMALL_SIZE) + 0.01, [size], color=MUTED)
     if stage.difference is None:
         page.write(left, top, ["not compared"], color=MUTED)
     elif stage.passed:
