@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from attnviz.cli import typed
-from attnviz.cli.lessons import example
+from attnviz.cli.example import example
 from attnviz.cli.listing import models
-from attnviz.cli.meanings import senses
 from attnviz.cli.options import (
     Audio,
     Debug,
@@ -37,6 +36,7 @@ from attnviz.cli.options import (
     Words,
     output_file,
 )
+from attnviz.cli.senses import senses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""The command `example`: a book's numbers, replayed."""
+"""The command `example`: a book's numbers, page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def example(
     path = typed.where(output, None)
     worked = make_example(name, file=file)
 
-    from attnviz.cli import replayed, report
+    from attnviz.cli import report
+    from attnviz.cli.print_example import print_example
 
     def figure() -> Figure:
         from attnviz.plot import example as draw
@@ -50,6 +51,6 @@ def example(
 
         report.print_json(to_data(worked))
     else:
-        replayed.print_example(worked)
+        print_example(worked)
     report.print_written(path, json=json)
     return 0
