@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
+    from attnviz.displacement import shift
     from attnviz.dissection import make_steps
     from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
     from attnviz.examples import make_example
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         heatmap,
         save_figure,
         steps,
+        waterfall,
     )
     from attnviz.plot.style import style
     from attnviz.records import (
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         AttentionSteps,
         HeadMaps,
         SenseResult,
+        ShiftResult,
         WorkedExample,
     )
     from attnviz.separation import senses
@@ -58,6 +61,7 @@ _HOME = {
     "ModelError": "errors",
     "OutputError": "errors",
     "SenseResult": "records",
+    "ShiftResult": "records",
     "WorkedExample": "records",
     "add_caption": "plot",
     "architectures": "catalogue",
@@ -77,9 +81,11 @@ _HOME = {
     "save_data": "storage",
     "save_figure": "plot",
     "senses": "separation",
+    "shift": "displacement",
     "steps": "plot",
     "style": "plot.style",
     "verify": "models",
+    "waterfall": "plot",
 }
 
 __all__ = [
@@ -96,6 +102,7 @@ __all__ = [
     "ModelError",
     "OutputError",
     "SenseResult",
+    "ShiftResult",
     "WorkedExample",
     "add_caption",
     "architectures",
@@ -115,9 +122,11 @@ __all__ = [
     "save_data",
     "save_figure",
     "senses",
+    "shift",
     "steps",
     "style",
     "verify",
+    "waterfall",
 ]
 
 

@@ -18,6 +18,7 @@ from attnviz.records import (
     AttentionSteps,
     HeadMaps,
     SenseResult,
+    ShiftResult,
     Side,
     WorkedExample,
 )
@@ -25,7 +26,9 @@ from attnviz.records import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-Drawn: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | WorkedExample | SenseResult
+Drawn: TypeAlias = (
+    AttentionMap | HeadMaps | AttentionSteps | WorkedExample | SenseResult | ShiftResult
+)
 
 
 def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
@@ -80,6 +83,8 @@ def _tensors(drawn: Drawn) -> dict[str, Tensor]:
         return _example_tensors(drawn)
     if isinstance(drawn, SenseResult):
         return drawn.tensors()
+    if isinstance(drawn, ShiftResult):
+        return _shift_tensors(drawn)
     tensors = {"weights": drawn.weights}
     if isinstance(drawn, AttentionMap) and drawn.image is not None:
         tensors["image"] = drawn.image
@@ -93,6 +98,8 @@ def _labels(drawn: Drawn) -> dict[str, list[str]]:
         return {"tokens": list(drawn.tokens)}
     if isinstance(drawn, SenseResult):
         return {"sense_of_each": [one.sense for one in drawn.occurrences]}
+    if isinstance(drawn, ShiftResult):
+        return {"tokens": list(drawn.tokens)}
     return {"rows": list(drawn.rows), "columns": list(drawn.columns)}
 
 
@@ -146,11 +153,13 @@ def _about(drawn: Drawn) -> dict[str, Any]:
     if isinstance(drawn, WorkedExample):
         return _example(drawn)
     which: dict[str, Any] = {}
-    if not isinstance(drawn, SenseResult):
+    if not isinstance(drawn, SenseResult | ShiftResult):
         which = {"stack": drawn.stack}
     match drawn:
         case SenseResult():
             which = drawn.about()
+        case ShiftResult():
+            which = _shift(drawn)
         case AttentionMap():
             which |= {"layer": drawn.layer, "heads": list(drawn.heads), **_places(drawn.sides)}
         case HeadMaps():
@@ -163,6 +172,46 @@ def _about(drawn: Drawn) -> dict[str, Any]:
         "notes": list(drawn.notes),
         "provenance": asdict(drawn.provenance),
         "agreement": agreement_data(drawn.agreement),
+    }
+
+
+def _shift_tensors(result: ShiftResult) -> dict[str, Tensor]:
+    """Return the numbers of a shift; what it does not have is left out."""
+    split, account = result.secant, result.ledger
+    found = {
+        "value": split.value,
+        "routing": split.routing,
+        "credit": split.credit,
+        "direction": split.direction,
+        "ledger_attention": account.attention,
+        "ledger_mlp": account.mlp,
+        "causal": result.causal,
+        "path": result.path,
+    }
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _shift(result: ShiftResult) -> dict[str, Any]:
+    """Return what is said of a shift beside its numbers."""
+    split, account = result.secant, result.ledger
+    return {
+        "word": result.word,
+        "pieces": list(result.pieces),
+        "special": list(result.special),
+        "reference": result.reference,
+        "regions": list(result.regions),
+        "total": split.total,
+        "start": split.start,
+        "length": split.length,
+        "completeness_error": split.error,
+        "credit_error": split.credit_error,
+        "rank_correlation": result.rank_correlation,
+        "ledger": {
+            "bias": account.bias,
+            "own": account.own,
+            "total": account.total,
+            "completeness_error": account.error,
+        },
     }
 
 

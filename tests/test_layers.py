@@ -20,7 +20,7 @@ FLOORS = [
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection"},
     {"models", "plot"},
-    {"separation"},
+    {"displacement", "separation"},
     {"cli"},
     {"__main__"},
 ]

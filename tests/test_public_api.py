@@ -20,6 +20,7 @@ PUBLIC = {
     "ModelError",
     "OutputError",
     "SenseResult",
+    "ShiftResult",
     "WorkedExample",
     "add_caption",
     "architectures",
@@ -40,8 +41,10 @@ PUBLIC = {
     "save_data",
     "senses",
     "steps",
+    "shift",
     "style",
     "verify",
+    "waterfall",
 }
 
 
@@ -68,6 +71,7 @@ def test_one_positional_argument_the_rest_by_keyword(name):
     several = {
         "save_figure": ["figure", "path"],
         "save_data": ["drawn", "path"],
+        "shift": ["word", "text"],
         "senses": ["word", "sentences"],
     }
     assert positional == several.get(name, positional[:1])

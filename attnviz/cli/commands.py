@@ -37,6 +37,7 @@ from attnviz.cli.options import (
     output_file,
 )
 from attnviz.cli.senses import senses
+from attnviz.cli.shift import shift
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -266,5 +267,6 @@ def verify(
 
 
 app.command()(senses)
+app.command()(shift)
 app.command()(example)
 app.command()(models)

@@ -12,6 +12,7 @@ from attnviz.plot.head_grid import head_grid
 from attnviz.plot.heatmap import heatmap
 from attnviz.plot.steps import steps
 from attnviz.plot.unfolding import attention_vector
+from attnviz.plot.waterfall import waterfall
 
 __all__ = [
     "add_caption",
@@ -22,4 +23,5 @@ __all__ = [
     "heatmap",
     "save_figure",
     "steps",
+    "waterfall",
 ]

@@ -29,7 +29,7 @@ from attnviz.records.result import (
     one_result,
 )
 from attnviz.records.senses import Occurrence, SenseResult, SenseScore
-from attnviz.records.shift import Ledger, Secant
+from attnviz.records.shift import Ledger, Secant, ShiftResult
 from attnviz.records.steps import AttentionSteps, Stage
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Secant",
     "SenseResult",
     "SenseScore",
+    "ShiftResult",
     "Side",
     "Special",
     "Stage",

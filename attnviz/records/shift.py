@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from attnviz.records.agreement import AgreementReport
+from attnviz.records.result import Provenance
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,3 +79,55 @@ class Ledger:
         """The completeness error: how far the parts miss the whole, as a share of the length."""
         parts = self.attention.sum().item() + self.mlp.sum().item() + self.bias + self.own
         return abs(parts - self.total) / self.length
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftResult:
+    """What moved a word's vector in a text, with the proof of the sum and a causal check.
+
+    Attributes
+    ----------
+    word : the word as it is written. tokens : of the text. pieces : the positions of the word;
+        where there are several, everything is the mean over them.
+    special : which tokens are special.
+    reference : what the text is compared with, in words.
+    secant : the difference to the reference, split. ledger : the account from static to contextual.
+    causal : (T,), what masking this token takes from the word along the direction; NaN where it was
+        not masked, None where the model has no mask token.
+    regions : the names of the regions whose axis the direction is; empty where it is the shift's
+        own.
+    path : (L + 1,), where the word stands on that axis, from the second region (0) to the first
+        (1), as it enters each layer and in the end; None without regions.
+    notes : what else is to be said.
+    agreement, provenance : of the attention of the text.
+    """
+
+    word: str
+    tokens: tuple[str, ...]
+    pieces: tuple[int, ...]
+    special: tuple[bool, ...]
+    reference: str
+    secant: Secant
+    ledger: Ledger
+    causal: Tensor | None
+    regions: tuple[str, ...]
+    path: Tensor | None
+    notes: tuple[str, ...]
+    agreement: AgreementReport
+    provenance: Provenance
+
+    @property
+    def sources(self) -> list[int]:
+        """The positions that stand beside the word: no special tokens, not the word itself."""
+        return [
+            at for at, special in enumerate(self.special) if not special and at not in self.pieces
+        ]
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """Spearman's, between the credits and the causal check; None below three sources."""
+        if self.causal is None or len(self.sources) < 3:
+            return None
+        both = self.secant.credit[self.sources], self.causal[self.sources]
+        ranks = [each.argsort().argsort().double() for each in both]
+        return float(torch.corrcoef(torch.stack(ranks))[0, 1])

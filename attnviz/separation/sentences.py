@@ -115,7 +115,7 @@ def _quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
-def read_senses(typed: Sequence[str]) -> dict[str, list[str]] | None:
+def read_senses(typed: Sequence[str], option: str = "--sense") -> dict[str, list[str]] | None:
     """Return the sentences by sense of what was typed as NAME=SENTENCE or NAME=FILE.
 
     A file holds one sentence per line. The same name may come several times.
@@ -129,8 +129,8 @@ def read_senses(typed: Sequence[str]) -> dict[str, list[str]] | None:
         name, equals, value = (part.strip() for part in one.partition("="))
         if not (equals and name and value):
             raise InputError(
-                f"Expected --sense as NAME=SENTENCE or NAME=FILE, got {one[:60]!r}. "
-                'For example: --sense river="We sat on the bank."'
+                f"Expected {option} as NAME=SENTENCE or NAME=FILE, got {one[:60]!r}. "
+                'For example: {option} river="We sat on the bank."'
             )
         path = Path(value)
         is_file = len(value) < 256 and path.is_file()

@@ -1,0 +1,165 @@
+"""What moved a word's vector: from its static to its contextual place, and by which words.
+
+The text is compared with a reference in which the word could read less, or other words. The
+difference at the word is split exactly (attribution.secant), beside it stands what is lost where
+each word is masked: a measure that owes the split nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from attnviz.attribution import ledger, secant
+from attnviz.capture import hidden_states
+from attnviz.capture.unchanged import unchanged
+from attnviz.displacement.regions import read_regions
+from attnviz.errors import InputError
+from attnviz.inputs import encode
+from attnviz.models import Loadable, Model, load
+from attnviz.records import Ledger, Secant, ShiftResult
+from attnviz.words import locate, units
+
+__all__ = ["shift"]
+
+Part = TypeVar("Part", Secant, Ledger)
+GATE = "the same text, where every token may read only itself and special tokens"
+
+
+def shift(
+    word: str,
+    text: str,
+    *,
+    toward: Mapping[str, Sequence[str]] | None = None,
+    reference: str | None = None,
+    model: Model | Loadable | None = None,
+) -> ShiftResult:
+    """Split what moved the vector of a word over layers, heads and source words, exactly.
+
+    Parameters
+    ----------
+    word : a word of the text; "the#2" is the second "the".
+    toward : two regions by name, each with texts: the direction is the axis from the second to the
+        first, between the means of what the model makes of the texts (of the word where it stands
+        in them, else of all their tokens). By default the direction is that of the shift itself.
+    reference : a text of as many tokens to compare with, such as a minimal pair; by default the
+        same text with its attention gated: every token reads only itself and special tokens.
+    model : from `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
+
+    Returns
+    -------
+    The split (`secant`), the account from static to contextual (`ledger`), and what masking each
+    word loses. `secant.error` and `ledger.error` say how nearly the parts add up.
+
+    Raises
+    ------
+    InputError : the word is not in the text, the reference has another number of tokens, or there
+        are not two regions.
+    ModelError : a model whose blocks cannot be followed.
+    """
+    model = model if isinstance(model, Model) else load(model)
+    result = model.attend(text)
+    axis = result.records[0].query_axis
+    side = units(axis)
+    at = locate(word, side)
+    pieces = side.positions[at]
+    inputs = encode(model.checkpoint, [text]).inputs
+    pair, gate, said = _reference(model, inputs, reference, axis.special)
+    regions = None if toward is None else read_regions(model, word, toward)
+    direction = _direction(model, pair, pieces, gate) if regions is None else regions.axis
+    with unchanged(model.module):
+        split = [
+            secant(model.module, pair, row=row, direction=direction, gate=gate) for row in pieces
+        ]
+        account = [ledger(model.module, inputs, row=row, direction=direction) for row in pieces]
+    several = f"“{side.labels[at]}” is {len(pieces)} pieces, of which the mean is followed"
+    return ShiftResult(
+        word=side.labels[at],
+        tokens=axis.labels,
+        pieces=pieces,
+        special=axis.special,
+        reference=said,
+        secant=_mean(split),
+        ledger=_mean(account),
+        causal=_masked(model, inputs, pieces, axis.special, split[0].direction),
+        regions=() if regions is None else regions.names,
+        path=None if regions is None else regions.path(_states(model, inputs, pieces)),
+        notes=(several,) if len(pieces) > 1 else (),
+        agreement=result.agreement,
+        provenance=result.provenance,
+    )
+
+
+def _reference(
+    model: Model, inputs: Mapping[str, Tensor], reference: str | None, special: Sequence[bool]
+) -> tuple[dict[str, Tensor], Tensor | None, str]:
+    """Return the inputs of both runs, the gate of the reference, and what it is in words."""
+    if reference is None:
+        gate = torch.eye(len(special), dtype=torch.bool)
+        gate[:, torch.tensor(special)] = True
+        twice = {name: torch.cat([each, each]) for name, each in inputs.items()}
+        return twice, gate.to(model.module.device), GATE
+    other = encode(model.checkpoint, [reference]).inputs
+    lengths = [each["input_ids"].shape[1] for each in (other, inputs)]
+    if lengths[0] != lengths[1]:
+        raise InputError(
+            f"Expected a reference of {lengths[1]} tokens, as many as the text, got {lengths[0]}. "
+            "Change single words only, for words of as many pieces."
+        )
+    both = {name: torch.cat([other[name], each]) for name, each in inputs.items()}
+    return both, None, f"“{reference}”"
+
+
+def _direction(
+    model: Model, pair: Mapping[str, Tensor], pieces: Sequence[int], gate: Tensor | None
+) -> Tensor | None:
+    """Return the direction of the shift; None where that of the one piece will do."""
+    if len(pieces) == 1:
+        return None
+    with unchanged(model.module):
+        found = [secant(model.module, pair, row=row, gate=gate) for row in pieces]
+    return torch.stack([each.direction * each.length for each in found]).mean(0)
+
+
+def _masked(
+    model: Model,
+    inputs: Mapping[str, Tensor],
+    pieces: Sequence[int],
+    special: Sequence[bool],
+    direction: Tensor,
+) -> Tensor | None:
+    """Return what masking each token takes from the end of the word along the direction, (T,)."""
+    mask = getattr(model.tokenizer, "mask_token_id", None)
+    tried = [at for at, is_special in enumerate(special) if not is_special and at not in pieces]
+    lost = torch.full((len(special),), torch.nan, dtype=torch.float64)
+    if mask is None:
+        return None
+    if not tried:
+        return lost
+    ids = inputs["input_ids"].repeat(1 + len(tried), 1)
+    for run, at in enumerate(tried, start=1):
+        ids[run, at] = mask
+    batch = {name: each.expand(len(ids), -1) for name, each in inputs.items()}
+    ends = hidden_states(model.module, {**batch, "input_ids": ids})[-1][:, list(pieces)].mean(1)
+    along = ends.double().cpu() @ direction.double()
+    lost[tried] = along[0] - along[1:]
+    return lost
+
+
+def _states(model: Model, inputs: Mapping[str, Tensor], pieces: Sequence[int]) -> Tensor:
+    states = torch.stack(hidden_states(model.module, inputs)).double().cpu()
+    return states[:, 0, list(pieces)].mean(1)
+
+
+def _mean(parts: Sequence[Part]) -> Part:
+    """Return the mean of the splits of several pieces."""
+    means: dict[str, Any] = {}
+    for each in fields(parts[0]):
+        values = [getattr(part, each.name) for part in parts]
+        several = isinstance(values[0], Tensor)
+        means[each.name] = torch.stack(values).mean(0) if several else sum(values) / len(values)
+    return replace(parts[0], **means)

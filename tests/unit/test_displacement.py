@@ -1,0 +1,159 @@
+"""What moved a word: exact parts, a causal check that owes them nothing, and clear refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from families import tiny
+from legible import check_texts
+from torch.testing import assert_close
+
+import attnviz
+from attnviz.cli import run
+from attnviz.errors import InputError, ModelError
+
+CASH = "The bank was full of cash."
+REGIONS = {"tech": ["computer", "I love phones"], "fruit": ["banana", "I love cherries"]}
+
+
+@pytest.fixture(scope="module")
+def bank(model):
+    return attnviz.shift("bank", CASH, model=model)
+
+
+@pytest.fixture(scope="module")
+def apple(model):
+    return attnviz.shift("apple", "I love apple phones", toward=REGIONS, model=model)
+
+
+def end_of(model, text, at):
+    with torch.no_grad():
+        ids = model.tokenizer(text, return_tensors="pt")
+        return model.module(**ids).last_hidden_state[0, at].double()
+
+
+def test_the_parts_add_up(bank, apple):
+    for result in (bank, apple):
+        assert result.secant.error < 1e-5
+        assert result.secant.credit_error < 1e-5
+        assert result.ledger.error < 1e-5
+        assert result.agreement.verdict == "verified"
+
+
+def test_what_masking_loses_is_what_the_model_says(model, bank):
+    """Against plain runs of the model, without any of our own."""
+    along = bank.secant.direction.double()
+    masked = CASH.replace("cash", "[MASK]")
+    lost = (end_of(model, CASH, 2) - end_of(model, masked, 2)) @ along
+    assert bank.tokens[6] == "cash"
+    assert bank.causal[6].item() == pytest.approx(lost.item(), abs=1e-4)
+    assert bank.causal[[0, 2, 8]].isnan().all()  # special tokens, and the word itself
+    assert not bank.causal[bank.sources].isnan().any()
+
+
+def test_the_gated_reference_is_nearly_the_word_alone(model, bank):
+    """In it the word reads only itself and special tokens."""
+    gated = end_of(model, CASH, 2) - bank.secant.direction.double() * bank.secant.length
+    alone = end_of(model, "bank", 1)
+    assert torch.cosine_similarity(gated, alone, dim=0) > 0.85
+
+
+def test_rank_correlation(bank):
+    split, causal = bank.secant.credit[bank.sources], bank.causal[bank.sources]
+    ranks = [sorted(of.tolist()).index(value) for of in (split,) for value in of.tolist()]
+    others = [sorted(causal.tolist()).index(value) for value in causal.tolist()]
+    n = len(ranks)
+    d2 = sum((a - b) ** 2 for a, b in zip(ranks, others, strict=True))
+    assert bank.rank_correlation == pytest.approx(1 - 6 * d2 / (n * (n**2 - 1)))
+
+
+def test_a_neighbour_moves_apple_toward_what_it_points_at(model, apple):
+    pie = attnviz.shift("apple", "I love apple pie", toward=REGIONS, model=model)
+    neighbour = 4
+    assert apple.tokens[neighbour] == "phones"
+    assert apple.secant.credit[neighbour] > 0 > pie.secant.credit[neighbour]
+    assert apple.causal[neighbour] > 0 > pie.causal[neighbour]
+    assert apple.path[-1] > pie.path[-1]
+    assert apple.path[0] == pytest.approx(pie.path[0].item())  # the static word, at one place
+
+
+def test_the_path_is_0_and_1_at_the_regions_themselves(model):
+    regions = {"one": ["I love apple pie"], "other": ["I love apple phones"]}
+    for text, place in (("I love apple pie", 1.0), ("I love apple phones", 0.0)):
+        result = attnviz.shift("apple", text, toward=regions, model=model)
+        assert_close(result.path[1:], torch.full((6,), place).double(), atol=1e-5, rtol=0)
+
+
+def test_a_minimal_pair(model):
+    result = attnviz.shift("bank", CASH, reference=CASH.replace("cash", "mud"), model=model)
+    assert result.reference == "“The bank was full of mud.”"
+    assert result.secant.credit.abs().argmax() == 6
+    assert result.secant.credit[6].item() == pytest.approx(result.secant.total, rel=1e-4)
+
+
+def test_a_word_of_several_pieces_is_their_mean(model):
+    result = attnviz.shift("unbelievably", "It was unbelievably late", model=model)
+    assert result.pieces == (3, 4, 5, 6, 7)
+    assert result.notes == ("“unbelievably” is 5 pieces, of which the mean is followed",)
+    assert result.secant.error < 1e-5
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "roberta"])
+def test_models_of_other_kinds(family, tokenizer):
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    result = attnviz.shift("bank", "cash filled the bank", model=model)
+    assert result.secant.error < 1e-5
+    assert result.secant.credit_error < 1e-5
+    assert result.ledger.error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("word", "given", "message"),
+    [
+        ("bnak", {}, "Expected a word of the text, got 'bnak'. Did you mean bank"),
+        ("bank", {"reference": "The bank was full."}, "Expected a reference of 9 tokens"),
+        ("bank", {"toward": {"one": ["river"]}}, "Expected two regions to span an axis, got 1"),
+        ("bank", {"toward": {"one": ["river"], "two": []}}, "Expected texts for the region 'two'"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(model, word, given, message):
+    with pytest.raises(InputError, match=message):
+        attnviz.shift(word, CASH, model=model, **given)
+
+
+def test_a_model_with_two_sides_is_refused(tokenizer):
+    model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
+    with pytest.raises((InputError, ModelError), match="Expected"):
+        attnviz.shift("bank", CASH, model=model)
+
+
+@pytest.mark.parametrize("width", [89, 120, 183])
+def test_the_figure_can_be_read(bank, apple, width):
+    for result in (bank, apple):
+        figure = attnviz.waterfall(result, width=width)
+        said = " ".join(text.get_text() for text, _ in check_texts(figure))
+        assert "completeness error" in said
+        assert "[MASK]" in said
+        assert "Verified: 72 heads" in said
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors", ".png"])
+def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
+    monkeypatch.chdir(tmp_path)
+    assert run(["shift", "bank", "The bank was full of {mud|cash}.", "-o", f"x{suffix}"]) == 0
+    out = capsys.readouterr().out
+    assert "compared with “The bank was full of mud.”" in out
+    assert "rank correlation of all paths with masking" in out
+    assert [path.name for path in Path().iterdir()] == [f"x{suffix}"]
+    if suffix == ".json":
+        data = json.loads(Path("x.json").read_text())
+        assert data["completeness_error"] < 1e-5
+        assert data["tokens"][6] == "cash"
+        assert data["causal"][0] is None
+        assert data["agreement"]["verdict"] == "verified"
+
+
+def test_a_pair_and_a_reference_are_one_too_many(capsys):
+    assert run(["shift", "bank", "the bank of {mud|cash}", "--reference", "the bank of sand"]) == 2
+    assert "got both. Give one of them" in capsys.readouterr().err
