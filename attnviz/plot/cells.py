@@ -15,6 +15,7 @@ from torch import Tensor
 from attnviz.plot.style import ACCENT, INK, value_colours
 
 _VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
+NUMBER_SIZE = 5.5  # points of a number in a cell
 HIDDEN = -6e4  # below lies what masks put for -∞, in any precision
 
 
@@ -69,7 +70,7 @@ def write_numbers(
     mesh: QuadMesh,
     values: Tensor,
     say: Callable[[float], str] | Sequence[Sequence[str]],
-    points: float = 5.5,
+    points: float = NUMBER_SIZE,
 ) -> None:
     """Write each number into its cell, dark on light and light on dark.
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from attnviz.errors import InputError
 from attnviz.plot import caption
 from attnviz.plot.cells import (
+    NUMBER_SIZE,
     decimals,
     draw_cells,
     draw_values,
@@ -43,7 +44,10 @@ _MARGIN, _GAP, _BETWEEN = 0.06, 0.3, 0.14  # inches: around, between panels, and
 _BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 _ROW, _TALLEST = 0.14, 1.6  # inches of a row of features, and of all rows of a panel
 _CELL = 0.26  # inches of a score's cell at most
-_WRITTEN_CELL, _LINED_CELL = 0.2, 0.08  # inches from which on a cell has room for its number, a rim
+_WRITTEN_CELL, _LINED_CELL = (
+    0.15,
+    0.08,
+)  # inches of a cell with room for a number, and a rim
 _SHOWN = 0.99  # of the features, whose colours can be told apart
 _HEAD = 4 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, formula, shape, proof
 _LONGEST = 0.6  # inches of a token's label at most
@@ -270,9 +274,11 @@ def _draw(page: Page, ruler: Ruler, taken: AttentionSteps, panel: _Panel, top: f
         ticks = fit_ticks(taken.keys, cell, ruler, axis="x", longest=_LONGEST)
         ticks.apply(ax, "x")
         end += ticks.room
+        say = decimals if stage.name == "weights" else number
         if min(cell, panel.down) >= _WRITTEN_CELL:
-            say = decimals if stage.name == "weights" else number
-            write_numbers(ax, mesh, stage.values, say)
+            said = [say(value) for value in stage.values.flatten().tolist()]
+            if ruler.widest(said, NUMBER_SIZE) <= 0.95 * cell:
+                write_numbers(ax, mesh, stage.values, say)
     if stage.rows == "query":
         frame(ax, (0, taken.row), (n, 1))
     if stage.part is not None and stage.part != (0, n):

@@ -187,7 +187,7 @@ def test_the_real_model_relates_train_to_station_above_on_and_the(train):
 
 
 def test_no_sink_is_chosen_on_the_real_model(train):
-    layer, head, _ = choose_head(train)
+    layer, (head,), _ = choose_head(train)
     weights = train.weights(layer, head)
     content = [2, 3, 5, 7]  # train left station time
     assert weights[content][:, 0].mean() < 0.2  # [CLS], the usual sink
