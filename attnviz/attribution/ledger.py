@@ -112,7 +112,8 @@ class Frozen(TorchFunctionMode):
         if name == "layer_norm":
             return self._normalise(*args, **kwargs)
         if name in MATRICES:  # a linear map that is written as a product
-            return self._linear(args[0], args[1].mT) if moves(args[0]) else func(*args, **kwargs)
+            plain = moves(args[0]) and args[1].dim() == 2
+            return self._linear(args[0], args[1].mT) if plain else func(*args, **kwargs)
         if name == "linear":
             return self._linear(*args, **kwargs)
         if name == "addmm":

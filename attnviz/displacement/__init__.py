@@ -18,7 +18,7 @@ from attnviz.attribution import ledger, secant
 from attnviz.capture import hidden_states
 from attnviz.capture.unchanged import unchanged
 from attnviz.displacement.regions import read_regions
-from attnviz.errors import InputError
+from attnviz.errors import AttnvizError, InputError, ModelError
 from attnviz.inputs import encode
 from attnviz.models import Loadable, Model, load
 from attnviz.records import Ledger, Secant, ShiftResult
@@ -27,6 +27,7 @@ from attnviz.words import locate, units
 __all__ = ["shift"]
 
 Part = TypeVar("Part", Secant, Ledger)
+_EXACT = 1e-4  # of the length of the shift, far above rounding
 GATE = "the same text, where every token may read only itself and special tokens"
 
 
@@ -71,11 +72,7 @@ def shift(
     pair, gate, said = _reference(model, inputs, reference, axis.special)
     regions = None if toward is None else read_regions(model, word, toward)
     direction = _direction(model, pair, pieces, gate) if regions is None else regions.axis
-    with unchanged(model.module):
-        split = [
-            secant(model.module, pair, row=row, direction=direction, gate=gate) for row in pieces
-        ]
-        account = [ledger(model.module, inputs, row=row, direction=direction) for row in pieces]
+    split, account = _split(model, inputs, pair, pieces, direction, gate)
     several = f"“{side.labels[at]}” is {len(pieces)} pieces, of which the mean is followed"
     return ShiftResult(
         word=side.labels[at],
@@ -88,9 +85,45 @@ def shift(
         causal=_masked(model, inputs, pieces, axis.special, split[0].direction),
         regions=() if regions is None else regions.names,
         path=None if regions is None else regions.path(_states(model, inputs, pieces)),
-        notes=(several,) if len(pieces) > 1 else (),
+        notes=((several,) if len(pieces) > 1 else ()) + _missed(split, account),
         agreement=result.agreement,
         provenance=result.provenance,
+    )
+
+
+def _split(
+    model: Model,
+    inputs: Mapping[str, Tensor],
+    pair: Mapping[str, Tensor],
+    pieces: Sequence[int],
+    direction: Tensor | None,
+    gate: Tensor | None,
+) -> tuple[list[Secant], list[Ledger]]:
+    """Return both accounts of every piece of the word."""
+    try:
+        with unchanged(model.module):
+            return (
+                [secant(model.module, pair, row=r, direction=direction, gate=gate) for r in pieces],
+                [ledger(model.module, inputs, row=r, direction=direction) for r in pieces],
+            )
+    except (RuntimeError, IndexError, ValueError) as error:
+        if isinstance(error, AttnvizError):
+            raise
+        why = str(error).partition("\n")[0]
+        raise ModelError(
+            f"Expected a model whose blocks can be followed from start to end, but {model.name} "
+            f"cannot: {why}. Choose one of another kind."
+        ) from error
+
+
+def _missed(split: Sequence[Secant], account: Sequence[Ledger]) -> tuple[str, ...]:
+    """Say where the parts do not add up, and what that means."""
+    worst = max(max(each.error, each.credit_error) for each in split)
+    worst = max(worst, *(each.error for each in account))
+    if worst <= _EXACT:
+        return ()
+    return (
+        f"the parts miss the whole by {worst:.0%}: the model has functions without exact rules",
     )
 
 

@@ -11,6 +11,8 @@ from transformers import BertConfig, BertModel
 import attnviz
 from attnviz.attribution import ledger, rules, secant, surrogate
 from attnviz.capture.unchanged import unchanged
+from attnviz.inputs import encode
+from attnviz.separation.sentences import bundled
 
 DENSE = [
     "bert", "roberta", "electra", "distilbert", "albert", "gpt2", "llama", "mistral", "qwen3",
@@ -171,3 +173,20 @@ def test_a_function_that_is_not_known_shows_in_the_error(model, tokenizer, monke
 def test_a_model_without_blocks_is_refused_in_one_line():
     with pytest.raises(attnviz.ModelError, match="Expected a model of blocks in a row"):
         surrogate.first_block(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("word", ["bank", "check"])
+def test_every_sentence_that_comes_along_adds_up(model, word):
+    for sense, texts in bundled()[word].items():
+        for text in texts:
+            batch = encode(model.checkpoint, [text])
+            axis = batch.axes["text"][0]
+            T = len(axis)
+            gate = torch.eye(T, dtype=torch.bool)
+            gate[:, torch.tensor(axis.special)] = True
+            both = {name: torch.cat([each, each]) for name, each in batch.inputs.items()}
+            with unchanged(model.module):
+                found = secant(model.module, both, row=T // 2, gate=gate)
+                account = ledger(model.module, batch.inputs, row=T // 2)
+            errors = found.error, found.credit_error, account.error
+            assert max(errors) < EXACT, (sense, text)

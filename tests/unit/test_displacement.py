@@ -157,3 +157,15 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
 def test_a_pair_and_a_reference_are_one_too_many(capsys):
     assert run(["shift", "bank", "the bank of {mud|cash}", "--reference", "the bank of sand"]) == 2
     assert "got both. Give one of them" in capsys.readouterr().err
+
+
+def test_parts_that_do_not_add_up_say_so(tokenizer):
+    """A router that chooses experts has no secant."""
+    result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("mixtral"), tokenizer=tokenizer))
+    assert result.secant.error > 1e-3
+    assert "the parts miss the whole by" in result.notes[0]
+
+
+def test_a_model_that_cannot_be_followed_is_refused_in_one_line(tokenizer):
+    with pytest.raises(ModelError, match="Expected a model whose blocks can be followed"):
+        attnviz.shift("bank", CASH, model=attnviz.load(tiny("funnel"), tokenizer=tokenizer))
