@@ -16,10 +16,14 @@ class Stopped(BaseException):
 
 def main() -> int:
     """Run the command line and return its exit code."""
+    received: list[int] = []
 
     # Set before anything heavy is imported, so that Ctrl-C never prints a traceback.
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
+        received.append(number)
+        # What a library makes of being stopped in the middle of its import is no news.
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
         raise Stopped(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -31,13 +35,13 @@ def main() -> int:
 
         code = run(sys.argv[1:])
         sys.stdout.flush()
-    except Stopped as stopped:
-        return 128 + int(stopped.args[0])
+    except Stopped:
+        code = 0
     except (BrokenPipeError, SystemExit):
         # The reader of our output has gone, as `| head` does; that is no error of ours. (Typer
         # and rich exit when they meet it.)
         _discard_output()
-        return 0
+        code = 0
     except OSError as error:  # everything else that is written is guarded by itself
         print(
             f"attnviz: Expected to write to standard output, but: {error.strerror}. "
@@ -45,8 +49,8 @@ def main() -> int:
             file=sys.stderr,
         )
         _discard_output()
-        return 4
-    return code
+        code = 4
+    return 128 + received[0] if received else code
 
 
 def _open_streams() -> None:
