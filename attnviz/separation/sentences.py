@@ -130,7 +130,7 @@ def read_senses(typed: Sequence[str], option: str = "--sense") -> dict[str, list
         if not (equals and name and value):
             raise InputError(
                 f"Expected {option} as NAME=SENTENCE or NAME=FILE, got {one[:60]!r}. "
-                'For example: {option} river="We sat on the bank."'
+                f'For example: {option} river="We sat on the bank."'
             )
         path = Path(value)
         is_file = len(value) < 256 and path.is_file()

@@ -169,3 +169,8 @@ def test_parts_that_do_not_add_up_say_so(tokenizer):
 def test_a_model_that_cannot_be_followed_is_refused_in_one_line(tokenizer):
     with pytest.raises(ModelError, match="Expected a model whose blocks can be followed"):
         attnviz.shift("bank", CASH, model=attnviz.load(tiny("funnel"), tokenizer=tokenizer))
+
+
+def test_a_region_without_a_name_is_answered_with_an_example(capsys):
+    assert run(["shift", "bank", CASH, "--toward", "river"]) == 2
+    assert 'For example: --toward river="We sat on the bank."' in capsys.readouterr().err
