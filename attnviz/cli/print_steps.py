@@ -29,8 +29,7 @@ def print_steps(taken: AttentionSteps) -> None:
     table.add_column("agrees to", no_wrap=True)
     for stage in taken.stages:
         formula = "given" if stage.why_not == "given" else stage.formula
-        shape = " × ".join(map(str, stage.values.shape))
-        table.add_row(stage.name, formula, shape, _numbers(stage, taken.row), _proof(stage))
+        table.add_row(stage.name, formula, stage.size, _numbers(stage, taken.row), _proof(stage))
     console.print(table)
     _print_keys(taken)
     for note in taken.notes:
@@ -49,11 +48,11 @@ def _print_keys(taken: AttentionSteps) -> None:
         table.add_column("", no_wrap=True)
     table.add_column("of vector", justify="right", no_wrap=True)
     rows = [taken[name].values[taken.row].tolist() for name in names]
-    largest = max(rows[-1])
+    largest, shares = max(rows[-1]), taken.shares.tolist()
     for key, label in enumerate(taken.keys):
         bar = "█" * round(_BAR * rows[-1][key] / max(largest, 1e-12))
         numbers = [_number(row[key]) for row in rows]
-        share = f"{round(100 * taken.shares[key].item())}%"
+        share = f"{round(100 * shares[key])}%"
         drawn = [Text(bar, "blue")] if wide else []
         table.add_row(Text(literal(label)), *numbers, *drawn, share)
     console.print(table)

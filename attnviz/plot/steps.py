@@ -229,7 +229,7 @@ def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
     stage, left, room = panel.stage, panel.left, panel.across + _GAP - 0.05
     title = ruler.clip(_TITLES[stage.name], room, TEXT_SIZE)
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
-    size = " × ".join(map(str, stage.values.shape))
+    size = stage.size
     if stage.name != "weights":  # whose colour bar tells
         end = f"± {range_of(stage.values, _shown(stage)):.2g}"
         size = ruler.longest((f"{size}, range {end}", f"{size}, {end}", size), room, SMALL_SIZE)

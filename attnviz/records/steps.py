@@ -41,12 +41,16 @@ class Stage:
     why_not: str = ""
 
     @property
+    def size(self) -> str:
+        """Rows and columns in words: "7 × 32"."""
+        return " × ".join(map(str, self.values.shape))
+
+    @property
     def shape(self) -> str:
         """The shape in words, with the two that are multiplied: "(7 × 384)(384 × 32) → 7 × 32"."""
-        size = " × ".join(map(str, self.values.shape))
         if not self.factors:
-            return size
-        return "".join(f"({m} × {n})" for m, n in self.factors) + f" → {size}"
+            return self.size
+        return "".join(f"({m} × {n})" for m, n in self.factors) + f" → {self.size}"
 
 
 @dataclass(frozen=True, eq=False)
