@@ -43,12 +43,14 @@ def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
     InputError, OutputError : as `check_output`.
     """
     path = check_output(path, DATA_SUFFIXES)
-    tensors = {name: tensor.contiguous() for name, tensor in _tensors(drawn).items()}
-    labels, about = _labels(drawn), _about(drawn)
+    suffix = path.suffix.lower()
     with atomic(path) as temporary:
-        if path.suffix.lower() == ".json":
+        if suffix == ".json":
             temporary.write_text(to_json(to_data(drawn)) + "\n", encoding="utf-8")
-        elif path.suffix.lower() == ".npz":
+            return
+        tensors = {name: tensor.contiguous() for name, tensor in _tensors(drawn).items()}
+        labels, about = _labels(drawn), _about(drawn)
+        if suffix == ".npz":
             import numpy as np
 
             arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
