@@ -27,6 +27,7 @@ from attnviz.words import locate, units
 __all__ = ["shift"]
 
 Part = TypeVar("Part", Secant, Ledger)
+_AT_ONCE = 32  # texts in which one token is masked
 _EXACT = 1e-4  # of the length of the shift, far above rounding
 GATE = "the same text, where every token may read only itself and special tokens"
 
@@ -176,9 +177,12 @@ def _masked(
     ids = inputs["input_ids"].repeat(1 + len(tried), 1)
     for run, at in enumerate(tried, start=1):
         ids[run, at] = mask
-    batch = {name: each.expand(len(ids), -1) for name, each in inputs.items()}
-    ends = hidden_states(model.module, {**batch, "input_ids": ids})[-1][:, list(pieces)].mean(1)
-    along = ends.double().cpu() @ direction.double()
+    ends = []
+    for several in torch.split(ids, _AT_ONCE):
+        batch = {name: each.expand(len(several), -1) for name, each in inputs.items()}
+        states = hidden_states(model.module, {**batch, "input_ids": several})[-1]
+        ends.append(states[:, list(pieces)].mean(1))
+    along = torch.cat(ends).double().cpu() @ direction.double()
     lost[tried] = along[0] - along[1:]
     return lost
 
