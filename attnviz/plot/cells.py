@@ -14,20 +14,32 @@ from torch import Tensor
 
 from attnviz.plot.style import ACCENT, INK, value_colours
 
-_VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
+# More cells than this are drawn as one image; without lines between them they are too fine to be
+# told apart sooner, and would swell a file.
+_LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32
 NUMBER_SIZE = 5.5  # points of a number in a cell
 HIDDEN = -6e4  # below lies what masks put for -∞, in any precision
 
 
 def draw_cells(
-    ax: Axes, values: Tensor, colours: Colormap, norm: Normalize, *, lines: bool = True
+    ax: Axes,
+    values: Tensor,
+    colours: Colormap,
+    norm: Normalize,
+    *,
+    lines: bool = True,
+    extent: tuple[int, int] | None = None,
 ) -> QuadMesh:
-    """Draw (m, n) numbers as cells, the first row on top; what a mask hides stays blank."""
+    """Draw (m, n) numbers as cells, the first row on top; what a mask hides stays blank.
+
+    extent : how many rows and columns the cells stand for, where each joins several.
+    """
     m, n = values.shape
-    vector = m * n <= _VECTOR_CELLS
+    down, across = extent or (m, n)
+    vector = m * n <= (_LINED_CELLS if lines else _UNLINED_CELLS)
     mesh = ax.pcolormesh(
-        np.arange(n + 1),
-        np.arange(m + 1),
+        np.linspace(0, across, n + 1),
+        np.linspace(0, down, m + 1),
         values.masked_fill(values < HIDDEN, torch.nan).numpy(),
         cmap=colours,
         norm=norm,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.maps import make_map, make_maps, make_overview
 from attnviz.metrics import choose_head
 from attnviz.plot import caption
-from attnviz.plot.cells import decimals, write_numbers
+from attnviz.plot.cells import decimals, draw_cells, write_numbers
 from attnviz.plot.head_grid import draw_mosaic, top_weight
 from attnviz.plot.layout import Page, Ruler, colour_bar
 from attnviz.plot.overlay import Patch, draw_overlay, find_query
@@ -39,7 +39,6 @@ _WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
 _READABLE = 0.13  # inches of a row that has room for its label
 _TALLEST = 9.0  # inches of a map
 _MOST_CELLS = 500  # a side; more could not be told apart in print
-_VECTOR_CELLS = 64 * 64  # more cells than this are drawn as one image
 
 
 def heatmap(
@@ -162,28 +161,16 @@ def _draw(
     longest: float = math.inf,
 ) -> Ticks:
     """Draw the cells and their labels; return how the columns are labelled."""
-    weights = drawn.weights.float().numpy()
+    weights = drawn.weights.float()
     m, n = weights.shape
-    edges = [np.linspace(0, size, min(size, _MOST_CELLS) + 1) for size in (n, m)]
-    shown = weights if max(m, n) <= _MOST_CELLS else _largest(drawn.weights).numpy()
+    shown = weights if max(m, n) <= _MOST_CELLS else _largest(weights)
     if cell is None:
         box = ax.get_window_extent()
         cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
     across, down = cell
-    vector = m * n <= _VECTOR_CELLS
-    mesh = ax.pcolormesh(
-        *edges,
-        shown,
-        cmap=weight_colours(),
-        vmin=0.0,
-        vmax=max(drawn.top, 1e-12),
-        edgecolors="white" if vector else "none",
-        linewidth=0.4 if vector else 0.0,
-        rasterized=not vector,
-    )
+    norm = Normalize(0.0, max(drawn.top, 1e-12))
+    mesh = draw_cells(ax, shown, weight_colours(), norm, extent=(m, n))
     ax.set_aspect("equal" if across == down else "auto")
-    ax.invert_yaxis()
-    ax.spines[:].set_visible(False)
     rows, columns = (
         fit_ticks(labels, size, ruler, axis=axis, side=side, longest=longest)
         for labels, size, axis, side in (
@@ -199,7 +186,7 @@ def _draw(
         f"key (attended to){columns.unit and f', {columns.unit}'}", color=MUTED, fontsize=TEXT_SIZE
     )
     if min(cell) >= _WRITTEN_CELL:
-        write_numbers(ax, mesh, drawn.weights.float(), decimals)
+        write_numbers(ax, mesh, weights, decimals)
     row, column = drawn.boundary
     if row:
         ax.axhline(row, color=INK, linewidth=0.8)
@@ -211,5 +198,5 @@ def _draw(
 def _largest(weights: Tensor) -> Tensor:
     """Return the largest weight in each of the cells that a page has room for."""
     size = [min(side, _MOST_CELLS) for side in weights.shape]
-    pooled: Tensor = adaptive_max_pool2d(weights.float()[None], size)[0]
+    pooled: Tensor = adaptive_max_pool2d(weights[None], size)[0]
     return pooled
