@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +20,13 @@ _TIMES = {"mul", "__mul__", "__rmul__", "multiply"}
 
 
 def ledger(
-    module: nn.Module, inputs: Mapping[str, Tensor], *, row: int, direction: Tensor | None = None
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    *,
+    rows: Sequence[int],
+    direction: Tensor | None = None,
 ) -> Ledger:
-    """Account for the shift of one position between the first block and the end.
+    """Account for the shift of one word between the first block and the end.
 
     With the attention weights, the deviations of norms and the gates of activations (gelu(z) =
     z Φ(z)) frozen as they were, the network is affine: the end is a sum of what every head brought,
@@ -32,13 +36,15 @@ def ledger(
     Parameters
     ----------
     inputs : of the model, (1, T) each.
-    row : the position. direction : (d,), by default that of the shift itself.
+    rows : the positions of the word's pieces, of which the mean is taken.
+    direction : (d,), by default that of the shift itself.
     """
     mode = Frozen()
     with activations(module, mode.gated):
         found = run(module, inputs, mode)
-    start, end = found.start[0, row].detach(), found.end[0, row]
-    delta = (end - start).detach()
+    at, end = list(rows), found.end[0, list(rows)].mean(0)
+    starts = found.start[0, at].detach()
+    delta = end.detach() - starts.mean(0)
     length = delta.norm().clamp(min=torch.finfo(delta.dtype).tiny)
     u = delta / length if direction is None else (direction / direction.norm()).to(delta)
     mixed = [mix.mixed for mix in mode.mixes]
@@ -51,24 +57,23 @@ def ledger(
     of_mlps = brought[1 + len(mixed) :][: len(mode.mlps)]
     return Ledger(
         attention=torch.stack(
-            [_brought(mix, g, row) for mix, g in zip(mode.mixes, of_mixes, strict=True)]
+            [_brought(mix, g, at) for mix, g in zip(mode.mixes, of_mixes, strict=True)]
         )
         .double()
         .cpu(),
         mlp=torch.tensor(of_mlps, dtype=torch.float64),
         bias=sum(brought[1 + len(mixed) + len(mode.mlps) :]),
-        own=((at_start[0, row] * start).sum() - (start * u).sum()).item(),
+        own=((at_start[0, at] * starts).sum() - (starts.mean(0) * u).sum()).item(),
         total=(delta * u).sum().item(),
         length=length.item(),
         direction=u.cpu(),
     )
 
 
-def _brought(mix: Mix, carried: Tensor, row: int) -> Tensor:
+def _brought(mix: Mix, carried: Tensor, at: list[int]) -> Tensor:
     """Return what each head brings from each source, (H, n)."""
-    g = mix.by_head(carried, runs=1)[0, :, row]
-    values = mix.values[0].expand(len(g), -1, -1)
-    return mix.weights[0, :, row] * torch.einsum("hd,hnd->hn", g, values)
+    g = mix.by_head(carried, runs=1)[0][:, at]
+    return (mix.weights[0][:, at] * (g @ mix.values[0].mT)).sum(1)
 
 
 @dataclass(eq=False)

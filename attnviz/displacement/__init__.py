@@ -8,8 +8,6 @@ each word is masked: a measure that owes the split nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +24,6 @@ from attnviz.words import locate, units
 
 __all__ = ["shift"]
 
-Part = TypeVar("Part", Secant, Ledger)
 _AT_ONCE = 32  # texts in which one token is masked
 _EXACT = 1e-4  # of the length of the shift, far above rounding
 GATE = "the same text, where every token may read only itself and special tokens"
@@ -72,7 +69,7 @@ def shift(
     inputs = encode(model.checkpoint, [text]).inputs
     pair, gate, said = _reference(model, inputs, reference, axis.special)
     regions = None if toward is None else read_regions(model, word, toward)
-    direction = _direction(model, pair, pieces, gate) if regions is None else regions.axis
+    direction = None if regions is None else regions.axis
     split, account = _split(model, inputs, pair, pieces, direction, gate)
     several = f"“{side.labels[at]}” is {len(pieces)} pieces, of which the mean is followed"
     return ShiftResult(
@@ -81,9 +78,9 @@ def shift(
         pieces=pieces,
         special=axis.special,
         reference=said,
-        secant=_mean(split),
-        ledger=_mean(account),
-        causal=_masked(model, inputs, pieces, axis.special, split[0].direction),
+        secant=split,
+        ledger=account,
+        causal=_masked(model, inputs, pieces, axis.special, split.direction),
         regions=() if regions is None else regions.names,
         path=None if regions is None else regions.path(_states(model, inputs, pieces)),
         notes=((several,) if len(pieces) > 1 else ()) + _missed(split, account),
@@ -99,13 +96,13 @@ def _split(
     pieces: Sequence[int],
     direction: Tensor | None,
     gate: Tensor | None,
-) -> tuple[list[Secant], list[Ledger]]:
-    """Return both accounts of every piece of the word."""
+) -> tuple[Secant, Ledger]:
+    """Return both accounts of the word."""
     try:
         with unchanged(model.module):
             return (
-                [secant(model.module, pair, row=r, direction=direction, gate=gate) for r in pieces],
-                [ledger(model.module, inputs, row=r, direction=direction) for r in pieces],
+                secant(model.module, pair, rows=pieces, direction=direction, gate=gate),
+                ledger(model.module, inputs, rows=pieces, direction=direction),
             )
     except (RuntimeError, IndexError, ValueError) as error:
         if isinstance(error, AttnvizError):
@@ -117,15 +114,12 @@ def _split(
         ) from error
 
 
-def _missed(split: Sequence[Secant], account: Sequence[Ledger]) -> tuple[str, ...]:
+def _missed(split: Secant, account: Ledger) -> tuple[str, ...]:
     """Say where the parts do not add up, and what that means."""
-    worst = max(max(each.error, each.credit_error) for each in split)
-    worst = max(worst, *(each.error for each in account))
+    worst = max(split.error, split.credit_error, account.error)
     if worst <= _EXACT:
         return ()
-    return (
-        f"the parts miss the whole by {worst:.0%}: the model has functions without exact rules",
-    )
+    return (f"the parts miss the whole by {worst:.0%}: some functions here have no exact rule",)
 
 
 def _reference(
@@ -146,17 +140,6 @@ def _reference(
         )
     both = {name: torch.cat([other[name], each]) for name, each in inputs.items()}
     return both, None, f"“{reference}”"
-
-
-def _direction(
-    model: Model, pair: Mapping[str, Tensor], pieces: Sequence[int], gate: Tensor | None
-) -> Tensor | None:
-    """Return the direction of the shift; None where that of the one piece will do."""
-    if len(pieces) == 1:
-        return None
-    with unchanged(model.module):
-        found = [secant(model.module, pair, row=row, gate=gate) for row in pieces]
-    return torch.stack([each.direction * each.length for each in found]).mean(0)
 
 
 def _masked(
@@ -190,13 +173,3 @@ def _masked(
 def _states(model: Model, inputs: Mapping[str, Tensor], pieces: Sequence[int]) -> Tensor:
     states = torch.stack(hidden_states(model.module, inputs)).double().cpu()
     return states[:, 0, list(pieces)].mean(1)
-
-
-def _mean(parts: Sequence[Part]) -> Part:
-    """Return the mean of the splits of several pieces."""
-    means: dict[str, Any] = {}
-    for each in fields(parts[0]):
-        values = [getattr(part, each.name) for part in parts]
-        several = isinstance(values[0], Tensor)
-        means[each.name] = torch.stack(values).mean(0) if several else sum(values) / len(values)
-    return replace(parts[0], **means)

@@ -81,7 +81,7 @@ def test_the_heads_of_a_split_agree_with_path_patching(model):
         inputs, row, gate = pieces(model, word, sentence)
         twice = {name: torch.cat([each, each]) for name, each in inputs.items()}
         with unchanged(model.module):
-            found = secant(model.module, twice, row=row, gate=gate)
+            found = secant(model.module, twice, rows=[row], gate=gate)
         by_split = found.table.sum(-1).flatten()
         assert len(by_split) == 72
         patched = put_back(model, inputs, row, gate, found.direction).double()

@@ -20,6 +20,7 @@ DENSE = [
 ]  # fmt: skip
 MUD, CASH = "the bank was full of mud.", "the bank was full of cash."
 EXACT = 1e-5  # of the length of the shift, in float32
+NEAR = {"atol": 1e-5, "rtol": 1e-4}
 
 
 def tokens(tokenizer, *texts):
@@ -42,7 +43,7 @@ def test_the_parts_of_a_difference_add_up(family, reference, tokenizer):
     T = inputs["input_ids"].shape[1]
     gate = gate_of(T) if reference == "gate" else None
     with unchanged(module):
-        found = secant(module, inputs, row=T - 2, gate=gate)
+        found = secant(module, inputs, rows=[T - 2], gate=gate)
     assert found.length > 0.05
     assert found.error < EXACT
     assert found.credit_error < EXACT
@@ -56,7 +57,7 @@ def test_the_account_of_a_shift_adds_up(family, tokenizer):
     module = tiny(family)
     inputs = tokens(tokenizer, CASH)
     with unchanged(module):
-        found = ledger(module, inputs, row=2)
+        found = ledger(module, inputs, rows=[2])
     assert found.error < EXACT
     assert len(found.mlp) == len(found.attention)
     assert found.mlp.abs().min() > 0
@@ -68,8 +69,8 @@ def test_a_model_of_the_shape_of_bert_base(tokenizer):
     module = BertModel(BertConfig()).eval()
     inputs = tokens(tokenizer, CASH, CASH)
     with unchanged(module):
-        found = secant(module, inputs, row=2, gate=gate_of(inputs["input_ids"].shape[1]))
-        account = ledger(module, tokens(tokenizer, CASH), row=2)
+        found = secant(module, inputs, rows=[2], gate=gate_of(inputs["input_ids"].shape[1]))
+        account = ledger(module, tokens(tokenizer, CASH), rows=[2])
     assert found.error < EXACT
     assert found.credit_error < EXACT
     assert account.error < EXACT
@@ -80,8 +81,8 @@ def test_the_real_model_in_every_direction(model, tokenizer):
     inputs = tokens(tokenizer, MUD, CASH)
     for direction in (None, *torch.randn(3, 384, generator=torch.Generator().manual_seed(1))):
         with unchanged(model.module):
-            found = secant(model.module, inputs, row=2, direction=direction)
-            account = ledger(model.module, tokens(tokenizer, CASH), row=2, direction=direction)
+            found = secant(model.module, inputs, rows=[2], direction=direction)
+            account = ledger(model.module, tokens(tokenizer, CASH), rows=[2], direction=direction)
         assert found.error < EXACT
         assert found.credit_error < EXACT
         assert account.error < EXACT
@@ -92,14 +93,14 @@ def test_the_difference_is_that_of_the_models_own_outputs(model, tokenizer):
     with torch.no_grad():
         mud, cash = model.module(**inputs).last_hidden_state[:, 2]
     with unchanged(model.module):
-        found = secant(model.module, inputs, row=2)
+        found = secant(model.module, inputs, rows=[2])
     assert found.length == pytest.approx((cash - mud).norm().item(), rel=1e-4)
     assert_close(found.direction, (cash - mud) / (cash - mud).norm(), atol=1e-5, rtol=1e-4)
 
 
 def test_only_the_word_that_changed_has_credit(model, tokenizer):
     with unchanged(model.module):
-        found = secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+        found = secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert found.credit.abs().argmax() == 6
     assert_close(found.credit[6].item(), found.total, rtol=1e-5, atol=0)
     others = torch.cat([found.credit[:6], found.credit[7:]])
@@ -108,7 +109,7 @@ def test_only_the_word_that_changed_has_credit(model, tokenizer):
 
 def test_two_runs_that_are_the_same_differ_by_nothing(model, tokenizer):
     with unchanged(model.module):
-        found = secant(model.module, tokens(tokenizer, CASH, CASH), row=2)
+        found = secant(model.module, tokens(tokenizer, CASH, CASH), rows=[2])
     assert found.total == 0
     assert found.table.abs().max() == 0
 
@@ -116,7 +117,7 @@ def test_two_runs_that_are_the_same_differ_by_nothing(model, tokenizer):
 def test_the_users_model_is_left_as_it_was(model, tokenizer):
     before = {name: p.requires_grad for name, p in model.module.named_parameters()}
     with unchanged(model.module):
-        secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+        secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert {name: p.requires_grad for name, p in model.module.named_parameters()} == before
     assert all(p.grad is None for p in model.module.parameters())
 
@@ -140,7 +141,7 @@ def test_a_part_that_is_left_out_is_missed(model, tokenizer, monkeypatch, fault)
     room = importlib.import_module("attnviz.attribution.secant")
     monkeypatch.setattr(room, "_parts", fault(room._parts))
     with unchanged(model.module):
-        found = secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+        found = secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert found.error > 100 * EXACT
 
 
@@ -156,7 +157,7 @@ def test_the_scale_of_a_norm_1_percent_off_is_missed(model, tokenizer, monkeypat
 
     monkeypatch.setattr(rules, "elementwise", off)
     with unchanged(model.module):
-        found = secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+        found = secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert found.error > 10 * EXACT
 
 
@@ -166,7 +167,7 @@ def test_a_function_that_is_not_known_shows_in_the_error(model, tokenizer, monke
 
     monkeypatch.setattr(surrogate, "normalise", derivative)
     with unchanged(model.module):
-        found = secant(model.module, tokens(tokenizer, MUD, CASH), row=2)
+        found = secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert found.error > 100 * EXACT
 
 
@@ -186,7 +187,23 @@ def test_every_sentence_that_comes_along_adds_up(model, word):
             gate[:, torch.tensor(axis.special)] = True
             both = {name: torch.cat([each, each]) for name, each in batch.inputs.items()}
             with unchanged(model.module):
-                found = secant(model.module, both, row=T // 2, gate=gate)
-                account = ledger(model.module, batch.inputs, row=T // 2)
+                found = secant(model.module, both, rows=[T // 2], gate=gate)
+                account = ledger(model.module, batch.inputs, rows=[T // 2])
             errors = found.error, found.credit_error, account.error
             assert max(errors) < EXACT, (sense, text)
+
+
+def test_a_word_of_several_pieces_is_the_mean_of_its_pieces(model, tokenizer):
+    direction = torch.randn(384, generator=torch.Generator().manual_seed(2))
+    pair, text = tokens(tokenizer, MUD, CASH), tokens(tokenizer, CASH)
+    with unchanged(model.module):
+        several = secant(model.module, pair, rows=[2, 4, 6], direction=direction)
+        single = [secant(model.module, pair, rows=[at], direction=direction) for at in (2, 4, 6)]
+        account = ledger(model.module, text, rows=[2, 4], direction=direction)
+        accounts = [ledger(model.module, text, rows=[at], direction=direction) for at in (2, 4)]
+    for name in ("value", "routing", "credit", "total", "start"):
+        mean = sum(getattr(each, name) for each in single) / 3
+        assert_close(torch.as_tensor(getattr(several, name)), torch.as_tensor(mean), **NEAR)
+    for name in ("attention", "mlp", "bias", "own", "total"):
+        mean = sum(getattr(each, name) for each in accounts) / 2
+        assert_close(torch.as_tensor(getattr(account, name)), torch.as_tensor(mean), **NEAR)
