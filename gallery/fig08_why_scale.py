@@ -7,9 +7,9 @@ entropy of its weights falls to {end:.2f} (zero: one key has all); divided by �
 derivative by what enters the softmax, in the median row. Unscaled it is the larger one up to dₖ =
 {larger}, then falls to {flat:.4f} (divided: {steep:.2f}): a row that has chosen one key hardly
 changes its choice. By q · k itself the divided one is √dₖ smaller (dashed); the unscaled one is
-below even that from dₖ = {below} on. (d) In {model} without its scale entropy falls in {lower} of
-{total} heads, in the mean from {before:.2f} to {after:.2f}, and the median norm of the Jacobian
-falls {real:.0f}-fold.
+below even that from dₖ = {below} on. (d) In {run.model} without its scale entropy falls in
+{lower} of {total} heads, in the mean from {before:.2f} to {after:.2f}, and the median norm of the
+Jacobian falls {real:.0f}-fold.
 """
 
 import matplotlib.pyplot as plt
@@ -42,7 +42,7 @@ result = attnviz.attend("the train left the station on time because somebody had
 scaled = torch.cat([softmax(record.scores().double()) for record in result])
 bare = torch.cat([softmax(record.scores().double() / record.scale) for record in result])
 scaled_entropy, bare_entropy = entropy(scaled).mean(1), entropy(bare).mean(1)
-lower, total, model = (bare_entropy < scaled_entropy).sum(), len(bare), result.provenance.model
+lower, total, run = (bare_entropy < scaled_entropy).sum(), len(bare), result.provenance
 before, after = scaled_entropy.mean(), bare_entropy.mean()
 real = jacobian_norm(scaled).median() / jacobian_norm(bare).median()
 
@@ -60,4 +60,4 @@ with attnviz.style():
     d.set(title="d  Entropy in real heads", xlabel="with scale", ylabel="without", ylim=(0, 1))
     for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
         axis.set_major_formatter("{x:g}")
-fig = attnviz.add_caption(fig, text=f"(d) “{result.provenance.text}”", agreement=result.agreement)
+fig = attnviz.add_caption(fig, text=f"(d) {run.model}, “{run.text}”", agreement=result.agreement)

@@ -40,7 +40,7 @@ low, high, lowest, highest = layers.argmin(), layers.argmax(), layers.min(), lay
 
 with attnviz.style():
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.4), layout="constrained")
-    sns.heatmap(100 * total, annot=True, cmap="cmc.devon_r", vmin=0, vmax=100, cbar=False, ax=left)
+    sns.heatmap(100 * total, annot=True, cmap="cmc.devon_r", vmin=0, vmax=100, ax=left)
     left.set(xlabel="head", ylabel="layer", title="% of the weight")
     left.tick_params(axis="y", rotation=0)
     right.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="equal weights")
