@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch.overrides import TorchFunctionMode
 
-from attnviz.attribution.surrogate import CARRIES, MATRICES, Mix, activations, moves, run
+from attnviz.attribution.surrogate import moves
+from attnviz.attribution.watching import CARRIES, MATRICES, Mix, Watch, activations, by_head, run
 from attnviz.records import Ledger
 
 _OF_NORMS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
@@ -72,40 +71,38 @@ def ledger(
 
 def _brought(mix: Mix, carried: Tensor, at: list[int]) -> Tensor:
     """Return what each head brings from each source, (H, n)."""
-    g = mix.by_head(carried, runs=1)[0][:, at]
+    g = by_head(carried, 1)[0][:, at]
     return (mix.weights[0][:, at] * (g @ mix.values[0].mT)).sum(1)
 
 
-@dataclass(eq=False)
-class Frozen(TorchFunctionMode):
+class Frozen(Watch):
     """While a model runs, freezes what is not linear and cuts it into what adds up.
 
     mixes : the attentions. mlps : what each MLP made, without its bias. biases : what was added.
     """
 
-    mixes: list[Mix] = field(default_factory=list)
-    mlps: list[Tensor] = field(default_factory=list)
-    biases: list[Tensor] = field(default_factory=list)
-    _weights: list[Tensor] = field(default_factory=list)
-    _activated: list[Tensor] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Become a mode of torch."""
+    def __init__(self) -> None:
         super().__init__()
+        self.mixes: list[Mix] = []
+        self.mlps: list[Tensor] = []
+        self.biases: list[Tensor] = []
+        self._activated: list[Tensor] = []
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Compute what was asked for, with what is not linear frozen."""
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in CARRIES and args:
-            return self._carry(args[0], func(*args, **kwargs))
-        if name in MATRICES and self._is(args[0], self._weights):
-            return self._mix(args[0], args[1])
-        if name == "softmax":
-            self._weights.append(func(args[0].detach(), *args[1:], **kwargs))
-            return self._weights[-1]
+    def softmax(self, own: Callable[[Tensor], Tensor], scores: Tensor, said: Any) -> Tensor:
+        """Take the weights as they were."""
+        return own(scores.detach())
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Mix the values, and begin anew from what was mixed."""
+        made = (weights @ values).detach().requires_grad_()
+        self.mixes.append(Mix.of(weights.detach(), values.detach(), made, runs=1))
+        return made.clone()  # which the model may change in place
+
+    def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Compute anything else, with what is not linear frozen."""
+        if name in CARRIES and args and self._is_activated(args[0]):
+            self._activated.append(made := func(*args, **kwargs))
+            return made
         if not any(moves(each) for each in (*args, *kwargs.values())):
             return func(*args, **kwargs)
         if name in _OF_NORMS or (name in MATRICES and moves(args[0]) and moves(args[1])):
@@ -132,23 +129,12 @@ class Frozen(TorchFunctionMode):
         self._activated.append(made := x * gate)
         return made
 
-    def _carry(self, given: object, made: Any) -> Any:
-        for known in (self._weights, self._activated):
-            if self._is(given, known):
-                known.append(made)
-        return made
-
-    def _is(self, given: object, known: list[Tensor]) -> bool:
-        return any(given is each for each in known)
-
-    def _mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        made = (weights @ values).detach().requires_grad_()
-        self.mixes.append(Mix.of(weights.detach(), values.detach(), made, runs=1))
-        return made.clone()  # which the model may change in place
+    def _is_activated(self, given: object) -> bool:
+        return any(given is each for each in self._activated)
 
     def _multiply(self, a: Tensor, b: Tensor) -> Tensor:
         """Take the activated factor, a gate, as it was."""
-        gate, through = (a, b) if self._is(a, self._activated) else (b, a)
+        gate, through = (a, b) if self._is_activated(a) else (b, a)
         self._activated.append(made := gate.detach() * through)
         return made
 
@@ -167,7 +153,7 @@ class Frozen(TorchFunctionMode):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         made = linear(x, weight)
-        if self._is(x, self._activated):
+        if self._is_activated(x):
             self.mlps.append(made.detach().requires_grad_())
             made = self.mlps[-1].clone()
         return made if bias is None else made + self._added(bias)

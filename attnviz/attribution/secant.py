@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attribution.rules import elementwise
-from attnviz.attribution.surrogate import Mix, Secants, activations, run
+from attnviz.attribution.surrogate import Secants
+from attnviz.attribution.watching import Mix, activations, by_head, run
 from attnviz.records import Secant
 
 
@@ -63,7 +64,7 @@ def secant(
 
 def _parts(mix: Mix, carried: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
     """Return the value and the routing part of each head and source, (H, n) each."""
-    g = mix.by_head(carried)[1][:, at]
+    g = by_head(carried, 2)[1][:, at]
     (w0, w1), (v0, v1) = mix.weights[:, :, at], mix.values
     value = (w0 + w1) / 2 * (g @ (v1 - v0).mT)
     routing = (w1 - w0) * (g @ ((v0 + v1) / 2).mT)

@@ -5,7 +5,8 @@ from torch.overrides import TorchFunctionMode
 
 from attnviz.attribution import secant
 from attnviz.attribution.rules import elementwise
-from attnviz.attribution.surrogate import Secants, activations, run
+from attnviz.attribution.surrogate import Secants
+from attnviz.attribution.watching import activations, run
 from attnviz.capture.unchanged import unchanged
 from attnviz.inputs import encode
 from attnviz.words import units

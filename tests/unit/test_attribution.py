@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 
 import attnviz
-from attnviz.attribution import ledger, rules, secant, surrogate
+from attnviz.attribution import ledger, rules, secant, surrogate, watching
 from attnviz.capture.unchanged import unchanged
 from attnviz.inputs import encode
 from attnviz.separation.sentences import bundled
@@ -173,7 +173,7 @@ def test_a_function_that_is_not_known_shows_in_the_error(model, tokenizer, monke
 
 def test_a_model_without_blocks_is_refused_in_one_line():
     with pytest.raises(attnviz.ModelError, match="Expected a model of blocks in a row"):
-        surrogate.first_block(torch.nn.Linear(2, 2))
+        watching.first_block(torch.nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize("word", ["bank", "check"])
