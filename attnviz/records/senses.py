@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -157,37 +156,3 @@ class SenseResult:
                 name = one.strongest.casefold()
                 found[name] = max(share, found.get(name, 0.0))
         return sorted(found.items(), key=lambda item: -item[1])
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every array under a name of its own."""
-        return {"vectors": self.vectors, "plane": self.plane, "right": self.right}
-
-    def about(self) -> dict[str, Any]:
-        """Return all that is no array, in types that JSON knows."""
-
-        def told(score: SenseScore) -> dict[str, Any]:
-            recalls = dict(zip(self.senses, score.recalls, strict=True))
-            return {**asdict(score), "recalls": recalls, "macro_recall": score.macro_recall}
-
-        states = [
-            {
-                "state": self.state_name(i),
-                **told(score),
-                "explained": list(self.explained[i]),
-                "plane_accuracy": self.plane_accuracy[i],
-            }
-            for i, score in enumerate(self.scores)
-        ]
-        return {
-            "word": self.word,
-            "senses": list(self.senses),
-            "chance": self.chance,
-            "best": self.best,
-            "p_best": self.p_best,
-            "shuffles": self.shuffles,
-            "raw": self.raw,
-            "states": states,
-            "context_words": told(self.context),
-            "attention_layer": self.attention_layer,
-            "occurrences": [{"word": one.word, **asdict(one)} for one in self.occurrences],
-        }
