@@ -1,11 +1,13 @@
-"""The one way in which the package writes a file: it appears whole, or not at all.
+"""The one way in which the package writes a file, and the one in which it reads a user's text.
 
-It is written beside its place under a name of its own, and then moved there.
+A file appears whole, or not at all: it is written beside its place under a name of its own, and
+then moved there.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,36 @@ from attnviz.errors import InputError, OutputError
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 DATA_SUFFIXES = (".json", ".npz", ".safetensors")
+
+
+def read_text(path: Path, kind: str, *, most: int) -> str:
+    """Return the text of a user's file, in UTF-8; `kind` is what errors call it.
+
+    Raises
+    ------
+    InputError : it is missing, no plain file, no text, or has more than `most` bytes.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            what = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
+            raise InputError(f"Expected {path} to be {kind}, got {what}. Name another.")
+        if found.st_size > most:
+            raise InputError(
+                f"Expected {path} with at most {most:,} bytes, got {found.st_size:,}. Shorten it."
+            )
+        return path.read_text("utf-8-sig")
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(
+            f"Expected {kind} to read, but there is no file {path}. Check its name."
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(f"Expected text in UTF-8, but {path} is none. Save it as UTF-8.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"Expected to read {path}, but: {reason}. Name another file.") from None
 
 
 def check_output(

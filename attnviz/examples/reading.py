@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from dataclasses import dataclass, field
 from decimal import Decimal
 from importlib.resources import files
@@ -29,6 +28,7 @@ from attnviz.examples.values import (
     to_side_by_side,
     to_text,
 )
+from attnviz.files import read_text
 
 NAMES = ("cat", "likes", "phones")
 FIELDS = (
@@ -70,26 +70,7 @@ def read_bundled(name: str) -> Given:
 def read_file(file: str | os.PathLike[str]) -> Given:
     """Read an example of one's own; raise InputError where it is none."""
     path = Path(file)
-    try:
-        found = path.stat()
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
-        plain = stat.S_ISREG(found.st_mode)
-        expect(plain, f"{path} to be a JSON file", what, "Name another.")
-        small = found.st_size <= _MOST_BYTES
-        most = f"{path} with at most {_MOST_BYTES:,} bytes"
-        expect(small, most, f"{found.st_size:,}", "Keep to an example that can be read.")
-        text = path.read_text("utf-8-sig")
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError(
-            f"Expected an example to read, but there is no file {path}. Check its name."
-        ) from None
-    except UnicodeDecodeError:
-        raise InputError(f"Expected text in UTF-8, but {path} is none. Save it as UTF-8.") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"Expected to read {path}, but: {reason}. Name another file.") from None
+    text = read_text(path, "a JSON file", most=_MOST_BYTES)
     return to_given(parse(text, path.name), path.name)
 
 

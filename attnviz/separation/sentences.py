@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from attnviz.errors import InputError
+from attnviz.files import read_text
 from attnviz.separation.locating import Span, find_word, near_words
 
 _MOST_BYTES = 10_000_000
@@ -145,15 +146,7 @@ def read_senses(typed: Sequence[str], option: str = "--sense") -> dict[str, list
 
 
 def _lines(path: Path, sense: str) -> list[str]:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"Expected sentences in {path}, got {path.stat().st_size:,} bytes.")
-        lines = path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise InputError(f"Expected text in UTF-8, but {path} is none. Save it as UTF-8.") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"Expected to read {path}, but: {reason}. Name another file.") from None
+    lines = read_text(path, "a file of sentences", most=_MOST_BYTES).splitlines()
     kept = [line.strip() for line in lines if line.strip()]
     if not kept:
         raise InputError(f"Expected sentences for {sense!r} in {path}, but it is empty. Add some.")
