@@ -55,24 +55,18 @@ def draw_cells(
 
 
 def draw_values(
-    ax: Axes,
-    values: Tensor,
-    *,
-    largest: float | None = None,
-    share: float = 1.0,
-    lines: bool = False,
+    ax: Axes, values: Tensor, *, largest: float | None = None, lines: bool = False
 ) -> QuadMesh:
-    """Draw numbers of both signs; colours end at ± `largest`.
-
-    By default that is the number below which a `share` of all absolute numbers lie: among features,
-    a few are often far larger than all others.
-    """
-    end = largest or range_of(values, share)
+    """Draw numbers of both signs; colours end at ± `largest`, by default the largest of all."""
+    end = largest or range_of(values)
     return draw_cells(ax, values, value_colours(), Normalize(-end, end), lines=lines)
 
 
 def range_of(values: Tensor, share: float = 1.0) -> float:
-    """Return what a share of the absolute numbers do not exceed, without what masks hide."""
+    """Return what a share of the absolute numbers do not exceed, without what masks hide.
+
+    Among features, a few are often far larger than all others.
+    """
     finite = values[values > HIDDEN].abs().flatten().sort().values
     return float(finite[int(share * (len(finite) - 1))].clamp(min=1e-12)) if len(finite) else 1.0
 

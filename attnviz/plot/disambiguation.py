@@ -19,7 +19,6 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    TITLE_SIZE,
     literal,
     style,
 )
@@ -95,8 +94,7 @@ def _head(
     """Write the title, and below it the senses with their dots; return where that ends."""
     left, right = place
     title = f"The senses of “{literal(result.word)}”, layer by layer"
-    lines = ruler.wrap(title, right - left, TITLE_SIZE, "bold")
-    top = page.write(left, _MARGIN, lines, points=TITLE_SIZE, weight="bold") + 0.04
+    top = page.title(left, _MARGIN, title, right - left) + 0.04
     at, high = left, line_height(TEXT_SIZE)
     for sense, one in look.items():
         name = ruler.clip(literal(sense, 40), right - left - 0.2, TEXT_SIZE)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from attnviz.examples import make_example
 from attnviz.examples.wording import slips_sentence
 from attnviz.plot.layout import Page, Ruler
-from attnviz.plot.style import FULL_WIDTH, MM, MUTED, SMALL_SIZE, TITLE_SIZE, literal, style
+from attnviz.plot.style import FULL_WIDTH, MM, MUTED, SMALL_SIZE, literal, style
 from attnviz.plot.tables import Table, given_block, stage_block
 from attnviz.records import WorkedExample
 
@@ -38,8 +38,7 @@ def example(worked: WorkedExample | str, *, width: float = FULL_WIDTH) -> Figure
     with style([worked.title, *labels]):
         page, ruler = Page(width * MM), Ruler()
         room = page.width - 2 * _MARGIN
-        title = ruler.wrap(literal(worked.title, 120), room, TITLE_SIZE, "bold")
-        top = page.write(_MARGIN, _MARGIN, title, points=TITLE_SIZE, weight="bold") + _BELOW / 2
+        top = page.title(_MARGIN, _MARGIN, literal(worked.title, 120), room) + _BELOW / 2
         tables = [Table(block, ruler, room) for block in blocks + stages]
         top = _flow(page, tables, top, room)
         caption = ruler.wrap(_caption(worked), room, SMALL_SIZE)

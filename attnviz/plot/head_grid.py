@@ -16,7 +16,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from attnviz.maps import make_maps
 from attnviz.plot import caption
-from attnviz.plot.layout import Page, Ruler, colour_bar
+from attnviz.plot.layout import Page, colour_bar
 from attnviz.plot.style import (
     ACCENT,
     FAINT,
@@ -24,7 +24,6 @@ from attnviz.plot.style import (
     MM,
     MUTED,
     SMALL_SIZE,
-    TITLE_SIZE,
     style,
     weight_colours,
 )
@@ -102,8 +101,7 @@ def draw_mosaic(
     layers, heads = maps.weights.shape[:2]
     left, right = place
     title = f"All {layers * heads} heads" + (f" of layer {maps.layers[0]}" if layers == 1 else "")
-    lines = Ruler().wrap(title, right - left, TITLE_SIZE, "bold")
-    top = page.write(left, top, lines, points=TITLE_SIZE, weight="bold")
+    top = page.title(left, top, title, right - left)
 
     folded = layers == 1  # then there is room for larger tiles, each under its number
     indent, below = (0.0, _GAP) if folded else (_LABELS, _LABELS - 0.06)

@@ -23,7 +23,6 @@ from attnviz.plot.style import (
     MM,
     MUTED,
     TEXT_SIZE,
-    TITLE_SIZE,
     style,
     weight_colours,
 )
@@ -112,8 +111,7 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     room = inner * (0.55 if two_columns else 1.0)
 
     title = caption.selection(drawn.stack, drawn.layer, drawn.heads)
-    lines = ruler.wrap(title, room, TITLE_SIZE, "bold")
-    top = page.write(_MARGIN, _MARGIN, lines, points=TITLE_SIZE, weight="bold") + _GAP / 2
+    top = page.title(_MARGIN, _MARGIN, title, room) + _GAP / 2
     longest = _LONGEST * room
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
     across, down = _cells(drawn, room - _LABEL - _BAR, largest)

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
@@ -19,7 +20,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from attnviz.errors import InputError
-from attnviz.plot.style import INK, MM, MUTED, SANS, SMALL_SIZE
+from attnviz.plot.style import INK, MM, MUTED, SANS, SMALL_SIZE, TITLE_SIZE, value_colours
 
 WIDTHS = 40, 2000  # mm within which a figure can be laid out
 LEADING = 1.35  # line height over font size
@@ -131,6 +132,11 @@ class Page:
             top += line_height(points)
         return top
 
+    def title(self, left: float, top: float, text: str, room: float) -> float:
+        """Write a title in lines at most `room` wide; return where they end."""
+        lines = Ruler().wrap(text, room, TITLE_SIZE, "bold")
+        return self.write(left, top, lines, points=TITLE_SIZE, weight="bold")
+
     def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Draw an arrow between two places (left, top)."""
         arrow = FancyArrowPatch(
@@ -213,3 +219,8 @@ def colour_bar(
         ax.set_ylabel(label, color=MUTED, rotation=0, ha="right", va="center")
     else:
         bar.set_label(label, color=MUTED)
+
+
+def range_bar(ax: Axes) -> None:
+    """Fill `ax` with the colour bar of panels that each have a range of their own."""
+    colour_bar(ScalarMappable(Normalize(-1, 1), value_colours()), ax, "of the range")

@@ -23,7 +23,6 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    TITLE_SIZE,
     literal,
     weight_colours,
 )
@@ -149,8 +148,7 @@ def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: flo
 
     title = f"{caption.selection(drawn.stack, drawn.layer, drawn.heads)}, "
     title += _query_name(drawn, query)
-    lines = ruler.wrap(title, inner, TITLE_SIZE, "bold")
-    top = page.write(_MARGIN, _MARGIN, lines, points=TITLE_SIZE, weight="bold") + _GAP / 2
+    top = page.title(_MARGIN, _MARGIN, title, inner) + _GAP / 2
     below = top + line_height(SMALL_SIZE) + 0.02
     left = _MARGIN
     for name in ("image, as the model sees it", "weights over it"):

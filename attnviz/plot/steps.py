@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -15,14 +16,13 @@ from attnviz.plot.cells import (
     NUMBER_SIZE,
     decimals,
     draw_cells,
-    draw_values,
     frame,
     number,
     range_of,
     write_numbers,
 )
 from attnviz.plot.formulas import as_math, power
-from attnviz.plot.layout import SMALLEST, Page, Ruler, colour_bar, line_height
+from attnviz.plot.layout import SMALLEST, Page, Ruler, colour_bar, line_height, range_bar
 from attnviz.plot.style import (
     ALARM,
     FULL_WIDTH,
@@ -30,7 +30,6 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    TITLE_SIZE,
     literal,
     style,
     value_colours,
@@ -98,8 +97,8 @@ def steps(
         page = Page(width * MM)
         ruler, place = Ruler(), (_MARGIN, width * MM - _MARGIN)
         where = caption.selection(taken.stack, taken.layer, (taken.head,))
-        lines = ruler.wrap(f"{where}, step by step", place[1] - place[0], TITLE_SIZE, "bold")
-        top = page.write(_MARGIN, _MARGIN, lines, points=TITLE_SIZE, weight="bold") + 0.06
+        title = f"{where}, step by step"
+        top = page.title(_MARGIN, _MARGIN, title, place[1] - place[0]) + 0.06
         for names in _lines(taken, wide=width * MM >= _NARROW):
             if names:
                 top = _line(page, ruler, taken, names, place, top) + _BETWEEN
@@ -153,6 +152,15 @@ class _Panel:
     def high(self) -> float:
         return self.down * len(self.stage.values)
 
+    @cached_property
+    def norm(self) -> Normalize:
+        """Where its colours begin and end."""
+        values = self.stage.values
+        if self.stage.name == "weights":
+            return Normalize(0.0, max(float(values.max()), 1e-12))
+        end = range_of(values, 1.0 if self.stage.over_keys else _SHOWN)
+        return Normalize(-end, end)
+
 
 def _line(
     page: Page,
@@ -177,10 +185,9 @@ def _line(
     last = panels[-1]
     bar = page.axes(last.left + last.across + 0.1, top + _HEAD, 0.08, min(last.high, 0.9))
     if last.stage.name == "weights":
-        norm = Normalize(0, max(float(last.stage.values.max()), 1e-12))
-        colour_bar(ScalarMappable(norm, weight_colours()), bar, "weight")
+        colour_bar(ScalarMappable(last.norm, weight_colours()), bar, "weight")
     else:
-        colour_bar(ScalarMappable(Normalize(-1, 1), value_colours()), bar, "of the range")
+        range_bar(bar)
     return bottom
 
 
@@ -231,7 +238,7 @@ def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
     size = stage.size
     if stage.name != "weights":  # whose colour bar tells
-        end = f"± {range_of(stage.values, _shown(stage)):.2g}"
+        end = f"± {panel.norm.vmax:.2g}"
         size = ruler.longest((f"{size}, range {end}", f"{size}, {end}", size), room, SMALL_SIZE)
     if stage.why_not == "given":
         page.write(left, top, [size], color=MUTED)
@@ -251,21 +258,13 @@ def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
         page.write(left, top, [f"DIFFERS by {power(stage.difference)}"], color=ALARM)
 
 
-def _shown(stage: Stage) -> float:
-    """Return the share of a panel's numbers whose colours can be told apart."""
-    return 1.0 if stage.over_keys else _SHOWN
-
-
 def _draw(page: Page, ruler: Ruler, taken: AttentionSteps, panel: _Panel, top: float) -> float:
     """Draw the numbers of a panel with its labels and frames; return where it ends."""
     stage, n = panel.stage, panel.columns
     ax = page.axes(panel.left, top, panel.across, panel.high)
     lines = stage.over_keys and min(panel.across / n, panel.down) >= _LINED_CELL
-    if stage.name == "weights":
-        norm = Normalize(0.0, max(float(stage.values.max()), 1e-12))
-        mesh = draw_cells(ax, stage.values, weight_colours(), norm, lines=lines)
-    else:
-        mesh = draw_values(ax, stage.values, share=_shown(stage), lines=lines)
+    colours = weight_colours() if stage.name == "weights" else value_colours()
+    mesh = draw_cells(ax, stage.values, colours, panel.norm, lines=lines)
     if panel.labels is not None:
         panel.labels.apply(ax, "y")
     end = top + panel.high

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import torch
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -13,7 +11,7 @@ from attnviz.errors import InputError
 from attnviz.plot import caption
 from attnviz.plot.cells import decimals, draw_values, range_of
 from attnviz.plot.formulas import as_math
-from attnviz.plot.layout import Page, Ruler, colour_bar, line_height
+from attnviz.plot.layout import Page, Ruler, line_height, range_bar
 from attnviz.plot.style import (
     CYCLE,
     FULL_WIDTH,
@@ -21,10 +19,8 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    TITLE_SIZE,
     literal,
     style,
-    value_colours,
 )
 from attnviz.records import AttentionResult, AttentionSteps
 
@@ -53,11 +49,10 @@ def attention_vector(
     """
     taken = take(result, layer, head, word)
     with style([*taken.keys, taken.word, caption.source(taken.provenance)]):
-        page, ruler = Page(width * MM), Ruler()
+        page = Page(width * MM)
         place = _MARGIN, page.width - _MARGIN
         where = caption.selection(taken.stack, taken.layer, (taken.head,))
-        lines = ruler.wrap(where, place[1] - place[0], TITLE_SIZE, "bold")
-        top = page.write(_MARGIN, _MARGIN, lines, points=TITLE_SIZE, weight="bold") + 0.06
+        top = page.title(_MARGIN, _MARGIN, where, place[1] - place[0]) + 0.06
         end = draw_unfolding(page, taken, place, top)
         said = [
             "every key adds its value, times its weight; columns are features",
@@ -109,9 +104,10 @@ def draw_unfolding(
     at_shares = at_brought + strips + _GAP / 2
     total = brought.sum(0, keepdim=True)
     largest = max(range_of(brought), range_of(total))
+    shown = range_of(values, _SHOWN)
     page.write(at_bars, top, [as_math("α_j")], color=MUTED, math=True)
     for at, name, end in (
-        (at_values, "v_j", range_of(values, _SHOWN)),
+        (at_values, "v_j", shown),
         (at_brought, "α_j v_j", largest),
     ):
         said = f"{as_math(name)}, range ± {end:.2g}"
@@ -134,9 +130,8 @@ def draw_unfolding(
         ax.text(
             weight, row + 0.5, f" {decimals(weight)}", va="center", fontsize=SMALL_SIZE, color=MUTED
         )
-    draw_values(page.axes(at_values, top, strips, high), values, share=_SHOWN)
-    bar = page.axes(right - _BAR + 0.1, top, 0.08, min(high, 0.9))
-    colour_bar(ScalarMappable(Normalize(-1, 1), value_colours()), bar, "of the range")
+    draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
+    range_bar(page.axes(right - _BAR + 0.1, top, 0.08, min(high, 0.9)))
     draw_values(page.axes(at_brought, top, strips, high), brought, largest=largest)
     middle = (_ROW - line_height(SMALL_SIZE)) / 2
     for row, part in enumerate(shares.tolist()):
