@@ -104,3 +104,13 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(code):
         [sys.executable, "-c", f"{code}\n{check}"], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_figure_loads_no_other_and_is_what_its_name_says_however_it_is_imported():
+    code = (
+        "import sys; import attnviz.plot.heatmap; from attnviz.plot import head_grid, heatmap; "
+        "loaded = {name for name in sys.modules if name.startswith('attnviz.plot.')}; "
+        "print(heatmap.__name__, head_grid.__name__, 'attnviz.plot.waterfall' in loaded)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["heatmap", "head_grid", "False"]
