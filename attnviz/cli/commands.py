@@ -106,7 +106,6 @@ def heatmap(
     from attnviz.maps import make_map, make_overview
     from attnviz.metrics import choose_head, find_heads, rank_heads
     from attnviz.plot.overlay import find_query
-    from attnviz.storage import to_data
 
     found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
     ranking = rank_heads(result) if found is None else found.ranking
@@ -122,13 +121,11 @@ def heatmap(
         axes = draw(drawn, overview=overview, width=width, **over)
         return cast("Figure", axes.get_figure(root=True))
 
-    typed.save(path, drawn, figure)
-    if json:
-        report.print_json(to_data(drawn))
-    else:
+    def tell() -> None:
         report.print_map(drawn)
         report.print_found(found) if found else report.print_ranking(ranking, layer=layer)
-    return report.finish(result.agreement, path, json=json)
+
+    return report.conclude(drawn, path, figure, tell, json=json)
 
 
 @app.command()
@@ -160,7 +157,6 @@ def heads(
     from attnviz.cli import report
     from attnviz.maps import make_maps
     from attnviz.metrics import rank_heads
-    from attnviz.storage import to_data
 
     maps = make_maps(result, layer=layer, words=words, special=special.value)
 
@@ -169,12 +165,10 @@ def heads(
 
         return head_grid(maps, width=width)
 
-    typed.save(path, maps, figure)
-    if json:
-        report.print_json(to_data(maps))
-    else:
+    def tell() -> None:
         report.print_ranking(rank_heads(result), layer=layer)
-    return report.finish(result.agreement, path, json=json)
+
+    return report.conclude(maps, path, figure, tell, json=json)
 
 
 @app.command()
@@ -220,7 +214,6 @@ def steps(
     from attnviz.cli import report
     from attnviz.cli.print_steps import print_steps
     from attnviz.dissection import make_steps
-    from attnviz.storage import to_data
 
     taken = make_steps(result, layer=layer, head=head, word=word)
 
@@ -229,9 +222,7 @@ def steps(
 
         return draw(taken, width=width)
 
-    typed.save(path, taken, figure)
-    report.print_json(to_data(taken)) if json else print_steps(taken)
-    return report.finish(result.agreement, path, json=json)
+    return report.conclude(taken, path, figure, lambda: print_steps(taken), json=json)
 
 
 @app.command()

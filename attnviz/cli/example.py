@@ -45,12 +45,4 @@ def example(
 
         return draw(worked, width=width)
 
-    typed.save(path, worked, figure)
-    if json:
-        from attnviz.storage import to_data
-
-        report.print_json(to_data(worked))
-    else:
-        print_example(worked)
-    report.print_written(path, json=json)
-    return 0
+    return report.conclude(worked, path, figure, lambda: print_example(worked), json=json)

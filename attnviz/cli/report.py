@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -13,16 +13,37 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from attnviz.cli.typed import save
 from attnviz.metrics import Found, HeadRanking, HeadScore
 from attnviz.plot.style import literal, weight_colours
-from attnviz.records import AgreementReport, AttentionMap, AttentionResult, Side
+from attnviz.records import AgreementReport, AttentionMap, AttentionResult, Side, WorkedExample
 from attnviz.stages import STAGES
-from attnviz.storage import to_json
+from attnviz.storage import Drawn, to_data, to_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RAMP = " .:-=+*#%@"  # light to dark, where there are no colours
 _LABEL = 16  # cells of a row's label at most
 
 console = Console(highlight=False, soft_wrap=True)
+
+
+def conclude(
+    drawn: Drawn,
+    path: Path | None,
+    figure: Callable[[], Figure],
+    tell: Callable[[], None],
+    *,
+    json: bool,
+) -> int:
+    """Write the file, say what is in it, as JSON or by `tell`, and return the exit code."""
+    save(path, drawn, figure)
+    print_json(to_data(drawn)) if json else tell()
+    if isinstance(drawn, WorkedExample):  # no model, nothing to agree with
+        print_written(path, json=json)
+        return 0
+    return finish(drawn.agreement, path, json=json)
 
 
 def finish(agreement: AgreementReport, path: Path | None, *, json: bool) -> int:

@@ -69,7 +69,6 @@ def senses(
     from attnviz.cli import report
     from attnviz.models import load
     from attnviz.separation import senses as measure
-    from attnviz.storage import to_data
 
     loaded = load(model, device=device.value, dtype=dtype)
     result = measure(word, sentences, model=loaded, raw=raw)
@@ -79,9 +78,7 @@ def senses(
 
         return disambiguation(result, width=width)
 
-    typed.save(path, result, figure)
-    report.print_json(to_data(result)) if json else print_senses(result)
-    return report.finish(result.agreement, path, json=json)
+    return report.conclude(result, path, figure, lambda: print_senses(result), json=json)
 
 
 def print_senses(result: SenseResult) -> None:
