@@ -28,6 +28,11 @@ class Product:
     k_place: Tensor
     activations: int
 
+    @property
+    def span(self) -> range:
+        """The numbers of its elements."""
+        return range(self.first, self.first + self.q_place.numel() * self.k.shape[1])
+
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
@@ -60,9 +65,14 @@ class Softmax:
     mixtures: list[Mixture] = field(default_factory=list)
     used: bool = False
 
+    @property
+    def span(self) -> range:
+        """The numbers of its elements."""
+        return range(self.first, self.first + self.weights.numel())
+
     def holds(self, weights: Tensor, elements: Tensor) -> bool:
         """Whether these are its weights, up to rounding; elements: which, -1 for none of them."""
-        here = (elements >= self.first) & (elements < self.first + self.weights.numel())
+        here = (elements >= self.span.start) & (elements < self.span.stop)
         given = self.weights.flatten()[(elements - self.first)[here]]
         return bool(((weights[here] - given).abs() <= _ROUNDING * given + _TINY).all())
 
@@ -85,34 +95,28 @@ class Seen:
         The content's is made of two activations, and is whole; what is added by relative position
         has a side that is the same for every input, or is cut from a larger product.
         """
-        used = shadow.origin[shadow.origin >= 0]
-        if not len(used):
+        origin, span = shadow.origin, _span(shadow.origin)
+        if not span:
             return 0, False, 0
-        low, high = int(used.min()), int(used.max())
-        whole = high - low + 1 == shadow.origin.numel() == len(torch.unique(used))
-        return max(each.activations for each in self.products_of(shadow)), whole, -low
+        whole = len(span) == origin.numel() == len(torch.unique(origin[origin >= 0]))
+        return max(each.activations for each in self.products_of(shadow)), whole, -span.start
 
     def products_of(self, shadow: Shadow) -> list[Product]:
         """Return the products that scores are made of."""
-        used = shadow.origin[shadow.origin >= 0]
-        if not len(used):
-            return []
-        low, high = int(used.min()), int(used.max())
-        return [
-            product
-            for _, product in self.products
-            if product.first <= high
-            and product.first + product.q_place.numel() * product.k.shape[1] > low
-        ]
+        span = _span(shadow.origin)
+        return [product for _, product in self.products if _meet(product.span, span)]
 
     def softmaxes_of(self, elements: Tensor) -> list[Softmax]:
         """Return the softmaxes of which these are elements; -1 is an element of none."""
-        used = elements[elements >= 0]
-        if not len(used):
-            return []
-        low, high = int(used.min()), int(used.max())
-        return [
-            each
-            for _, each in self.softmaxes
-            if each.first <= high and low < each.first + each.weights.numel()
-        ]
+        span = _span(elements)
+        return [softmax for _, softmax in self.softmaxes if _meet(softmax.span, span)]
+
+
+def _span(elements: Tensor) -> range:
+    """Return the numbers from the first of some elements to the last; -1 is none."""
+    used = elements[elements >= 0]
+    return range(int(used.min()), int(used.max()) + 1) if len(used) else range(0)
+
+
+def _meet(one: range, other: range) -> bool:
+    return max(one.start, other.start) < min(one.stop, other.stop)

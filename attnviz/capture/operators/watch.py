@@ -28,7 +28,7 @@ _MOVES = {
     "index_select": (0,), "repeat": (0,), "roll": (0,), "flip": (0,), "copy": (0, 1),
     "index_put": (0, 2), "slice_scatter": (0, 1), "select_scatter": (0, 1),
 }  # fmt: skip
-_COPIES = {"clone", "_to_copy", "detach", "alias", "lift_fresh"}
+_COPIES = {"clone", "_to_copy"}
 _OF_ROWS = {"max", "amax", "logsumexp"}
 _SOFTMAX = {"_softmax", "_safe_softmax"}
 
@@ -106,15 +106,15 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any,
         before: Tensor | None,
     ) -> None:
-        self._note_use(name, func, args, result)
+        if func.is_view or name.endswith("_like") or name.startswith("new_"):
+            return  # shares the memory, or takes the shape only
+        self._note_use(name, args, result)
         if name in _OF_ROWS and self._is_of_rows(args):
             values = result if isinstance(result, Tensor) else result[0]
             self.memory.cast(values, Shadow("shift", torch.zeros_like(values, dtype=torch.long)))
             return
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
-        if name.endswith("_like") or name.startswith("new_"):
-            return  # takes the shape only
         if name in ("bmm", "baddbmm"):
             self._multiply(args, kwargs, result)
         elif name in ("mm", "addmm"):
@@ -130,7 +130,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._normalise(scores, formula, -1, result)
         elif name in _MOVES:
             self._move(func, name, args, kwargs, result)
-        elif func.is_view or (lies_in(result, args) and not func._schema.is_mutable):
+        elif lies_in(result, args) and not func._schema.is_mutable:
             return
         elif name in _COPIES:
             if (shadow := self.memory.of(args[0])) is None and name == "clone":
@@ -140,11 +140,11 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self._compute(name, args, kwargs, result, before)
 
-    def _note_use(self, name: str, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    def _note_use(self, name: str, args: tuple[Any, ...], result: Any) -> None:
         """Note which weights something is computed of; to move or copy them is not to use them."""
-        if name in _COPIES or name in _MOVES or name.endswith("_like") or name.startswith("new_"):
+        if name in _COPIES or name in _MOVES:
             return
-        if func.is_view or (isinstance(result, Tensor) and lies_in(result, args)):
+        if isinstance(result, Tensor) and lies_in(result, args):
             return
         for arg in args:
             if (weight := self.memory.of(arg, "weight")) is not None:
