@@ -147,24 +147,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def captured(tokenizer):
-    """Return what was captured of a padded batch, by family and dtype."""
-    found = {}
-
-    def of(family, dtype):
-        if (family, dtype) not in found:
-            if family == "minilm":  # the real one
-                model = attnviz.load(dtype=dtype)
-            else:
-                model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
-            batch = encode(model.checkpoint, TEXTS)
-            found[family, dtype] = capture(model.module, batch.inputs, batch.axes)
-        return found[family, dtype]
-
-    return of
-
-
 def verify(records, references):
     return agreement.verify(records, references, versions={}, weights_sha256="")
 
