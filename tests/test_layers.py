@@ -18,7 +18,7 @@ FLOORS = [
     {"stages", "words"},
     {"checkpoints", "capture"},
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
-    {"dissection"},
+    {"dissection", "interventions"},
     {"models", "plot"},
     {"displacement", "separation"},
     {"cli"},

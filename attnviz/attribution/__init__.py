@@ -5,6 +5,7 @@ Two of them. The *secant* splits the difference of two runs, and says what a cha
 """
 
 from attnviz.attribution.ledger import ledger
+from attnviz.attribution.rollout import rollout
 from attnviz.attribution.secant import secant
 
-__all__ = ["ledger", "secant"]
+__all__ = ["ledger", "rollout", "secant"]
