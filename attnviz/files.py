@@ -11,12 +11,13 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from attnviz.errors import InputError, OutputError
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
-DATA_SUFFIXES = (".json", ".npz", ".safetensors")
+DATA_SUFFIXES = (".json", ".npz", ".safetensors", ".parquet")
 
 
 def read_text(path: Path, kind: str, *, most: int) -> str:
@@ -56,7 +57,7 @@ def check_output(
 
     Raises
     ------
-    InputError : the ending names no format of these.
+    InputError : the ending names no format of these, or one that needs pyarrow.
     OutputError : the folder is missing or read-only, or the path is a folder.
     """
     path = Path(path)
@@ -68,6 +69,11 @@ def check_output(
         raise InputError(
             f"Expected a file name that ends in {', '.join(allowed)}, got {path.name!r}. "
             "The ending chooses the format."
+        )
+    if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
+        raise InputError(
+            "Expected pyarrow, which writes .parquet, but it is not installed. Install it "
+            "(pip install 'attnviz[parquet]'), or choose another format."
         )
     path = path.resolve() if path.is_symlink() else path  # write what it points to
     if path.exists() and not path.is_file():

@@ -112,6 +112,6 @@ def output_file(default: str) -> Any:
     return typer.Option(
         "--output",
         "-o",
-        help="File to write: .png, .svg, .pdf; or data: .json, .npz, .safetensors.",
+        help="File to write: .png, .svg, .pdf; or data: .json, .npz, .safetensors, .parquet.",
         show_default=default,
     )

@@ -1,4 +1,4 @@
-"""The data behind figures to disk: json, npz and safetensors, with labels, provenance and proof."""
+"""The data behind figures to disk, with labels, provenance and proof."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.files import DATA_SUFFIXES, atomic, check_output
@@ -23,7 +24,8 @@ def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
 
     The suffix chooses the format. json: everything as one object, an image as a data URI. npz:
     arrays of the numbers and labels, and all else as the JSON text `about`. safetensors: the
-    numbers, and all else as JSON in the header under `about`.
+    numbers, and all else as JSON in the header under `about`. parquet: a long table, one row for
+    each number, with all else as JSON under `about` in its metadata.
 
     Raises
     ------
@@ -36,6 +38,9 @@ def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
             temporary.write_text(to_json(to_data(drawn)) + "\n", encoding="utf-8")
             return
         given = contents(drawn)
+        if suffix == ".parquet":
+            _write_table(drawn, temporary, to_json({**given.labels, **given.about}))
+            return
         tensors = {name: tensor.contiguous() for name, tensor in given.tensors.items()}
         if suffix == ".npz":
             import numpy as np
@@ -50,6 +55,16 @@ def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
             # As bytes: its own writer reports a full disk by an exception of its own.
             about = to_json({**given.labels, **given.about})
             temporary.write_bytes(save(tensors, metadata={"about": about}))
+
+
+def _write_table(drawn: Drawn, path: Path, about: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from attnviz.storage.tables import long_table
+
+    table = pa.table(long_table(drawn)).replace_schema_metadata({"about": about})
+    pq.write_table(table, path)
 
 
 def to_data(drawn: Drawn) -> dict[str, Any]:

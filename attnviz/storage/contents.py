@@ -155,12 +155,18 @@ def _(drawn: ShiftResult) -> Contents:
         "direction": split.direction,
         "ledger_attention": account.attention,
         "ledger_mlp": account.mlp,
-        "causal": drawn.causal,
+        **{f"causal_{way.replace('-', '_')}": lost for way, lost in drawn.causal.items()},
+        "patched": drawn.patched,
+        "raw_attention": drawn.raw_attention,
+        "rollout": drawn.rollout,
         "path": drawn.path,
+        "distances": drawn.distances,
     }
+    heads = drawn.heads_correlation
     about = {
         "word": drawn.word,
-        "pieces": list(drawn.pieces),
+        "at": drawn.at,
+        "positions": [list(at) for at in drawn.positions],
         "special": list(drawn.special),
         "reference": drawn.reference,
         "regions": list(drawn.regions),
@@ -169,7 +175,8 @@ def _(drawn: ShiftResult) -> Contents:
         "length": split.length,
         "completeness_error": split.error,
         "credit_error": split.credit_error,
-        "rank_correlation": drawn.rank_correlation,
+        "rank_correlations": drawn.rank_correlations,
+        "heads_correlation": None if heads is None else dict(zip(("r", "rho"), heads, strict=True)),
         "ledger": {
             "bias": account.bias,
             "own": account.own,
@@ -179,7 +186,7 @@ def _(drawn: ShiftResult) -> Contents:
         **_proof(drawn),
     }
     tensors = {name: tensor for name, tensor in found.items() if tensor is not None}
-    return Contents(tensors, {"tokens": list(drawn.tokens)}, about)
+    return Contents(tensors, {"words": list(drawn.words), "tokens": list(drawn.tokens)}, about)
 
 
 def _proof(drawn: Measured) -> dict[str, Any]:

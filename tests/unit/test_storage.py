@@ -163,7 +163,7 @@ def test_a_folder_that_vanished_meanwhile_is_an_output_error(tmp_path, drawn):
         (
             "map.gif",
             InputError,
-            r"ends in .png, .svg, .pdf, .json, .npz, .safetensors, got 'map.gif'",
+            r"ends in .png, .svg, .pdf, .json, .npz, .safetensors, .parquet, got 'map.gif'",
         ),
         ("map", InputError, r"got 'map'"),
         ("none/map.png", OutputError, r"Expected the folder .*none to exist. Create it first."),
@@ -190,7 +190,9 @@ def test_a_read_only_folder_is_refused(tmp_path):
 
 
 def test_a_figure_is_no_data_and_data_no_figure(tmp_path, drawn, train):
-    with pytest.raises(InputError, match=r"ends in \.json, \.npz, \.safetensors, got 'a\.png'"):
+    with pytest.raises(
+        InputError, match=r"ends in \.json, \.npz, \.safetensors, \.parquet, got 'a\.png'"
+    ):
         save_data(drawn, tmp_path / "a.png")
     with pytest.raises(InputError, match=r"ends in \.png, \.svg, \.pdf, got 'a\.json'"):
         attnviz.save_figure(attnviz.heatmap(train).figure, tmp_path / "a.json")
