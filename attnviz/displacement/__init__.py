@@ -2,7 +2,7 @@
 
 The text is compared with a reference in which the word could read less, or other words. The
 difference at the word is split exactly (attribution.secant), beside it stands what is lost where
-each word is masked: a measure that owes the split nothing.
+each other word is changed (interventions): a measure that owes the split nothing.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attnviz.attribution import ledger, secant
+from attnviz.attribution import ledger, rollout, secant
 from attnviz.capture import hidden_states
 from attnviz.capture.unchanged import unchanged
+from attnviz.displacement.causes import along, lose, possible
+from attnviz.displacement.references import Reference, refer
 from attnviz.displacement.regions import read_regions
-from attnviz.errors import AttnvizError, InputError, ModelError
+from attnviz.errors import AttnvizError, ModelError
 from attnviz.inputs import encode
+from attnviz.interventions import Site, patch_heads
 from attnviz.models import Loadable, Model, load
-from attnviz.records import Ledger, Secant, ShiftResult
-from attnviz.words import locate, units
+from attnviz.records import AttentionResult, Ledger, Secant, ShiftResult
+from attnviz.words import Units, locate, merge, units
 
 __all__ = ["shift"]
 
-_AT_ONCE = 32  # texts in which one token is masked
 _EXACT = 1e-4  # of the length of the shift, far above rounding
-GATE = "the same text, where every token may read only itself and special tokens"
 
 
 def shift(
@@ -34,7 +35,8 @@ def shift(
     text: str,
     *,
     toward: Mapping[str, Sequence[str]] | None = None,
-    reference: str | None = None,
+    reference: str = "gate",
+    verify_causally: bool = False,
     model: Model | Loadable | None = None,
 ) -> ShiftResult:
     """Split what moved the vector of a word over layers, heads and source words, exactly.
@@ -45,14 +47,19 @@ def shift(
     toward : two regions by name, each with texts: the direction is the axis from the second to the
         first, between the means of what the model makes of the texts (of the word where it stands
         in them, else of all their tokens). By default the direction is that of the shift itself.
-    reference : a text of as many tokens to compare with, such as a minimal pair; by default the
-        same text with its attention gated: every token reads only itself and special tokens.
+    reference : what the text is compared with. "gate": itself, where every token may read only
+        itself and special tokens. "mask": itself, where all other words are masked. Else a text of
+        as many tokens, such as a minimal pair.
+    verify_causally : change each other word in four ways (mask it, replace it, let nobody read it,
+        delete it) and patch every head. By default each word is only masked; where a model has no
+        mask token, nobody may read it.
     model : from `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
 
     Returns
     -------
-    The split (`secant`), the account from static to contextual (`ledger`), and what masking each
-    word loses. `secant.error` and `ledger.error` say how nearly the parts add up.
+    The split (`secant`), the account from static to contextual (`ledger`), and what the word loses
+    where others are changed (`causal`). `secant.error` and `ledger.error` say how nearly the parts
+    add up.
 
     Raises
     ------
@@ -67,22 +74,31 @@ def shift(
     at = locate(word, side)
     pieces = side.positions[at]
     inputs = encode(model.checkpoint, [text]).inputs
-    pair, gate, said = _reference(model, inputs, reference, axis.special)
+    compared = refer(model, inputs, reference, rows=pieces, special=axis.special)
     regions = None if toward is None else read_regions(model, word, toward)
     direction = None if regions is None else regions.axis
-    split, account = _split(model, inputs, pair, pieces, direction, gate)
+    split, account = _split(model, inputs, compared, pieces, direction)
+    causal = _causal(model, inputs, side, at, split.direction, every=verify_causally)
+    patched = _patched(model, compared, pieces, split.direction) if verify_causally else None
+    states = None if regions is None else _states(model, inputs, pieces)
     several = f"“{side.labels[at]}” is {len(pieces)} pieces, of which the mean is followed"
     return ShiftResult(
         word=side.labels[at],
+        at=at,
+        words=side.labels,
+        positions=side.positions,
+        special=side.special,
         tokens=axis.labels,
-        pieces=pieces,
-        special=axis.special,
-        reference=said,
+        reference=compared.said,
         secant=split,
         ledger=account,
-        causal=_masked(model, inputs, pieces, axis.special, split.direction),
+        causal=causal,
+        patched=patched,
+        raw_attention=merge(result.records[-1].weights().mean(0), side, side)[at].cpu(),
+        rollout=merge(_rolled(result), side, side)[at].cpu(),
         regions=() if regions is None else regions.names,
-        path=None if regions is None else regions.path(_states(model, inputs, pieces)),
+        path=None if regions is None or states is None else regions.path(states),
+        distances=None if regions is None or states is None else regions.distances(states),
         notes=((several,) if len(pieces) > 1 else ()) + _missed(split, account),
         agreement=result.agreement,
         provenance=result.provenance,
@@ -92,16 +108,16 @@ def shift(
 def _split(
     model: Model,
     inputs: Mapping[str, Tensor],
-    pair: Mapping[str, Tensor],
+    compared: Reference,
     pieces: Sequence[int],
     direction: Tensor | None,
-    gate: Tensor | None,
 ) -> tuple[Secant, Ledger]:
     """Return both accounts of the word."""
+    both, gate = compared.inputs, compared.gate
     try:
         with unchanged(model.module):
             return (
-                secant(model.module, pair, rows=pieces, direction=direction, gate=gate),
+                secant(model.module, both, rows=pieces, direction=direction, gate=gate),
                 ledger(model.module, inputs, rows=pieces, direction=direction),
             )
     except (RuntimeError, IndexError, ValueError) as error:
@@ -122,52 +138,35 @@ def _missed(split: Secant, account: Ledger) -> tuple[str, ...]:
     return (f"the parts miss the whole by {worst:.0%}: some functions here have no exact rule",)
 
 
-def _reference(
-    model: Model, inputs: Mapping[str, Tensor], reference: str | None, special: Sequence[bool]
-) -> tuple[dict[str, Tensor], Tensor | None, str]:
-    """Return the inputs of both runs, the gate of the reference, and what it is in words."""
-    if reference is None:
-        gate = torch.eye(len(special), dtype=torch.bool)
-        gate[:, torch.tensor(special)] = True
-        twice = {name: torch.cat([each, each]) for name, each in inputs.items()}
-        return twice, gate.to(model.module.device), GATE
-    other = encode(model.checkpoint, [reference]).inputs
-    lengths = [each["input_ids"].shape[1] for each in (other, inputs)]
-    if lengths[0] != lengths[1]:
-        raise InputError(
-            f"Expected a reference of {lengths[1]} tokens, as many as the text, got {lengths[0]}. "
-            "Change single words only, for words of as many pieces."
-        )
-    both = {name: torch.cat([other[name], each]) for name, each in inputs.items()}
-    return both, None, f"“{reference}”"
-
-
-def _masked(
+def _causal(
     model: Model,
     inputs: Mapping[str, Tensor],
-    pieces: Sequence[int],
-    special: Sequence[bool],
+    side: Units,
+    at: int,
     direction: Tensor,
-) -> Tensor | None:
-    """Return what masking each token takes from the end of the word along the direction, (T,)."""
-    mask = getattr(model.tokenizer, "mask_token_id", None)
-    tried = [at for at, is_special in enumerate(special) if not is_special and at not in pieces]
-    lost = torch.full((len(special),), torch.nan, dtype=torch.float64)
-    if mask is None:
-        return None
-    if not tried:
-        return lost
-    ids = inputs["input_ids"].repeat(1 + len(tried), 1)
-    for run, at in enumerate(tried, start=1):
-        ids[run, at] = mask
-    ends = []
-    for several in torch.split(ids, _AT_ONCE):
-        batch = {name: each.expand(len(several), -1) for name, each in inputs.items()}
-        states = hidden_states(model.module, {**batch, "input_ids": several})[-1]
-        ends.append(states[:, list(pieces)].mean(1))
-    along = torch.cat(ends).double().cpu() @ direction.double()
-    lost[tried] = along[0] - along[1:]
-    return lost
+    *,
+    every: bool,
+) -> dict[str, Tensor]:
+    """Return what the word loses along the direction by each intervention, (W,)."""
+    others = [i for i, special in enumerate(side.special) if not special and i != at]
+    words = [side.positions[i] for i in others]
+    ways = possible(model) if every else possible(model)[:1]
+    with unchanged(model.module):
+        lost = lose(model, Site.of(model.module, inputs, side.positions[at]), words, ways)
+    return {
+        way: along(vectors, direction, others, len(side.labels)) for way, vectors in lost.items()
+    }
+
+
+def _patched(model: Model, compared: Reference, pieces: Sequence[int], direction: Tensor) -> Tensor:
+    """Return what the word loses directly where each head is swapped, (L, H)."""
+    with unchanged(model.module):
+        moved = patch_heads(model.module, compared.inputs, rows=pieces, gate=compared.gate)
+    return moved.double().cpu() @ direction.double().cpu()
+
+
+def _rolled(result: AttentionResult) -> Tensor:
+    return rollout(record.weights() for record in result.records)
 
 
 def _states(model: Model, inputs: Mapping[str, Tensor], pieces: Sequence[int]) -> Tensor:

@@ -35,6 +35,12 @@ class Regions:
         line = first - second
         return ((states - second) * line).sum(-1) / line.square().sum(-1)
 
+    def distances(self, states: Tensor) -> Tensor:
+        """Return how far (L + 1, d) states are from both, whose own distance is 1, (L + 1, 2)."""
+        apart = (self.centres[:, 0] - self.centres[:, 1]).norm(dim=-1, keepdim=True)
+        away: Tensor = (states[:, None] - self.centres).norm(dim=-1) / apart
+        return away
+
 
 def read_regions(model: Model, word: str, toward: Mapping[str, Sequence[str]]) -> Regions:
     """Return the regions that the model makes of some texts.

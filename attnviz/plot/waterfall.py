@@ -1,55 +1,49 @@
-"""What moved a word, from source to source: an exact split beside what masking each word does."""
+"""What moved a word, on one page: word by word, by layer and by head, beside what changes do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
-import torch
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
 from attnviz.plot import caption
-from attnviz.plot.cells import draw_values
+from attnviz.plot import contributions as draw
 from attnviz.plot.formulas import power
 from attnviz.plot.layout import Page, Ruler, colour_bar
-from attnviz.plot.style import (
-    ACCENT,
-    CYCLE,
-    FAINT,
-    FULL_WIDTH,
-    INK,
-    MM,
-    MUTED,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    TITLE_SIZE,
-    literal,
-    style,
-)
-from attnviz.plot.ticks import fit_ticks
+from attnviz.plot.style import FULL_WIDTH, INK, MM, MUTED, TEXT_SIZE, literal, style
+from attnviz.plot.ticks import Ticks, fit_ticks
 from attnviz.records import ShiftResult
 
-_MARGIN, _GAP, _ROW = 0.06, 0.35, 0.17  # inches
-_TALLEST = 6.0  # inches of all rows
-_LONGEST = 0.9  # inches of a token's label at most
+_MARGIN, _GAP, _ROW = 0.06, 0.22, 0.17  # inches
+_TALLEST = 6.0  # inches of all words
+_LONGEST = 0.9  # inches of a word's label at most
 _BAR = 0.6  # inches that a colour bar takes with its numbers and its label
+_AXIS = 0.34  # inches of an axis below a panel
+_WIDE = 5.0  # inches from which everything stands side by side
+_SMALL = 1.25  # inches, the height of a panel without words
 
 
 def waterfall(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
-    """Draw what every source brought to a word: over all paths, when masked, and by layer.
+    """Draw what moved a word: what each source word brought, and what is lost where it is changed.
 
     Parameters
     ----------
     result : from `shift`.
     width : in mm: 89 is one column of a journal, 183 two.
     """
-    named = literal(result.word)
-    with style([*result.tokens, result.reference, caption.source(result.provenance)]):
+    texts = [*result.words, *result.regions, result.reference, caption.source(result.provenance)]
+    with style([*texts, "○□△◇"]):
         page, ruler = Page(width * MM), Ruler()
         left, right = _MARGIN, page.width - _MARGIN
         toward = f" toward {result.regions[0]}, from {result.regions[1]}" if result.regions else ""
-        lines = ruler.wrap(f"What moved “{named}”{toward}", right - left, TITLE_SIZE)
-        top = page.write(left, _MARGIN, lines, points=TITLE_SIZE) + 0.1
-        end = _draw(page, ruler, result, (left, right), top)
+        title = f"What moved “{literal(result.word)}”{toward}"
+        top = page.title(left, _MARGIN, title, right - left)
+        end = _by_word(page, ruler, result, (left, right), top + 0.1)
+        end = _panels(page, result, (left, right), end + 0.12)
         end = caption.write_caption(page, (left, right), end + 0.1, _said(result), result.agreement)
         return page.finish(end + _MARGIN)
 
@@ -60,69 +54,133 @@ def _said(result: ShiftResult) -> list[str]:
     said = [
         caption.source(result.provenance),
         f"compared with {result.reference}",
-        f"bars: what each source brought over all paths, {unit}; they and the start sum to "
-        f"{secant.total:.2f} (completeness error {power(secant.credit_error)})",
+        f"bars: what each word brought over all paths, {unit}; they sum to {secant.total:.2f} "
+        f"(completeness error {power(secant.credit_error)})",
+        f"directly: what the word itself took, carried on by its own norms and MLPs (completeness "
+        f"error {power(secant.error)})",
+        f"ledger: from the static vector to the end, {result.ledger.total:.2f} (completeness error "
+        f"{power(result.ledger.error)})",
     ]
-    if result.causal is not None:
-        rank = result.rank_correlation
-        told = "" if rank is None else f"; rank correlation with the bars {rank:.2f}"
-        said.append(f"circles: what is lost where this one word is replaced by [MASK]{told}")
-    said.append(
-        "map: what the word itself takes from each source in each layer, all heads together "
-        f"(completeness error {power(secant.error)})"
-    )
+    if (heads := result.heads_correlation) is not None:
+        said.append(f"patching single heads against the split: r {heads[0]:.2f}, ρ {heads[1]:.2f}")
     return [*said, *result.notes]
 
 
-def _draw(
+def _by_word(
     page: Page, ruler: Ruler, result: ShiftResult, place: tuple[float, float], top: float
 ) -> float:
-    """Draw bars and map side by side, or below each other where that is narrow."""
+    """Draw the panels that have a row for every word; return where they end."""
     left, right = place
-    T = len(result.tokens)
-    down = min(_ROW, _TALLEST / T)
-    labels = fit_ticks(
-        result.tokens, down, ruler, axis="y", longest=_LONGEST, named=result.pieces[0]
-    )
-    wide = right - left > 5.0
-    room = right - left - labels.room
-    room = (room - labels.room - _GAP - _BAR) / 2 if wide else room
-    head = ["brought over all paths; lost where masked"]
-    below = page.write(left + labels.room, top, head, points=TEXT_SIZE) + 0.04
-    ax = page.axes(left + labels.room, below, room - 0.3, down * T)
-    _bars(ax, result)
+    W = len(result.words)
+    down = min(_ROW, _TALLEST / W)
+    words = [literal(word) for word in result.words]
+    labels = fit_ticks(words, down, ruler, axis="y", longest=_LONGEST, named=result.at)
+    start, tall = left + labels.room, down * W
+    wide = right - left > _WIDE
+    room = right - start - _GAP - (_GAP + _BAR if wide else 0)
+    first = room * (0.37 if wide else 0.55)
+    second = room * (0.26 if wide else 0.45)
+    unit = "along the axis" if result.regions else "along the shift"
+    below = _heading(page, start, top, "brought over all paths")
+    ax = page.axes(start, below, first, tall)
+    draw.draw_waterfall(ax, result)
+    ax.set_xlabel(unit, color=MUTED)
     labels.apply(ax, "y")
-    end = below + down * T + 0.3
-    at = left + labels.room + room + _GAP + labels.room if wide else left + labels.room
-    start = top if wide else end + 0.15
-    room = room if wide else room - _BAR
-    below = page.write(at, start, ["taken directly, by layer"], points=TEXT_SIZE) + 0.04
-    table = result.secant.table.sum(1).mT  # (T, L)
-    ax = page.axes(at, below, room, down * T)
-    mesh = draw_values(ax, table, lines=down > 0.08)
-    labels.apply(ax, "y")
-    layers = table.shape[1]
-    ax.set_xticks(np.arange(layers) + 0.5, [str(layer) for layer in range(layers)])
+    at = start + first + _GAP
+    _heading(page, at, top, "lost where it is changed")
+    ax = page.axes(at, below, second, tall)
+    draw.draw_causal(ax, result)
+    ax.set_xlabel(unit, color=MUTED)
+    end = page.write(at, below + tall + _AXIS, _key(result), color=MUTED)
+    if wide:
+        at += second + _GAP
+        _map(page, result, labels, (at, right - _BAR), top, tall, named=False)
+        return end
+    return _map(page, result, labels, (start, right - _BAR), end + 0.12, tall, named=True)
+
+
+def _map(
+    page: Page,
+    result: ShiftResult,
+    labels: Ticks,
+    place: tuple[float, float],
+    top: float,
+    tall: float,
+    *,
+    named: bool,
+) -> float:
+    """Draw the map layer × source word with its colour bar; return where it ends."""
+    left, right = place
+    below = _heading(page, left, top, "taken directly, by layer")
+    ax = page.axes(left, below, right - left, tall)
+    mesh = draw.draw_by_layer(ax, result)
+    if named:
+        labels.apply(ax, "y")
+    layers = np.arange(len(result.secant.value))
+    shown = layers[:: max(1, len(layers) // 12)]
+    ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("layer", color=MUTED)
-    colour_bar(mesh, page.axes(at + room + 0.1, below, 0.08, min(down * T, 1.2)), "contribution")
-    return max(end, below + down * T + 0.3)
+    _bar(page, mesh, right, below, min(tall, 1.2))
+    return below + tall + _AXIS
 
 
-def _bars(ax: Axes, result: ShiftResult) -> None:
-    """Draw a bar for what each source brought, and a circle for what masking it takes."""
-    credit, T = result.secant.credit, len(result.tokens)
-    rows = np.arange(T) + 0.5
-    colours = [FAINT if result.special[at] else CYCLE[0] for at in range(T)]
-    for at in result.pieces:
-        colours[at] = ACCENT
-    ax.barh(rows, credit.tolist(), height=0.62, color=colours)
-    if result.causal is not None:
-        known = ~result.causal.isnan()
-        where = torch.from_numpy(rows)[known].tolist()
-        ax.plot(result.causal[known].tolist(), where, "o", mfc="white", mec=INK, ms=3.5, mew=0.8)
-    ax.axvline(0, color=MUTED, linewidth=0.5)
-    ax.set_ylim(T, 0)
-    ax.spines[["left", "top", "right"]].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    ax.set_xlabel("contribution", color=MUTED, fontsize=SMALL_SIZE)
+def _key(result: ShiftResult) -> list[str]:
+    """Say which mark is which intervention, and how the split ranks words as it does."""
+    ranks = result.rank_correlations
+    names = {"mask": "masked", "replace": "replaced", "knock-out": "unread"}
+    names |= {"delete": "deleted", "consensus": "together"}
+    shown = [*result.causal, *(["consensus"] if len(result.causal) > 1 else [])]
+    return [
+        f"{draw.SIGNS.get(each, '   ')} {names[each]}"
+        + (f", ρ {ranks[each]:.2f}" if each in ranks else "")
+        for each in shown
+    ]
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A panel without words: what stands above it, who draws it, and inches left and right."""
+
+    title: str
+    draw: Callable[[Axes, ShiftResult], ScalarMappable | None]
+    before: float = 0.3
+    after: float = 0.0
+
+
+def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: float) -> float:
+    """Draw what has no row for every word, side by side; return where that ends."""
+    panels = [
+        _Panel("directly, by head", draw.draw_by_head, after=_BAR),
+        _Panel("directly, by layer", draw.draw_parts),
+        _Panel("ledger", draw.draw_account, before=0.55),
+    ]
+    if result.path is not None:
+        panels.append(_Panel("on the axis", draw.draw_path))
+    if result.patched is not None:
+        panels.append(_Panel("each head patched", draw.draw_patched, before=0.4))
+    left, right = place
+    across = 2 if right - left <= _WIDE else len(panels) if len(panels) < 5 else 3
+    room = (right - left - _GAP * (across - 1)) / across
+    for n, panel in enumerate(panels):
+        if n and n % across == 0:
+            top += _SMALL + 0.2 + _AXIS + 0.2
+        at = left + (n % across) * (room + _GAP)
+        below = _heading(page, at + panel.before, top, panel.title)
+        ax = page.axes(at + panel.before, below, room - panel.before - panel.after, _SMALL)
+        mesh = panel.draw(ax, result)
+        if mesh is not None:
+            _bar(page, mesh, at + room - panel.after, below, _SMALL)
+        if panel.draw is draw.draw_parts:
+            after = below + _SMALL + _AXIS - 0.1
+            page.write(at + panel.before, after, ["■ value"], color=draw.VALUE)
+            page.write(at + panel.before + 0.6, after, ["■ routing"], color=draw.ROUTING)
+    return top + 0.2 + _SMALL + _AXIS + 0.1
+
+
+def _heading(page: Page, left: float, top: float, text: str) -> float:
+    return page.write(left, top, [text], points=TEXT_SIZE, color=INK) + 0.04
+
+
+def _bar(page: Page, mesh: ScalarMappable, left: float, top: float, tall: float) -> None:
+    colour_bar(mesh, page.axes(left + 0.1, top, 0.08, tall), "contribution")

@@ -29,7 +29,8 @@ from attnviz.records.result import (
     one_result,
 )
 from attnviz.records.senses import Occurrence, SenseResult, SenseScore
-from attnviz.records.shift import Ledger, Secant, ShiftResult
+from attnviz.records.shift import ShiftResult, consensus, spearman
+from attnviz.records.split import Ledger, Secant
 from attnviz.records.steps import AttentionSteps, Stage
 
 __all__ = [
@@ -65,5 +66,7 @@ __all__ = [
     "Step",
     "Verdict",
     "WorkedExample",
+    "consensus",
     "one_result",
+    "spearman",
 ]

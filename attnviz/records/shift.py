@@ -1,7 +1,8 @@
-"""What moved a word's vector: its parts, and how nearly they add up to the whole."""
+"""What moved a word's vector: its exact parts, and what is lost where other words are changed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,76 +10,9 @@ from torch import Tensor
 
 from attnviz.records.agreement import AgreementReport
 from attnviz.records.result import Provenance
+from attnviz.records.split import Ledger, Secant
 
-
-@dataclass(frozen=True, eq=False)
-class Secant:
-    """The difference of two runs at one position, split over layers, heads and sources.
-
-    All numbers are lengths along `direction`, in units of the hidden state; L layers, H heads, T
-    sources.
-
-    Attributes
-    ----------
-    value : (L, H, T), what came because a source's value differs. routing : (L, H, T), what came
-        because the position attends to it differently.
-    start : what was different at the position itself before the first layer.
-    credit : (T,), what each source brought over all paths, also through other positions.
-    total : the difference. length : its norm in all directions.
-    direction : (d,), of norm 1.
-    """
-
-    value: Tensor
-    routing: Tensor
-    start: float
-    credit: Tensor
-    total: float
-    length: float
-    direction: Tensor
-
-    @property
-    def table(self) -> Tensor:
-        """Value and routing parts together, (L, H, T)."""
-        return self.value + self.routing
-
-    @property
-    def error(self) -> float:
-        """The completeness error: how far the parts miss the whole, as a share of the length."""
-        return abs(self.table.sum().item() + self.start - self.total) / self.length
-
-    @property
-    def credit_error(self) -> float:
-        """The same for the credits of all paths."""
-        return abs(self.credit.sum().item() - self.total) / self.length
-
-
-@dataclass(frozen=True, eq=False)
-class Ledger:
-    """The way of one position from its static to its contextual vector, as an account.
-
-    Weights, the scales of norms and the gates of activations are taken as they were; then the
-    network is affine, and every part is carried to the end. Numbers are as in `Secant`.
-
-    Attributes
-    ----------
-    attention : (L, H, T), what each head brought from each source. mlp : (L,), what each MLP made.
-    bias : what all biases after the values add. own : what became of the static vector, less it.
-    total : the shift along the direction. length : its norm in all directions. direction : (d,).
-    """
-
-    attention: Tensor
-    mlp: Tensor
-    bias: float
-    own: float
-    total: float
-    length: float
-    direction: Tensor
-
-    @property
-    def error(self) -> float:
-        """The completeness error: how far the parts miss the whole, as a share of the length."""
-        parts = self.attention.sum().item() + self.mlp.sum().item() + self.bias + self.own
-        return abs(parts - self.total) / self.length
+_FEWEST = 3  # sources that can be ranked
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,47 +21,112 @@ class ShiftResult:
 
     Attributes
     ----------
-    word : the word as it is written. tokens : of the text. pieces : the positions of the word;
-        where there are several, everything is the mean over them.
-    special : which tokens are special.
+    word : the word as it is written. at : which of the words it is.
+    words : of the text, special tokens among them, W. positions : of the pieces of each; where a
+        word has several, what it brings is their sum, and where `word` itself has, everything is
+        the mean over them. special : which words are special tokens.
+    tokens : of the text, T.
     reference : what the text is compared with, in words.
     secant : the difference to the reference, split. ledger : the account from static to contextual.
-    causal : (T,), what masking this token takes from the word along the direction; NaN where it was
-        not masked, None where the model has no mask token.
+    causal : by intervention, what the word loses along the direction where each other word is
+        masked, replaced, knocked out or deleted, (W,); NaN where nothing was done.
+    patched : (L, H), what the word loses directly where one head gives what it gives in the
+        reference; None where that was not asked for.
+    raw_attention : (W,), the weights of the word in the last layer, the mean of all heads.
+    rollout : (W,), attention multiplied through the layers.
     regions : the names of the regions whose axis the direction is; empty where it is the shift's
         own.
     path : (L + 1,), where the word stands on that axis, from the second region (0) to the first
-        (1), as it enters each layer and in the end; None without regions.
+        (1), as it enters each layer and in the end. distances : (L + 1, 2), how far it is from the
+        centre of each, where their own distance in that layer is 1. None without regions.
     notes : what else is to be said.
     agreement, provenance : of the attention of the text.
     """
 
     word: str
-    tokens: tuple[str, ...]
-    pieces: tuple[int, ...]
+    at: int
+    words: tuple[str, ...]
+    positions: tuple[tuple[int, ...], ...]
     special: tuple[bool, ...]
+    tokens: tuple[str, ...]
     reference: str
     secant: Secant
     ledger: Ledger
-    causal: Tensor | None
+    causal: Mapping[str, Tensor]
+    patched: Tensor | None
+    raw_attention: Tensor
+    rollout: Tensor
     regions: tuple[str, ...]
     path: Tensor | None
+    distances: Tensor | None
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance
 
     @property
     def sources(self) -> list[int]:
-        """The positions that stand beside the word: no special tokens, not the word itself."""
-        return [
-            at for at, special in enumerate(self.special) if not special and at not in self.pieces
-        ]
+        """The words that stand beside the word: no special tokens, not the word itself."""
+        return [at for at, special in enumerate(self.special) if not special and at != self.at]
+
+    def by_word(self, parts: Tensor) -> Tensor:
+        """Sum parts (…, T) over the pieces of each word, (…, W)."""
+        return torch.stack([parts[..., list(at)].sum(-1) for at in self.positions], dim=-1)
 
     @property
-    def rank_correlation(self) -> float | None:
-        """Spearman's, between the credits and the causal check; None below three sources."""
-        if self.causal is None or len(self.sources) < 3:
+    def credit(self) -> Tensor:
+        """What each word brought over all paths, (W,)."""
+        return self.by_word(self.secant.credit)
+
+    @property
+    def consensus(self) -> Tensor | None:
+        """The mean of all interventions, each in units of its own deviation, (W,).
+
+        None where fewer than two were made.
+        """
+        return consensus(self.causal, self.sources) if len(self.causal) > 1 else None
+
+    @property
+    def rank_correlations(self) -> dict[str, float]:
+        """Spearman's ρ of the credits with each intervention, and with their consensus.
+
+        Empty below three sources, or where nothing differs.
+        """
+        every = dict(self.causal)
+        if (common := self.consensus) is not None:
+            every["consensus"] = common
+        at = self.sources
+        found = {name: spearman(self.credit[at], each[at]) for name, each in every.items()}
+        return {name: rho for name, rho in found.items() if rho is not None}
+
+    @property
+    def heads_correlation(self) -> tuple[float, float] | None:
+        """Pearson's r and Spearman's ρ of the heads' parts with what patching them does."""
+        if self.patched is None:
             return None
-        both = self.secant.credit[self.sources], self.causal[self.sources]
-        ranks = [each.argsort().argsort().double() for each in both]
-        return float(torch.corrcoef(torch.stack(ranks))[0, 1])
+        by_head = self.secant.table.sum(-1).flatten()
+        patched = self.patched.flatten().to(by_head)
+        rho = spearman(by_head, patched)
+        r = torch.corrcoef(torch.stack([by_head, patched]))[0, 1].item()
+        return None if rho is None else (r, rho)
+
+
+def consensus(effects: Mapping[str, Tensor], at: list[int]) -> Tensor:
+    """Return the mean of effects (W,), each in units of its deviation over some words."""
+    scaled = []
+    for effect in effects.values():
+        deviation = effect[at].std(correction=0)
+        scaled.append(effect / deviation if deviation > 0 else effect)
+    return torch.stack(scaled).mean(0)
+
+
+def spearman(a: Tensor, b: Tensor) -> float | None:
+    """Return the correlation of ranks, ties in between; None below three, or where all tie.
+
+    >>> spearman(torch.tensor([1.0, 2.0, 3.0, 3.0]), torch.tensor([0.0, 5.0, 6.0, 6.0]))
+    1.0
+    """
+    if len(a) < _FEWEST or any(not each.max() > each.min() for each in (a, b)):
+        return None
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(a.numpy(), b.numpy()).statistic)

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import attnviz
 from attnviz.cli import run
 from attnviz.errors import InputError, ModelError
+from attnviz.records import spearman
 
 CASH = "The bank was full of cash."
 REGIONS = {"tech": ["computer", "I love phones"], "fruit": ["banana", "I love cherries"]}
@@ -20,6 +21,11 @@ REGIONS = {"tech": ["computer", "I love phones"], "fruit": ["banana", "I love ch
 @pytest.fixture(scope="module")
 def bank(model):
     return attnviz.shift("bank", CASH, model=model)
+
+
+@pytest.fixture(scope="module")
+def verified(model):
+    return attnviz.shift("bank", CASH, verify_causally=True, model=model)
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +52,11 @@ def test_what_masking_loses_is_what_the_model_says(model, bank):
     along = bank.secant.direction.double()
     masked = CASH.replace("cash", "[MASK]")
     lost = (end_of(model, CASH, 2) - end_of(model, masked, 2)) @ along
-    assert bank.tokens[6] == "cash"
-    assert bank.causal[6].item() == pytest.approx(lost.item(), abs=1e-4)
-    assert bank.causal[[0, 2, 8]].isnan().all()  # special tokens, and the word itself
-    assert not bank.causal[bank.sources].isnan().any()
+    assert list(bank.causal) == ["mask"]
+    assert bank.words[6] == "cash"
+    assert bank.causal["mask"][6].item() == pytest.approx(lost.item(), abs=1e-4)
+    assert bank.causal["mask"][[0, 2, 8]].isnan().all()  # special tokens, and the word itself
+    assert not bank.causal["mask"][bank.sources].isnan().any()
 
 
 def test_the_gated_reference_is_nearly_the_word_alone(model, bank):
@@ -59,23 +66,52 @@ def test_the_gated_reference_is_nearly_the_word_alone(model, bank):
     assert torch.cosine_similarity(gated, alone, dim=0) > 0.85
 
 
-def test_rank_correlation(bank):
-    split, causal = bank.secant.credit[bank.sources], bank.causal[bank.sources]
-    ranks = [sorted(of.tolist()).index(value) for of in (split,) for value in of.tolist()]
-    others = [sorted(causal.tolist()).index(value) for value in causal.tolist()]
-    n = len(ranks)
-    d2 = sum((a - b) ** 2 for a, b in zip(ranks, others, strict=True))
-    assert bank.rank_correlation == pytest.approx(1 - 6 * d2 / (n * (n**2 - 1)))
+def test_every_change_and_every_head(model, verified, bank):
+    assert list(verified.causal) == ["mask", "replace", "knock-out", "delete"]
+    assert_close(verified.causal["mask"], bank.causal["mask"], equal_nan=True)
+    at = verified.sources
+    scaled = [each[at] / each[at].std(correction=0) for each in verified.causal.values()]
+    assert_close(verified.consensus[at], torch.stack(scaled).mean(0))
+    assert list(verified.rank_correlations) == [*verified.causal, "consensus"]
+    assert verified.patched.shape == (6, 12)
+    r, rho = verified.heads_correlation
+    assert r > 0.99
+    assert rho > 0.95
+    assert bank.patched is bank.heads_correlation is bank.consensus is None
+
+
+def test_the_mask_as_reference(model):
+    result = attnviz.shift("bank", CASH, reference="mask", model=model)
+    alone = end_of(model, "[MASK] bank [MASK] [MASK] [MASK] [MASK] [MASK]", 2)
+    delta = end_of(model, CASH, 2) - alone
+    assert result.secant.length == pytest.approx(delta.norm().item(), rel=1e-4)
+    assert result.reference == "the same text, where all other words are [MASK]"
+    assert result.secant.error < 1e-5
+    assert result.credit[[0, 2, 8]].abs().max() < 1e-5  # only what was masked differs at the start
+
+
+def test_rank_correlation():
+    """By hand: 1 - 6 Σd² / n (n² - 1), and the mean rank where two tie."""
+    a = torch.tensor([0.1, 0.4, 0.3, 0.9, 0.2])
+    assert spearman(a, torch.tensor([1.0, 4.0, 3.0, 2.0, 5.0])) == pytest.approx(
+        1 - 6 * (0 + 0 + 0 + 9 + 9) / 120
+    )
+    assert spearman(a[:3], torch.tensor([1.0, 2.0, 2.0])) == pytest.approx(0.75**0.5)
+    assert spearman(a[:2], a[:2]) is None
+    assert spearman(a, torch.zeros(5)) is None
 
 
 def test_a_neighbour_moves_apple_toward_what_it_points_at(model, apple):
     pie = attnviz.shift("apple", "I love apple pie", toward=REGIONS, model=model)
     neighbour = 4
-    assert apple.tokens[neighbour] == "phones"
-    assert apple.secant.credit[neighbour] > 0 > pie.secant.credit[neighbour]
-    assert apple.causal[neighbour] > 0 > pie.causal[neighbour]
+    assert apple.words[neighbour] == "phones"
+    assert apple.credit[neighbour] > 0 > pie.credit[neighbour]
+    assert apple.causal["mask"][neighbour] > 0 > pie.causal["mask"][neighbour]
     assert apple.path[-1] > pie.path[-1]
     assert apple.path[0] == pytest.approx(pie.path[0].item())  # the static word, at one place
+    for result in (apple, pie):  # distances and place on the axis are of one triangle
+        to_tech, to_fruit = result.distances.unbind(1)
+        assert_close(result.path, (1 + to_fruit**2 - to_tech**2) / 2)
 
 
 def test_the_path_is_0_and_1_at_the_regions_themselves(model):
@@ -94,7 +130,10 @@ def test_a_minimal_pair(model):
 
 def test_a_word_of_several_pieces_is_their_mean(model):
     result = attnviz.shift("unbelievably", "It was unbelievably late", model=model)
-    assert result.pieces == (3, 4, 5, 6, 7)
+    assert result.positions[result.at] == (3, 4, 5, 6, 7)
+    assert result.words == ("[CLS]", "It", "was", "unbelievably", "late", "[SEP]")
+    assert_close(result.credit[3], result.secant.credit[3:8].sum())
+    assert_close(result.credit.sum(), result.secant.credit.sum())
     assert result.notes == ("“unbelievably” is 5 pieces, of which the mean is followed",)
     assert result.secant.error < 1e-5
 
@@ -129,12 +168,14 @@ def test_a_model_with_two_sides_is_refused(tokenizer):
 
 
 @pytest.mark.parametrize("width", [89, 120, 183])
-def test_the_figure_can_be_read(bank, apple, width):
-    for result in (bank, apple):
+def test_the_figure_can_be_read(bank, verified, apple, width):
+    for result in (bank, verified, apple):
         figure = attnviz.waterfall(result, width=width)
         said = " ".join(text.get_text() for text, _ in check_texts(figure))
         assert "completeness error" in said
-        assert "[MASK]" in said
+        assert "○ masked, ρ 0.94" in said or result is apple
+        assert ("◇ deleted, ρ" in said) == ("each head patched" in said) == (result is verified)
+        assert ("on the axis" in said) == (result is apple)
         assert "Verified: 72 heads" in said
 
 
@@ -144,13 +185,15 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
     assert run(["shift", "bank", "The bank was full of {mud|cash}.", "-o", f"x{suffix}"]) == 0
     out = capsys.readouterr().out
     assert "compared with “The bank was full of mud.”" in out
-    assert "rank correlation of all paths with masking" in out
+    assert "“cash” brought most" in out
+    assert "rank correlation of all paths with each change: masked" in out
+    assert "by raw attention" in out
     assert [path.name for path in Path().iterdir()] == [f"x{suffix}"]
     if suffix == ".json":
         data = json.loads(Path("x.json").read_text())
         assert data["completeness_error"] < 1e-5
         assert data["tokens"][6] == "cash"
-        assert data["causal"][0] is None
+        assert data["causal_mask"][0] is None
         assert data["agreement"]["verdict"] == "verified"
 
 
