@@ -16,6 +16,7 @@ import time
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -64,6 +65,19 @@ def startup(rounds: int = 7) -> None:
         }
         times = alternate(ways, rounds)
     show("cold start, seconds", times, against="bare minimum")
+
+
+@app.command()
+def faithfulness(
+    sentences: Annotated[
+        Path | None,
+        typer.Argument(help="JSON: a list of word, sense and sentence; else those that come along"),
+    ] = None,
+) -> None:
+    """Who says rightly which words moved a word: methods beside what interventions do."""
+    from faithfulness import judge_all, read, show
+
+    show(judge_all(read(sentences)), console)
 
 
 def alternate(ways: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
