@@ -58,13 +58,13 @@ def read(path: Path | None) -> Sentences:
     return found
 
 
-def judge_all(sentences: Sentences) -> list[Judged]:
-    """Judge every occurrence of every word that has three other words or more beside it."""
+def judge_all(sentences: Sentences, *, step: int = 1) -> list[Judged]:
+    """Judge every occurrence (or one of `step`) that has three other words or more beside it."""
     model = attnviz.load()
     judged = []
     for word, by_sense in track(sentences.items(), "words", console=Console(stderr=True)):
         found = attnviz.senses(word, by_sense, model=model)
-        for n, one in enumerate(found.occurrences):
+        for n, one in list(enumerate(found.occurrences))[::step]:
             judged.append(_judge(model, one, _axis(found, n)))
     return [each for each in judged if each is not None]
 
@@ -113,11 +113,11 @@ def show(judged: Sequence[Judged], console: Console) -> None:
     ranks = Table("", *columns, title="rank correlation with interventions, mean over sentences")
     for name in judged[0].said:
         ranks.add_row(
-            name, *(_mean([_rho(j.said[name], j.truth[t]) for j in judged]) for t in columns)
+            name, *(mean_said([rho(j.said[name], j.truth[t]) for j in judged]) for t in columns)
         )
     for name in ALL:
         ranks.add_row(
-            name, *(_mean([_rho(j.truth[name], j.truth[t]) for j in judged]) for t in columns)
+            name, *(mean_said([rho(j.truth[name], j.truth[t]) for j in judged]) for t in columns)
         )
     console.print(ranks)
     lost = Table(
@@ -130,21 +130,28 @@ def show(judged: Sequence[Judged], console: Console) -> None:
     console.print(f"{len(judged)} occurrences; intervals: bootstrap over them", style="dim")
 
 
-def _rho(a: Tensor, b: Tensor) -> float:
-    return spearman(a, b) or 0.0  # nothing to rank: no better than chance
+def rho(a: Tensor, b: Tensor) -> float:
+    """Return the rank correlation; where there is nothing to rank, that of chance."""
+    return spearman(a, b) or 0.0
 
 
 def _losses(said: Sequence[Tensor], judged: Sequence[Judged]) -> list[str]:
     """Return per intervention what the first word takes beside a random one, and of the shift."""
-    effects = [torch.stack([j.truth[name] for name in ALL]) for j in judged]
-    top = torch.stack([each[:, of.argmax()] for each, of in zip(effects, said, strict=True)])
-    usual = torch.stack([each.mean(1) for each in effects])
+    top, usual = first_and_random(said, judged)
     ratios = [_ratio(a, b) for a, b in zip(top.T, usual.T, strict=True)]
     share = top.mean(1).sum() / sum(j.total for j in judged)
     return [*ratios, _ratio(top.mean(1), usual.mean(1)), f"{share:.0%}"]
 
 
-def _mean(values: Sequence[float]) -> str:
+def first_and_random(said: Sequence[Tensor], judged: Sequence[Judged]) -> tuple[Tensor, Tensor]:
+    """Return what changing the word named first takes, and a random one: (sentences, ways)."""
+    effects = [torch.stack([j.truth[name] for name in ALL]) for j in judged]
+    top = [each[:, of.argmax()] for each, of in zip(effects, said, strict=True)]
+    return torch.stack(top), torch.stack([each.mean(1) for each in effects])
+
+
+def mean_said(values: Sequence[float]) -> str:
+    """Return the mean with its interval."""
     known = torch.tensor(values, dtype=torch.float64)
     low, high = known[_draws(len(known))].mean(1).quantile(_ENDS).tolist()
     return f"{known.mean():.2f}  ({low:.2f} – {high:.2f})"

@@ -1,0 +1,51 @@
+"""What moved “apple”, in four ways
+
+How much each word moved “apple” on the way from fruit to tech: by the exact split, by raw attention
+(last layer, mean of all heads), by rollout, and by what is lost where the word is masked, replaced,
+hidden or deleted (mean of the four). Beside “phones” the split says {phones:+.2f} and the changes
+{phones_lost:+.2f}; beside “pie” {pie:+.2f} and {pie_lost:+.2f}. Attention has no sign: it gives
+“phones” {phones_seen:.0%} and “pie” {pie_seen:.0%}, and cannot say that they pull in opposite
+directions. Rollout lies between {least:.1%} and {most:.1%} for all of them. With three words a
+ranking proves little; `scripts/bench.py faithfulness` judges the methods on hundreds of sentences.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+
+import attnviz
+
+fruit = ["banana", "pear", "cherry", "grape", "peach", "plum", "mango", "lemon"]
+tech = ["computer", "laptop", "phone", "internet", "robot", "camera", "tablet", "software"]
+regions = {"tech": [f"I love {w}" for w in tech], "fruit": [f"I love {w}" for w in fruit]}
+model, found = attnviz.load(), []
+for neighbour in ("phones", "pie"):
+    text = f"I love apple {neighbour}"
+    shift = attnviz.shift("apple", text, toward=regions, verify_causally=True, model=model)
+    ways = {"exact split": shift.credit, "raw attention": shift.raw_attention}
+    ways |= {"rollout": shift.rollout}
+    ways |= {"lost where changed": torch.stack(list(shift.causal.values())).mean(0)}
+    found.append((shift, {name: each[shift.sources] for name, each in ways.items()}))
+(phones, phones_seen, _, phones_lost), (pie, pie_seen, _, pie_lost) = (
+    [numbers[-1].item() for numbers in ways.values()] for _, ways in found
+)
+rolled = torch.cat([ways["rollout"] for _, ways in found])
+least, most = rolled.min(), rolled.max()
+assert min(phones, phones_lost, phones_seen, pie_seen) > 0 > max(pie, pie_lost)
+
+with attnviz.style():
+    fig, axes = plt.subplots(2, 4, figsize=(7.2, 2.4), sharex="col", layout="constrained")
+    for row, (shift, ways) in zip(axes, found, strict=True):
+        words = [shift.words[at] for at in shift.sources]
+        for ax, (name, numbers) in zip(row, ways.items(), strict=True):
+            order = numbers.argsort(descending=True).tolist()
+            colours = ["C0" if numbers[at] > 0 else "C1" for at in order]
+            ax.barh([words[at] for at in order], numbers[order].tolist(), color=colours)
+            ax.axvline(0, color="0.5", lw=0.5)
+            ax.invert_yaxis()
+            ax.spines[["left", "top", "right"]].set_visible(False)
+            ax.tick_params(axis="y", length=0)
+            ax.set_title(name if ax in axes[0] else "")
+        row[0].set_ylabel(f"apple {words[-1]}")
+proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in found)
+text = "“I love apple phones” and “I love apple pie”, read by all-MiniLM-L6-v2"
+fig = attnviz.add_caption(fig, text=text, agreement=proof)

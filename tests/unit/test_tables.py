@@ -1,0 +1,88 @@
+"""Long tables: every number once, beside what it belongs to."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import attnviz
+from attnviz.cli import run
+from attnviz.errors import InputError
+from attnviz.maps import make_map, make_maps
+
+
+def read(tmp_path, drawn):
+    attnviz.save_data(drawn, tmp_path / "x.parquet")
+    table = pq.read_table(tmp_path / "x.parquet")
+    return table.to_pylist(), json.loads(table.schema.metadata[b"about"])
+
+
+def test_a_map(tmp_path, train):
+    drawn = make_map(train, layer=2, head=3, special="remove")
+    rows, about = read(tmp_path, drawn)
+    assert len(rows) == drawn.weights.numel()
+    for row in rows:
+        i, j = row["query_position"], row["key_position"]
+        assert (row["query"], row["key"]) == (drawn.rows[i], drawn.columns[j])
+        assert row["weight"] == drawn.weights[i, j].item()
+    assert about["agreement"]["verdict"] == "verified"
+    assert about["layer"] == 2
+
+
+def test_all_heads(tmp_path, train):
+    drawn = make_maps(train, layer=4)
+    rows, _ = read(tmp_path, drawn)
+    assert len(rows) == drawn.weights.numel()
+    assert {row["layer"] for row in rows} == {4}
+    for row in rows[::97]:
+        at = 0, row["head"], row["query_position"], row["key_position"]
+        assert row["weight"] == drawn.weights[at].item()
+
+
+def test_a_shift(tmp_path, model):
+    drawn = attnviz.shift("bank", "The bank was unbelievably full", model=model)
+    rows, about = read(tmp_path, drawn)
+    split = drawn.secant
+    assert sum(row["value"] + row["routing"] for row in rows) == pytest.approx(
+        split.total, rel=1e-4
+    )
+    assert sum(row["ledger"] for row in rows) == pytest.approx(drawn.ledger.attention.sum().item())
+    for row in rows[::53]:
+        assert row["value"] == split.value[row["layer"], row["head"], row["token_position"]].item()
+        assert row["token"] == drawn.tokens[row["token_position"]]
+    pieces = {row["token"] for row in rows if row["word"] == "unbelievably"}
+    assert len(pieces) == 5
+    assert about["completeness_error"] < 1e-5
+
+
+def test_senses(tmp_path, model):
+    drawn = attnviz.senses("bank", model=model)
+    rows, _ = read(tmp_path, drawn)
+    assert len(rows) == 7 * len(drawn.occurrences)
+    last = [row for row in rows if row["state"] == 6]
+    assert sum(row["right"] for row in last) / len(last) == pytest.approx(drawn.scores[6].accuracy)
+    assert [row["sentence"] for row in last] == [one.sentence for one in drawn.occurrences]
+
+
+def test_stages_and_worked_examples(tmp_path, train):
+    taken = attnviz.make_steps(train, layer=2, head=3)
+    rows, _ = read(tmp_path, taken)
+    assert len(rows) == sum(stage.values.numel() for stage in taken.stages)
+    scores = [row for row in rows if row["stage"] == "scores"]
+    values = torch.tensor([row["value"] for row in scores], dtype=torch.float64).reshape(
+        taken["scores"].values.shape
+    )
+    assert torch.equal(values.double(), taken["scores"].values.double())
+    rows, about = read(tmp_path, attnviz.make_example("cat"))
+    assert about["example"] == "cat"
+    assert rows
+
+
+def test_without_pyarrow_it_says_how_to_get_it(tmp_path, train, monkeypatch, capsys):
+    monkeypatch.setattr("attnviz.files.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'attnviz\[parquet\]'"):
+        attnviz.save_data(make_maps(train), tmp_path / "x.parquet")
+    assert run(["heatmap", "a text", "-o", str(tmp_path / "x.parquet")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
