@@ -7,7 +7,6 @@ comparing them is a proof and not a tautology.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,12 +18,9 @@ from attnviz.capture.generation import generate, stitch, whole_inputs
 from attnviz.capture.placing import Place, place
 from attnviz.capture.projections import find_holders, understood
 from attnviz.capture.recording import record
-from attnviz.capture.unchanged import unchanged
+from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
-
-# A run hooks the model and watches functions that all threads share.
-_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +133,7 @@ def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     ------
     ModelError : the model does not show them, or they differ in size from layer to layer.
     """
-    with _one_at_a_time, unchanged(model), torch.no_grad():
+    with unchanged(model), torch.no_grad():
         states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     if not states:
         raise ModelError(
@@ -156,7 +152,7 @@ def _runs(
     model: nn.Module, count: int, *runs: Callable[[], object]
 ) -> tuple[list[AttentionCall], ...]:
     """Watch every run of the model; each starts from the model as it was found."""
-    with _one_at_a_time:
+    with one_at_a_time:
         holders = find_holders(model)
         found = []
         for run in runs:

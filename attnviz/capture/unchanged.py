@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,15 +11,27 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+# What is put back belongs to the model and to torch, which all threads share. A thread that has it
+# may ask again.
+one_at_a_time = threading.RLock()
+
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Put `model` into eval mode with eager attention, and restore every trace on leaving.
 
+    One thread at a time: others wait.
+
     Restored: training flags, hooks (transformers installs some of its own when attentions are
     asked for), plain attributes, the attention implementation of every config, TF32, torch's fused
     attention, and the state of its random numbers, which are the same in every run.
     """
+    with one_at_a_time, _restored(model):
+        yield
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
     attributes = [(module.__dict__, module.__dict__.copy()) for module in model.modules()]
     registries = [
         (value, value.copy())
