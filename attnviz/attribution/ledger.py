@@ -15,6 +15,7 @@ from attnviz.records import Ledger
 
 _OF_NORMS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
 _GATED = {"gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid"}
+_TURNS = {"transpose", "permute"}
 _TIMES = {"mul", "__mul__", "__rmul__", "multiply"}
 
 
@@ -87,6 +88,7 @@ class Frozen(Watch):
         self.mlps: list[Tensor] = []
         self.biases: list[Tensor] = []
         self._activated: list[Tensor] = []
+        self._mixed: list[Tensor] = []
 
     def softmax(self, own: Callable[[Tensor], Tensor], scores: Tensor, said: Any) -> Tensor:
         """Take the weights as they were."""
@@ -96,12 +98,16 @@ class Frozen(Watch):
         """Mix the values, and begin anew from what was mixed."""
         made = (weights @ values).detach().requires_grad_()
         self.mixes.append(Mix.of(weights.detach(), values.detach(), made, runs=1))
-        return made.clone()  # which the model may change in place
+        self._mixed.append(handed := made.clone())  # which the model may change in place
+        return handed
 
     def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Compute anything else, with what is not linear frozen."""
-        if name in CARRIES and args and self._is_activated(args[0]):
-            self._activated.append(made := func(*args, **kwargs))
+        if name in CARRIES | _TURNS and args:
+            made = func(*args, **kwargs)
+            for known in (self._activated, self._mixed):
+                if _is_one(args[0], known):
+                    known.append(made)
             return made
         if not any(moves(each) for each in (*args, *kwargs.values())):
             return func(*args, **kwargs)
@@ -129,13 +135,12 @@ class Frozen(Watch):
         self._activated.append(made := x * gate)
         return made
 
-    def _is_activated(self, given: object) -> bool:
-        return any(given is each for each in self._activated)
-
     def _multiply(self, a: Tensor, b: Tensor) -> Tensor:
         """Take the activated factor, a gate, as it was."""
-        gate, through = (a, b) if self._is_activated(a) else (b, a)
-        self._activated.append(made := gate.detach() * through)
+        gate, through = (a, b) if _is_one(a, self._activated) else (b, a)
+        made = gate.detach() * through
+        # A gate on what attention gives is no MLP.
+        (self._mixed if _is_one(through, self._mixed) else self._activated).append(made)
         return made
 
     def _normalise(
@@ -153,7 +158,7 @@ class Frozen(Watch):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         made = linear(x, weight)
-        if self._is_activated(x):
+        if _is_one(x, self._activated):
             self.mlps.append(made.detach().requires_grad_())
             made = self.mlps[-1].clone()
         return made if bias is None else made + self._added(bias)
@@ -161,3 +166,7 @@ class Frozen(Watch):
     def _added(self, bias: Tensor) -> Tensor:
         self.biases.append(bias.detach().requires_grad_())
         return self.biases[-1]
+
+
+def _is_one(given: object, known: list[Tensor]) -> bool:
+    return any(given is each for each in known)

@@ -152,7 +152,8 @@ class _Softmax(Function):
     def backward(ctx: Any, *gradient: Tensor) -> Any:
         mean, new = ctx.saved_tensors
         g = _runs(gradient[0])[1]
-        relative = g - (mean * g).sum(-1, keepdim=True) / mean.sum(-1, keepdim=True)
+        tiny = torch.finfo(mean.dtype).tiny  # where no key is seen in both runs
+        relative = g - (mean * g).sum(-1, keepdim=True) / mean.sum(-1, keepdim=True).clamp(min=tiny)
         if ctx.opened is not None:
             ctx.opened(new * relative)
         return _of_run_1(mean * relative), None

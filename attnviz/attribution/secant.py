@@ -42,6 +42,8 @@ def secant(
     mode = Secants(cut=True, gate=gate)
     with activations(module, elementwise):
         found = run(module, inputs, mode)
+    if not mode.mixes:
+        raise ValueError("no attention was followed")
     at, end = list(rows), found.end[:, list(rows)].mean(1)
     delta = (end[1] - end[0]).detach()
     length = delta.norm().clamp(min=torch.finfo(delta.dtype).tiny)

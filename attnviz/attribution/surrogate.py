@@ -86,8 +86,10 @@ def moves(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def _add_product(bias: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    return bias * beta + matrix_product(a, b) * alpha
+def _add_product(
+    bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    return bias * beta + matrix_product(batch1, batch2) * alpha
 
 
 def _layer_norm(

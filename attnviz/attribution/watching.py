@@ -22,6 +22,7 @@ CARRIES = {  # what leaves weights what they are
     "dropout", "to", "type", "type_as", "contiguous", "clone", "float", "half", "bfloat16", "view",
     "reshape", "flatten", "unflatten", "masked_fill",
 }  # fmt: skip
+_RECENT = 8  # weights that may still have to be mixed
 _ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
 
 
@@ -62,14 +63,14 @@ class Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "softmax":
             made = self.softmax(lambda scores: func(scores, *args[1:], **kwargs), args[0], kwargs)
-            self._weights.append(made)
+            self._weights = [*self._weights[-_RECENT:], made]  # those before have been mixed
             return made
         if name in CARRIES and args and self.is_weights(args[0]):
             self._weights.append(made := func(*args, **kwargs))
             return made
         if name in MATRICES and self.is_weights(args[0]):
             return self.mix(args[0], args[1])
-        if name == "baddbmm" and self.is_weights(args[1]):
+        if name == "baddbmm" and len(args) == 3 and self.is_weights(args[1]):
             bias, weights, values = args
             mixed = self.mix(weights, values) * kwargs.get("alpha", 1)
             return bias * kwargs.get("beta", 1) + mixed

@@ -35,6 +35,8 @@ def patch_heads(
     watched = Secants(cut=False, gate=gate)
     run(module, inputs, watched)
     mixed = [(mix.weights @ mix.values).detach() for mix in watched.mixes]
+    if not mixed:
+        raise ValueError("no attention was followed")
     moved = []
     for own, other, sign in ((1, 0, 1), (0, 1, -1)):
         text = {name: each[own : own + 1] for name, each in inputs.items()}
@@ -58,7 +60,8 @@ def _replay(
 ) -> Tensor:
     """Return the end of the word where one head gives what it gives `instead`, (heads, d)."""
     at, ends = list(rows), []
-    size = max(1, MOST_TOKENS // text["input_ids"].shape[1])
+    ids = text["input_ids"]
+    size = max(1, MOST_TOKENS[ids.device.type != "cpu"] // ids.shape[1])
     base: nn.Module = getattr(module, "base_model", module)
     for start in range(0, len(heads), size):
         part = heads[start : start + size]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnviz.attribution.watching import Watch, by_head
 from attnviz.errors import ModelError
 
-MOST_TOKENS = 8192  # in one batch
+MOST_TOKENS = 1024, 16384  # in one batch, on a CPU (whose caches are small) and beside it
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,8 @@ def substitute(site: Site, words: Sequence[Sequence[int]], tokens: Sequence[int]
             runs[first : first + len(tokens), at] = stand_ins.roll(-piece)
     ends = [
         _ends(site.module, {**_as_many(site, len(part)), "input_ids": part}, site.rows)
-        for part in _batches(runs, site)
+        for part in torch.split(runs, _at_once(site))
+        if len(part)
     ]
     return site.end - _joined(ends, site).reshape(len(words), len(tokens), len(site.end)).mean(1)
 
@@ -71,15 +72,15 @@ def knock_out(site: Site, words: Sequence[Sequence[int]]) -> Tensor:
 
     Source: attention knockout (Geva et al. 2023, arXiv:2304.14767).
     """
-    T = site.length
-    gates = torch.ones(len(words), 1, T, T, dtype=torch.bool, device=site.end.device)
-    for gate, positions in zip(gates[:, 0], words, strict=True):
-        at = torch.tensor(positions)
-        gate[:, at] = False
-        gate[at[:, None], at] = True
-    ends = []
-    for part in _batches(gates, site):
-        with Gated(part) as gated:
+    T, size, ends = site.length, _at_once(site), []
+    for start in range(0, len(words), size):
+        part = words[start : start + size]
+        gates = torch.ones(len(part), 1, T, T, dtype=torch.bool, device=site.end.device)
+        for gate, positions in zip(gates[:, 0], part, strict=True):
+            at = torch.tensor(positions)
+            gate[:, at] = False
+            gate[at[:, None], at] = True
+        with Gated(gates) as gated:
             ends.append(_ends(site.module, _as_many(site, len(part)), site.rows))
         if not gated.count:
             raise ModelError(
@@ -118,8 +119,9 @@ class Gated(Watch):
         return own(gated.reshape_as(scores))
 
 
-def _batches(runs: Tensor, site: Site) -> Sequence[Tensor]:
-    return torch.split(runs, max(1, MOST_TOKENS // site.length)) if len(runs) else ()
+def _at_once(site: Site) -> int:
+    """Return how many texts to run at once."""
+    return max(1, MOST_TOKENS[site.end.device.type != "cpu"] // site.length)
 
 
 def _as_many(site: Site, runs: int) -> dict[str, Tensor]:
