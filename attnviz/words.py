@@ -177,6 +177,6 @@ def locate(word: str, side: Units) -> int:
     if not number and len(found) > 1:
         raise InputError(
             f"Expected one word, but {name!r} occurs {len(found)} times. "
-            f"Say which: {name}#1 … {name}#{len(found)}."
+            f"Say which: {name}#1 {'or' if len(found) == 2 else '…'} {name}#{len(found)}."
         )
     return found[int(number) - 1 if number else 0]

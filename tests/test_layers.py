@@ -15,7 +15,7 @@ FLOORS = [
     {"attention", "projection", "errors"},
     {"terms"},
     {"files", "records", "catalogue"},
-    {"stages", "words"},
+    {"stages", "words", "locating"},
     {"checkpoints", "capture"},
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection", "interventions"},

@@ -34,6 +34,7 @@ __all__ = [
     "Sound",
     "continue_axis",
     "encode",
+    "expect_one_text",
     "expect_room",
     "gather",
     "max_tokens",
@@ -188,3 +189,13 @@ def _on_model(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> dict[str, Te
         for name, value in inputs.items()
         if isinstance(value, torch.Tensor) and name in known
     }
+
+
+def expect_one_text(checkpoint: Checkpoint) -> None:
+    """Raise ModelError unless a model reads one text and nothing else."""
+    module = checkpoint.module
+    if tuple(kinds_read(module)) != ("text",) or is_two_sided(module, module.config):
+        raise ModelError(
+            f"Expected a model that reads one text and nothing else, but {checkpoint.name} does "
+            "not. Choose an encoder (BERT) or a decoder (GPT-2, Llama)."
+        )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attnviz.errors import InputError
 from attnviz.files import read_text
-from attnviz.separation.locating import Span, find_word, near_words
+from attnviz.locating import Span, find_word, near_words
 
 _MOST_BYTES = 10_000_000
 

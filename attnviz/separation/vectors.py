@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from attnviz.capture import hidden_states
-from attnviz.checkpoints import is_two_sided, kinds_read
-from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode, max_tokens, token_spans
+from attnviz.errors import InputError
+from attnviz.inputs import encode, expect_one_text, max_tokens, token_spans
 from attnviz.metrics import content_words
 from attnviz.models import Model
 from attnviz.records import AttentionRecord, AttentionResult, Occurrence
@@ -46,7 +45,7 @@ def see(model: Model, sentences: Sequence[Sentence]) -> Seen:
     ModelError : a model that does not read one text, or shows no hidden states.
     InputError : a sentence that is longer than the model can read.
     """
-    _expect_one_text(model)
+    expect_one_text(model.checkpoint)
     pieces = [_pieces(model, sentence) for sentence in sentences]
     vectors, context, results = [], [], []
     for start in range(0, len(sentences), _AT_ONCE):
@@ -70,15 +69,6 @@ def see(model: Model, sentences: Sequence[Sentence]) -> Seen:
         pieces=tuple(at for each in pieces for at in each),
         results=tuple(results),
     )
-
-
-def _expect_one_text(model: Model) -> None:
-    module = model.module
-    if tuple(kinds_read(module)) != ("text",) or is_two_sided(module, module.config):
-        raise ModelError(
-            f"Expected a model that reads one text and nothing else, but {model.name} does not. "
-            "Choose an encoder (BERT) or a decoder (GPT-2, Llama)."
-        )
 
 
 def _pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:

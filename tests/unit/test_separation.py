@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnviz.errors import InputError
-from attnviz.separation.locating import find_word, near_words
+from attnviz.locating import find_word, near_words
 from attnviz.separation.plane import align, main_plane
 from attnviz.separation.scores import (
     Design,
