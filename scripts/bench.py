@@ -1,6 +1,6 @@
 """Measure attnviz beside the obvious way of doing the same, alternating in one run.
 
-Every figure is a ratio: what it is on another machine is another matter, but what it is compared
+Every time is a ratio: what it is on another machine is another matter, but what it is compared
 with has been measured there too.
 """
 
@@ -77,7 +77,9 @@ def faithfulness(
     """Who says rightly which words moved a word: methods beside what interventions do."""
     from faithfulness import judge_all, read, show
 
-    show(judge_all(read(sentences)), console)
+    given = read(sentences)
+    wide = Console(width=max(console.width, 150))
+    show(judge_all(given), f"{', '.join(given)} in {sentences or 'the sentences of senses'}", wide)
 
 
 def alternate(ways: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,12 +18,9 @@ from attnviz.cli.options import (
     Width,
     output_file,
 )
-from attnviz.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_PAIR = re.compile(r"\{([^{}|]+)\|([^{}|]+)\}")
 
 
 def shift(
@@ -35,7 +31,8 @@ def shift(
     toward: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=TEXT or NAME=FILE, of two regions: toward the first, from the second.",
+            help="NAME=TEXT or NAME=FILE, of two regions: toward the first, from the second. "
+            "Where the texts have the word, the word in them counts, else all they say.",
             show_default="along the shift itself",
         ),
     ] = None,
@@ -51,7 +48,8 @@ def shift(
         bool,
         typer.Option(
             "--verify-causally",
-            help="Mask, replace, hide and delete each other word, and patch every head.",
+            help="Change each other word in four ways: mask, replace (by common words), knock-out "
+            "(no token may read it), delete; and patch every head.",
         ),
     ] = False,
     output: Annotated[Path | None, output_file("shift.png")] = None,
@@ -64,13 +62,14 @@ def shift(
 ) -> int:
     """Split what moved the vector of a word over layers, heads and words, exactly.
 
-    Beside each word stands what is lost where it is changed, which owes nothing to the split.
+    What a word brought over all paths sums to the shift; so do the value parts (what the words
+    offer differs) and routing parts (the word reads them more or less) that it took directly.
+    Beside them stands what is lost where a word is changed, which owes nothing to the split.
     """
     from attnviz.separation import read_senses
 
     path = typed.where(output, None if json else "shift.png")
     typed.given(text, None, None, None, None, None)
-    text, reference = _pair(text, reference)
     regions = read_senses(toward or (), "--toward")
 
     from attnviz.cli import report
@@ -83,7 +82,7 @@ def shift(
         word,
         text,
         toward=regions,
-        reference=reference or "gate",
+        reference=reference,
         verify_causally=verify_causally,
         model=loaded,
     )
@@ -94,14 +93,3 @@ def shift(
         return waterfall(result, width=width)
 
     return report.conclude(result, path, figure, lambda: print_shift(result), json=json)
-
-
-def _pair(text: str, reference: str | None) -> tuple[str, str | None]:
-    """Return the text and its reference, of a text with {reference|text} in it."""
-    if not (found := _PAIR.search(text)):
-        return text, reference
-    if reference is not None:
-        raise InputError(
-            f"Expected {found[0]} in the text or a --reference, got both. Give one of them."
-        )
-    return _PAIR.sub(r"\2", text), _PAIR.sub(r"\1", text)

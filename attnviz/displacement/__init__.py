@@ -7,7 +7,9 @@ each other word is changed (interventions): a measure that owes the split nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -16,26 +18,27 @@ from attnviz.attribution import ledger, rollout, secant
 from attnviz.capture import hidden_states
 from attnviz.capture.unchanged import unchanged
 from attnviz.displacement.causes import along, lose, possible
-from attnviz.displacement.references import Reference, refer
+from attnviz.displacement.references import read_pair, refer
 from attnviz.displacement.regions import read_regions
-from attnviz.errors import AttnvizError, ModelError
-from attnviz.inputs import encode
+from attnviz.errors import AttnvizError, InputError, ModelError
+from attnviz.inputs import encode, expect_one_text
 from attnviz.interventions import Site, patch_heads
 from attnviz.models import Loadable, Model, load
-from attnviz.records import AttentionResult, Ledger, Secant, ShiftResult
+from attnviz.records import Ledger, Secant, ShiftResult, numbered
 from attnviz.words import Units, locate, merge, units
 
 __all__ = ["shift"]
 
-_EXACT = 1e-4  # of the length of the shift, far above rounding
+# Of the length of the shift: far above rounding in float32, and in narrower types.
+_EXACT, _ROUNDED = 1e-4, 0.05
 
 
 def shift(
     word: str,
     text: str,
     *,
-    toward: Mapping[str, Sequence[str]] | None = None,
-    reference: str = "gate",
+    toward: Mapping[str, str | Sequence[str]] | None = None,
+    reference: str | None = None,
     verify_causally: bool = False,
     model: Model | Loadable | None = None,
 ) -> ShiftResult:
@@ -44,15 +47,17 @@ def shift(
     Parameters
     ----------
     word : a word of the text; "the#2" is the second "the".
+    text : where {mud|cash} stands in it, the first is the reference's, the second the text's.
     toward : two regions by name, each with texts: the direction is the axis from the second to the
         first, between the means of what the model makes of the texts (of the word where it stands
         in them, else of all their tokens). By default the direction is that of the shift itself.
-    reference : what the text is compared with. "gate": itself, where every token may read only
-        itself and special tokens. "mask": itself, where all other words are masked. Else a text of
-        as many tokens, such as a minimal pair.
-    verify_causally : change each other word in four ways (mask it, replace it, let nobody read it,
-        delete it) and patch every head. By default each word is only masked; where a model has no
-        mask token, nobody may read it.
+    reference : what the text is compared with. "gate", the default: itself, where every token may
+        read only itself and special tokens. "mask": itself, where all other words are masked. Else
+        a text of as many tokens, such as a minimal pair.
+    verify_causally : change each other word in four ways, and patch every head. "mask": [MASK] in
+        its place. "replace": the mean over eight common words of the vocabulary in its place.
+        "knock-out": no token may read it. "delete": the text without it. By default each word is
+        only masked; where a model has no mask token, it is knocked out.
     model : from `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
 
     Returns
@@ -63,11 +68,16 @@ def shift(
 
     Raises
     ------
-    InputError : the word is not in the text, the reference has another number of tokens, or there
-        are not two regions.
+    InputError : the word is not in the text, the reference has another number of tokens or is the
+        text, or there are not two regions.
     ModelError : a model whose blocks cannot be followed.
     """
+    for name, given in (("word", word), ("text", text)):
+        if not isinstance(given, str):
+            raise InputError(f"Expected a {name}, got {type(given).__name__}. Give a string.")
+    text, reference = read_pair(text, reference)
     model = model if isinstance(model, Model) else load(model)
+    expect_one_text(model.checkpoint)
     result = model.attend(text)
     axis = result.records[0].query_axis
     side = units(axis)
@@ -76,14 +86,20 @@ def shift(
     inputs = encode(model.checkpoint, [text]).inputs
     compared = refer(model, inputs, reference, rows=pieces, special=axis.special)
     regions = None if toward is None else read_regions(model, word, toward)
-    direction = None if regions is None else regions.axis
-    split, account = _split(model, inputs, compared, pieces, direction)
-    causal = _causal(model, inputs, side, at, split.direction, every=verify_causally)
-    patched = _patched(model, compared, pieces, split.direction) if verify_causally else None
+    axis_of_regions = None if regions is None else regions.axis
+    with _following(model):
+        both, rows, gate = compared.inputs, pieces, compared.gate
+        split = secant(model.module, both, rows=rows, direction=axis_of_regions, gate=gate)
+        account = ledger(model.module, inputs, rows=rows, direction=axis_of_regions)
+        _expect_sound(model, side.labels[at], split, account)
+        causal = _causal(model, inputs, side, at, split.direction, every=verify_causally)
+        patched = None
+        if verify_causally:
+            moved = patch_heads(model.module, both, rows=rows, gate=gate)
+            patched = moved.double().cpu() @ split.direction.double().cpu()
     states = None if regions is None else _states(model, inputs, pieces)
-    several = f"“{side.labels[at]}” is {len(pieces)} pieces, of which the mean is followed"
     return ShiftResult(
-        word=side.labels[at],
+        word=numbered(side.labels)[at],
         at=at,
         words=side.labels,
         positions=side.positions,
@@ -95,33 +111,29 @@ def shift(
         causal=causal,
         patched=patched,
         raw_attention=merge(result.records[-1].weights().mean(0), side, side)[at].cpu(),
-        rollout=merge(_rolled(result), side, side)[at].cpu(),
+        rollout=merge(rollout(one.weights() for one in result.records), side, side)[at].cpu(),
         regions=() if regions is None else regions.names,
         path=None if regions is None or states is None else regions.path(states),
         distances=None if regions is None or states is None else regions.distances(states),
-        notes=((several,) if len(pieces) > 1 else ()) + _missed(split, account),
+        notes=(
+            *_pooled(side.labels[at], pieces),
+            *compared.notes,
+            *(() if regions is None else regions.notes),
+            *_missed(result.provenance.dtype, split, account),
+        ),
         agreement=result.agreement,
         provenance=result.provenance,
     )
 
 
-def _split(
-    model: Model,
-    inputs: Mapping[str, Tensor],
-    compared: Reference,
-    pieces: Sequence[int],
-    direction: Tensor | None,
-) -> tuple[Secant, Ledger]:
-    """Return both accounts of the word."""
-    both, gate = compared.inputs, compared.gate
+@contextmanager
+def _following(model: Model) -> Iterator[None]:
+    """Leave the model as it was; say in one line where its blocks cannot be followed."""
     try:
         with unchanged(model.module):
-            return (
-                secant(model.module, both, rows=pieces, direction=direction, gate=gate),
-                ledger(model.module, inputs, rows=pieces, direction=direction),
-            )
-    except (RuntimeError, IndexError, ValueError) as error:
-        if isinstance(error, AttnvizError):
+            yield
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        if isinstance(error, AttnvizError | torch.OutOfMemoryError):
             raise
         why = str(error).partition("\n")[0]
         raise ModelError(
@@ -130,12 +142,38 @@ def _split(
         ) from error
 
 
-def _missed(split: Secant, account: Ledger) -> tuple[str, ...]:
+def _expect_sound(model: Model, word: str, split: Secant, account: Ledger) -> None:
+    """Refuse parts that are no numbers, and a word that nothing moved."""
+    if not all(isfinite(each) for each in (split.error, split.credit_error, account.error)):
+        raise ModelError(
+            f"Expected a model whose blocks can be followed, but parts of {model.name} come out as "
+            "no numbers. Choose one of another kind."
+        )
+    if split.length <= torch.finfo(torch.float32).tiny:
+        raise InputError(
+            f"Expected a word that the context moves, but {word!r} is the same in the reference: "
+            "it reads no other word, or reads them all there too. Choose another word or reference."
+        )
+
+
+def _pooled(word: str, pieces: Sequence[int]) -> Iterator[str]:
+    if len(pieces) > 1:
+        yield f"“{word}” is {len(pieces)} pieces, of which the mean is followed"
+
+
+def _missed(dtype: str, split: Secant, account: Ledger) -> Iterator[str]:
     """Say where the parts do not add up, and what that means."""
     worst = max(split.error, split.credit_error, account.error)
-    if worst <= _EXACT:
-        return ()
-    return (f"the parts miss the whole by {worst:.0%}: some functions here have no exact rule",)
+    if worst > _EXACT:
+        wide = dtype == "float32" or worst > _ROUNDED
+        why = "some functions here have no exact rule" if wide else f"rounding in {dtype}"
+        yield f"the parts miss the whole by {worst:.1%}: {why}"
+    layers, found = len(account.attention), len(account.mlp)
+    if found != layers:
+        yield (
+            f"the ledger knows {found} MLPs in {layers} layers: what others made stands under "
+            "attention and own"
+        )
 
 
 def _causal(
@@ -151,22 +189,10 @@ def _causal(
     others = [i for i, special in enumerate(side.special) if not special and i != at]
     words = [side.positions[i] for i in others]
     ways = possible(model) if every else possible(model)[:1]
-    with unchanged(model.module):
-        lost = lose(model, Site.of(model.module, inputs, side.positions[at]), words, ways)
+    lost = lose(model, Site.of(model.module, inputs, side.positions[at]), words, ways)
     return {
         way: along(vectors, direction, others, len(side.labels)) for way, vectors in lost.items()
     }
-
-
-def _patched(model: Model, compared: Reference, pieces: Sequence[int], direction: Tensor) -> Tensor:
-    """Return what the word loses directly where each head is swapped, (L, H)."""
-    with unchanged(model.module):
-        moved = patch_heads(model.module, compared.inputs, rows=pieces, gate=compared.gate)
-    return moved.double().cpu() @ direction.double().cpu()
-
-
-def _rolled(result: AttentionResult) -> Tensor:
-    return rollout(record.weights() for record in result.records)
 
 
 def _states(model: Model, inputs: Mapping[str, Tensor], pieces: Sequence[int]) -> Tensor:

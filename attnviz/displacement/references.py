@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, did_you_mean
 from attnviz.inputs import encode
 from attnviz.models import Model
+
+_BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +23,36 @@ class Reference:
     inputs: Mapping[str, Tensor]
     gate: Tensor | None
     said: str
+    notes: tuple[str, ...] = ()
+
+
+def read_pair(text: str, reference: str | None) -> tuple[str, str]:
+    """Return the text and its reference; {mud|cash} in the text names both at once.
+
+    Raises
+    ------
+    InputError : braces without two sides, or a reference given twice.
+    """
+    if not isinstance(reference, str | None):
+        raise InputError(
+            f"Expected gate, mask or a text as reference, got {type(reference).__name__}."
+        )
+    found = _BRACES.findall(text)
+    if not found:
+        return text, "gate" if reference is None else reference
+    if wrong := [each for each in found if each.count("|") > 1 or not all(each.split("|"))]:
+        raise InputError(
+            f"Expected two sides in braces, {{reference|text}}, got {{{wrong[0]}}}. "
+            "Write {mud|cash}, say."
+        )
+    if reference is not None:
+        raise InputError(
+            f"Expected {{{found[0]}}} in the text or a reference, got both. Give one of them."
+        )
+    first, second = _BRACES.split(text), _BRACES.split(text)
+    for at in range(1, len(first), 2):  # what stands in braces
+        first[at], second[at] = first[at].split("|")
+    return "".join(second), "".join(first)
 
 
 def refer(
@@ -53,13 +86,27 @@ def refer(
         said = f"the same text, where all other words are {_name(model)}"
         return Reference(_both({**inputs, "input_ids": ids}, inputs), None, said)
     other = encode(model.checkpoint, [reference]).inputs
+    if other["input_ids"].shape == inputs["input_ids"].shape and bool(
+        (other["input_ids"] == inputs["input_ids"]).all()
+    ):
+        raise InputError("Expected a reference other than the text, got the same. Change a word.")
     lengths = [each["input_ids"].shape[1] for each in (other, inputs)]
     if lengths[0] != lengths[1]:
         raise InputError(
             f"Expected a reference of {lengths[1]} tokens, as many as the text, got {lengths[0]}. "
-            "Change single words only, for words of as many pieces; or take gate or mask."
+            + (did_you_mean(reference, ("gate", "mask")) if " " not in reference.strip() else "")
+            + " Change single words only, for words of as many pieces; or take gate or mask."
         )
-    return Reference(_both(other, inputs), None, f"“{reference}”")
+    both = _both(other, inputs)
+    at = both["input_ids"][:, list(rows)]
+    notes = (
+        ()
+        if bool((at[0] == at[1]).all())
+        else (
+            "the reference has another word in this place: what differed at the start counts too",
+        )
+    )
+    return Reference(both, None, f"“{reference}”", notes)
 
 
 def gate_of(special: Sequence[bool]) -> Tensor:

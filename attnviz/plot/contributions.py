@@ -9,12 +9,13 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 
-from attnviz.plot.cells import draw_values
+from attnviz.plot.cells import draw_values, range_of
 from attnviz.plot.style import ACCENT, CYCLE, FAINT, INK, MUTED, SMALL_SIZE, value_colours
 from attnviz.records import ShiftResult
 
 MARKERS = {"mask": "o", "replace": "s", "knock-out": "^", "delete": "D"}
 SIGNS = {"mask": "○", "replace": "□", "knock-out": "△", "delete": "◇"}
+_LINED = 60  # words between which a map has lines
 VALUE, ROUTING = CYCLE[3], CYCLE[2]
 
 
@@ -45,7 +46,10 @@ def draw_causal(ax: Axes, result: ShiftResult) -> None:
 
 def draw_by_layer(ax: Axes, result: ShiftResult) -> QuadMesh:
     """Draw what the word itself takes from each source word in each layer, all heads together."""
-    return draw_values(ax, result.by_word(result.secant.table.sum(1)).T, lines=True)
+    table = result.by_word(result.secant.table.sum(1)).T  # (W, L)
+    others = table[[at for at in range(len(table)) if at != result.at]]
+    largest = range_of(others) if others.abs().sum() > 0 else None  # the word itself often has most
+    return draw_values(ax, table, largest=largest, lines=len(table) <= _LINED)
 
 
 def draw_parts(ax: Axes, result: ShiftResult) -> None:
@@ -81,7 +85,7 @@ def draw_account(ax: Axes, result: ShiftResult) -> None:
         "attention": account.attention.sum().item(),
         "MLPs": account.mlp.sum().item(),
         "biases": account.bias,
-        "itself": account.own,
+        "own": account.own,
     }
     starts = np.cumsum([0.0, *parts.values()])
     _bars(ax, list(parts.values()), starts[:-1].tolist())
@@ -137,3 +141,5 @@ def _plain(ax: Axes, rows: int) -> None:
     ax.spines[["left", "top", "right"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     ax.locator_params(axis="x", nbins=4)
+    ax.use_sticky_edges = False
+    ax.margins(x=0.05)

@@ -134,8 +134,9 @@ class Page:
 
     def title(self, left: float, top: float, text: str, room: float) -> float:
         """Write a title in lines at most `room` wide; return where they end."""
-        lines = Ruler().wrap(text, room, TITLE_SIZE, "bold")
-        return self.write(left, top, lines, points=TITLE_SIZE, weight="bold")
+        weight = "bold" if all(map(_has_bold, text)) else "normal"
+        lines = Ruler().wrap(text, room, TITLE_SIZE, weight)
+        return self.write(left, top, lines, points=TITLE_SIZE, weight=weight)
 
     def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Draw an arrow between two places (left, top)."""
@@ -193,6 +194,11 @@ def grow_below(figure: Figure, inches: float) -> float:
     return taller
 
 
+def _has_bold(character: str) -> bool:
+    """Whether the bold face, which has no fallback, draws a character: Latin, Greek, Cyrillic."""
+    return ord(character) < 0x530 or character in "“”‘’–—…"
+
+
 def _face(weight: str) -> dict[str, Any]:
     # Few fallback fonts have a bold face, and what is bold here needs none of them.
     return {"fontweight": weight} | (
@@ -200,16 +206,26 @@ def _face(weight: str) -> dict[str, Any]:
     )
 
 
+_EXTENDS = {
+    (False, False): "neither",
+    (False, True): "max",
+    (True, False): "min",
+    (True, True): "both",
+}
+
+
 def colour_bar(
     drawn: ScalarMappable, ax: Axes, label: str = "weight", *, horizontal: bool = False
 ) -> None:
     """Fill `ax` with the colour bar of what was drawn, labelled."""
     values = drawn.get_array()
-    beyond = values is not None and drawn.norm.vmax is not None and values.max() > drawn.norm.vmax
+    norm = drawn.norm
+    above = bool(values is not None and norm.vmax is not None and values.max() > norm.vmax)
+    below = bool(values is not None and norm.vmin is not None and values.min() < norm.vmin)
     bar = ax.figure.colorbar(
         drawn,
         cax=ax,
-        extend="max" if beyond else "neither",
+        extend=_EXTENDS[below, above],
         orientation="horizontal" if horizontal else "vertical",
         ticks=MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10]),
     )

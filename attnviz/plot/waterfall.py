@@ -14,7 +14,7 @@ from attnviz.plot import caption
 from attnviz.plot import contributions as draw
 from attnviz.plot.formulas import power
 from attnviz.plot.layout import Page, Ruler, colour_bar
-from attnviz.plot.style import FULL_WIDTH, INK, MM, MUTED, TEXT_SIZE, literal, style
+from attnviz.plot.style import FULL_WIDTH, MM, MUTED, TEXT_SIZE, literal, style
 from attnviz.plot.ticks import Ticks, fit_ticks
 from attnviz.records import ShiftResult
 
@@ -24,7 +24,14 @@ _LONGEST = 0.9  # inches of a word's label at most
 _BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 _AXIS = 0.34  # inches of an axis below a panel
 _WIDE = 5.0  # inches from which everything stands side by side
+_NARROW = 2.6  # inches up to which nothing stands side by side, and what changes do is left out
 _SMALL = 1.25  # inches, the height of a panel without words
+
+
+_MARKS = (
+    "marks: what is lost where one word is changed, in a run of its own, over the same bars; ρ: "
+    "Spearman's, with the bars"
+)
 
 
 def waterfall(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
@@ -44,11 +51,12 @@ def waterfall(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
         top = page.title(left, _MARGIN, title, right - left)
         end = _by_word(page, ruler, result, (left, right), top + 0.1)
         end = _panels(page, result, (left, right), end + 0.12)
-        end = caption.write_caption(page, (left, right), end + 0.1, _said(result), result.agreement)
+        said = _said(result, marks=bool(result.sources) and right - left > _NARROW)
+        end = caption.write_caption(page, (left, right), end + 0.1, said, result.agreement)
         return page.finish(end + _MARGIN)
 
 
-def _said(result: ShiftResult) -> list[str]:
+def _said(result: ShiftResult, *, marks: bool) -> list[str]:
     secant = result.secant
     unit = "along the axis of the two regions" if result.regions else "along the shift itself"
     said = [
@@ -56,10 +64,11 @@ def _said(result: ShiftResult) -> list[str]:
         f"compared with {result.reference}",
         f"bars: what each word brought over all paths, {unit}; they sum to {secant.total:.2f} "
         f"(completeness error {power(secant.credit_error)})",
-        f"directly: what the word itself took, carried on by its own norms and MLPs (completeness "
-        f"error {power(secant.error)})",
+        *([_MARKS] if marks else []),
+        "directly: what the word itself took, because what others offer differs (value) or because "
+        f"it reads them more or less (routing); completeness error {power(secant.error)}",
         f"ledger: from the static vector to the end, {result.ledger.total:.2f} (completeness error "
-        f"{power(result.ledger.error)})",
+        f"{power(result.ledger.error)}); own is what norms made of the static vector, less it",
     ]
     if (heads := result.heads_correlation) is not None:
         said.append(f"patching single heads against the split: r {heads[0]:.2f}, ρ {heads[1]:.2f}")
@@ -71,32 +80,37 @@ def _by_word(
 ) -> float:
     """Draw the panels that have a row for every word; return where they end."""
     left, right = place
-    W = len(result.words)
-    down = min(_ROW, _TALLEST / W)
+    W, wide = len(result.words), right - left > _WIDE
+    down = min(_ROW, (_TALLEST if wide else _TALLEST / 2) / W)
     words = [literal(word) for word in result.words]
-    labels = fit_ticks(words, down, ruler, axis="y", longest=_LONGEST, named=result.at)
-    start, tall = left + labels.room, down * W
-    wide = right - left > _WIDE
-    room = right - start - _GAP - (_GAP + _BAR if wide else 0)
-    first = room * (0.37 if wide else 0.55)
-    second = room * (0.26 if wide else 0.45)
-    unit = "along the axis" if result.regions else "along the shift"
-    below = _heading(page, start, top, "brought over all paths")
-    ax = page.axes(start, below, first, tall)
-    draw.draw_waterfall(ax, result)
-    ax.set_xlabel(unit, color=MUTED)
-    labels.apply(ax, "y")
-    at = start + first + _GAP
-    _heading(page, at, top, "lost where it is changed")
-    ax = page.axes(at, below, second, tall)
-    draw.draw_causal(ax, result)
-    ax.set_xlabel(unit, color=MUTED)
-    end = page.write(at, below + tall + _AXIS, _key(result), color=MUTED)
+    longest = min(_LONGEST, (right - left) / 5)
+    labels = fit_ticks(words, down, ruler, axis="y", longest=longest, named=result.at)
+    room = right - left - labels.room
     if wide:
-        at += second + _GAP
-        _map(page, result, labels, (at, right - _BAR), top, tall, named=False)
+        room = (room - labels.room - 3 * _GAP - _BAR) * 0.62
+    both = bool(result.sources) and right - left > _NARROW
+    first = (room - _GAP) * 0.58 if both else room
+    unit = "along the axis" if result.regions else "along the shift"
+    start, tall = left + labels.room, down * W
+    panels = [("Over all paths", draw.draw_waterfall, start, first)]
+    if both:
+        at = start + first + _GAP
+        panels.append(("Lost where changed", draw.draw_causal, at, room - first - _GAP))
+    for title, panel, at, across in panels:
+        below = _heading(page, at, top, title)
+        ax = page.axes(at, below, across, tall)
+        panel(ax, result)
+        ax.set_xlabel(unit, color=MUTED)
+        if at == start:
+            labels.apply(ax, "y")
+    end = below + tall + _AXIS
+    if both:
+        end = page.write(panels[1][2], end, _key(result), color=MUTED)
+    if wide:
+        at = start + room + _GAP + labels.room
+        _map(page, result, labels, (at, right - _BAR), top, tall)
         return end
-    return _map(page, result, labels, (start, right - _BAR), end + 0.12, tall, named=True)
+    return _map(page, result, labels, (start, right - _BAR), end + 0.12, tall)
 
 
 def _map(
@@ -106,16 +120,13 @@ def _map(
     place: tuple[float, float],
     top: float,
     tall: float,
-    *,
-    named: bool,
 ) -> float:
     """Draw the map layer × source word with its colour bar; return where it ends."""
     left, right = place
-    below = _heading(page, left, top, "taken directly, by layer")
+    below = _heading(page, left, top, "Directly, by word")
     ax = page.axes(left, below, right - left, tall)
     mesh = draw.draw_by_layer(ax, result)
-    if named:
-        labels.apply(ax, "y")
+    labels.apply(ax, "y")
     layers = np.arange(len(result.secant.value))
     shown = layers[:: max(1, len(layers) // 12)]
     ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
@@ -126,14 +137,12 @@ def _map(
 
 
 def _key(result: ShiftResult) -> list[str]:
-    """Say which mark is which intervention, and how the split ranks words as it does."""
+    """Say which mark is which change, and how the split ranks words as it does."""
     ranks = result.rank_correlations
-    names = {"mask": "masked", "replace": "replaced", "knock-out": "unread"}
-    names |= {"delete": "deleted", "consensus": "together"}
-    shown = [*result.causal, *(["consensus"] if len(result.causal) > 1 else [])]
+    shown = [*result.causal, *(["consensus"] if "consensus" in ranks else [])]
     return [
-        f"{draw.SIGNS.get(each, '   ')} {names[each]}"
-        + (f", ρ {ranks[each]:.2f}" if each in ranks else "")
+        f"{draw.SIGNS.get(each, '')} {each}".strip()
+        + (f", ρ {ranks[each]:.2f}".replace("-", "\N{MINUS SIGN}") if each in ranks else "")
         for each in shown
     ]
 
@@ -151,16 +160,23 @@ class _Panel:
 def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: float) -> float:
     """Draw what has no row for every word, side by side; return where that ends."""
     panels = [
-        _Panel("directly, by head", draw.draw_by_head, after=_BAR),
-        _Panel("directly, by layer", draw.draw_parts),
-        _Panel("ledger", draw.draw_account, before=0.55),
+        _Panel("Directly, by head", draw.draw_by_head, after=_BAR),
+        _Panel("Directly, by layer", draw.draw_parts),
+        _Panel("Ledger", draw.draw_account, before=0.55),
     ]
     if result.path is not None:
-        panels.append(_Panel("on the axis", draw.draw_path))
+        panels.append(_Panel("On the axis", draw.draw_path))
     if result.patched is not None:
-        panels.append(_Panel("each head patched", draw.draw_patched, before=0.4))
+        panels.append(_Panel("Each head patched", draw.draw_patched, before=0.4))
     left, right = place
-    across = 2 if right - left <= _WIDE else len(panels) if len(panels) < 5 else 3
+    wide = right - left > _WIDE
+    across = (
+        min(len(panels), 4 if len(panels) < 5 else 3)
+        if wide
+        else 2
+        if right - left > _NARROW
+        else 1
+    )
     room = (right - left - _GAP * (across - 1)) / across
     for n, panel in enumerate(panels):
         if n and n % across == 0:
@@ -179,7 +195,7 @@ def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: fl
 
 
 def _heading(page: Page, left: float, top: float, text: str) -> float:
-    return page.write(left, top, [text], points=TEXT_SIZE, color=INK) + 0.04
+    return page.write(left, top, [text], points=TEXT_SIZE, weight="bold") + 0.04
 
 
 def _bar(page: Page, mesh: ScalarMappable, left: float, top: float, tall: float) -> None:

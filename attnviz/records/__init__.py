@@ -29,7 +29,7 @@ from attnviz.records.result import (
     one_result,
 )
 from attnviz.records.senses import Occurrence, SenseResult, SenseScore
-from attnviz.records.shift import ShiftResult, consensus, spearman
+from attnviz.records.shift import ShiftResult, consensus, numbered, spearman
 from attnviz.records.split import Ledger, Secant
 from attnviz.records.steps import AttentionSteps, Stage
 
@@ -67,6 +67,7 @@ __all__ = [
     "Verdict",
     "WorkedExample",
     "consensus",
+    "numbered",
     "one_result",
     "spearman",
 ]

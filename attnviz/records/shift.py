@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ class ShiftResult:
 
     Attributes
     ----------
-    word : the word as it is written. at : which of the words it is.
+    word : the word as it is written, the#2 where there are several. at : which of the words it is.
     words : of the text, special tokens among them, W. positions : of the pieces of each; where a
         word has several, what it brings is their sum, and where `word` itself has, everything is
         the mean over them. special : which words are special tokens.
@@ -63,10 +63,29 @@ class ShiftResult:
     agreement: AgreementReport
     provenance: Provenance
 
+    def __repr__(self) -> str:
+        """Say what it holds, without the tensors."""
+        return (
+            f"ShiftResult({self.word!r} in {self.provenance.text!r}: {self.secant.total:.2f}, "
+            f"completeness error {self.secant.error:.0e})"
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The words as they can be asked for: the#1 and the#2 where there are several."""
+        return numbered(self.words)
+
     @property
     def sources(self) -> list[int]:
-        """The words that stand beside the word: no special tokens, not the word itself."""
-        return [at for at, special in enumerate(self.special) if not special and at != self.at]
+        """Where the words are that can move the word: no special tokens, not the word itself.
+
+        What rollout gives nothing to is read on no path, as later words in a causal model.
+        """
+        return [
+            at
+            for at, special in enumerate(self.special)
+            if not special and at != self.at and self.rollout[at] > 0
+        ]
 
     def by_word(self, parts: Tensor) -> Tensor:
         """Sum parts (…, T) over the pieces of each word, (…, W)."""
@@ -89,13 +108,16 @@ class ShiftResult:
     def rank_correlations(self) -> dict[str, float]:
         """Spearman's ρ of the credits with each intervention, and with their consensus.
 
-        Empty below three sources, or where nothing differs.
+        Empty where fewer than three sources differ in what they brought: nothing is ranked then.
         """
         every = dict(self.causal)
         if (common := self.consensus) is not None:
             every["consensus"] = common
         at = self.sources
-        found = {name: spearman(self.credit[at], each[at]) for name, each in every.items()}
+        credit = self.credit[at]
+        if not at or len(set((credit / credit.abs().max() * 1e6).round().tolist())) < _FEWEST:
+            return {}
+        found = {name: spearman(credit, each[at]) for name, each in every.items()}
         return {name: rho for name, rho in found.items() if rho is not None}
 
     @property
@@ -110,11 +132,24 @@ class ShiftResult:
         return None if rho is None else (r, rho)
 
 
+def numbered(words: Sequence[str]) -> tuple[str, ...]:
+    """Return words with a number where they occur several times.
+
+    >>> numbered(["The", "cat", "the"])
+    ('The#1', 'cat', 'the#2')
+    """
+    folded = [word.casefold() for word in words]
+    return tuple(
+        word if folded.count(each) == 1 else f"{word}#{folded[: at + 1].count(each)}"
+        for at, (word, each) in enumerate(zip(words, folded, strict=True))
+    )
+
+
 def consensus(effects: Mapping[str, Tensor], at: list[int]) -> Tensor:
     """Return the mean of effects (W,), each in units of its deviation over some words."""
     scaled = []
     for effect in effects.values():
-        deviation = effect[at].std(correction=0)
+        deviation = effect[at].std(correction=0) if at else torch.zeros(())
         scaled.append(effect / deviation if deviation > 0 else effect)
     return torch.stack(scaled).mean(0)
 

@@ -32,6 +32,13 @@ class Secant:
     length: float
     direction: Tensor
 
+    def __repr__(self) -> str:
+        """Say what it holds, without the tensors."""
+        L, H, T = self.value.shape
+        return (
+            f"Secant({L} layers × {H} heads × {T} tokens: {self.total:.2f}, error {self.error:.0e})"
+        )
+
     @property
     def table(self) -> Tensor:
         """Value and routing parts together, (L, H, T)."""
@@ -69,6 +76,13 @@ class Ledger:
     total: float
     length: float
     direction: Tensor
+
+    def __repr__(self) -> str:
+        """Say what it holds, without the tensors."""
+        return (
+            f"Ledger(attention {self.attention.sum():.2f}, MLPs {self.mlp.sum():.2f}, biases "
+            f"{self.bias:.2f}, own {self.own:.2f}: {self.total:.2f}, error {self.error:.0e})"
+        )
 
     @property
     def error(self) -> float:

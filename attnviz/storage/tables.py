@@ -48,18 +48,38 @@ def _(drawn: HeadMaps) -> Columns:
 
 @long_table.register
 def _(drawn: ShiftResult) -> Columns:
-    layers, heads, _ = drawn.secant.value.shape
-    owners = {at: word for word, positions in enumerate(drawn.positions) for at in positions}
-    words = [drawn.words[owners[at]] for at in range(len(drawn.tokens))]
-    table = _stacked(
-        {"layer": range(layers), "head": range(heads), "token": drawn.tokens},
-        {
-            "value": drawn.secant.value,
-            "routing": drawn.secant.routing,
-            "ledger": drawn.ledger.attention,
-        },
-    )
-    return {**table, "word": [words[at] for at in table["token_position"]]}
+    """One quantity after the other; what it does not depend on is empty."""
+    split, account = drawn.secant, drawn.ledger
+    rows: list[Columns] = []
+
+    def add(quantity: str, numbers: Tensor | None, *dimensions: str) -> None:
+        if numbers is None:
+            return
+        labels = {"token": drawn.tokens, "word": drawn.words, "region": drawn.regions}
+        named = {
+            name: labels.get(name, range(size))
+            for name, size in zip(dimensions, numbers.shape, strict=True)
+        }
+        table = _stacked(named, {"number": numbers})
+        rows.append({"quantity": [quantity] * numbers.numel(), **table})
+
+    add("value", split.value, "layer", "head", "token")
+    add("routing", split.routing, "layer", "head", "token")
+    add("credit", split.credit, "token")
+    for way, lost in drawn.causal.items():
+        add(f"lost by {way}", lost, "word")
+    add("patched", drawn.patched, "layer", "head")
+    add("raw attention", drawn.raw_attention, "word")
+    add("rollout", drawn.rollout, "word")
+    add("ledger attention", account.attention, "layer", "head", "token")
+    add("ledger MLP", account.mlp, "layer")
+    add("path", drawn.path, "layer")
+    add("distance", drawn.distances, "layer", "region")
+    names = dict.fromkeys(name for each in rows for name in each)
+    return {
+        name: [value for each in rows for value in each.get(name, [None] * len(each["quantity"]))]
+        for name in names
+    }
 
 
 @long_table.register
@@ -104,4 +124,9 @@ def _stacked(dimensions: Mapping[str, Sequence[Any]], numbers: Mapping[str, Tens
         if labels and isinstance(labels[0], str):
             columns[f"{name}_position"] = at
         columns[name] = [labels[i] for i in at]
-    return columns | {name: each.flatten().tolist() for name, each in numbers.items()}
+    return columns | {name: _numbers(each) for name, each in numbers.items()}
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    """Return numbers, and None where there is none."""
+    return [None if value != value else value for value in values.flatten().tolist()]

@@ -107,7 +107,7 @@ def _judge(model: attnviz.Model, one: Occurrence, axis: Tensor) -> Judged | None
     return Judged(said, truth, total)
 
 
-def show(judged: Sequence[Judged], console: Console) -> None:
+def show(judged: Sequence[Judged], words: str, console: Console) -> None:
     """Print how every method ranks words as each intervention does, with 95 % intervals."""
     columns = [*ALL, "consensus"]
     ranks = Table("", *columns, title="rank correlation with interventions, mean over sentences")
@@ -127,7 +127,13 @@ def show(judged: Sequence[Judged], console: Console) -> None:
         lost.add_row(name, *_losses([j.said[name] for j in judged], judged))
     lost.add_row("consensus itself", *_losses([j.truth["consensus"] for j in judged], judged))
     console.print(lost)
-    console.print(f"{len(judged)} occurrences; intervals: bootstrap over them", style="dim")
+    console.print(
+        f"{len(judged)} occurrences of {words}; intervals: 95 %, from a bootstrap over them.\n"
+        "raw attention and norms: of the last layer, mean or sum of all heads; secant: over all "
+        "paths unless direct; of the shift: what the first word takes (mean of the four), of all "
+        "that the context did along the axis.",
+        style="dim",
+    )
 
 
 def rho(a: Tensor, b: Tensor) -> float:
@@ -154,7 +160,7 @@ def mean_said(values: Sequence[float]) -> str:
     """Return the mean with its interval."""
     known = torch.tensor(values, dtype=torch.float64)
     low, high = known[_draws(len(known))].mean(1).quantile(_ENDS).tolist()
-    return f"{known.mean():.2f}  ({low:.2f} – {high:.2f})"
+    return f"{known.mean():.2f}  ({low:.2f} – {high:.2f})".replace("-0.00", "0.00")
 
 
 def _ratio(top: Tensor, usual: Tensor) -> str:

@@ -46,11 +46,11 @@ def test_the_first_word_takes_more_than_a_random_one(judged):
 
 
 def test_what_is_printed(judged, capsys):
-    faithfulness.show(judged, faithfulness.Console(width=160))
+    faithfulness.show(judged, "ten words", faithfulness.Console(width=160))
     out = capsys.readouterr().out
     assert "rank correlation with interventions" in out
     assert f"{mean_rho(judged, 'split', 'consensus'):.2f}" in out
-    assert f"{len(judged)} occurrences" in out
+    assert f"{len(judged)} occurrences of ten words" in out
 
 
 def test_intervals_hold_the_mean_and_narrow_with_the_sentences():

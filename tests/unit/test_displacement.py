@@ -1,6 +1,7 @@
 """What moved a word: exact parts, a causal check that owes them nothing, and clear refusals."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,11 @@ def test_models_of_other_kinds(family, tokenizer):
         ("bank", {"reference": "The bank was full."}, "Expected a reference of 9 tokens"),
         ("bank", {"toward": {"one": ["river"]}}, "Expected two regions to span an axis, got 1"),
         ("bank", {"toward": {"one": ["river"], "two": []}}, "Expected texts for the region 'two'"),
+        ("bank", {"toward": {"one": ["x"], "two": "x"}}, "regions in different places, but 'one'"),
+        ("bank", {"reference": CASH}, "Expected a reference other than the text, got the same"),
+        ("bank", {"reference": "gates"}, "Did you mean gate?"),
+        ("bank", {"reference": 7}, "Expected gate, mask or a text as reference, got int"),
+        (7, {}, "Expected a word, got int"),
     ],
 )
 def test_what_does_not_fit_is_one_line(model, word, given, message):
@@ -167,15 +173,16 @@ def test_a_model_with_two_sides_is_refused(tokenizer):
         attnviz.shift("bank", CASH, model=model)
 
 
-@pytest.mark.parametrize("width", [89, 120, 183])
+@pytest.mark.parametrize("width", [40, 89, 120, 183])
 def test_the_figure_can_be_read(bank, verified, apple, width):
     for result in (bank, verified, apple):
         figure = attnviz.waterfall(result, width=width)
         said = " ".join(text.get_text() for text, _ in check_texts(figure))
         assert "completeness error" in said
-        assert "○ masked, ρ 0.94" in said or result is apple
-        assert ("◇ deleted, ρ" in said) == ("each head patched" in said) == (result is verified)
-        assert ("on the axis" in said) == (result is apple)
+        assert "○ mask, ρ 0.94" in said or result is apple or width == 40
+        assert ("◇ delete, ρ" in said) == (result is verified and width > 40)
+        assert ("Each head patched" in said) == (result is verified)
+        assert ("On the axis" in said) == (result is apple)
         assert "Verified: 72 heads" in said
 
 
@@ -185,8 +192,8 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
     assert run(["shift", "bank", "The bank was full of {mud|cash}.", "-o", f"x{suffix}"]) == 0
     out = capsys.readouterr().out
     assert "compared with “The bank was full of mud.”" in out
-    assert "“cash” brought most" in out
-    assert "rank correlation of all paths with each change: masked" in out
+    assert "“cash” brought most of it, 4.18; where it is changed is lost: mask 1.93" in out
+    assert "with ρ" not in out  # one word differs: nothing is ranked
     assert "by raw attention" in out
     assert [path.name for path in Path().iterdir()] == [f"x{suffix}"]
     if suffix == ".json":
@@ -195,6 +202,87 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
         assert data["tokens"][6] == "cash"
         assert data["causal_mask"][0] is None
         assert data["agreement"]["verdict"] == "verified"
+
+
+@pytest.mark.parametrize("text", ["the bank of {a|b|c}", "the bank of {|b}"])
+def test_braces_without_two_sides(model, text):
+    with pytest.raises(InputError, match="Expected two sides in braces"):
+        attnviz.shift("bank", text, model=model)
+
+
+def test_a_pair_in_python_too(model):
+    result = attnviz.shift("bank", "The {muddy|rich} bank was full of {mud|cash}.", model=model)
+    assert result.provenance.text == "The rich bank was full of cash."
+    assert result.reference == "“The muddy bank was full of mud.”"
+    assert result.secant.credit_error < 1e-5
+    assert repr(result).startswith("ShiftResult('bank' in 'The rich bank")
+    assert len(repr(result.secant)) + len(repr(result.ledger)) < 200
+
+
+def test_only_words_that_can_be_read_are_ranked(tokenizer):
+    """In a causal model what stands behind a word does nothing, whatever is done to it."""
+    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    text = "the bank was full of cash that old farmers brought"
+    result = attnviz.shift("full", text, verify_causally=True, model=model)
+    assert [result.words[at] for at in result.sources] == ["the", "bank", "was"]
+    later = result.causal["knock-out"][result.at + 1 : -1]
+    assert later.abs().max() < 1e-4
+    few = attnviz.shift("was", text, verify_causally=True, model=model)
+    assert few.rank_correlations == {}
+
+
+def test_where_regions_are_one_point_there_is_no_place(model):
+    regions = {"money": "the bank lends", "river": "the bank floods"}
+    result = attnviz.shift("bank", "the bank of cash", toward=regions, model=model)
+    assert result.path[0].isnan()
+    assert result.distances[0].isnan().all()
+    assert not result.path[1:].isnan().any()
+
+
+def test_inflections_count_in_regions_and_texts_without_the_word_are_named(model):
+    def end(texts):
+        regions = {"one": texts, "two": ["the river bank"]}
+        return attnviz.shift("bank", CASH, toward=regions, model=model)
+
+    assert end(["Two banks merged."]).notes == ()
+    (note,) = end(["Two banks merged.", "No such thing."]).notes
+    assert "“bank” is not in 1 of 2 texts of one" in note
+
+
+def test_a_reference_with_another_word_in_its_place_says_so(model):
+    (note,) = attnviz.shift("bank", "the {river|bank} of cash", model=model).notes
+    assert "the reference has another word in this place" in note
+
+
+def test_threads_wait_for_each_other(model):
+    alone = attnviz.shift("bank", CASH, model=model).secant.credit
+    with ThreadPoolExecutor(3) as pool:
+        both = list(pool.map(lambda _: attnviz.shift("bank", CASH, model=model), range(6)))
+    for result in both:
+        assert_close(result.secant.credit, alone)
+
+
+@pytest.mark.parametrize("family", ["qwen3-next", "afmoe"])
+def test_a_gate_on_attention_is_no_mlp(family, tokenizer):
+    result = attnviz.shift("bank", CASH, model=attnviz.load(tiny(family), tokenizer=tokenizer))
+    assert (result.ledger.attention.abs().sum((1, 2)) > 1e-3).all()
+    assert result.ledger.error < 1e-5
+
+
+def test_experts_that_the_ledger_does_not_know_are_named(tokenizer):
+    result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("mixtral"), tokenizer=tokenizer))
+    assert "the ledger knows 0 MLPs in 2 layers" in " ".join(result.notes)
+
+
+def test_a_word_that_nothing_moves_is_refused(tokenizer):
+    model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
+    with pytest.raises(InputError, match="Expected a word that the context moves"):
+        attnviz.shift("[CLS]", CASH, model=model)
+
+
+def test_in_a_narrower_type_it_is_rounding():
+    (note,) = attnviz.shift("bank", CASH, model=attnviz.load(dtype="bfloat16")).notes
+    assert "rounding in bfloat16" in note
 
 
 def test_a_pair_and_a_reference_are_one_too_many(capsys):

@@ -41,18 +41,25 @@ def test_all_heads(tmp_path, train):
 
 
 def test_a_shift(tmp_path, model):
-    drawn = attnviz.shift("bank", "The bank was unbelievably full", model=model)
-    rows, about = read(tmp_path, drawn)
-    split = drawn.secant
-    assert sum(row["value"] + row["routing"] for row in rows) == pytest.approx(
-        split.total, rel=1e-4
+    drawn = attnviz.shift(
+        "bank", "The bank was unbelievably full", verify_causally=True, model=model
     )
-    assert sum(row["ledger"] for row in rows) == pytest.approx(drawn.ledger.attention.sum().item())
-    for row in rows[::53]:
-        assert row["value"] == split.value[row["layer"], row["head"], row["token_position"]].item()
+    rows, about = read(tmp_path, drawn)
+    split, of = drawn.secant, {}
+    for row in rows:
+        of.setdefault(row["quantity"], []).append(row)
+    assert sum(row["number"] for row in of["credit"]) == pytest.approx(split.total, rel=1e-4)
+    assert len(of["value"]) == len(of["routing"]) == split.value.numel()
+    for row in of["value"][::53]:
+        at = row["layer"], row["head"], row["token_position"]
+        assert row["number"] == split.value[at].item()
         assert row["token"] == drawn.tokens[row["token_position"]]
-    pieces = {row["token"] for row in rows if row["word"] == "unbelievably"}
-    assert len(pieces) == 5
+    for way, lost in drawn.causal.items():
+        found = {row["word"]: row["number"] for row in of[f"lost by {way}"]}
+        assert found["full"] == lost[5].item()
+        assert found["bank"] is None
+    assert len(of["patched"]) == 72
+    assert {row["layer"] for row in of["credit"]} == {None}
     assert about["completeness_error"] < 1e-5
 
 
