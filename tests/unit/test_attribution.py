@@ -1,6 +1,8 @@
 """The parts of a shift add up to the shift, in every family; a part that is wrong shows."""
 
 import importlib
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +13,16 @@ from transformers import BertConfig, BertModel
 import attnviz
 from attnviz.attribution import ledger, rules, secant, surrogate, watching
 from attnviz.capture.unchanged import unchanged
-from attnviz.inputs import encode
-from attnviz.separation.sentences import bundled
+from attnviz.displacement.references import gate_of as reference_gate
+from attnviz.inputs import encode, token_spans
+from attnviz.locating import find_word
 
 DENSE = [
     "bert", "roberta", "electra", "distilbert", "albert", "gpt2", "llama", "mistral", "qwen3",
     "gemma2", "gpt-neox", "opt", "phi", "olmo2", "mpnet", "falcon",
 ]  # fmt: skip
 MUD, CASH = "the bank was full of mud.", "the bank was full of cash."
+DATA = Path(__file__).parent.parent / "data"
 EXACT = 1e-5  # of the length of the shift, in float32
 NEAR = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -176,21 +180,22 @@ def test_a_model_without_blocks_is_refused_in_one_line():
         watching.first_block(torch.nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("word", ["bank", "check"])
-def test_every_sentence_that_comes_along_adds_up(model, word):
-    for sense, texts in bundled()[word].items():
-        for text in texts:
-            batch = encode(model.checkpoint, [text])
-            axis = batch.axes["text"][0]
-            T = len(axis)
-            gate = torch.eye(T, dtype=torch.bool)
-            gate[:, torch.tensor(axis.special)] = True
-            both = {name: torch.cat([each, each]) for name, each in batch.inputs.items()}
-            with unchanged(model.module):
-                found = secant(model.module, both, rows=[T // 2], gate=gate)
-                account = ledger(model.module, batch.inputs, rows=[T // 2])
-            errors = found.error, found.credit_error, account.error
-            assert max(errors) < EXACT, (sense, text)
+SENTENCES = json.loads((DATA / "sense_sentences.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("word", dict.fromkeys(entry["word"] for entry in SENTENCES))
+def test_every_sentence_adds_up(model, word):
+    """198 sentences, the word where it stands, in both accounts and over all paths."""
+    for text in (entry["sentence"] for entry in SENTENCES if entry["word"] == word):
+        batch = encode(model.checkpoint, [text])
+        spans, (start, end) = token_spans(model.checkpoint, text), find_word(word, text)[0]
+        rows = [at for at, (a, b) in enumerate(spans) if a < b and a < end and b > start]
+        gate = reference_gate(batch.axes["text"][0].special)
+        both = {name: torch.cat([each, each]) for name, each in batch.inputs.items()}
+        with unchanged(model.module):
+            found = secant(model.module, both, rows=rows, gate=gate)
+            account = ledger(model.module, batch.inputs, rows=rows)
+        assert max(found.error, found.credit_error, account.error) < EXACT, text
 
 
 def test_a_word_of_several_pieces_is_the_mean_of_its_pieces(model, tokenizer):
