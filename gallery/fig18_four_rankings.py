@@ -3,11 +3,11 @@
 How much each word moved “apple” on the way from fruit to tech: by the exact split, by raw attention
 (last layer, mean of all heads), by rollout, and by what is lost where the word is masked, replaced,
 knocked out or deleted (mean of the four). Lengths along the axis are in units of the hidden state.
-Beside “phones” the split says {phones:+.2f} and the changes
-{phones_lost:+.2f}; beside “pie” {pie:+.2f} and {pie_lost:+.2f}. Attention has no sign: it gives
-“phones” {phones_seen:.0%} and “pie” {pie_seen:.0%}, and cannot say that they pull in opposite
-directions. Rollout lies between {least:.1%} and {most:.1%} for all of them. With three words a
-ranking proves little; scripts/bench.py judges the methods on hundreds of sentences.
+Beside “phones” the split says {phones:+.2f} and the changes {phones_lost:+.2f}; beside “pie”
+{pie:+.2f} and {pie_lost:+.2f}. Attention has no sign: it gives “phones” {phones_seen:.0%} and “pie”
+{pie_seen:.0%}, and cannot say that they pull in opposite directions. Rollout lies between
+{least:.1%} and {most:.1%} for all of them. With three words a ranking proves little;
+scripts/bench.py judges the methods on hundreds of sentences.
 """
 
 import matplotlib.pyplot as plt
@@ -36,20 +36,18 @@ assert min(phones, phones_lost, phones_seen, pie_seen) > 0 > max(pie, pie_lost)
 with attnviz.style():
     fig, axes = plt.subplots(2, 4, figsize=(7.2, 2.4), sharex="col", layout="constrained")
     for row, (shift, ways) in zip(axes, found, strict=True):
-        words = [shift.words[at] for at in shift.sources]
         for ax, (name, numbers) in zip(row, ways.items(), strict=True):
             order = numbers.argsort(descending=True).tolist()
+            words = [shift.words[at] for at in shift.sources]
             colours = ["C0" if numbers[at] > 0 else "C1" for at in order]
             ax.barh([words[at] for at in order], numbers[order].tolist(), color=colours)
             ax.axvline(0, color="0.5", lw=0.5)
             ax.invert_yaxis()
             ax.spines[["left", "top", "right"]].set_visible(False)
-            ax.tick_params(axis="y", length=0)
             ax.set_title(name if ax in axes[0] else "", size=8)
         row[0].set_ylabel(f"apple {words[-1]}")
-    units = ("along the axis", "weight", "weight", "along the axis")
-    for ax, unit in zip(axes[1], units, strict=True):
-        ax.set_xlabel(unit)
+    for at, unit in enumerate(("along the axis", "weight", "weight", "along the axis")):
+        axes[1, at].set_xlabel(unit)
     fig.align_ylabels(axes[:, 0])
 proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in found)
 text = "“I love apple phones” and “I love apple pie”, read by all-MiniLM-L6-v2"

@@ -21,7 +21,7 @@ from attnviz.displacement.causes import along, lose, possible
 from attnviz.displacement.references import read_pair, refer
 from attnviz.displacement.regions import read_regions
 from attnviz.errors import AttnvizError, InputError, ModelError
-from attnviz.inputs import encode, expect_one_text
+from attnviz.inputs import encode, expect_one_text, max_tokens, token_spans
 from attnviz.interventions import Site, patch_heads
 from attnviz.models import Loadable, Model, load
 from attnviz.records import Ledger, Secant, ShiftResult, numbered
@@ -78,6 +78,7 @@ def shift(
     text, reference = read_pair(text, reference)
     model = model if isinstance(model, Model) else load(model)
     expect_one_text(model.checkpoint)
+    _expect_short(model, text)
     result = model.attend(text)
     axis = result.records[0].query_axis
     side = units(axis)
@@ -124,6 +125,16 @@ def shift(
         agreement=result.agreement,
         provenance=result.provenance,
     )
+
+
+def _expect_short(model: Model, text: str) -> None:
+    """Refuse a text that the model cannot read whole: a part of it would be another text."""
+    longest = max_tokens(model.module, model.tokenizer) if model.tokenizer else None
+    if longest is not None and (count := len(token_spans(model.checkpoint, text))) > longest:
+        raise InputError(
+            f"Expected a text of at most {longest} tokens, the most that {model.name} can read, "
+            f"got {count}. Shorten it."
+        )
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def encode_texts(
         if longest is not None and length > longest and not truncate:
             raise InputError(
                 f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
-                f"got {length}. Shorten the text, or cut it where that is offered (truncate)."
+                f"got {length}. Shorten the text, or cut it with --truncate (truncate=True)."
             )
     fill = {"input_ids": _pad_id(tokenizer)}
     inputs = {

@@ -89,7 +89,7 @@ WRONG_INPUT = {
     "find nothing": (["heatmap", TEXT, "--find", ":"], "QUERY:KEY, got ':'"),
     "find no key": (["heatmap", TEXT, "--find", "train:"], "QUERY:KEY, got 'train:'"),
     "find absent": (["heatmap", TEXT, "--find", "trian:left"], "Did you mean train"),
-    "find twice": (["heatmap", TEXT, "--find", "train:the"], "Say which: the#1 … the#2"),
+    "find twice": (["heatmap", TEXT, "--find", "train:the"], "Say which: the#1 or the#2"),
 }
 
 

@@ -204,6 +204,11 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
         assert data["agreement"]["verdict"] == "verified"
 
 
+def test_a_text_that_is_too_long_is_not_cut(model):
+    with pytest.raises(InputError, match=r"at most 512 tokens.*got 605\. Shorten"):
+        attnviz.shift("bank", "the bank " + "and " * 601, model=model)
+
+
 @pytest.mark.parametrize("text", ["the bank of {a|b|c}", "the bank of {|b}"])
 def test_braces_without_two_sides(model, text):
     with pytest.raises(InputError, match="Expected two sides in braces"):
