@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -68,6 +70,88 @@ def startup(rounds: int = 7) -> None:
 
 
 @app.command()
+def stream(
+    tokens: Annotated[list[int], typer.Option(help="Lengths to measure.")] = [8192, 102400],  # noqa: B006
+    rounds: int = 3,
+) -> None:
+    """One causal head of 64 features, streamed, beside the fused attention that tells its lse.
+
+    One thread, CPU time; memory is what a process of its own grows by.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    for T in tokens:
+        times: dict[str, list[float]] = {}
+        for number in range(rounds + 1):
+            for name, seconds in streamed(T).items():
+                if number or rounds == 0:
+                    times.setdefault(name, []).append(seconds)
+        show(f"{T:,} tokens: CPU seconds", times, against="fused attention")
+        for name in ("summary", "summary and top 8"):
+            command = [sys.executable, __file__, "memory", str(T), name]
+            grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            console.print(
+                f"{name}: {float(grown):.0f} MB more, where the map has {4e-6 * T * T:,.0f}"
+            )
+
+
+def streamed(T: int, only: str | None = None) -> dict[str, float]:
+    """Return the CPU seconds of each way, in turn."""
+    import torch
+
+    from attnviz.streaming import Scoring, Visible, crop, log_sum_exp, summarise
+
+    torch.manual_seed(0)
+    Q, K, V = torch.randn(3, 1, 1, T, 64)
+    scoring = Scoring(Q[0], K[0], 64**-0.5, Visible(after=0))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    lse = log_sum_exp(scoring) if only else torch.empty(0)
+    part = {"rows": slice(T - 512, T), "columns": slice(0, 1024)}
+    ways = {
+        "fused attention": lambda: flash(Q, K, V, 0.0, True)[1][0],
+        "summary": lambda: summarise(scoring, lse=lse),
+        "summary and top 8": lambda: summarise(scoring, top=8, lse=lse),
+        "512 × 1,024 crop": lambda: crop(scoring, **part, lse=lse),
+    }
+    seconds = {}
+    for name in [only] if only else ways:
+        start = time.thread_time()
+        made = ways[name]()
+        seconds[name] = time.thread_time() - start
+        lse = made if name == "fused attention" else lse
+    return seconds
+
+
+@app.command(hidden=True)
+def memory(tokens: int, way: str) -> None:
+    """Print by how many MB this process grows."""
+    import torch
+
+    torch.set_num_threads(1)
+    streamed(512, way)  # whatever is loaded once
+    most, done = [resident()], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.005):
+            most.append(resident())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    streamed(tokens, way)
+    done.set()
+    watching.join()
+    given = 3 * 4 * 64 * tokens  # Q, K and V themselves
+    print(max(most) - most[0] - given / 1e6)
+
+
+def resident() -> float:
+    """Return how much memory this process holds, in MB (Linux)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+@app.command()
 def faithfulness(
     sentences: Annotated[
         Path | None,
@@ -101,7 +185,7 @@ def show(title: str, times: dict[str, list[float]], against: str) -> None:
     for name, values in times.items():
         median = statistics.median(values)
         table.add_row(
-            name, f"{median:.2f}", f"{min(values):.2f} – {max(values):.2f}", f"{median / base:.2f}"
+            name, f"{median:.3g}", f"{min(values):.3g} – {max(values):.3g}", f"{median / base:.2f}"
         )
     console.print(table)
     versions = ", ".join(f"{name} {version(name)}" for name in ("attnviz", "torch", "transformers"))

@@ -15,7 +15,7 @@ FLOORS = [
     {"attention", "projection", "errors"},
     {"terms"},
     {"files", "records", "catalogue"},
-    {"stages", "words", "locating"},
+    {"stages", "words", "locating", "streaming"},
     {"checkpoints", "capture"},
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection", "interventions"},

@@ -1,0 +1,7 @@
+"""Exact maps of any length: tiles of weights, reduced as they are made, never T×T at once."""
+
+from attnviz.streaming.scoring import Scoring
+from attnviz.streaming.summary import Summary, crop, log_sum_exp, summarise
+from attnviz.streaming.visible import Visible
+
+__all__ = ["Scoring", "Summary", "Visible", "crop", "log_sum_exp", "summarise"]

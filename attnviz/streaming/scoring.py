@@ -1,0 +1,132 @@
+"""What the scores of an attention follow from, and its weights in pieces: rows, pairs, crops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from attnviz.records import AttentionRecord
+from attnviz.streaming.visible import Visible
+from attnviz.terms import soft_cap
+
+NEVER = -1e30  # stands for -∞, so that 0 · NEVER is 0
+_ROWS = 4096  # of which pairs are taken at once
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """One attention before its softmax: cap(Q Kᵀ · scale + capped_bias) + bias, where visible.
+
+    Attributes
+    ----------
+    query : (H, m, d). key : (G, n, d), each for H / G heads.
+    scale : the factor on Q Kᵀ. soft_cap : the bound of the scaled scores, or None.
+    capped_bias, bias : (1 or H, m, n), added before and after the cap; None without one.
+    sinks : (H,) or (H, m), a score beside those of the keys; None without one.
+    visible : which keys each query may read.
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: float
+    visible: Visible = field(default_factory=Visible)
+    soft_cap: float | None = None
+    capped_bias: Tensor | None = None
+    bias: Tensor | None = None
+    sinks: Tensor | None = None
+
+    @classmethod
+    def of(cls, record: AttentionRecord) -> Scoring:
+        """Return what a record's scores follow from; a mask that is a rule becomes one."""
+        visible, bias = Visible(offset=len(record.key_axis) - len(record.query_axis)), record.bias
+        if record.mask is not None:
+            rule = Visible.of(record.mask[0]) if len(record.mask) == 1 else None
+            visible = rule or visible
+            if rule is None:
+                mask = record.mask.float().clamp(min=NEVER)
+                bias = mask if bias is None else bias + mask
+        return cls(
+            record.query, record.key, record.scale, visible, record.soft_cap,
+            record.capped_bias, bias, record.sinks,
+        )  # fmt: skip
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """How many heads, queries and keys there are: H, m, n."""
+        return self.query.shape[0], self.query.shape[1], self.key.shape[1]
+
+    @property
+    def plain(self) -> bool:
+        """Whether scale and log-sum-exp can be folded into the product: nothing bends it."""
+        return self.soft_cap is None and self.capped_bias is None
+
+    def rows(self, rows: slice) -> Scoring:
+        """Return the attention of some of the queries."""
+
+        def cut(term: Tensor | None) -> Tensor | None:
+            return None if term is None else term[:, rows]
+
+        sinks = self.sinks if self.sinks is None or self.sinks.dim() == 1 else self.sinks[:, rows]
+        return replace(
+            self,
+            query=self.query[:, rows],
+            visible=self.visible.rows(rows),
+            capped_bias=cut(self.capped_bias),
+            bias=cut(self.bias),
+            sinks=sinks,
+        )
+
+    def keys_of(self, heads: slice) -> Tensor:
+        """Return the keys that some heads read, (heads, n, d), or (1, n, d) where they share."""
+        shared = self.query.shape[0] // self.key.shape[0]
+        first, last = heads.start // shared, (heads.stop - 1) // shared
+        if first == last:
+            return self.key[first : first + 1]
+        return self.key.repeat_interleave(shared, dim=0)[heads] if shared > 1 else self.key[heads]
+
+    def scores(self, rows: slice, columns: slice) -> Tensor:
+        """Return the scores of a part of the map, (H, rows, columns), NEVER where it is hidden."""
+        H, _, n = self.shape
+        K = self.key[:, columns].float().repeat_interleave(H // self.key.shape[0], dim=0)
+        scores = self.query[:, rows].float() @ K.mT * self.scale
+        scores = self._bent(scores, lambda term: term[:, rows, columns])
+        i = torch.arange(rows.start, rows.stop, device=scores.device)[:, None]
+        distance = (
+            i
+            + self.visible.offset
+            - torch.arange(columns.start, columns.stop, device=scores.device)
+        )
+        return scores.masked_fill(self.visible.hidden(distance, columns, n), NEVER)
+
+    def pairs(self, keys: Tensor) -> Tensor:
+        """Return the score of each query with one key, (H, m), NEVER where it is hidden.
+
+        keys : (m,), which key; outside of 0 … n - 1 is hidden.
+        """
+        starts = range(0, len(keys), _ROWS)
+        parts = [self.rows(slice(at, at + _ROWS))._pairs(keys[at : at + _ROWS]) for at in starts]
+        return torch.cat(parts, dim=-1)
+
+    def _pairs(self, keys: Tensor) -> Tensor:
+        H, m, n = self.shape
+        row, at = torch.arange(m, device=keys.device), keys.clamp(0, n - 1)
+        K = self.key[:, at].float().repeat_interleave(H // self.key.shape[0], dim=0)
+        scores = (self.query.float() * K).sum(-1) * self.scale
+        scores = self._bent(scores, lambda term: term[:, row, at])
+        distance = (row + self.visible.offset - keys)[:, None]
+        hidden = replace(self.visible, keys=None).hidden(distance, slice(0, 1), n)[:, 0]
+        hidden |= (keys < 0) | (keys >= n)
+        if self.visible.keys is not None:
+            hidden |= ~self.visible.keys.to(keys.device)[at]
+        return scores.masked_fill(hidden, NEVER)
+
+    def _bent(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """Add what enters between the product and the softmax."""
+        if self.capped_bias is not None:
+            scores = scores + part(self.capped_bias)
+        if self.soft_cap is not None:
+            scores = soft_cap(scores, self.soft_cap)
+        return scores if self.bias is None else scores + part(self.bias)
