@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import isfinite
 
 import torch
@@ -24,7 +25,7 @@ from attnviz.errors import AttnvizError, InputError, ModelError
 from attnviz.inputs import encode, expect_one_text, max_tokens, token_spans
 from attnviz.interventions import Site, patch_heads
 from attnviz.models import Loadable, Model, load
-from attnviz.records import Ledger, Secant, ShiftResult, numbered
+from attnviz.records import AttentionResult, Ledger, Secant, ShiftResult, numbered
 from attnviz.words import Units, locate, merge, units
 
 __all__ = ["shift"]
@@ -77,54 +78,92 @@ def shift(
             raise InputError(f"Expected a {name}, got {type(given).__name__}. Give a string.")
     text, reference = read_pair(text, reference)
     model = model if isinstance(model, Model) else load(model)
-    expect_one_text(model.checkpoint)
-    _expect_short(model, text)
-    result = model.attend(text)
-    axis = result.records[0].query_axis
-    side = units(axis)
-    at = locate(word, side)
-    pieces = side.positions[at]
-    inputs = encode(model.checkpoint, [text]).inputs
-    compared = refer(model, inputs, reference, rows=pieces, special=axis.special)
+    found = _find(model, word, text)
+    compared = refer(model, found.inputs, reference, rows=found.rows, special=found.special)
     regions = None if toward is None else read_regions(model, word, toward)
-    axis_of_regions = None if regions is None else regions.axis
+    axis = None if regions is None else regions.axis
+    both, rows, gate = compared.inputs, found.rows, compared.gate
     with _following(model):
-        both, rows, gate = compared.inputs, pieces, compared.gate
-        split = secant(model.module, both, rows=rows, direction=axis_of_regions, gate=gate)
-        account = ledger(model.module, inputs, rows=rows, direction=axis_of_regions)
-        _expect_sound(model, side.labels[at], split, account)
-        causal = _causal(model, inputs, side, at, split.direction, every=verify_causally)
+        split = secant(model.module, both, rows=rows, direction=axis, gate=gate)
+        account = ledger(model.module, found.inputs, rows=rows, direction=axis)
+        _expect_sound(model, found.label, split, account)
+        causal = _causal(model, found, split.direction, every=verify_causally)
         patched = None
         if verify_causally:
             moved = patch_heads(model.module, both, rows=rows, gate=gate)
             patched = moved.double().cpu() @ split.direction.double().cpu()
-    states = None if regions is None else _states(model, inputs, pieces)
+    states = None if regions is None else _states(model, found)
     return ShiftResult(
-        word=numbered(side.labels)[at],
-        at=at,
-        words=side.labels,
-        positions=side.positions,
-        special=side.special,
-        tokens=axis.labels,
+        word=numbered(found.side.labels)[found.at],
+        at=found.at,
+        words=found.side.labels,
+        positions=found.side.positions,
+        special=found.side.special,
+        tokens=found.result.records[0].query_axis.labels,
         reference=compared.said,
         secant=split,
         ledger=account,
         causal=causal,
         patched=patched,
-        raw_attention=merge(result.records[-1].weights().mean(0), side, side)[at].cpu(),
-        rollout=merge(rollout(one.weights() for one in result.records), side, side)[at].cpu(),
+        raw_attention=found.read(found.result.records[-1].weights().mean(0)),
+        rollout=found.read(rollout(record.weights() for record in found.result)),
         regions=() if regions is None else regions.names,
         path=None if regions is None or states is None else regions.path(states),
         distances=None if regions is None or states is None else regions.distances(states),
         notes=(
-            *_pooled(side.labels[at], pieces),
+            *found.notes,
             *compared.notes,
             *(() if regions is None else regions.notes),
-            *_missed(result.provenance.dtype, split, account),
+            *_missed(found.result.provenance.dtype, split, account),
         ),
-        agreement=result.agreement,
-        provenance=result.provenance,
+        agreement=found.result.agreement,
+        provenance=found.result.provenance,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A word in a text that was read: which of the words it is, and what the model takes."""
+
+    result: AttentionResult
+    side: Units
+    at: int
+    inputs: Mapping[str, Tensor]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The positions of its pieces."""
+        return self.side.positions[self.at]
+
+    @property
+    def label(self) -> str:
+        """The word as it is written."""
+        return self.side.labels[self.at]
+
+    @property
+    def special(self) -> tuple[bool, ...]:
+        """Which tokens are special."""
+        return self.result.records[0].query_axis.special
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of its pieces."""
+        count = len(self.rows)
+        said = f"“{self.label}” is {count} pieces, of which the mean is followed"
+        return (said,) if count > 1 else ()
+
+    def read(self, weights: Tensor) -> Tensor:
+        """Return its row of weights (T, T) between tokens, by word, (W,)."""
+        return merge(weights, self.side, self.side)[self.at].cpu()
+
+
+def _find(model: Model, word: str, text: str) -> _Found:
+    """Read a text and find the word in it."""
+    expect_one_text(model.checkpoint)
+    _expect_short(model, text)
+    result = model.attend(text)
+    side = units(result.records[0].query_axis)
+    return _Found(result, side, locate(word, side), encode(model.checkpoint, [text]).inputs)
 
 
 def _expect_short(model: Model, text: str) -> None:
@@ -167,11 +206,6 @@ def _expect_sound(model: Model, word: str, split: Secant, account: Ledger) -> No
         )
 
 
-def _pooled(word: str, pieces: Sequence[int]) -> Iterator[str]:
-    if len(pieces) > 1:
-        yield f"“{word}” is {len(pieces)} pieces, of which the mean is followed"
-
-
 def _missed(dtype: str, split: Secant, account: Ledger) -> Iterator[str]:
     """Say where the parts do not add up, and what that means."""
     worst = max(split.error, split.credit_error, account.error)
@@ -187,25 +221,19 @@ def _missed(dtype: str, split: Secant, account: Ledger) -> Iterator[str]:
         )
 
 
-def _causal(
-    model: Model,
-    inputs: Mapping[str, Tensor],
-    side: Units,
-    at: int,
-    direction: Tensor,
-    *,
-    every: bool,
-) -> dict[str, Tensor]:
+def _causal(model: Model, found: _Found, direction: Tensor, *, every: bool) -> dict[str, Tensor]:
     """Return what the word loses along the direction by each intervention, (W,)."""
-    others = [i for i, special in enumerate(side.special) if not special and i != at]
+    side = found.side
+    others = [i for i, special in enumerate(side.special) if not special and i != found.at]
     words = [side.positions[i] for i in others]
     ways = possible(model) if every else possible(model)[:1]
-    lost = lose(model, Site.of(model.module, inputs, side.positions[at]), words, ways)
+    lost = lose(model, Site.of(model.module, found.inputs, found.rows), words, ways)
     return {
         way: along(vectors, direction, others, len(side.labels)) for way, vectors in lost.items()
     }
 
 
-def _states(model: Model, inputs: Mapping[str, Tensor], pieces: Sequence[int]) -> Tensor:
-    states = torch.stack(hidden_states(model.module, inputs)).double().cpu()
-    return states[:, 0, list(pieces)].mean(1)
+def _states(model: Model, found: _Found) -> Tensor:
+    """Return the word as it enters each layer and in the end, (L + 1, d)."""
+    states = torch.stack(hidden_states(model.module, found.inputs)).double().cpu()
+    return states[:, 0, list(found.rows)].mean(1)
