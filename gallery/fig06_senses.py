@@ -6,7 +6,7 @@ place in the sentence: the nearest centroid of a sense, made without that senten
 {low:.0%} to {high:.0%}), and of the two senses of “bank”, {where[1]}, for {bank_best:.0%} after
 {bank_static:.0%}. Over all {words} words that come along, layer 0 gives {start:.0%}, the output
 {end:.0%} (guessing: {chance:.0%}). Not all of that is attention: the mean static embedding of the
-*other* words is right for {context:.0%}, with “bank” for {bank_context:.0%}. Nor does it prove that
+other words is right for {context:.0%}, with “bank” for {bank_context:.0%}. Nor does it prove that
 the words it attends to most settle its sense. The sentences were written with clear cues, and are
 few: an illustration and not a benchmark.
 """
