@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnviz.capture import hidden_states
 from attnviz.errors import InputError
-from attnviz.inputs import encode, token_spans
+from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.locating import find_word
 from attnviz.models import Model
 
@@ -100,11 +100,6 @@ def _state(model: Model, word: str, text: str) -> tuple[Tensor, bool]:
     batch = encode(model.checkpoint, [text])
     states = torch.stack(hidden_states(model.module, batch.inputs)).double().cpu()[:, 0]
     spans = token_spans(model.checkpoint, text)
-    own = [
-        at
-        for start, end in find_word(word, text)
-        for at, (a, b) in enumerate(spans)
-        if a < b and a < end and b > start
-    ]
+    own = [at for place in find_word(word, text) for at in pieces_in(spans, place)]
     special = batch.axes["text"][0].special
     return states[:, own or [at for at, each in enumerate(special) if not each]].mean(1), bool(own)

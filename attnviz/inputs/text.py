@@ -213,6 +213,16 @@ def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
     return spans
 
 
+def pieces_in(spans: Sequence[Span], place: Span) -> tuple[int, ...]:
+    """Return which tokens, of `token_spans`, stand in a place of the text; special ones nowhere.
+
+    >>> pieces_in([(0, 0), (0, 2), (2, 6), (7, 9), (0, 0)], (0, 6))
+    (1, 2)
+    """
+    start, end = place
+    return tuple(at for at, (a, b) in enumerate(spans) if a < b and a < end and b > start)
+
+
 def text_axis(
     tokenizer: PreTrainedTokenizerBase,
     ids: Sequence[int],

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnviz.capture import hidden_states
 from attnviz.errors import InputError
-from attnviz.inputs import encode, expect_one_text, max_tokens, token_spans
+from attnviz.inputs import encode, expect_one_text, max_tokens, pieces_in, token_spans
 from attnviz.metrics import content_words
 from attnviz.models import Model
 from attnviz.records import AttentionRecord, AttentionResult, Occurrence
@@ -81,10 +81,7 @@ def _pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
             f"Expected sentences of at most {longest} tokens, the most that {model.name} can "
             f"read, got {len(spans)} in {which}. Shorten it."
         )
-    found = [
-        tuple(i for i, (a, b) in enumerate(spans) if a < b and a < end and b > start)
-        for start, end in sentence.places
-    ]
+    found = [pieces_in(spans, place) for place in sentence.places]
     if not all(found):
         raise InputError(
             f"Expected every letter of the word among the tokens, but the tokenizer of "

@@ -22,7 +22,7 @@ from torch import Tensor
 import attnviz
 from attnviz.capture.unchanged import unchanged
 from attnviz.displacement.causes import ALL, lose
-from attnviz.inputs import encode, token_spans
+from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.interventions import Site
 from attnviz.records import Occurrence, SenseResult, consensus, spearman
 from attnviz.words import units
@@ -86,7 +86,7 @@ def _judge(model: attnviz.Model, one: Occurrence, axis: Tensor) -> Judged | None
     batch = encode(model.checkpoint, [one.sentence])
     tokens = batch.axes["text"][0]
     spans = token_spans(model.checkpoint, one.sentence)
-    rows = tuple(i for i, (a, b) in enumerate(spans) if a < b and a < one.end and b > one.start)
+    rows = pieces_in(spans, (one.start, one.end))
     side = units(tokens)
     sources = [
         at
