@@ -10,6 +10,8 @@ from torch import Tensor
 
 from attnviz.attention import softmax
 
+HIDDEN = -6e4  # below lies what masks put for -∞, in any precision
+
 
 def soft_cap(scores: Float[Tensor, "*N m n"], cap: float) -> Float[Tensor, "*N m n"]:
     """Keep scores within ±c: c · tanh(score / c) (Gemma 2; Riviere et al. 2024).

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from attnviz.cli.report import console
 from attnviz.plot.caption import selection
-from attnviz.plot.cells import HIDDEN
 from attnviz.plot.style import literal
 from attnviz.records import AttentionSteps, Stage
+from attnviz.terms import HIDDEN
 
 _NUMBERS = 3  # of the row that is followed
 _WIDE = 60  # characters of a terminal that has room for bars

@@ -13,12 +13,12 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from attnviz.plot.style import ACCENT, INK, value_colours
+from attnviz.terms import HIDDEN
 
 # More cells than this are drawn as one image; without lines between them they are too fine to be
 # told apart sooner, and would swell a file.
 _LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32
 NUMBER_SIZE = 5.5  # points of a number in a cell
-HIDDEN = -6e4  # below lies what masks put for -∞, in any precision
 
 
 def draw_cells(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-_HIDDEN = -6e4  # below lies what masks put for -∞, in any precision
+from attnviz.terms import HIDDEN
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Visible:
 
         Queries end where the keys do, as in every causal model.
         """
-        seen = mask > _HIDDEN
+        seen = mask > HIDDEN
         if not bool((mask[seen] == 0).all()):
             return None
         m, n = mask.shape
