@@ -10,7 +10,16 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from attnviz.attribution.surrogate import moves
-from attnviz.attribution.watching import CARRIES, MATRICES, Mix, Watch, activations, by_head, run
+from attnviz.attribution.watching import (
+    CARRIES,
+    MATRICES,
+    Mix,
+    Watch,
+    activations,
+    by_head,
+    is_one,
+    run,
+)
 from attnviz.records import Ledger
 
 _OF_NORMS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
@@ -106,7 +115,7 @@ class Frozen(Watch):
         if name in CARRIES | _TURNS and args:
             made = func(*args, **kwargs)
             for known in (self._activated, self._mixed):
-                if _is_one(args[0], known):
+                if is_one(args[0], known):
                     known.append(made)
             return made
         if not any(moves(each) for each in (*args, *kwargs.values())):
@@ -137,10 +146,10 @@ class Frozen(Watch):
 
     def _multiply(self, a: Tensor, b: Tensor) -> Tensor:
         """Take the activated factor, a gate, as it was."""
-        gate, through = (a, b) if _is_one(a, self._activated) else (b, a)
+        gate, through = (a, b) if is_one(a, self._activated) else (b, a)
         made = gate.detach() * through
         # A gate on what attention gives is no MLP.
-        (self._mixed if _is_one(through, self._mixed) else self._activated).append(made)
+        (self._mixed if is_one(through, self._mixed) else self._activated).append(made)
         return made
 
     def _normalise(
@@ -158,7 +167,7 @@ class Frozen(Watch):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         made = linear(x, weight)
-        if _is_one(x, self._activated):
+        if is_one(x, self._activated):
             self.mlps.append(made.detach().requires_grad_())
             made = self.mlps[-1].clone()
         return made if bias is None else made + self._added(bias)
@@ -166,7 +175,3 @@ class Frozen(Watch):
     def _added(self, bias: Tensor) -> Tensor:
         self.biases.append(bias.detach().requires_grad_())
         return self.biases[-1]
-
-
-def _is_one(given: object, known: list[Tensor]) -> bool:
-    return any(given is each for each in known)

@@ -6,7 +6,7 @@ from a softmax, through whatever leaves weights what they are, to the product wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +48,11 @@ def by_head(x: Tensor, runs: int) -> Tensor:
     return x.reshape(runs, -1, *x.shape[1:]) if x.dim() == 3 else x
 
 
+def is_one(given: object, known: Sequence[Tensor]) -> bool:
+    """Whether this is one of some tensors, the object itself."""
+    return any(given is each for each in known)
+
+
 class Watch(TorchFunctionMode):
     """While a model runs, follows its weights; subclasses say what becomes of softmax and mix."""
 
@@ -78,7 +83,7 @@ class Watch(TorchFunctionMode):
 
     def is_weights(self, given: object) -> bool:
         """Whether this came out of a softmax."""
-        return any(given is each for each in self._weights)
+        return is_one(given, self._weights)
 
     def softmax(self, own: Callable[[Tensor], Tensor], scores: Tensor, said: Any) -> Tensor:
         """Take the softmax of scores: `own` as the model asks for it, with the options `said`."""
