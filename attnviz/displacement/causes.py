@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -62,10 +63,8 @@ def common_words(model: Model) -> list[int]:
 
     # Vocabularies with blanks in their words have the pieces without a blank inside of words.
     for before in (" ", ""):
-        found: list[int] = []
-        for token in range(len(tokenizer)):
-            if len(found) < _COMMON and whole(token, before):
-                found.append(token)
+        every = (token for token in range(len(tokenizer)) if whole(token, before))
+        found = list(islice(every, _COMMON))
         if len(found) >= _DRAWS:
             return random.Random(0).sample(found, _DRAWS)
     return found
