@@ -32,6 +32,7 @@ from attnviz.records.senses import Occurrence, SenseResult, SenseScore
 from attnviz.records.shift import ShiftResult, consensus, numbered, spearman
 from attnviz.records.split import Ledger, Secant
 from attnviz.records.steps import AttentionSteps, Stage
+from attnviz.records.summary import Summary
 
 __all__ = [
     "AgreementReport",
@@ -64,6 +65,7 @@ __all__ = [
     "Stage",
     "StageCheck",
     "Step",
+    "Summary",
     "Verdict",
     "WorkedExample",
     "consensus",

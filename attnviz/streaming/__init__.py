@@ -1,7 +1,8 @@
 """Exact maps of any length: tiles of weights, reduced as they are made, never T×T at once."""
 
+from attnviz.records import Summary
 from attnviz.streaming.scoring import Scoring
-from attnviz.streaming.summary import Summary, crop, log_sum_exp, summarise
+from attnviz.streaming.summary import crop, log_sum_exp, summarise
 from attnviz.streaming.visible import Visible
 
 __all__ = ["Scoring", "Summary", "Visible", "crop", "log_sum_exp", "summarise"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log
 
 import torch
@@ -10,41 +9,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.errors import InputError, whole_number
+from attnviz.records import Summary
 from attnviz.streaming.scoring import NEVER, Scoring
 from attnviz.streaming.tiles import COLUMNS, ROWS, Block, Tiles, blocks, together
 from attnviz.streaming.top import Top
-
-
-@dataclass(frozen=True, eq=False)
-class Summary:
-    """What is kept of the m × n weights of each of H heads.
-
-    Attributes
-    ----------
-    cell : how many rows and columns a cell of the pooled maps joins; the last may be smaller.
-    mean, largest : (H, ⌈m / cell⌉, ⌈n / cell⌉), the mean and the largest weight in each cell.
-    received : (H, n), the weight that all queries give to a key.
-    entropy : (H, m), of each row, in nats.
-    distance : (H, m), the mean distance from a query to what it reads, in tokens.
-    itself, previous, first : (H, m), the weight of a query for its own position, the one before,
-        and the first of the text.
-    empty : (m,), queries that may read no key; all their numbers are 0.
-    top_keys, top_weights : (H, m, k), the keys with the largest weights and these, largest first;
-        -1 and 0 where a row has fewer keys. k is 0 where none were asked for.
-    """
-
-    cell: int
-    mean: Tensor
-    largest: Tensor
-    received: Tensor
-    entropy: Tensor
-    distance: Tensor
-    itself: Tensor
-    previous: Tensor
-    first: Tensor
-    empty: Tensor
-    top_keys: Tensor
-    top_weights: Tensor
 
 
 def log_sum_exp(scoring: Scoring) -> Tensor:
@@ -74,7 +42,12 @@ def log_sum_exp(scoring: Scoring) -> Tensor:
 
 
 def summarise(
-    scoring: Scoring, *, cells: int = 512, top: int = 0, lse: Tensor | None = None
+    scoring: Scoring,
+    *,
+    cells: int = 512,
+    top: int = 0,
+    lse: Tensor | None = None,
+    marked: Tensor | None = None,
 ) -> Summary:
     """Reduce the weights of every head exactly, never more than a tile of them in memory.
 
@@ -84,6 +57,7 @@ def summarise(
     top : of how many keys to keep the weight for each query.
     lse : (H, m), the log-sum-exp of each row, sinks among them, where a fast attention has told it;
         else a first pass finds it.
+    marked : (n,), True for keys of which is to be told what each query gives to all of them.
 
     Raises
     ------
@@ -95,10 +69,10 @@ def summarise(
             f"Expected one cell or more and no less than 0 keys, got {cells} and {top}."
         )
     m, n = scoring.shape[1:]
-    lse = log_sum_exp(scoring) if lse is None else lse.float()
-    empty = scoring.visible.empty(m, n, lse.device)
-    lse = lse.masked_fill(empty, -NEVER)
-    kept = _Kept(scoring, -(-max(m, n) // cells), min(top, n))
+    known = log_sum_exp(scoring) if lse is None else lse.float()
+    empty = scoring.visible.empty(m, n, known.device)
+    lse = known.masked_fill(empty, -NEVER)
+    kept = _Kept(scoring, -(-max(m, n) // cells), min(top, n), marked)
     for heads in together(scoring):
         _Sweep(scoring, heads, lse, kept).run()
     row = torch.arange(m, device=lse.device) + scoring.visible.offset
@@ -112,6 +86,8 @@ def summarise(
         itself=(scoring.pairs(row) - lse).exp(),
         previous=(scoring.pairs(row - 1) - lse).exp(),
         first=(scoring.pairs(torch.zeros_like(row)) - lse).exp(),
+        marked=kept.marked,
+        lse=known,
         empty=empty,
         top_keys=kept.top_keys,
         top_weights=kept.top_weights,
@@ -139,8 +115,10 @@ def crop(
 class _Kept:
     """What sweeps fill in, for all heads."""
 
-    def __init__(self, scoring: Scoring, cell: int, top: int) -> None:
+    def __init__(self, scoring: Scoring, cell: int, top: int, marks: Tensor | None) -> None:
         H, m, n = scoring.shape
+        # As whole tiles, since keys beyond the last have no weight.
+        self.marks = None if marks is None else pad(marks.float(), (0, -n % COLUMNS))
         self.cell, self.top = cell, top
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -149,7 +127,7 @@ class _Kept:
         self.mean = made(-(-m // cell), -(-n // cell))
         self.largest = torch.zeros_like(self.mean)
         self.received = made(n, dtype=torch.float64)
-        self.entropy, self.distance = made(m), made(m)
+        self.entropy, self.distance, self.marked = made(m), made(m), made(m)
         self.top_keys, self.top_weights = made(m, top, dtype=torch.int32), made(m, top)
 
 
@@ -190,6 +168,7 @@ class _Sweep:
         ones = torch.ones(1, height, device=self.device)
         entropy = torch.zeros(h, height, device=self.device)
         distance = torch.zeros(h * height, device=self.device)
+        marked = torch.zeros_like(distance)
         here = rows.start + self.visible.offset
         backwards = self.visible.after == 0
         behind = torch.split(here - self.places, COLUMNS)
@@ -212,12 +191,15 @@ class _Sweep:
                 distance.addmv_(flat, behind[tile])
             else:
                 distance += _distances(P, rows, tile, self.visible.offset).flatten()
+            if self.kept.marks is not None:
+                marked.addmv_(flat, self.kept.marks[tile * COLUMNS : (tile + 1) * COLUMNS])
             entropy += P.mul_(S).sum(-1)
         if backwards:
             within = torch.arange(height, device=self.device)
             distance += (within * self.mass[:, rows]).flatten()
         self.kept.entropy[self.heads, rows] = entropy
         self.kept.distance[self.heads, rows] = distance.view(h, height)
+        self.kept.marked[self.heads, rows] = marked.view(h, height)
         if self.top:
             weights, keys = self.top.take(height)
             self.kept.top_weights[self.heads, rows] = weights

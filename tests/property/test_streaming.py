@@ -122,13 +122,17 @@ def test_every_number_is_that_of_the_whole_map(scoring, size, cells, data):
             patch.setattr(room, "ROWS", size[0])
             patch.setattr(room, "COLUMNS", size[1])
         P = whole(scoring)
-        check(summarise(scoring, cells=cells, top=k), P, scoring.visible.offset)
+        marks = torch.rand(scoring.shape[2]) < 0.5
+        found = summarise(scoring, cells=cells, top=k, marked=marks)
+        check(found, P, scoring.visible.offset)
+        assert_close(found.marked.double(), P[..., marks].sum(-1), **NEAR)
         m, n = scoring.shape[1:]
         rows = slice(*sorted(data.draw(st.tuples(st.integers(0, m), st.integers(0, m)))))
         columns = slice(*sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))))
         part = crop(scoring, rows=rows, columns=columns)
         assert_close(part.double(), P[:, rows, columns], **NEAR)
         lse = log_sum_exp(scoring)
+        assert_close(found.lse, lse, **NEAR)
         assert_close(crop(scoring, rows=rows, lse=lse).double(), P[:, rows], **NEAR)
 
 
