@@ -32,7 +32,9 @@ from attnviz.records.senses import Occurrence, SenseResult, SenseScore
 from attnviz.records.shift import ShiftResult, consensus, numbered, spearman
 from attnviz.records.split import Ledger, Secant
 from attnviz.records.steps import AttentionSteps, Stage
+from attnviz.records.streamed import StreamedAttention
 from attnviz.records.summary import Summary
+from attnviz.records.visible import Visible
 
 __all__ = [
     "AgreementReport",
@@ -65,8 +67,10 @@ __all__ = [
     "Stage",
     "StageCheck",
     "Step",
+    "StreamedAttention",
     "Summary",
     "Verdict",
+    "Visible",
     "WorkedExample",
     "consensus",
     "numbered",

@@ -10,6 +10,7 @@ from torch import Tensor
 from attnviz.attention import repeat_heads, scaled_scores, softmax
 from attnviz.records.axis import Axis
 from attnviz.records.projection import Projection
+from attnviz.records.visible import Visible
 from attnviz.terms import soft_cap, softmax_with_sink
 
 
@@ -30,6 +31,7 @@ class AttentionRecord:
     capped_bias : (1 or H, m, n), added to the scaled scores before the soft cap; None without one.
     bias : (1 or H, m, n), added to the scores by position; None without one.
     mask : (1 or H, m, n), added to the scores; None where every key is visible.
+    visible : the same as a rule, where the text is too long for a mask; else None.
     sinks : (H,), or (H, m) where each query has its own: a score of each head beside those of its
         keys; None without one.
     input : X (m, d_model), what entered the module; None if it was not seen.
@@ -61,6 +63,7 @@ class AttentionRecord:
     projection: Projection | None = None
     rotation: tuple[Tensor, Tensor] | None = None
     through_interface: bool = True
+    visible: Visible | None = None
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
@@ -119,6 +122,9 @@ class AttentionRecord:
             scores = soft_cap(scores, self.soft_cap)
         add(self.bias)
         add(self.mask)
+        if self.visible is not None:
+            hidden = self.visible.hidden_rows(rows, len(self.query_axis), K.shape[-2])
+            scores = scores.masked_fill(hidden.to(scores.device), torch.finfo(dtype).min)
         return scores if head is None else scores[0]
 
     def weights(

@@ -13,8 +13,13 @@ from attnviz.errors import InputError, whole_number
 from attnviz.records.agreement import AgreementReport
 from attnviz.records.attention import AttentionRecord
 from attnviz.records.axis import Side
+from attnviz.records.streamed import StreamedAttention
 
 Special = Literal["keep", "hide", "remove"]
+_TOO_LONG = (
+    "Expected whole maps, but of this text of {:,} tokens only summaries were kept. Give a shorter "
+    'one, or ask for whole maps: attend(text, mode="full").'
+)
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,15 @@ class AttentionResult:
     """Every attention of one model on one input, with the proof that it is the model's own.
 
     Iterating gives the records in the order of execution. `image` is the picture as the model saw
-    it, resized and cropped, (H, W, 3) uint8; None where it read none.
+    it, resized and cropped, (H, W, 3) uint8; None where it read none. Of a text that is too long
+    for whole maps there are no records: `streamed` tells what is kept of each attention.
     """
 
     records: tuple[AttentionRecord, ...]
     agreement: AgreementReport
     provenance: Provenance
     image: Tensor | None = None
+    streamed: tuple[StreamedAttention, ...] = ()
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
@@ -61,7 +68,8 @@ class AttentionResult:
         return (
             f"AttentionResult({', '.join(repr(part[:40]) for part in read if part)}, "
             f"{self.provenance.model}, "
-            f"{len(self)} attentions, {self.agreement.verdict})"
+            f"{len(self._all)} attentions, {self.agreement.verdict}"
+            f"{', streamed' if self.streamed else ''})"
         )
 
     def __iter__(self) -> Iterator[AttentionRecord]:
@@ -73,9 +81,13 @@ class AttentionResult:
         return len(self.records)
 
     @property
+    def _all(self) -> tuple[AttentionRecord | StreamedAttention, ...]:
+        return self.streamed or self.records
+
+    @property
     def stacks(self) -> tuple[str, ...]:
         """The stacks of the model, in the order of execution: "encoder", "decoder", "cross"."""
-        return tuple(dict.fromkeys(record.stack for record in self.records))
+        return tuple(dict.fromkeys(each.stack for each in self._all))
 
     def stack(self, name: str | None = None) -> AttentionResult:
         """Return the same result with the records of one stack.
@@ -96,22 +108,44 @@ class AttentionResult:
                 f"Expected a stack of {self.provenance.model}, {' or '.join(self.stacks)}, "
                 f"got {name!r}."
             )
-        return replace(self, records=tuple(r for r in self.records if r.stack == name))
+        return replace(
+            self,
+            records=tuple(each for each in self.records if each.stack == name),
+            streamed=tuple(each for each in self.streamed if each.stack == name),
+        )
 
     def record(self, layer: int) -> AttentionRecord:
         """Return the record of a layer, of the default stack if there are several (`stack`).
 
         Raises
         ------
+        InputError : no such layer, or only its summary was kept.
+        """
+        found = self.layer(layer)
+        if isinstance(found, AttentionRecord):
+            return found
+        raise InputError(_TOO_LONG.format(len(found.query_axis)))
+
+    def layer(self, layer: int) -> AttentionRecord | StreamedAttention:
+        """Return what there is of a layer: its record, or what was kept of a long text.
+
+        Raises
+        ------
         InputError : no such layer.
         """
-        records, layer = self.stack().records, whole_number(layer, "a layer")
-        for record in records:
-            if record.layer == layer:
-                return record
+        every, layer = self.stack()._all, whole_number(layer, "a layer")
+        for each in every:
+            if each.layer == layer:
+                return each
+        kept = ", ".join(str(each.layer) for each in every)
+        if self.streamed and kept != ", ".join(map(str, range(len(every)))):
+            raise InputError(
+                f"Expected one of the layers that were kept, {kept}, got {layer}. Ask for it: "
+                f"attend(text, layers=[{layer}])."
+            )
         raise InputError(
-            f"Expected a layer from 0 to {len(records) - 1}, got {layer}. "
-            f"{self.provenance.model} has {len(records)} layers, counted from 0."
+            f"Expected a layer from 0 to {len(every) - 1}, got {layer}. "
+            f"{self.provenance.model} has {len(every)} layers, counted from 0."
         )
 
     def weights(self, layer: int, head: int | None = None) -> Tensor:
@@ -127,17 +161,24 @@ class AttentionResult:
 
     def check_head(self, layer: int, head: int) -> None:
         """Raise InputError unless the layer has this head."""
-        heads, head = self.record(layer).heads, whole_number(head, "a head")
-        if not 0 <= head < heads:
+        found, head = self.layer(layer), whole_number(head, "a head")
+        if not 0 <= head < found.heads:
             raise InputError(
-                f"Expected a head from 0 to {heads - 1}, got {head}. Layer {layer} of "
-                f"{self.provenance.model} has {heads} heads, counted from 0."
+                f"Expected a head from 0 to {found.heads - 1}, got {head}. Layer {layer} of "
+                f"{self.provenance.model} has {found.heads} heads, counted from 0."
             )
+        if isinstance(found, StreamedAttention):
+            found.of_head(head)
 
 
-def one_result(given: object) -> AttentionResult:
-    """Return a result as it is; raise InputError for anything else, a list of them among it."""
+def one_result(given: object, *, streamed: bool = False) -> AttentionResult:
+    """Return a result as it is; raise InputError for anything else, a list of them among it.
+
+    streamed : whether one of a text that is too long for whole maps will do.
+    """
     if isinstance(given, AttentionResult):
+        if given.streamed and not streamed:
+            raise InputError(_TOO_LONG.format(len(given.streamed[0].query_axis)))
         return given
     got = f"{len(given)} in a list" if isinstance(given, list) else type(given).__name__
     hint = "Choose one: results[0]." if isinstance(given, list) else "Make one: attend(text)."

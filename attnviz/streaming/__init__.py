@@ -1,8 +1,7 @@
 """Exact maps of any length: tiles of weights, reduced as they are made, never T×T at once."""
 
-from attnviz.records import Summary
+from attnviz.records import Summary, Visible
 from attnviz.streaming.scoring import Scoring
 from attnviz.streaming.summary import crop, log_sum_exp, summarise
-from attnviz.streaming.visible import Visible
 
 __all__ = ["Scoring", "Summary", "Visible", "crop", "log_sum_exp", "summarise"]

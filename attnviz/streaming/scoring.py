@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from attnviz.records import AttentionRecord
-from attnviz.streaming.visible import Visible
+from attnviz.records import AttentionRecord, Visible
 from attnviz.terms import soft_cap
 
 NEVER = -1e30  # stands for -∞, so that 0 · NEVER is 0
@@ -41,7 +40,8 @@ class Scoring:
     @classmethod
     def of(cls, record: AttentionRecord) -> Scoring:
         """Return what a record's scores follow from; a mask that is a rule becomes one."""
-        visible, bias = Visible(offset=len(record.key_axis) - len(record.query_axis)), record.bias
+        bias = record.bias
+        visible = record.visible or Visible(offset=len(record.key_axis) - len(record.query_axis))
         if record.mask is not None:
             rule = Visible.of(record.mask[0]) if len(record.mask) == 1 else None
             visible = rule or visible

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from attnviz.terms import HIDDEN
 
+_CELLS = 2**22  # of a mask that are looked at at once
+
 
 @dataclass(frozen=True, eq=False)
 class Visible:
@@ -31,26 +33,37 @@ class Visible:
     def of(cls, mask: Tensor) -> Visible | None:
         """Return the rule that an additive mask (m, n) follows; None where it is no such rule.
 
-        Queries end where the keys do, as in every causal model.
+        mask : additive, or True for what is seen. Queries end where the keys do, as in every causal
+            model.
         """
-        seen = mask > HIDDEN
-        if not bool((mask[seen] == 0).all()):
-            return None
         m, n = mask.shape
-        read = seen.any(0)
-        i = torch.arange(m, device=mask.device)[:, None] + n - m
-        distance = i - torch.arange(n, device=mask.device)
-        near = distance[seen]
-        before = int(near.max()) if len(near) else 0
-        after = -int(near.min()) if len(near) else 0
+        step = max(1, _CELLS // n)  # of the rows, so that nothing else is as large as the mask
+        read, before, after = torch.zeros(n, dtype=torch.bool, device=mask.device), 0, 0
+        for start, part in zip(range(0, m, step), torch.split(mask, step), strict=True):
+            seen = part if part.dtype == torch.bool else part > HIDDEN
+            if not (part.dtype == torch.bool or bool((part[seen] == 0).all())):
+                return None
+            read |= seen.any(0)
+            rows = seen.any(1).nonzero().flatten()
+            if len(rows):
+                i = rows + start + n - m
+                first = seen[rows].int().argmax(1)
+                last = n - 1 - seen[rows].flip(1).int().argmax(1)
+                before = max(before, int((i - first).max()))
+                after = max(after, int((last - i).max()))
         rule = cls(
             before if before < n - 1 else None,
             after if after < n - 1 else None,
             n - m,
             None if read.all() else read,
         )
-        found = rule.hidden(distance, slice(0, n), n)
-        return rule if torch.equal(found, ~seen) else None
+        j = torch.arange(n, device=mask.device)
+        for start, part in zip(range(0, m, step), torch.split(mask, step), strict=True):
+            seen = part if part.dtype == torch.bool else part > HIDDEN
+            i = torch.arange(start, start + len(part), device=mask.device)[:, None] + n - m
+            if not torch.equal(rule.hidden(i - j, slice(0, n), n), ~seen):
+                return None
+        return rule
 
     def rows(self, rows: slice) -> Visible:
         """Return the rule of some of the queries."""
@@ -89,6 +102,11 @@ class Visible:
             unread = ~self.keys[columns].to(distance.device)
             hidden[:, : len(unread)] |= unread
         return hidden
+
+    def hidden_rows(self, rows: slice, m: int, n: int) -> Tensor:
+        """Return which keys some of m queries may not read, (rows, n)."""
+        i = torch.arange(m)[rows, None] + self.offset
+        return self.hidden(i - torch.arange(n), slice(0, n), n)
 
     def empty(self, m: int, n: int, device: torch.device) -> Tensor:
         """Return which queries may read no key at all, (m,)."""

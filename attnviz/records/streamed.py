@@ -1,0 +1,72 @@
+"""What is kept of an attention whose map is too large to be kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from attnviz.errors import InputError
+from attnviz.records.attention import AttentionRecord
+from attnviz.records.axis import Axis
+from attnviz.records.summary import Summary
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedAttention:
+    """An attention of a long text: what its maps say, reduced while the model ran.
+
+    Attributes
+    ----------
+    path, call, layer, stack, query_axis, key_axis : as in `AttentionRecord`.
+    heads : how many query heads it has. kept : which of them `summary` tells of, in this order.
+    summary : of the maps of these heads.
+    record : what the weights follow from, for exact crops, where the layer was asked for.
+    """
+
+    path: str
+    call: int
+    layer: int
+    stack: str
+    query_axis: Axis
+    key_axis: Axis
+    heads: int
+    kept: tuple[int, ...]
+    summary: Summary
+    record: AttentionRecord | None = None
+
+    def __repr__(self) -> str:
+        """Say what it holds, without the tensors."""
+        m, n = len(self.query_axis), len(self.key_axis)
+        return (
+            f"StreamedAttention({self.place}, {len(self.kept)} heads, {m:,} × {n:,}, {self.path})"
+        )
+
+    @property
+    def place(self) -> str:
+        """Which layer of which stack, in words."""
+        return f"{self.stack} layer {self.layer}"
+
+    def of_head(self, head: int) -> int:
+        """Return where a head stands in the summary; InputError if it was not kept."""
+        if head in self.kept:
+            return self.kept.index(head)
+        kept = ", ".join(map(str, self.kept))
+        raise InputError(
+            f"Expected one of the heads that were kept of layer {self.layer}, {kept}, got {head}. "
+            "Ask for it: attend(text, heads=[…])."
+        )
+
+    def crop(self, head: int, rows: slice, columns: slice) -> Tensor:
+        """Return the exact weights of some queries for some keys, (rows, columns), float32.
+
+        Raises
+        ------
+        InputError : what the weights follow from was not kept.
+        """
+        if self.record is None:
+            raise InputError(
+                f"Expected layer {self.layer} to be kept for exact weights, but of a long text "
+                f"only what is asked for is. Ask for it: attend(text, layers=[{self.layer}])."
+            )
+        return self.record.weights(head, rows)[..., columns]
