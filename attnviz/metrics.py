@@ -121,6 +121,15 @@ def _is_content(label: str) -> bool:
     return _is_word(label) and label.casefold().replace("’", "'") not in FUNCTION_WORDS
 
 
+def content_positions(axis: Axis) -> Tensor:
+    """Return which positions belong to words that carry content, (T,)."""
+    side = units(axis)
+    marked = torch.zeros(len(axis), dtype=torch.bool)
+    for content, at in zip(content_words(side).tolist(), side.positions, strict=True):
+        marked[list(at)] = content
+    return marked
+
+
 def choose_word(record: AttentionRecord) -> int:
     """Return the position of the first query that carries content."""
     rows = units(record.query_axis)

@@ -9,6 +9,7 @@ a word is the mean over its pieces, so that every row still sums to 1.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,10 +78,8 @@ def make_axis(
 def _word_at(offset: Span, spans: Sequence[Span]) -> int:
     """Return the word that a piece overlaps; a piece of blanks belongs to the word after it."""
     start, end = offset
-    for word, (_, word_end) in enumerate(spans):
-        if word_end > start or (word_end == start == end):
-            return word
-    return len(spans) - 1
+    find = bisect_left if start == end else bisect_right
+    return min(find(spans, start, key=lambda span: span[1]), len(spans) - 1)
 
 
 @dataclass(frozen=True)

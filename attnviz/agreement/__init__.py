@@ -12,25 +12,25 @@ must be caught.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
-import torch
 from torch import Tensor
 
-from attnviz.agreement.precision import (
-    FLOOR,
-    PRECISIONS,
-    SMALLEST,
-    SUMMATION,
-    Precision,
-    dtypes,
+from attnviz.agreement.comparing import (
+    CANARY,
+    Proof,
+    failed_heads,
+    hidden_keys,
+    model_values,
+    prove,
+    real_rows,
+    tolerance_of,
 )
-from attnviz.agreement.slopes import centred_log, slope_on
+from attnviz.agreement.precision import PRECISIONS, dtypes
+from attnviz.agreement.sampled import prove_rows
 from attnviz.records import AgreementReport, AttentionRecord, Reference, StageCheck
-from attnviz.stages import STAGES, recompute
 
-CANARY = 1.01
+__all__ = ["CANARY", "Proof", "prove_rows", "report", "verify"]
 
 
 def verify(
@@ -53,43 +53,54 @@ def verify(
     -------
     The report: per layer, stage and head the largest difference, and a verdict.
     """
-    checks: list[StageCheck] = []
-    not_compared: list[tuple[str, str, str]] = []
-    unproven: list[str] = []
-    for record, reference in zip(records, references, strict=True):
-        expected = _model_values(record, reference)
-        found = list(_compare(record, expected))
-        checks += found
-        compared = {check.stage for check in found}
-        not_compared += [
-            (record.place, stage, _why_not(record, stage))
-            for stage in STAGES
-            if stage not in compared
-        ]
-        if all(check.passed for check in _compare(_with_canary(record), expected)):
-            unproven.append(record.place)
-    for record, weights in zip(records, in_one_pass, strict=in_one_pass != ()):
-        checks.append(_check_generation(record, weights))
+    proofs = [
+        prove(record, model_values(record, reference))
+        for record, reference in zip(records, references, strict=True)
+    ]
+    generated = zip(records, in_one_pass, strict=in_one_pass != ())
+    checks = tuple(_check_generation(record, weights) for record, weights in generated)
+    proofs.append(Proof("", checks, (), False))
+    query = records[0].query if records else None
+    dtype = "" if query is None else str(query.dtype).removeprefix("torch.")
+    device = "" if query is None else str(query.device)
+    return report(proofs, dtype, device, versions=versions, weights_sha256=weights_sha256)
+
+
+def report(
+    proofs: Iterable[Proof],
+    dtype: str,
+    device: str,
+    *,
+    versions: dict[str, str],
+    weights_sha256: str,
+    rows: tuple[int, int] | None = None,
+) -> AgreementReport:
+    """Return what the proofs of all attentions say together.
+
+    rows : how many queries were compared, of how many; None for all.
+    """
+    every = list(proofs)
     return AgreementReport(
-        checks=tuple(checks),
-        not_compared=tuple(not_compared),
-        unproven=tuple(unproven),
-        dtype=str(records[0].query.dtype).removeprefix("torch.") if records else "",
-        device=str(records[0].query.device) if records else "",
+        checks=tuple(check for proof in every for check in proof.checks),
+        not_compared=tuple(left for proof in every for left in proof.not_compared),
+        unproven=tuple(proof.place for proof in every if proof.unproven),
+        dtype=dtype,
+        device=device,
         versions=versions,
         weights_sha256=weights_sha256,
+        rows=rows,
     )
 
 
 def _check_generation(record: AttentionRecord, weights: Tensor) -> StageCheck:
     """Compare the weights of a generation, step by step, with those of one pass over the whole."""
-    rows = _real_rows(record, "weights", _hidden(record))
+    rows = real_rows(record, "weights", hidden_keys(record))
     ours, whole = record.weights().double()[:, rows], weights.double()[:, rows]
     differences = (ours - whole).abs().flatten(1).amax(1)
     # The two round in another order, and every layer computes from what those before it rounded.
     _, dtype = dtypes(record)
     stages = {"weights": record.weights(), "scores": record.scores()}
-    tolerance = 2 * (record.layer + 1) * _tolerance("weights", stages, PRECISIONS[dtype])
+    tolerance = 2 * (record.layer + 1) * tolerance_of("weights", stages, PRECISIONS[dtype])
     return StageCheck(
         stack=record.stack,
         layer=record.layer,
@@ -100,169 +111,5 @@ def _check_generation(record: AttentionRecord, weights: Tensor) -> StageCheck:
         own_errors=(0.0,) * len(differences),
         compared=ours.numel(),
         finite=bool(ours.isfinite().all() and whole.isfinite().all()),
-        failed_heads=_heads(~(differences <= tolerance)),
+        failed_heads=failed_heads(~(differences <= tolerance)),
     )
-
-
-def _model_values(record: AttentionRecord, reference: Reference) -> dict[str, Tensor]:
-    """Return the model's own value of each stage, heads first, in float64."""
-    output = None if reference.output is None else reference.output.unsqueeze(0)
-    values = {
-        "query": record.query,
-        "key": record.key,
-        "value": record.value,
-        "scores": reference.scores,
-        "weights": reference.weights,
-        "head output": reference.head_output,
-        "output": output,
-    }
-    return {stage: value.double() for stage, value in values.items() if value is not None}
-
-
-def _compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[StageCheck]:
-    fine, coarse = dtypes(record)
-    ours, in_fine = recompute(record, torch.float64), recompute(record, fine)
-    in_coarse = in_fine if coarse == fine else recompute(record, coarse)
-    hidden = _hidden(record)
-    for stage in STAGES:
-        if stage not in ours or stage not in expected:
-            continue
-        own, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
-        precision = PRECISIONS[dtype]
-        # Queries that are padding or see nothing mean nothing; padded keys must be ignored.
-        rows = _real_rows(record, stage, hidden)
-        if not rows.any():
-            continue
-        triple = (ours[stage][:, rows], own[stage][:, rows].double(), expected[stage][:, rows])
-        if stage == "scores":  # hidden scores are some huge negative number or other
-            largest = triple[2].masked_fill(hidden[:, rows], -torch.inf).amax(-1)
-            triple = _visible(triple, hidden[:, rows])
-            # Before the softmax some models subtract the largest score of each row.
-            if record.sinks is not None or not record.through_interface or not largest.any():
-                triple = _centred(triple, hidden[:, rows])
-        check = _check_values(record, stage, *triple, _tolerance(stage, ours, precision), precision)
-        if stage == "weights":
-            check = _check_weights(check, *triple, hidden[:, rows], precision)
-        yield check
-
-
-def _check_values(
-    record: AttentionRecord,
-    stage: str,
-    ours: Tensor,
-    own: Tensor,
-    model: Tensor,
-    tolerance: float,
-    precision: Precision,
-) -> StageCheck:
-    def largest(of: Tensor) -> Tensor:
-        return of.abs().flatten(1).amax(1)
-
-    differences, own_errors = largest(ours - model), largest(ours - own)
-    floor = (FLOOR * precision.eps + SUMMATION) * largest(ours).clamp(min=SMALLEST)
-    tolerances = (3 * own_errors + floor).clamp(max=tolerance)
-    # not (≤), since NaN > tolerance is False
-    failed = ~(differences <= tolerances)
-    slopes: tuple[float, ...] = ()
-    if stage not in ("scores", "weights"):  # whose slope is that of the log weights
-        slope, error = slope_on(ours, model, own, (1, 2))
-        failed |= ~(slope.abs() <= error.clamp(min=precision.slope))
-        slopes = tuple(slope.tolist())
-    return StageCheck(
-        stack=record.stack,
-        layer=record.layer,
-        path=record.path,
-        stage=stage,
-        differences=tuple(differences.tolist()),
-        tolerances=tuple(tolerances.tolist()),
-        own_errors=tuple(own_errors.tolist()),
-        compared=ours.numel(),
-        finite=bool(ours.isfinite().all() and model.isfinite().all()),
-        failed_heads=_heads(failed),
-        slope_errors=slopes,
-    )
-
-
-def _tolerance(stage: str, ours: dict[str, Tensor], precision: Precision) -> float:
-    """Return the largest difference that rounding explains at all, in a stage of one layer."""
-    largest = ours[stage].abs().max().clamp(min=SMALLEST).item()
-    if stage in ("query", "key", "value", "scores"):
-        return precision.values * largest
-    # A score is rounded in proportion to its size, its weight errs with it, and so does what the
-    # weights mix.
-    score = torch.where(ours["weights"] > 0, ours["scores"].abs(), 0.0).max().item()
-    weights = max(precision.weights, precision.eps * score)
-    return weights if stage == "weights" else 4 * weights * largest
-
-
-def _check_weights(
-    check: StageCheck,
-    ours: Tensor,
-    own: Tensor,
-    model: Tensor,
-    hidden: Tensor,
-    precision: Precision,
-) -> StageCheck:
-    """Add what only weights show: the slope of their logarithms, and exact zeros."""
-    hidden = hidden.expand_as(ours)
-    leaking = ((ours != 0) | (model != 0)) & hidden
-    # Below the smallest normal number of the dtype a logarithm is mostly rounding.
-    usable = ~hidden & (torch.minimum(ours, torch.minimum(own, model)) > precision.tiny)
-    x, y, z = (centred_log(weights, usable) for weights in (ours, model, own))
-    slopes, errors = slope_on(x, y, z, (1, 2), step=precision.eps)
-    slope, error = slope_on(x, y, z, (0, 1, 2), step=precision.eps)
-    # One head has but a part of the layer's numbers, so its slope is known less well.
-    off = ~(slopes.abs() <= errors.clamp(min=2 * precision.slope))
-    if not slope.abs() <= error.clamp(min=precision.slope):
-        off |= slopes.abs() >= slopes.abs().max()  # name the worst head
-    failed = off | leaking.flatten(1).any(1)
-    return replace(
-        check,
-        slope_errors=tuple(slopes.tolist()),
-        slope_error=slope.item(),
-        hidden_zero=not bool(leaking.any()),
-        failed_heads=tuple(sorted({*check.failed_heads, *_heads(failed)})),
-    )
-
-
-def _hidden(record: AttentionRecord) -> Tensor:
-    """Return (1 or H, m, n): which keys must have weight exactly 0, by mask or by padding."""
-    m, n = len(record.query_axis), len(record.key_axis)
-    padding = torch.tensor(record.key_axis.padding, device=record.query.device)
-    hidden = padding.expand(1, m, n)
-    if record.mask is not None:
-        hidden = hidden | (record.mask <= torch.finfo(record.mask.dtype).min / 2)
-    return hidden
-
-
-def _visible(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    ours, own, model = (part.masked_fill(hidden, 0.0) for part in triple)
-    return ours, own, model
-
-
-def _centred(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Subtract from each row its mean over the visible keys."""
-    count = (~hidden).sum(-1, keepdim=True).clamp(min=1)
-    return _visible(tuple(part - part.sum(-1, keepdim=True) / count for part in triple), hidden)
-
-
-def _real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:
-    if stage in ("key", "value"):
-        return torch.ones(len(record.key_axis), dtype=torch.bool)
-    padding = torch.tensor(record.query_axis.padding, device=hidden.device)
-    return ~padding & ~hidden.all(-1).any(0)
-
-
-def _with_canary(record: AttentionRecord) -> AttentionRecord:
-    # Only what follows the scale: a wrong Q must not pass for a caught canary.
-    return replace(record, scale=record.scale * CANARY, projection=None, input=None)
-
-
-def _why_not(record: AttentionRecord, stage: str) -> str:
-    if stage in ("query", "key", "value", "output"):
-        return "the module's projections are not of a kind that attnviz recognises"
-    return "the model does not show its own value"
-
-
-def _heads(flags: Tensor) -> tuple[int, ...]:
-    return tuple(flags.nonzero().flatten().tolist())

@@ -15,12 +15,25 @@ from torch import Tensor, nn
 
 from attnviz.capture.calls import AttentionCall
 from attnviz.capture.generation import generate, stitch, whole_inputs
-from attnviz.capture.placing import Place, place
+from attnviz.capture.placing import Outline, Place, place
 from attnviz.capture.projections import find_holders, understood
 from attnviz.capture.recording import record
+from attnviz.capture.streamed import Kept, Passing, capture_streamed
 from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
+
+__all__ = [
+    "Capture",
+    "Kept",
+    "Passing",
+    "capture",
+    "capture_generation",
+    "capture_streamed",
+    "hidden_states",
+    "one_at_a_time",
+    "unchanged",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +78,9 @@ def capture(
         Capture(
             tuple(
                 _to_record(call, n, where)
-                for call, where in zip(calls, place(calls, n, axes or {}), strict=True)
+                for call, where in zip(
+                    calls, place(map(Outline.of, calls), n, axes or {}), strict=True
+                )
             ),
             tuple(_to_reference(call, n) for call in again),
         )
@@ -109,7 +124,7 @@ def capture_generation(
     whole = {call.path: call for call in runs[2]}
     _expect_same(model, calls, again)
     _expect_same(model, calls, [whole[call.path] for call in calls if call.path in whole])
-    where = place(calls, 0, axes_of(said[0][:-1]))
+    where = place(map(Outline.of, calls), 0, axes_of(said[0][:-1]))
     found = Capture(
         tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True)),
         tuple(_to_reference(call, 0) for call in again),

@@ -16,14 +16,18 @@ from attnviz.capture.operators import Softmax
 
 @contextmanager
 def looking_on(look: Callable[..., Any]) -> Iterator[None]:
-    """Have `look` see the arguments of every attention function that transformers hands out."""
+    """Have `look` see the arguments of every attention function that transformers hands out.
+
+    look(function, eager, module, query, key, value, …) : the function that the model would call,
+    the model's own eager one, and what it is called with.
+    """
     get_interface = AttentionInterface.get_interface
 
     def get_watched(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Any:
         function = get_interface(self, name, default)
 
         def watched(module: nn.Module, *args: Any, **arguments: Any) -> Any:
-            return look(function, module, *args, **arguments)
+            return look(function, default, module, *args, **arguments)
 
         return watched
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnviz.capture.calls import AttentionCall
@@ -29,15 +29,42 @@ class Place:
     key_axis: Axis
 
 
+@dataclass(frozen=True)
+class Outline:
+    """Of an attention what its place follows from.
+
+    queries, keys : how many. crossing : whether its keys were handed to it as another sequence.
+    causal : whether no query sees what comes after it.
+    """
+
+    path: str
+    queries: int
+    keys: int
+    crossing: bool
+    causal: bool
+
+    @classmethod
+    def of(cls, call: AttentionCall) -> Outline:
+        """Return that of a call."""
+        seen = call.attention
+        return cls(
+            call.path,
+            seen.query.shape[-2],
+            seen.key.shape[-2],
+            call.arrived.key_input is not None,
+            seen.is_causal,
+        )
+
+
 def place(
-    calls: Sequence[AttentionCall], n: int, axes: Mapping[str, Sequence[Axis]]
+    outlines: Iterable[Outline], n: int, axes: Mapping[str, Sequence[Axis]]
 ) -> Iterator[Place]:
     """Number the layers of each stack, and give every call of text n the axes that it relates."""
     own = {kind: of_all[n] for kind, of_all in axes.items()}
     layers: Counter[str] = Counter()
-    for call in calls:
-        stack = _stack(call, two_sided="target" in own)
-        m, n_keys = call.attention.query.shape[-2], call.attention.key.shape[-2]
+    for seen in outlines:
+        stack = _stack(seen, two_sided="target" in own)
+        m, n_keys = seen.queries, seen.keys
         queries = _axis(own, m, _preferred(stack, own))
         others = sorted(own, key=lambda kind: own[kind] is queries)
         keys = queries if stack != "cross" and m == n_keys else _axis(own, n_keys, others)
@@ -45,15 +72,15 @@ def place(
         layers[stack] += 1
 
 
-def _stack(call: AttentionCall, *, two_sided: bool) -> str:
-    path = call.path.lower()
+def _stack(seen: Outline, *, two_sided: bool) -> str:
+    path = seen.path.lower()
     parts = path.split(".")
-    if call.arrived.key_input is not None or any(name in path for name in _CROSS):
+    if seen.crossing or any(name in path for name in _CROSS):
         return "cross"
     for tower, names in _TOWERS.items():
         if any(part.startswith(name) for part in parts for name in names):
             return tower
-    if "decoder" in parts or (call.attention.is_causal and not two_sided):
+    if "decoder" in parts or (seen.causal and not two_sided):
         return "decoder"
     return "encoder"
 

@@ -105,6 +105,7 @@ class _Recorder:
     def look(
         self,
         function: Callable[..., Any],
+        eager: Callable[..., Any],
         module: nn.Module,
         query: Tensor,
         key: Tensor,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,8 +17,8 @@ one_at_a_time = threading.RLock()
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Put `model` into eval mode with eager attention, and restore every trace on leaving.
+def unchanged(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -> Iterator[None]:
+    """Put `model` into eval mode with such attention, and restore every trace on leaving.
 
     One thread at a time: others wait.
 
@@ -26,12 +26,14 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     asked for), plain attributes, the attention implementation of every config, TF32, torch's fused
     attention, and the state of its random numbers, which are the same in every run.
     """
-    with one_at_a_time, _restored(model):
+    # Eager code may still call torch's fused attention, in which no softmax is seen.
+    kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
+    with one_at_a_time, _restored(model, attention), kernel:
         yield
 
 
 @contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
+def _restored(model: nn.Module, attention: str) -> Iterator[None]:
     attributes = [(module.__dict__, module.__dict__.copy()) for module in model.modules()]
     registries = [
         (value, value.copy())
@@ -47,10 +49,10 @@ def _restored(model: nn.Module) -> Iterator[None]:
     try:
         model.eval()
         for config in configs:
-            config._attn_implementation_internal = "eager"
+            config._attn_implementation_internal = attention
         torch.backends.cuda.matmul.fp32_precision = "ieee"
         torch.backends.mha.set_fastpath_enabled(False)
-        with sdpa_kernel(SDPBackend.MATH), torch.random.fork_rng(_gpus(model)):
+        with torch.random.fork_rng(_gpus(model)):
             torch.manual_seed(0)
             yield
     finally:

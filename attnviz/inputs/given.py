@@ -37,7 +37,11 @@ class Given:
         """
         if not (self.images or self.sounds or self.generate):
             yield self
-            return
+        else:
+            yield from self.one_by_one()
+
+    def one_by_one(self) -> Iterator[Given]:
+        """Yield each input by itself."""
         for n in range(len(self.images or self.sounds or self.texts or ())):
             yield Given(
                 texts=_nth(self.texts, n),

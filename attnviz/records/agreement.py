@@ -19,7 +19,8 @@ class StageCheck:
     ----------
     stack, layer, path, stage : where. Stages, in order: query, key, value, scores, weights,
         head output, output; for a generation also "one pass", its weights step by step against
-        those of a single pass over the whole.
+        those of a single pass over the whole; for a long text also "summary", what was kept of its
+        maps, as a share of the largest number of a kind.
     differences : the largest absolute difference of each head (one entry for a stage that has
         no heads: output).
     tolerances : the largest difference that passes, of each head.
@@ -92,6 +93,7 @@ class AgreementReport:
     unproven : the places at which the canary, a scale 1 % off planted on purpose, went unnoticed: a
         check that cannot fail proves nothing there.
     dtype, device, versions, weights_sha256 : what was compared. texts : how many texts were read.
+    rows : of a long text, how many queries were compared, of how many; None where all were.
     """
 
     checks: tuple[StageCheck, ...]
@@ -102,6 +104,7 @@ class AgreementReport:
     versions: dict[str, str]
     weights_sha256: str
     texts: int = 1
+    rows: tuple[int, int] | None = None
 
     @classmethod
     def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
@@ -171,5 +174,25 @@ class AgreementReport:
         return (
             f"verified: {self.heads} heads{of} recomputed in float64 differ from the model's own "
             f"{self.dtype} weights by at most {self.largest_difference():.1e}"
+            + self._of_rows()
             + (f"; not compared: {left_out}" if left_out else "")
         )
+
+    def _of_rows(self) -> str:
+        """Say what part of a long text was compared."""
+        if self.rows is None:
+            return ""
+        some, every = self.rows
+        return (
+            f" in {some} of {every:,} rows ({_percent(some / every)} of the weights), and what was kept "
+            f"of the maps by at most {self.largest_difference('summary'):.1e} in one row of cells"
+        )
+
+
+def _percent(share: float) -> str:
+    """Return a share with two digits that say something.
+
+    >>> _percent(0.4414), _percent(0.00008)
+    ('44 %', '0.008 %')
+    """
+    return f"{100 * share:.2g} %"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -87,6 +87,43 @@ class AttentionRecord:
         """The number of key and value heads G; fewer than H with grouped queries."""
         return self.key.shape[0]
 
+    def at(self, rows: Tensor, columns: Tensor | None = None) -> AttentionRecord:
+        """Return the same attention of some queries, with some keys: the same positions by default.
+
+        Parameters
+        ----------
+        rows : (R,), which queries. columns : (C,), which keys.
+        """
+        columns = rows if columns is None else columns
+
+        def cut(term: Tensor | None) -> Tensor | None:
+            return None if term is None else term[:, rows][..., columns]
+
+        hidden = cut(self.mask)
+        if self.visible is not None:
+            unread = self.visible.hidden_at(rows, columns)
+            low = torch.finfo(self.query.dtype).min
+            hidden = torch.zeros_like(unread, dtype=self.query.dtype).masked_fill(unread, low)[None]
+        return replace(
+            self,
+            query_axis=self.query_axis.at(rows.tolist()),
+            key_axis=self.key_axis.at(columns.tolist()),
+            query=self.query[:, rows],
+            key=self.key[:, columns],
+            value=self.value[:, columns],
+            capped_bias=cut(self.capped_bias),
+            bias=cut(self.bias),
+            mask=hidden,
+            sinks=self.sinks
+            if self.sinks is None or self.sinks.dim() == 1
+            else self.sinks[:, rows],
+            input=None if self.input is None else self.input[rows],
+            rotation=None
+            if self.rotation is None
+            else (self.rotation[0][rows], self.rotation[1][rows]),
+            visible=None,
+        )
+
     def scores(
         self,
         head: int | None = None,
@@ -123,8 +160,10 @@ class AttentionRecord:
         add(self.bias)
         add(self.mask)
         if self.visible is not None:
-            hidden = self.visible.hidden_rows(rows, len(self.query_axis), K.shape[-2])
-            scores = scores.masked_fill(hidden.to(scores.device), torch.finfo(dtype).min)
+            m, n = len(self.query_axis), K.shape[-2]
+            i, j = (torch.arange(size, device=scores.device) for size in (m, n))
+            hidden = self.visible.hidden_at(i[rows], j)
+            scores = scores.masked_fill(hidden, torch.finfo(dtype).min)
         return scores if head is None else scores[0]
 
     def weights(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,23 @@ class Axis:
     def __len__(self) -> int:
         """Return the number of positions."""
         return len(self.labels)
+
+    def at(self, positions: Sequence[int]) -> Axis:
+        """Return some of the positions, in this order."""
+
+        def some(entries: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(entries[at] for at in positions)
+
+        return replace(
+            self,
+            labels=some(self.labels),
+            words=some(self.words),
+            special=some(self.special),
+            padding=some(self.padding),
+            segments=some(self.segments),
+            patches=None if self.patches is None else some(self.patches),
+            seconds=None if self.seconds is None else some(self.seconds),
+        )
 
     @classmethod
     def plain(

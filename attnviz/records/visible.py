@@ -103,10 +103,11 @@ class Visible:
             hidden[:, : len(unread)] |= unread
         return hidden
 
-    def hidden_rows(self, rows: slice, m: int, n: int) -> Tensor:
-        """Return which keys some of m queries may not read, (rows, n)."""
-        i = torch.arange(m)[rows, None] + self.offset
-        return self.hidden(i - torch.arange(n), slice(0, n), n)
+    def hidden_at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return which of some keys (C,) some of the queries (R,) may not read, (R, C)."""
+        distance = rows[:, None] + self.offset - columns
+        hidden = replace(self, keys=None).hidden(distance, slice(0, 0), 0)
+        return hidden if self.keys is None else hidden | ~self.keys.to(columns.device)[columns]
 
     def empty(self, m: int, n: int, device: torch.device) -> Tensor:
         """Return which queries may read no key at all, (m,)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -62,6 +62,23 @@ class Scoring:
     def plain(self) -> bool:
         """Whether scale and log-sum-exp can be folded into the product: nothing bends it."""
         return self.soft_cap is None and self.capped_bias is None
+
+    def of_heads(self, heads: Sequence[int]) -> Scoring:
+        """Return the attention of some of the heads, each with keys of its own."""
+        at = list(heads)
+
+        def some(term: Tensor | None) -> Tensor | None:
+            return term if term is None or len(term) == 1 else term[at]
+
+        shared = len(self.query) // len(self.key)
+        return replace(
+            self,
+            query=self.query[at],
+            key=self.key[[head // shared for head in at]],
+            capped_bias=some(self.capped_bias),
+            bias=some(self.bias),
+            sinks=None if self.sinks is None else self.sinks[at],
+        )
 
     def rows(self, rows: slice) -> Scoring:
         """Return the attention of some of the queries."""

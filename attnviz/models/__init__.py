@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
-from torch import Tensor
 
-from attnviz.agreement import verify as verify_records
-from attnviz.capture import Capture, capture, capture_generation
-from attnviz.checkpoints import Checkpoint, is_two_sided, load_checkpoint
-from attnviz.errors import ModelError
-from attnviz.inputs import (
-    Batch,
-    Given,
-    Many,
-    Picture,
-    Recording,
-    continue_axis,
-    encode,
-    expect_room,
-    gather,
-    place_windows,
-    said_text,
-)
-from attnviz.records import AgreementReport, AttentionResult, Axis, Provenance
+from attnviz.checkpoints import Checkpoint, load_checkpoint
+from attnviz.inputs import Given, Many, Picture, Recording, gather
+from attnviz.models.running import Mode, Wanted, run
+from attnviz.records import AgreementReport, AttentionResult
 
 if TYPE_CHECKING:
     from transformers import (
@@ -55,6 +40,11 @@ class One(TypedDict, total=False):
     target: str | None
     truncate: bool
     generate: int | None
+    mode: Mode
+    layers: Sequence[int] | None
+    heads: Sequence[int] | None
+    cells: int | None
+    top: int
 
 
 class Several(TypedDict, total=False):
@@ -67,6 +57,11 @@ class Several(TypedDict, total=False):
     target: Many[str] | None
     truncate: bool
     generate: int | None
+    mode: Mode
+    layers: Sequence[int] | None
+    heads: Sequence[int] | None
+    cells: int | None
+    top: int
 
 
 def load(
@@ -128,11 +123,19 @@ def attend(
     model: Model | Loadable | None = None,
     truncate: bool = False,
     generate: int | None = None,
+    mode: Mode = "auto",
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    cells: int | None = None,
+    top: int = 0,
 ) -> AttentionResult | list[AttentionResult]:
     """Run a model on a text, an image or a sound; return every head's attention, with its proof.
 
     What a model reads is seen from the model: text (BERT, Llama), images (ViT, DINOv2), sounds
     (wav2vec2), or both a text and an image (CLIP, LLaVA).
+
+    The maps of a long text are not kept whole: they are reduced exactly while the model runs, and
+    the result tells of each head what `Summary` holds.
 
     Parameters
     ----------
@@ -146,6 +149,13 @@ def attend(
     truncate : cut what is longer than the model can read, instead of refusing it.
     generate : let the model go on by itself for so many tokens, always the likeliest, and show how
         each of them attended to all before it.
+    mode : "full" keeps what whole maps follow from, "streamed" reduces them; "auto" streams a text
+        whose maps would hold more than 67 million weights.
+    layers, heads : of a streamed text, which to keep; all by default. Of layers that are named
+        exact parts of the maps can be had.
+    cells : of a streamed text, how many rows and columns a map is pooled to at most; by default 512
+        where few heads are kept, and as many as 64 MB hold else.
+    top : of a streamed text, of how many keys to keep the weight for each query.
 
     Returns
     -------
@@ -167,7 +177,8 @@ def attend(
         sampling_rate=sampling_rate,
         generate=generate,
     )
-    results = model.attend_all(given, truncate=truncate)
+    wanted = Wanted(layers, heads, cells, top)
+    results = model.attend_all(given, truncate=truncate, mode=mode, wanted=wanted)
     return results if given.several else results[0]
 
 
@@ -182,6 +193,7 @@ def verify(
     model: Model | Loadable | None = None,
     truncate: bool = False,
     generate: int | None = None,
+    mode: Mode = "auto",
 ) -> AgreementReport:
     """Run a model on a text, an image or a sound and report how its attention agrees with ours.
 
@@ -197,6 +209,7 @@ def verify(
         model=model,
         truncate=truncate,
         generate=generate,
+        mode=mode,
     )
     return result.agreement
 
@@ -233,64 +246,19 @@ class Model:
         found: AttentionResult | list[AttentionResult] = attend(text, model=self, **given)
         return found
 
-    def attend_all(self, given: Given, *, truncate: bool = False) -> list[AttentionResult]:
+    def attend_all(
+        self,
+        given: Given,
+        *,
+        truncate: bool = False,
+        mode: Mode = "auto",
+        wanted: Wanted | None = None,
+    ) -> list[AttentionResult]:
         """Return a result for each input: texts run as one batch, all else one by one."""
-        sha256 = self.checkpoint.current_sha256()
-        versions = {name: version(name) for name in ("attnviz", "torch", "transformers")}
-        results = []
-        for part in given.batches():
-            batch = encode(
-                self.checkpoint,
-                part.texts,
-                part.pairs,
-                part.targets,
-                image=part.images[0] if part.images else None,
-                sound=part.sounds[0] if part.sounds else None,
-                truncate=truncate,
-                generating=part.generate is not None,
+        return [
+            result
+            for part in given.batches()
+            for result in run(
+                self.checkpoint, part, truncate=truncate, mode=mode, wanted=wanted or Wanted()
             )
-            captures, generated = self._capture(batch, part.generate)
-            for n, found in enumerate(captures):
-                records = tuple(
-                    place_windows(self.module, batch.inputs, record) for record in found.records
-                )
-                agreement = verify_records(
-                    records,
-                    found.references,
-                    in_one_pass=found.in_one_pass,
-                    versions=versions,
-                    weights_sha256=sha256,
-                )
-                provenance = Provenance(
-                    model=self.name,
-                    weights_sha256=sha256,
-                    text=part.texts[n] if part.texts else None,
-                    pair=part.pairs[n] if part.pairs else None,
-                    dtype=agreement.dtype,
-                    device=agreement.device,
-                    versions=versions,
-                    target=part.targets[n] if part.targets else None,
-                    cut_from=batch.cut_from[n],
-                    image=part.images[0].name if part.images else None,
-                    audio=batch.sound,
-                    generated=generated,
-                )
-                results.append(AttentionResult(records, agreement, provenance, batch.image))
-        return results
-
-    def _capture(self, batch: Batch, generate: int | None) -> tuple[list[Capture], str | None]:
-        """Capture a batch as it is, or one input and what the model goes on to say."""
-        if generate is None:
-            return capture(self.module, batch.inputs, batch.axes), None
-        if (tokenizer := self.tokenizer) is None:
-            raise ModelError(f"Expected a model that says text, but {self.name} has no tokenizer.")
-        two_sided = is_two_sided(self.module, self.module.config)
-        kind = "target" if two_sided else "text"
-        heard = None if two_sided else batch.axes["text"][0]
-        expect_room(self.checkpoint, 1 if heard is None else len(heard), generate)
-
-        def axes_of(read: Tensor) -> dict[str, tuple[Axis, ...]]:
-            return {**batch.axes, kind: (continue_axis(tokenizer, heard, read),)}
-
-        found, ids = capture_generation(self.module, batch.inputs, generate, axes_of)
-        return [found], said_text(tokenizer, ids[1 if heard is None else len(heard) :])
+        ]
