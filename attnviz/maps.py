@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, whole_number
-from attnviz.records import AttentionMap, AttentionResult, HeadMaps, Special, one_result
+from attnviz.pooled import expect_kept, expect_part, pooled, streamed_map
+from attnviz.records import (
+    AttentionMap,
+    AttentionResult,
+    HeadMaps,
+    Special,
+    StreamedAttention,
+    one_result,
+)
 from attnviz.words import Units, word_weights
 
 _MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
@@ -21,13 +29,19 @@ def make_map(
     head: int | Sequence[int],
     words: bool = True,
     special: Special = "keep",
+    rows: slice | None = None,
+    columns: slice | None = None,
     notes: Sequence[str] = (),
 ) -> AttentionMap:
     """Return the map of one head, or the mean of several heads of one layer, as it is drawn.
 
+    The map of a long text that was streamed is pooled: a cell joins several tokens, the weights of
+    its columns summed and of its rows averaged. A part of it is exact.
+
     Parameters
     ----------
     words : merge pieces into words.
+    rows, columns : a part of the map, counted from 0: words, or tokens where it was streamed.
     special : "keep" the special tokens; "hide" them (rows then no longer sum to 1); or "remove"
         them and renormalise every row to sum to 1.
     notes : what else the caption should say.
@@ -36,7 +50,7 @@ def make_map(
     ------
     InputError : no such layer or head, an unknown `special`, or nothing left to draw.
     """
-    result = one_result(result)
+    result = one_result(result, streamed=True)
     several = head if isinstance(head, Sequence) else (head,)
     heads = tuple(dict.fromkeys(whole_number(each, "a head") for each in several))
     if not heads:
@@ -45,25 +59,31 @@ def make_map(
         )
     for each in heads:
         result.check_head(layer, each)
-    weights, rows, columns = word_weights(result.record(layer), words=words)
-    weights = weights[list(heads)].mean(0)
-    said = [*_cutting(result), *notes, *_merging(rows, columns)]
-    weights, rows, columns = _treat_special(weights, rows, columns, special, said)
-    boundary = rows.boundary(), columns.boundary()
+    found = result.layer(layer)
+    said = [*_cutting(result), *notes]
+    if isinstance(found, StreamedAttention):
+        expect_kept(special)
+        weights, left, across = streamed_map(found, heads, rows, columns, said)
+    else:
+        weights, left, across = word_weights(found, words=words)
+        weights = weights[list(heads)].mean(0)
+        said += _merging(left, across)
+        weights, left, across = _treat_special(weights, left, across, special, said)
+        weights, left, across = _part(weights, left, across, rows, columns, said)
     return AttentionMap(
         weights=weights,
-        rows=rows.labels,
-        columns=columns.labels,
-        stack=result.record(layer).stack,
+        rows=left.labels,
+        columns=across.labels,
+        stack=found.stack,
         layer=layer,
         heads=heads,
         notes=tuple(said),
         agreement=result.agreement,
         provenance=result.provenance,
-        boundary=boundary,
-        special_rows=rows.special,
-        special_columns=columns.special,
-        sides=(rows.side, columns.side),
+        boundary=(left.boundary(), across.boundary()),
+        special_rows=left.special,
+        special_columns=across.special,
+        sides=(left.side, across.side),
         image=result.image,
     )
 
@@ -83,7 +103,9 @@ def make_maps(
     ------
     InputError : no such layer, an unknown `special`, or layers that differ in their heads.
     """
-    result = one_result(result)
+    result = one_result(result, streamed=True)
+    if result.streamed:
+        return _streamed_maps(result, layer, special)
     records = result.stack().records if layer is None else (result.record(layer),)
     sizes = {(record.heads, len(record.query_axis), len(record.key_axis)) for record in records}
     if len(sizes) > 1:
@@ -115,6 +137,9 @@ def make_overview(
     None where they cannot stand side by side: layers differ in their heads or in what they relate,
     or there is more than a picture of them could show.
     """
+    if result.streamed:
+        whole = {(each.kept, each.heads) for each in result.stack().streamed}
+        return make_maps(result) if len(whole) == 1 else None
     shapes = {(r.heads, len(r.query_axis), len(r.key_axis)) for r in result.stack()}
     count = sum(r.heads * len(r.query_axis) * len(r.key_axis) for r in result.stack())
     if len(shapes) > 1 or count > _MOST_WEIGHTS:
@@ -122,10 +147,61 @@ def make_overview(
     return make_maps(result, words=words, special=special)
 
 
+def _streamed_maps(result: AttentionResult, layer: int | None, special: Special) -> HeadMaps:
+    """Return the pooled maps of the heads that were kept."""
+    expect_kept(special)
+    stack = result.stack()
+    found = stack.streamed if layer is None else (stack.layer(layer),)
+    every = [each for each in found if isinstance(each, StreamedAttention)]
+    said = _cutting(result)
+    weights, left, across = zip(*(pooled(each, said) for each in every), strict=True)
+    return HeadMaps(
+        weights=torch.stack(weights),
+        rows=left[0].labels,
+        columns=across[0].labels,
+        stack=every[0].stack,
+        layers=tuple(each.layer for each in every),
+        notes=tuple(dict.fromkeys(said)),
+        agreement=result.agreement,
+        provenance=result.provenance,
+        sides=(left[0].side, across[0].side),
+        heads=every[0].kept,
+    )
+
+
+def _part(
+    weights: Tensor,
+    left: Units,
+    across: Units,
+    rows: slice | None,
+    columns: slice | None,
+    said: list[str],
+) -> tuple[Tensor, Units, Units]:
+    """Cut a part out of a map, and say so."""
+    if rows is None and columns is None:
+        return weights, left, across
+    cut = [
+        expect_part(part, len(side.labels), name)
+        for part, side, name in ((rows, left, "rows"), (columns, across, "columns"))
+    ]
+    said.append(
+        " and ".join(
+            f"{name} {part.start} to {part.stop - 1} of {len(side.labels)}"
+            for part, side, name in zip(cut, (left, across), ("rows", "columns"), strict=True)
+        )
+    )
+    return (
+        weights[cut[0], cut[1]],
+        left.at(range(*cut[0].indices(len(left.labels)))),
+        across.at(range(*cut[1].indices(len(across.labels)))),
+    )
+
+
 def _cutting(result: AttentionResult) -> list[str]:
     if result.provenance.cut_from is None:
         return []
-    kept = sum(not padded for padded in result.records[0].key_axis.padding)
+    first = (result.streamed or result.records)[0]
+    kept = sum(not padded for padded in first.key_axis.padding)
     return [f"text cut from {result.provenance.cut_from} to {kept} tokens"]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import whole_number
-from attnviz.records import AttentionRecord, AttentionResult, Axis, one_result
+from attnviz.records import AttentionRecord, AttentionResult, Axis, StreamedAttention, one_result
 from attnviz.words import Units, locate, units, word_weights
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
@@ -148,19 +148,32 @@ def content_mass(record: AttentionRecord) -> Tensor:
     return (weights * related).sum((1, 2)) / content_words(rows).sum()
 
 
+def content_mass_of(streamed: StreamedAttention) -> Tensor:
+    """Return the same for each head that was kept of a long text, (kept,): of pieces, not words."""
+    content = content_positions(streamed.query_axis)
+    summary = streamed.summary
+    related = (summary.marked - summary.itself).cpu()[:, content]
+    return related.sum(1) / max(1, related.shape[1])
+
+
 def rank_heads(result: AttentionResult) -> HeadRanking:
     """Rank all heads by how much they relate the content words of the text to each other.
 
     A plain mean over heads shows mostly the tokens on which heads rest when they have nothing to
     say ([CLS], [SEP]); this ranking finds the heads that have.
     """
+    found = one_result(result, streamed=True).stack()
     scores = [
         HeadScore(record.layer, head, mass)
-        for record in one_result(result).stack()
+        for record in found
         for head, mass in enumerate(content_mass(record).tolist())
+    ] + [
+        HeadScore(each.layer, head, mass)
+        for each in found.streamed
+        for head, mass in zip(each.kept, content_mass_of(each).tolist(), strict=True)
     ]
     scores.sort(key=lambda score: -score.score)
-    first = result.stack().records[0]
+    first = (found.streamed or found.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
     other = "other " if queries == keys else ""
     return HeadRanking(tuple(scores), f"mean weight from {queries} to {other}{keys}")
@@ -200,15 +213,15 @@ def choose_head(
     ------
     InputError : no such layer or head.
     """
-    result = one_result(result)
+    result = one_result(result, streamed=True)
     several = head if isinstance(head, Sequence) else (head,)
     heads = () if head is None else tuple(whole_number(each, "a head") for each in several)
     for each in heads:
-        result.check_head(0 if layer is None else layer, each)
+        result.check_head(result.layers[0] if layer is None else layer, each)
     if layer is not None and head is not None:
         return whole_number(layer, "a layer"), heads, ()
     if layer is not None:
-        result.record(layer)  # raises if there is none
+        result.layer(layer)  # raises if there is none
     ranking = ranking or rank_heads(result)
     best = next(
         score

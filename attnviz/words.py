@@ -98,11 +98,14 @@ class Units:
 
     def without_special(self) -> Units:
         """Return the units that are no special tokens."""
-        kept = [i for i, special in enumerate(self.special) if not special]
+        return self.at([i for i, special in enumerate(self.special) if not special])
+
+    def at(self, kept: Sequence[int]) -> Units:
+        """Return some of the units, in this order."""
         return Units(
             positions=tuple(self.positions[i] for i in kept),
             labels=tuple(self.labels[i] for i in kept),
-            special=(False,) * len(kept),
+            special=tuple(self.special[i] for i in kept),
             segments=tuple(self.segments[i] for i in kept),
             side=_side(self.side, kept),
         )

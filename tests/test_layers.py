@@ -12,11 +12,11 @@ PACKAGE = Path(__file__).parent.parent / "attnviz"
 # From the ground up. A room may import rooms of the floors above it in this list, never of its own
 # floor or of one below.
 FLOORS = [
-    {"attention", "projection", "errors"},
+    {"attention", "projection", "errors", "progress"},
     {"terms"},
     {"files", "records", "catalogue"},
-    {"stages", "words", "locating", "streaming"},
-    {"checkpoints", "capture"},
+    {"stages", "words", "locating", "landmarks", "streaming"},
+    {"checkpoints", "capture", "pooled"},
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection", "interventions"},
     {"models", "plot"},

@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnviz.capture.interface import first, looking_on
 from attnviz.capture.placing import Outline
-from attnviz.capture.projections import find_output
+from attnviz.capture.projections import find_holders, find_output
 from attnviz.errors import ModelError
+from attnviz.progress import part
 from attnviz.records import Reference, Visible
 
 _SCORES = 2**22  # of an eager attention that is computed by blocks of rows
@@ -193,6 +194,7 @@ class _Sampler:
         self._model, self._rows, self._length = model, rows, length
         self._paths = {module: path for path, module in model.named_modules()}
         self._samples: list[Sample] = []
+        self._expected = max(1, len(find_holders(model)))
         self._rules = Rules()
         self._outputs = {path: find_output(model, path) for path in self._paths.values()}
         # By the module W^O: rows of what entered it and what it made of them, at every call.
@@ -217,10 +219,11 @@ class _Sampler:
         path, n = self._paths[module], key.shape[-2]
         given = module, query, key, value, mask, arguments
         expect_readable(path, query, arguments, self._length)
-        with self.watch.inside():
-            result = attention_output(function, eager, *given)
-        with self.watch.inside() as softmaxes:
-            eager_rows(eager, *given, self._rows)
+        with part(len(self._samples), self._expected):
+            with self.watch.inside():
+                result = attention_output(function, eager, *given)
+            with self.watch.inside() as softmaxes:
+                eager_rows(eager, *given, self._rows)
         if len(softmaxes) != 1:
             raise ModelError(
                 f"Expected {path} to compute one softmax, but it computes {len(softmaxes)}. "

@@ -21,6 +21,7 @@ from attnviz.capture.projections import Holder, arrived, find_holders, understoo
 from attnviz.capture.sampling import Rules, Sample, attention_output, expect_readable, sample
 from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import ModelError
+from attnviz.progress import part
 from attnviz.records import AttentionRecord, Axis, Reference, Summary
 from attnviz.streaming import Scoring, attend, fused, summarise
 
@@ -73,7 +74,7 @@ def capture_streamed(
     ------
     ModelError : an attention that transformers' interface does not show as a whole.
     """
-    length = next(iter(axes.values()))[0]
+    length = len(axes["text"][0])
     lean = {"use_cache": False, "logits_to_keep": 1}  # nothing that grows with the text
     known = inspect.signature(model.forward).parameters
     given = {**inputs, **{name: value for name, value in lean.items() if name in known}}
@@ -82,10 +83,10 @@ def capture_streamed(
         model(**given)
 
     with one_at_a_time:
-        with unchanged(model, "sdpa"):
-            samples = sample(model, run, rows, len(length))
+        with part(0, 2, "the model reads"), unchanged(model, "sdpa"):
+            samples = sample(model, run, rows, length)
         streamer = _Streamer(model, axes, rows, kept, samples, on_attention)
-        with unchanged(model, "sdpa"), looking_on(streamer.look):
+        with part(1, 2, "maps are reduced"), unchanged(model, "sdpa"), looking_on(streamer.look):
             streamer.watch()
             run()
 
@@ -109,7 +110,8 @@ class _Streamer:
         self._rules = Rules()
         self._entered: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         places = place([each.outline for each in samples], 0, axes)
-        self._expected = iter(zip(samples, places, strict=True))
+        self._count = len(samples)
+        self._expected = enumerate(zip(samples, places, strict=True))
 
     def watch(self) -> None:
         """Remember what enters each module while it runs."""
@@ -130,7 +132,7 @@ class _Streamer:
     ) -> Any:
         """Compute the model's attention, and what is kept of its weights."""
         path = self._paths[module]
-        sampled, where = next(self._expected, (None, None))
+        number, (sampled, where) = next(self._expected, (0, (None, None)))
         if sampled is None or where is None or sampled.path != path:
             raise ModelError(
                 f"Expected {type(self._model).__name__} to execute the same attentions in every "
@@ -138,13 +140,14 @@ class _Streamer:
             )
         expect_readable(path, query, arguments, len(where.query_axis))
         given = module, query, key, value, mask, arguments
-        if self._kept.layers is not None and where.layer not in self._kept.layers:
-            return attention_output(function, eager, *given)
-        record = self._record(sampled, where, *given)
-        output, summary = self._reduced(record)
-        if sampled.gated:  # more enters the output than weights and values
-            output = attention_output(function, eager, *given)[0][0].transpose(0, 1)
-        self._on_attention(Passing(record, summary, sampled.reference, self._rows))
+        with part(number, self._count):
+            if self._kept.layers is not None and where.layer not in self._kept.layers:
+                return attention_output(function, eager, *given)
+            record = self._record(sampled, where, *given)
+            output, summary = self._reduced(record)
+            if sampled.gated:  # more enters the output than weights and values
+                output = attention_output(function, eager, *given)[0][0].transpose(0, 1)
+            self._on_attention(Passing(record, summary, sampled.reference, self._rows))
         return output.to(value.dtype).transpose(0, 1)[None].contiguous(), None
 
     def _reduced(self, record: AttentionRecord) -> tuple[Tensor, Summary]:

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnviz.cli import typed
 from attnviz.cli.example import example
 from attnviz.cli.listing import models
+from attnviz.cli.maps import heads, heatmap
 from attnviz.cli.options import (
     Audio,
     Debug,
     Device,
     DeviceName,
     Dtype,
+    File,
     Generate,
-    Heads,
     Image,
     Json,
     Layer,
-    Matrix,
+    Mode,
     ModelName,
     Pair,
-    Patch,
-    Special,
-    SpecialTokens,
+    Reading,
     Stack,
     Target,
     Text,
     Truncate,
     Width,
-    Words,
     output_file,
 )
 from attnviz.cli.senses import senses
@@ -63,112 +61,8 @@ def _version(
         raise typer.Exit
 
 
-@app.command()
-def heatmap(
-    text: Text = None,
-    image: Image = None,
-    audio: Audio = None,
-    pair: Pair = None,
-    target: Target = None,
-    generate: Generate = None,
-    stack: Stack = None,
-    layer: Layer = None,
-    head: Heads = None,
-    patch: Patch = None,
-    matrix: Matrix = False,
-    words: Words = True,
-    special: SpecialTokens = Special.keep,
-    find: Annotated[
-        str | None,
-        typer.Option(help="QUERY:KEY, two words: rank the heads by the weight between them."),
-    ] = None,
-    output: Annotated[Path | None, output_file("heatmap.png")] = None,
-    width: Width = 183.0,
-    model: ModelName = None,
-    device: DeviceName = Device.auto,
-    dtype: Dtype = None,
-    truncate: Truncate = False,
-    json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """Draw the attention map of one head, and all heads beside it.
-
-    Without --layer and --head the head is drawn that relates the content words of the text most.
-    What a query gives to the patches of an image is laid over the image.
-    """
-    given = typed.given(text, image, audio, pair, target, generate)
-    path = typed.where(output, None if json else "heatmap.png")
-    wanted = None if find is None else typed.two_words(find)
-    over: dict[str, Any] = {"patch": typed.patch(patch), "matrix": matrix}
-    result = typed.attend(given, model, device, dtype, truncate).stack(stack)
-
-    from attnviz.cli import report
-    from attnviz.maps import make_map, make_overview
-    from attnviz.metrics import choose_head, find_heads, rank_heads
-    from attnviz.plot.overlay import find_query
-
-    found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
-    ranking = rank_heads(result) if found is None else found.ranking
-    shown, chosen, reason = choose_head(result, layer, head or None, ranking=ranking)
-    how: dict[str, Any] = {"words": words, "special": special.value}
-    drawn = make_map(result, layer=shown, head=chosen, notes=reason, **how)
-    find_query(drawn, **over)
-
-    def figure() -> Figure:
-        from attnviz.plot import heatmap as draw
-
-        overview = make_overview(result, **how) if reason else None
-        axes = draw(drawn, overview=overview, width=width, **over)
-        return cast("Figure", axes.get_figure(root=True))
-
-    def tell() -> None:
-        report.print_map(drawn)
-        report.print_found(found) if found else report.print_ranking(ranking, layer=layer)
-
-    return report.conclude(drawn, path, figure, tell, json=json)
-
-
-@app.command()
-def heads(
-    text: Text = None,
-    image: Image = None,
-    audio: Audio = None,
-    pair: Pair = None,
-    target: Target = None,
-    generate: Generate = None,
-    stack: Stack = None,
-    layer: Layer = None,
-    words: Words = True,
-    special: SpecialTokens = Special.keep,
-    output: Annotated[Path | None, output_file("heads.png")] = None,
-    width: Width = 183.0,
-    model: ModelName = None,
-    device: DeviceName = Device.auto,
-    dtype: Dtype = None,
-    truncate: Truncate = False,
-    json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """Draw the attention maps of all heads, of the whole model or of one layer."""
-    given = typed.given(text, image, audio, pair, target, generate)
-    path = typed.where(output, None if json else "heads.png")
-    result = typed.attend(given, model, device, dtype, truncate).stack(stack)
-
-    from attnviz.cli import report
-    from attnviz.maps import make_maps
-    from attnviz.metrics import rank_heads
-
-    maps = make_maps(result, layer=layer, words=words, special=special.value)
-
-    def figure() -> Figure:
-        from attnviz.plot import head_grid
-
-        return head_grid(maps, width=width)
-
-    def tell() -> None:
-        report.print_ranking(rank_heads(result), layer=layer)
-
-    return report.conclude(maps, path, figure, tell, json=json)
+app.command()(heatmap)
+app.command()(heads)
 
 
 @app.command()
@@ -228,6 +122,7 @@ def steps(
 @app.command()
 def verify(
     text: Text = None,
+    file: File = None,
     image: Image = None,
     audio: Audio = None,
     pair: Pair = None,
@@ -237,6 +132,7 @@ def verify(
     device: DeviceName = Device.auto,
     dtype: Dtype = None,
     truncate: Truncate = False,
+    mode: Mode = Reading.auto,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -244,8 +140,8 @@ def verify(
 
     Exit code 5 means that they differ, or that their agreement could not be proven.
     """
-    given = typed.given(text, image, audio, pair, target, generate)
-    result = typed.attend(given, model, device, dtype, truncate)
+    given = typed.given(text, image, audio, pair, target, generate, file)
+    result = typed.attend(given, model, device, dtype, truncate, mode=mode.value)
 
     from attnviz.cli import report
     from attnviz.storage import agreement_data

@@ -17,6 +17,14 @@ class Special(StrEnum):
     remove = "remove"
 
 
+class Reading(StrEnum):
+    """How the maps of a text are kept."""
+
+    auto = "auto"
+    full = "full"
+    streamed = "streamed"
+
+
 class Device(StrEnum):
     """Where the model runs."""
 
@@ -40,6 +48,23 @@ class State(StrEnum):
 
 Text = Annotated[
     str | None, typer.Argument(help="The text that the model reads.", show_default=False)
+]
+File = Annotated[
+    Path | None, typer.Option("--file", help="A file whose text the model reads, in UTF-8.")
+]
+Mode = Annotated[
+    Reading,
+    typer.Option(help="Keep maps whole, or stream them; auto streams what is long."),
+]
+Rows = Annotated[
+    str | None,
+    typer.Option(
+        help="START:STOP, a part of the map, counted from 0: words, or tokens of a long text.",
+        show_default="all",
+    ),
+]
+Columns = Annotated[
+    str | None, typer.Option("--cols", help="As --rows, of the columns.", show_default="all")
 ]
 Image = Annotated[Path | None, typer.Option(help="An image that the model reads: .png, .jpg, …")]
 Audio = Annotated[Path | None, typer.Option(help="A sound that the model reads: a .wav file.")]

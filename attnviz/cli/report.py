@@ -82,6 +82,7 @@ def print_map(drawn: AttentionMap) -> None:
     console.print(Text(f"layer {drawn.layer}, head {heads}, {drawn.provenance.model}", "bold"))
     if label + 1 + wide * weights.shape[1] > console.width:
         what = "words" if drawn.sides == (Side(), Side()) else "positions"
+        what = "parts of the text" if drawn.sides[0].cell > 1 else what
         console.print(Text(f"{len(rows)} {what} are too many for this terminal; see the file"))
         return
     numbers = "".join(f"{number:>{wide}}" for number in range(len(drawn.columns)))
@@ -128,7 +129,8 @@ def print_stages(result: AttentionResult) -> None:
     """Print for each stage the largest difference over all layers and heads."""
     agreement = result.agreement
     table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
-    for stage in STAGES:
+    others = {check.stage: None for check in agreement.checks if check.stage not in STAGES}
+    for stage in (*STAGES, *others):
         checks = [check for check in agreement.checks if check.stage == stage]
         if not checks:
             table.add_row(stage, "0", "not compared", "", "")
@@ -147,9 +149,10 @@ def print_stages(result: AttentionResult) -> None:
     reasons = {reason for _, _, reason in agreement.not_compared}
     for reason in sorted(reasons):
         console.print(Text(f"not compared: {reason}"))
-    caught = len(result) - len(agreement.unproven)
+    layers = len(result.streamed or result.records)
+    caught = layers - len(agreement.unproven)
     console.print(
-        Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {len(result)} layers")
+        Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {layers} layers")
     )
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from attnviz.records import AttentionResult
     from attnviz.storage import Drawn
 
+_LONGEST = 2**26  # bytes of a text
+
 
 def where(output: Path | None, default: str | None) -> Path | None:
     """Return where to write, checked before anything slow is done; None where nothing is asked."""
@@ -34,8 +36,15 @@ def given(
     pair: str | None,
     target: str | None,
     generate: int | None,
+    file: Path | None = None,
 ) -> dict[str, Any]:
     """Return what the model is to read; refuse an empty text or no file before torch is loaded."""
+    if file is not None:
+        if text is not None:
+            raise InputError("Expected a text or a --file, got both. Leave one out.")
+        from attnviz.files import read_text
+
+        text = read_text(file, "a text", most=_LONGEST)
     for name, words in (("text", text), ("--pair", pair), ("--target", target)):
         if words is not None and not words.strip():
             raise InputError(
@@ -48,6 +57,16 @@ def given(
         raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
     read = {"text": text, "image": image, "audio": audio, "pair": pair, "target": target}
     return {**read, "generate": generate}
+
+
+def part(typed: str | None, name: str) -> slice | None:
+    """Return the slice of START:STOP, where either may be left out."""
+    if typed is None:
+        return None
+    start, colon, stop = (at.strip() for at in typed.partition(":"))
+    if not colon or not all(at == "" or at.isdecimal() for at in (start, stop)):
+        raise InputError(f"Expected {name} as START:STOP, got {typed!r}. For example: {name} 0:20.")
+    return slice(*(int(at) if at else None for at in (start, stop)))
 
 
 def patch(typed: str | None) -> tuple[int, int] | str | None:
@@ -67,13 +86,20 @@ def two_words(find: str) -> tuple[str, str]:
 
 
 def attend(
-    given: dict[str, Any], model: str | None, device: Device, dtype: str | None, truncate: bool
+    given: dict[str, Any],
+    model: str | None,
+    device: Device,
+    dtype: str | None,
+    truncate: bool,
+    **kept: Any,
 ) -> AttentionResult:
-    """Load the model and run it."""
+    """Load the model and run it; `kept` is what `attnviz.attend` takes of long texts."""
+    from attnviz.cli.progress import watched
     from attnviz.models import attend, load
 
     loaded = load(model, device=device.value, dtype=dtype)
-    result: AttentionResult = attend(**given, model=loaded, truncate=truncate)
+    with watched():
+        result: AttentionResult = attend(**given, model=loaded, truncate=truncate, **kept)
     return result
 
 

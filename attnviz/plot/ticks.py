@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from attnviz.plot.layout import SMALLEST, Ruler, line_height
-from attnviz.plot.style import TEXT_SIZE, literal
+from attnviz.plot.style import SMALL_SIZE, TEXT_SIZE, literal
 from attnviz.records import Side
 
 _PAD = 0.06  # inches between a label and its axis
@@ -72,6 +72,8 @@ def fit_ticks(
     line = cell * 72 / 1.2
     if side is not None and side.seconds is not None and None not in side.seconds:
         return _seconds([s for s in side.seconds if s is not None], cell, ruler, axis)
+    if side is not None and side.landmarks and line < SMALLEST:
+        return _landmarks(side, cell, ruler, axis, longest)
     if side is not None and side.patches is not None and line < SMALLEST:
         return _rows(tokens, side.patches, cell, ruler, axis)
     points = min(TEXT_SIZE, max(SMALLEST, line))
@@ -102,6 +104,17 @@ def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> 
     places = tuple((value - start) / step for value in kept)
     room = ruler.widest(labels, TEXT_SIZE) if axis == "y" else line_height(TEXT_SIZE)
     return Ticks(labels, places, TEXT_SIZE, True, 0, room + _PAD, "s")
+
+
+def _landmarks(side: Side, cell: float, ruler: Ruler, axis: str, longest: float) -> Ticks:
+    """Name positions in round numbers, with the words that stand there."""
+    said = [literal(f"{mark.position:,}  {mark.words}".rstrip()) for mark in side.landmarks]
+    labels = tuple(ruler.clip(each, longest, SMALL_SIZE) for each in said)
+    places = tuple((mark.position - side.start) / side.cell for mark in side.landmarks)
+    room, rotation = ruler.widest(labels, SMALL_SIZE), 0
+    if axis == "x":
+        room, rotation = (room + line_height(SMALL_SIZE)) * math.sqrt(0.5), 45
+    return Ticks(labels, places, SMALL_SIZE, True, rotation, room + _PAD, "token")
 
 
 def _rows(

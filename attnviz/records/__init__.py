@@ -7,7 +7,7 @@ m query and n key positions, d_k and d_v features per head.
 
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
 from attnviz.records.attention import AttentionRecord, Reference
-from attnviz.records.axis import Axis, Side
+from attnviz.records.axis import Axis, Landmark, Side
 from attnviz.records.example import GivenMatrix, ReplayedStage, WorkedExample
 from attnviz.records.projection import (
     Clip,
@@ -49,6 +49,7 @@ __all__ = [
     "GivenMatrix",
     "HeadMaps",
     "HeadProjection",
+    "Landmark",
     "Ledger",
     "Linear",
     "Norm",

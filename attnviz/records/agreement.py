@@ -183,9 +183,10 @@ class AgreementReport:
         if self.rows is None:
             return ""
         some, every = self.rows
+        kept = self.largest_difference("summary")
         return (
-            f" in {some} of {every:,} rows ({_percent(some / every)} of the weights), and what was kept "
-            f"of the maps by at most {self.largest_difference('summary'):.1e} in one row of cells"
+            f" in {some} of {every:,} rows ({_percent(some / every)} of the weights), and what was "
+            f"kept of the maps by at most {kept:.1e} in one row of cells"
         )
 
 

@@ -95,11 +95,24 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class Landmark:
+    """A position in a long text, and the words that stand there."""
+
+    position: int
+    words: str
+
+
+@dataclass(frozen=True)
 class Side:
-    """Where the rows, or the columns, of a map lie in an image or in a sound.
+    """Where the rows, or the columns, of a map lie in an image, in a sound or in a long text.
 
     patches, seconds : as in `Axis`, one entry per row or column; None where there are none.
+    landmarks : positions to be named in place of each row or column; none in a short text.
+    start, cell : the position at which the first begins, and how many each joins.
     """
 
     patches: tuple[tuple[int, int] | None, ...] | None = None
     seconds: tuple[float | None, ...] | None = None
+    landmarks: tuple[Landmark, ...] = ()
+    start: int = 0
+    cell: int = 1

@@ -18,7 +18,7 @@ from attnviz.records.streamed import StreamedAttention
 Special = Literal["keep", "hide", "remove"]
 _TOO_LONG = (
     "Expected whole maps, but of this text of {:,} tokens only summaries were kept. Give a shorter "
-    'one, or ask for whole maps: attend(text, mode="full").'
+    'one, or ask for whole maps: attend(text, mode="full"), or --mode full.'
 )
 
 
@@ -114,6 +114,11 @@ class AttentionResult:
             streamed=tuple(each for each in self.streamed if each.stack == name),
         )
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers of the default stack, or those that were kept of a long text."""
+        return tuple(each.layer for each in self.stack()._all)
+
     def record(self, layer: int) -> AttentionRecord:
         """Return the record of a layer, of the default stack if there are several (`stack`).
 
@@ -137,8 +142,8 @@ class AttentionResult:
         for each in every:
             if each.layer == layer:
                 return each
-        kept = ", ".join(str(each.layer) for each in every)
-        if self.streamed and kept != ", ".join(map(str, range(len(every)))):
+        if self.streamed and self.layers != tuple(range(len(every))):
+            kept = ", ".join(map(str, self.layers))
             raise InputError(
                 f"Expected one of the layers that were kept, {kept}, got {layer}. Ask for it: "
                 f"attend(text, layers=[{layer}])."
@@ -232,8 +237,8 @@ class AttentionMap:
 class HeadMaps:
     """The maps of all heads, of all layers or of one.
 
-    weights : (layers, heads, rows, columns), CPU. stack, layers : which. The rest as in
-    `AttentionMap`.
+    weights : (layers, heads, rows, columns), CPU. stack, layers : which. heads : their numbers,
+    where only some were kept; else empty. The rest as in `AttentionMap`.
     """
 
     weights: Tensor
@@ -245,3 +250,4 @@ class HeadMaps:
     agreement: AgreementReport
     provenance: Provenance
     sides: tuple[Side, Side] = (Side(), Side())
+    heads: tuple[int, ...] = ()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.records.attention import AttentionRecord
 from attnviz.records.axis import Axis
 from attnviz.records.summary import Summary
+
+_WEIGHTS = 2**22  # that are held at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,4 +72,9 @@ class StreamedAttention:
                 f"Expected layer {self.layer} to be kept for exact weights, but of a long text "
                 f"only what is asked for is. Ask for it: attend(text, layers=[{self.layer}])."
             )
-        return self.record.weights(head, rows)[..., columns]
+        step = max(1, _WEIGHTS // len(self.key_axis))  # whole rows, that their sums be known
+        parts = [
+            self.record.weights(head, slice(at, min(at + step, rows.stop)))[..., columns]
+            for at in range(rows.start, rows.stop, step)
+        ]
+        return torch.cat(parts)

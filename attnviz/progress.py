@@ -1,0 +1,69 @@
+"""How far a long run has come, told to whoever listens; where nobody does, nothing happens.
+
+Rooms that take long say which part of their work they are at. A part may have parts of its own, so
+none needs to know what it is a part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+Listener: TypeAlias = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of the whole that is being done, from `start` to `end`, and what it is called."""
+
+    listener: Listener
+    name: str = ""
+    start: float = 0.0
+    end: float = 1.0
+
+
+_current: ContextVar[_Part | None] = ContextVar("part", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Have `listener` hear what is being done, and which share of the whole is done.
+
+    >>> with listening(lambda name, done: print(name, done)), part(1, 2, "second half"):
+    ...     tell(0.5)
+    second half 0.75
+    """
+    token = _current.set(_Part(listener))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def part(number: int, count: int, name: str = "") -> Iterator[None]:
+    """Count what is told inside as one of `count` equal parts, from 0; say when it is done."""
+    outer = _current.get()
+    if outer is None:
+        yield
+        return
+    size = (outer.end - outer.start) / count
+    start = outer.start + min(number, count - 1) * size
+    token = _current.set(replace(outer, name=name or outer.name, start=start, end=start + size))
+    try:
+        tell(0.0)
+        yield
+        tell(1.0)
+    finally:
+        _current.reset(token)
+
+
+def tell(share: float) -> None:
+    """Say which share of the current part is done."""
+    current = _current.get()
+    if current is not None:
+        done = current.start + (current.end - current.start) * share
+        current.listener(current.name, done)
