@@ -1,7 +1,8 @@
 """Proof of a long text: some rows of every head, and what was made of a row of cells.
 
 A map that is never whole cannot be compared as a whole. So all stages are compared in some rows
-with the model's own, and what was reduced with the same from our float64 weights.
+with the model's own; the run in which maps are reduced with that; and what was reduced with the
+same from our float64 weights.
 """
 
 from __future__ import annotations
@@ -13,39 +14,87 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.agreement.comparing import Proof, compare, failed_heads, left_out, model_values, prove
+from attnviz.agreement.comparing import (
+    Proof,
+    compare,
+    failed_heads,
+    left_out,
+    model_values,
+    prove,
+    tolerance_of,
+)
+from attnviz.agreement.precision import PRECISIONS, dtypes
 from attnviz.records import AttentionRecord, Reference, StageCheck, Summary
 
 _WEIGHTS = 2**20  # of a head, in float64, that are held at once
 _STREAMED = 1e-5  # of the largest number of a kind: what float32 sums may err
+_ELSEWHERE = 0.2  # of a row's weight: more is no rounding, in any precision
 _TINY = 1e-30  # nothing smaller is a weight
 _PROJECTED = ("query", "key", "value")
 
 
-def prove_rows(
-    record: AttentionRecord,
-    reference: Reference,
-    rows: Tensor,
-    summary: Summary,
-    heads: Sequence[int],
-) -> Proof:
-    """Compare some rows of an attention with the model's own, and its summary with float64.
+def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> Proof:
+    """Compare some rows of an attention, stage by stage, with the model's own in the same run.
 
-    Parameters
-    ----------
-    reference : of the queries `rows` (R,) only. summary : of the maps of `heads`.
+    reference : of the queries `rows` (R,) only.
     """
     # Q, K and V of these positions, and what follows from those queries and all keys.
-    every = torch.arange(len(record.key_axis), device=rows.device)
-    some, across = record.at(rows), record.at(rows, every)
+    some, across = record.at(rows), _across(record, rows)
     if (known := record.projection) is not None:
         across = replace(across, projection=replace(known, query=None, key=None, value=None))
     own = model_values(some, reference)
     projected = compare(some, {stage: own[stage] for stage in _PROJECTED})
     expected = {stage: value for stage, value in own.items() if stage not in _PROJECTED}
     proof = prove(across, expected)
-    checks = (*projected, *proof.checks, _check_summary(record, summary, heads))
+    checks = (*projected, *proof.checks)
     return replace(proof, checks=checks, not_compared=left_out(record, checks))
+
+
+def prove_streamed(
+    record: AttentionRecord,
+    weights: Tensor,
+    rows: Tensor,
+    summary: Summary,
+    heads: Sequence[int],
+) -> Proof:
+    """Compare the run in which maps were reduced with the model's own, and what was kept of it.
+
+    Parameters
+    ----------
+    weights : (H, R, n), what the model computed for `rows` in a run of its own. summary : of the
+        maps of `heads`.
+    """
+    checks = _check_run(record, weights, rows), _check_summary(record, summary, heads)
+    return Proof(record.place, checks, (), False)
+
+
+def _across(record: AttentionRecord, rows: Tensor) -> AttentionRecord:
+    return record.at(rows, torch.arange(len(record.key_axis), device=rows.device))
+
+
+def _check_run(record: AttentionRecord, weights: Tensor, rows: Tensor) -> StageCheck:
+    """Compare the weights of two runs: how much of a row's weight lies elsewhere, on the mean.
+
+    They round in another order, and every layer computes from what those before it rounded.
+    """
+    across = _across(record, rows)
+    ours, model = across.weights(dtype=torch.float64), weights.double()
+    moved = (ours - model).abs().sum(-1).mean(-1) / 2
+    stages = {"weights": ours, "scores": across.scores(dtype=torch.float64)}
+    rounding = tolerance_of("weights", stages, PRECISIONS[dtypes(record)[1]])
+    tolerance = min(_ELSEWHERE, 2 * (record.layer + 1) * rounding)
+    return StageCheck(
+        stack=record.stack,
+        layer=record.layer,
+        path=record.path,
+        stage="second run",
+        differences=tuple(moved.tolist()),
+        tolerances=(tolerance,) * len(moved),
+        own_errors=(0.0,) * len(moved),
+        compared=ours.numel(),
+        finite=bool(moved.isfinite().all()),
+        failed_heads=failed_heads(~(moved <= tolerance)),
+    )
 
 
 def _check_summary(record: AttentionRecord, summary: Summary, heads: Sequence[int]) -> StageCheck:

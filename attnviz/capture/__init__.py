@@ -18,7 +18,8 @@ from attnviz.capture.generation import generate, stitch, whole_inputs
 from attnviz.capture.placing import Outline, Place, place
 from attnviz.capture.projections import find_holders, understood
 from attnviz.capture.recording import record
-from attnviz.capture.streamed import Kept, Passing, capture_streamed
+from attnviz.capture.sampling import Sample
+from attnviz.capture.streamed import Kept, Streamed, capture_streamed
 from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
@@ -26,7 +27,8 @@ from attnviz.records import AttentionRecord, Axis, Reference
 __all__ = [
     "Capture",
     "Kept",
-    "Passing",
+    "Sample",
+    "Streamed",
     "capture",
     "capture_generation",
     "capture_streamed",

@@ -1,12 +1,12 @@
 """One run of the untouched model under fast attention: some rows of every head.
 
 Fast attention never shows its weights. But the model's own eager function computes them for any few
-rows, and that it does what the fast one does, their outputs tell.
+rows, from the same queries and keys; and that it does what the fast one does, their outputs tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,141 +15,54 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnviz.capture.interface import first, looking_on
-from attnviz.capture.placing import Outline
-from attnviz.capture.projections import find_holders, find_output
+from attnviz.capture.fast import Called, Rules, additive
+from attnviz.capture.interface import looking_on
+from attnviz.capture.placing import Outline, place
+from attnviz.capture.projections import Arrived, arrived, find_holders, find_output, understood
 from attnviz.errors import ModelError
 from attnviz.progress import part
-from attnviz.records import Reference, Visible
-
-_SCORES = 2**22  # of an eager attention that is computed by blocks of rows
-_NO_FAST_WAY = ("softcap", "s_aux", "sinks")  # what torch's fused attention cannot do
+from attnviz.records import AttentionRecord, Axis, Reference
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Some rows of one attention, as the model computed them.
 
-    reference : weights and scores (H, R, n), head_output (H, R, d_v), output (R, d_model) of R
-    rows. given : (H, R, d_v), what W^O was given; None if it was not seen. gated : whether sinks
-    are a gate on the output, and no column of the softmax.
+    record : all that its weights follow from, its mask as a rule. reference : weights and scores
+    (H, R, n), head_output (H, R, d_v), output (R, d_model) of R rows. gated : whether sinks are a
+    gate on the output, and no column of the softmax.
     """
 
-    path: str
-    call: int
-    outline: Outline
+    record: AttentionRecord
     reference: Reference
-    given: Tensor | None
     gated: bool
 
 
 @torch.no_grad()
-def sample(model: nn.Module, run: Callable[[], object], rows: Tensor, length: int) -> list[Sample]:
-    """Return some rows of every attention of a run on one text, in the order of execution.
+def sample(
+    model: nn.Module,
+    run: Callable[[], object],
+    axes: Mapping[str, Sequence[Axis]],
+    rows: Tensor,
+    on_sample: Callable[[Sample], None],
+    *,
+    fast: bool,
+) -> None:
+    """Hand on some rows of every attention of a run on one text, in the order of execution.
 
     Parameters
     ----------
-    rows : (R,), which of its `length` queries, in rising order.
+    axes : as in `capture`. rows : (R,), which of its queries, in rising order. fast : as in
+        `Called`.
 
     Raises
     ------
     ModelError : the model computes an attention that transformers' interface does not show.
     """
-    sampler = _Sampler(model, rows, length)
+    sampler = _Sampler(model, axes, rows, on_sample, fast=fast)
     with looking_on(sampler.look), sampler.watch:
         run()
-    return sampler.finish()
-
-
-def expect_readable(path: str, query: Tensor, arguments: Mapping[str, Any], length: int) -> None:
-    """Raise ModelError for an attention of which the arguments do not say all."""
-    if query.shape[0] == 1 and query.shape[-2] == length and arguments.get("indices") is None:
-        return
-    raise ModelError(
-        f"Expected {path} to attend over one text of {length:,} tokens, but it cuts or selects "
-        'them. Give a shorter text with mode="full", or choose another model.'
-    )
-
-
-def is_ruled(module: nn.Module, mask: Tensor | None, arguments: Mapping[str, Any]) -> bool:
-    """Return whether fast attention, given no mask, hides what comes later."""
-    causal = arguments.get("is_causal")
-    return mask is None and bool(getattr(module, "is_causal", True) if causal is None else causal)
-
-
-class Rules:
-    """Which keys the queries of each attention may read, found once for each mask."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Visible | None]] = {}
-
-    def of(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        mask: Tensor | None,
-        arguments: Mapping[str, Any],
-    ) -> Visible | None:
-        """Return the rule that fast attention is called with; None for a mask that follows none."""
-        if mask is None:
-            after = 0 if is_ruled(module, mask, arguments) else None
-            return Visible(after=after, offset=key.shape[-2] - query.shape[-2])
-        if mask.shape[1] > 1:
-            return None
-        if id(mask) not in self._known:  # kept with its rule, so that no other gets its number
-            self._known[id(mask)] = mask, Visible.of(mask[0, 0])
-        return self._known[id(mask)][1]
-
-
-def attention_output(
-    function: Callable[..., Any],
-    eager: Callable[..., Any],
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    arguments: Mapping[str, Any],
-) -> Any:
-    """Call the model's fast attention, or its eager one by blocks where there is no fast way."""
-    if first(arguments, *_NO_FAST_WAY) is None:
-        return function(module, query, key, value, mask, **arguments)
-    m = query.shape[-2]
-    step = max(1, _SCORES // (query.shape[1] * key.shape[-2]))
-    blocks = torch.split(torch.arange(m, device=query.device), step)
-    outputs = [eager_rows(eager, module, query, key, value, mask, arguments, b) for b in blocks]
-    return torch.cat(outputs, dim=1), None
-
-
-def eager_rows(
-    eager: Callable[..., Any],
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    arguments: Mapping[str, Any],
-    rows: Tensor,
-) -> Tensor:
-    """Return the output of some rows, (1, R, H, d_v), by the model's own eager function."""
-    seen = arguments
-    if (bias := arguments.get("position_bias")) is not None:
-        seen = {**arguments, "position_bias": bias[:, :, rows]}
-    hidden = None
-    if is_ruled(module, mask, arguments):
-        m, n = query.shape[-2], key.shape[-2]
-        j = torch.arange(n, device=query.device)
-        hidden = (j > rows[:, None] + n - m)[None, None]
-    elif mask is not None and mask.dtype == torch.bool:
-        hidden = ~mask[:, :, rows]
-    part = None if mask is None else mask[:, :, rows]
-    if hidden is not None:
-        low = torch.finfo(query.dtype).min
-        part = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device)
-        part = part.masked_fill(hidden, low)
-    output: Tensor = eager(module, query[:, :, rows], key, value, part, **seen)[0]
-    return output
+    sampler.finish()
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -187,21 +100,33 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Sampler:
-    """Collects the samples of a run."""
+    """Takes the samples of a run, one attention at a time."""
 
-    def __init__(self, model: nn.Module, rows: Tensor, length: int) -> None:
-        self.watch = _Watch(length)
-        self._model, self._rows, self._length = model, rows, length
+    def __init__(
+        self,
+        model: nn.Module,
+        axes: Mapping[str, Sequence[Axis]],
+        rows: Tensor,
+        on_sample: Callable[[Sample], None],
+        *,
+        fast: bool,
+    ) -> None:
+        self._model, self._axes, self._rows, self._fast = model, axes, rows, fast
+        self._on_sample = on_sample
+        self._length = len(axes["text"][0])
+        self.watch = _Watch(self._length)
         self._paths = {module: path for path, module in model.named_modules()}
-        self._samples: list[Sample] = []
-        self._expected = max(1, len(find_holders(model)))
+        self._holders = find_holders(model)
         self._rules = Rules()
+        self._outlines: list[Outline] = []
+        self._pending: Sample | None = None
+        self._entered: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        # What entered W^O of the attention at work, and what it made of that: some rows of both.
+        self._left: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
         self._outputs = {path: find_output(model, path) for path in self._paths.values()}
-        # By the module W^O: rows of what entered it and what it made of them, at every call.
-        self._left: dict[nn.Module, list[tuple[Tensor | None, Tensor | None]]] = {
-            module: [] for module in self._outputs.values() if module is not None
-        }
-        for module in self._left:
+        for module in model.modules():
+            module.register_forward_pre_hook(self._enter, with_kwargs=True)
+        for module in {each for each in self._outputs.values() if each is not None}:
             module.register_forward_hook(self._leave)
 
     def look(
@@ -212,76 +137,122 @@ class _Sampler:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         **arguments: Any,
     ) -> Any:
         """Have the model's own functions compute: the fast one all, the eager one some rows."""
-        path, n = self._paths[module], key.shape[-2]
-        given = module, query, key, value, mask, arguments
-        expect_readable(path, query, arguments, self._length)
-        with part(len(self._samples), self._expected):
+        self._hand_on()
+        path = self._paths[module]
+        called = Called(
+            function,
+            eager,
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            arguments,
+            fast=self._fast,
+        )
+        called.expect_readable(path, self._length)
+        with part(len(self._outlines), max(1, len(self._holders))):
             with self.watch.inside():
-                result = attention_output(function, eager, *given)
+                output = called.output()
             with self.watch.inside() as softmaxes:
-                eager_rows(eager, *given, self._rows)
+                called.eager_rows(self._rows)
         if len(softmaxes) != 1:
             raise ModelError(
                 f"Expected {path} to compute one softmax, but it computes {len(softmaxes)}. "
                 'Choose another model, or a shorter text with mode="full".'
             )
-        scores, weights = softmaxes[0]
-        sinks = first(arguments, "s_aux", "sinks") is not None
-        gated = sinks and weights.shape[-1] == n
-        rule = self._rules.of(module, query, key, mask, arguments)
-        causal = rule is not None and rule.after == 0
-        self._samples.append(
-            Sample(
-                path,
-                sum(each.path == path for each in self._samples),
-                Outline(path, self._length, n, crossing=False, causal=causal),
-                Reference(
-                    weights[0, ..., :n],
-                    scores[0, ..., :n],
-                    None if gated else result[0][0, self._rows].transpose(0, 1),
-                    None,
-                ),
-                None,
-                gated,
-            )
-        )
-        return result
+        self._pending = self._sample(path, called, *softmaxes[0], output)
+        return output, None
 
-    def finish(self) -> list[Sample]:
-        """Return all samples with what W^O made of them, or raise for what was missed."""
-        if not self._samples or self.watch.missed:
+    def finish(self) -> None:
+        """Hand on the last sample, or raise for what was missed."""
+        self._hand_on()
+        if not self._outlines or self.watch.missed:
             raise ModelError(
                 f"Expected {type(self._model).__name__} to fetch its attention from transformers, "
                 "but it computes some by itself, whole. Give a shorter text with "
                 'mode="full", or choose another model.'
             )
-        return [self._completed(each) for each in self._samples]
 
-    def _completed(self, sample: Sample) -> Sample:
-        module = self._outputs[sample.path]
-        left = self._left.get(module, []) if module is not None else []
-        heads = sample.reference.head_output
-        if sample.call >= len(left) or heads is None:
-            return sample
-        given, output = left[sample.call]
-        if given is None or given.numel() != heads.numel():
-            return sample
-        H, R, _ = heads.shape
-        return replace(
-            sample,
-            reference=replace(sample.reference, output=output),
-            given=given.reshape(R, H, -1).transpose(0, 1),
+    def _sample(
+        self, path: str, called: Called, scores: Tensor, weights: Tensor, output: Tensor
+    ) -> Sample:
+        n = called.shape[2]
+        gated = called.sinks is not None and weights.shape[-1] == n
+        head_output = None if gated else output[0, self._rows].transpose(0, 1)
+        reference = Reference(weights[0, ..., :n], scores[0, ..., :n], head_output, None)
+        rule, mask = self._rules.of(called), called.every_mask
+        seen = Outline(
+            path, self._length, n, crossing=False, causal=rule is not None and rule.after == 0
+        )
+        call = sum(each.path == path for each in self._outlines)
+        self._outlines.append(seen)
+        *_, where = place(self._outlines, 0, self._axes)
+        scale = called.arguments.get("scaling")
+        entered = arrived(called.module, *self._entered[called.module], 1)
+        record = AttentionRecord(
+            path=path,
+            call=call,
+            layer=where.layer,
+            stack=where.stack,
+            query_axis=where.query_axis,
+            key_axis=where.key_axis,
+            query=called.query[0],
+            key=called.key[0],
+            value=called.value[0],
+            scale=called.query.shape[-1] ** -0.5 if scale is None else float(scale),
+            soft_cap=called.arguments.get("softcap"),
+            bias=called.bias,
+            mask=None if rule or mask is None else additive(mask, called.query.dtype)[0],
+            sinks=None if gated else called.sinks,
+            input=None if entered.input is None else entered.input[0],
+            rotation=_of_one(entered),
+            visible=rule,
+        )
+        return Sample(record, reference, gated)
+
+    def _hand_on(self) -> None:
+        """Hand on the sample of the attention that ran last, with what W^O made of it."""
+        if self._pending is None:
+            return
+        sample, self._pending = self._pending, None
+        record, reference = sample.record, sample.reference
+        module, heads = self._outputs[record.path], reference.head_output
+        given, output = self._left.pop(module, (None, None)) if module else (None, None)
+        if heads is None or given is None or given.numel() != heads.numel():
+            given, output = None, None
+        if given is not None and heads is not None:
+            given = given.reshape(len(self._rows), len(heads), -1).transpose(0, 1)
+        # How the module makes Q, K, V and its output is found out from these positions.
+        some = understood(
+            record.at(self._rows), self._holders.get(record.path), reference.head_output, given
+        )
+        self._on_sample(
+            replace(
+                sample,
+                record=replace(record, projection=some.projection),
+                reference=replace(reference, output=output),
+            )
         )
 
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._entered[module] = args, kwargs
+
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._left[module].append((self._some(args[0] if args else None), self._some(output)))
+        self._left[module] = self._some(args[0] if args else None), self._some(output)
 
     def _some(self, whole: Any) -> Tensor | None:
         """Return the sampled rows of (1, m, d) or (m, d)."""
         if not isinstance(whole, Tensor) or whole.shape[:-1].numel() != self._length:
             return None
         return whole.reshape(self._length, -1)[self._rows].clone()
+
+
+def _of_one(entered: Arrived) -> tuple[Tensor, Tensor] | None:
+    if entered.rotation is None:
+        return None
+    return entered.rotation[0][0], entered.rotation[1][0]

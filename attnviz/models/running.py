@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from attnviz import agreement
-from attnviz.capture import Capture, Kept, Passing, capture, capture_generation, capture_streamed
+from attnviz.capture import (
+    Capture,
+    Kept,
+    Sample,
+    Streamed,
+    capture,
+    capture_generation,
+    capture_streamed,
+)
 from attnviz.checkpoints import Checkpoint, is_two_sided, kinds_read
 from attnviz.errors import InputError, ModelError, whole_number
 from attnviz.inputs import (
@@ -133,10 +141,18 @@ def _streamed(
     attentions: list[StreamedAttention] = []
     proofs: list[agreement.Proof] = []
 
-    def take(passing: Passing) -> None:
-        record, summary = passing.record, passing.summary
-        heads = tuple(range(record.heads) if kept.heads is None else kept.heads)
-        proofs.append(agreement.prove_rows(record, passing.reference, rows, summary, heads))
+    own: dict[tuple[str, int], Tensor] = {}  # weights of the rows, by attention
+
+    def prove(sample: Sample) -> None:
+        record = sample.record
+        proofs.append(agreement.prove_rows(record, sample.reference, rows))
+        own[record.path, record.call] = sample.reference.weights
+
+    def take(streamed: Streamed) -> None:
+        record, summary = streamed.record, streamed.summary
+        heads = tuple(range(len(record.query)) if kept.heads is None else kept.heads)
+        weights = own.pop((record.path, record.call))
+        proofs.append(agreement.prove_streamed(record, weights, rows, summary, heads))
         attentions.append(
             StreamedAttention(
                 record.path,
@@ -152,7 +168,7 @@ def _streamed(
             )
         )
 
-    capture_streamed(checkpoint.module, batch.inputs, batch.axes, rows, kept, take)
+    capture_streamed(checkpoint.module, batch.inputs, batch.axes, rows, kept, prove, take)
     if not attentions:
         raise InputError(
             f"Expected layers of {checkpoint.name}, got {list(wanted.layers or ())}. It has "
@@ -185,7 +201,9 @@ def _kept(checkpoint: Checkpoint, wanted: Wanted, axis: Axis, device: torch.devi
                     f"{most} {what}s, counted from 0."
                 )
     count = len(chosen[0] or range(layers)) * len(chosen[1] or range(heads))
-    cells = wanted.cells or min(_CELLS, max(1, isqrt(_POOLED // count)))
+    cells = wanted.cells
+    if cells is None:
+        cells = min(_CELLS, max(1, isqrt(_POOLED // count)))
     marked = content_positions(axis).to(device)
     return Kept(chosen[0], chosen[1], cells, wanted.top, marked)
 

@@ -1,0 +1,138 @@
+"""The attention that a model runs by itself: fast over all rows, or eager over a few of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.capture.interface import first
+from attnviz.errors import ModelError
+from attnviz.records import Visible
+
+_SCORES = 2**22  # of an eager attention that is computed by blocks of rows
+_NO_FAST_WAY = ("softcap", "s_aux", "sinks")  # what torch's fused attention cannot do
+
+
+@dataclass(frozen=True, eq=False)
+class Called:
+    """What a model calls for one attention of one text, and with what.
+
+    function : the one that the model would call. eager : its own eager one. fast : whether masks
+    are those of torch's fused attention, where none is given for a causal rule.
+    """
+
+    function: Callable[..., Any]
+    eager: Callable[..., Any]
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    arguments: Mapping[str, Any]
+    fast: bool
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """How many heads, queries and keys there are: H, m, n."""
+        return self.query.shape[1], self.query.shape[2], self.key.shape[2]
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """The scores beside those of the keys, (H,), if there are any."""
+        sinks = first(self.arguments, "s_aux", "sinks")
+        if not isinstance(sinks, Tensor):
+            return None
+        found: Tensor = sinks.detach().flatten()
+        return found
+
+    @property
+    def bias(self) -> Tensor | None:
+        """What is added to the scores by position, (1 or H, m, n)."""
+        bias = self.arguments.get("position_bias")
+        if bias is None:
+            return None
+        _, m, n = self.shape
+        return bias[0, ..., :n].expand(-1, m, -1)
+
+    @property
+    def every_mask(self) -> Tensor | None:
+        """The mask of every query, (1, 1 or H, m, n)."""
+        _, m, n = self.shape
+        return None if self.mask is None else self.mask[..., :n].expand(-1, -1, m, -1)
+
+    @property
+    def causal(self) -> bool:
+        """Whether what comes later is hidden without a mask that says so."""
+        told = self.arguments.get("is_causal")
+        own = getattr(self.module, "is_causal", True)
+        return self.fast and self.mask is None and bool(own if told is None else told)
+
+    def expect_readable(self, path: str, length: int) -> None:
+        """Raise ModelError for an attention of which the arguments do not say all."""
+        whole = self.query.shape[0] == 1 and self.query.shape[2] == length
+        if not whole or self.arguments.get("indices") is not None:
+            raise ModelError(
+                f"Expected {path} to attend over one text of {length:,} tokens, but it cuts or "
+                'selects them. Give a shorter text with mode="full", or choose another model.'
+            )
+
+    def output(self) -> Tensor:
+        """Return the output (1, m, H, d_v), by the fast function where there is a fast way."""
+        if first(self.arguments, *_NO_FAST_WAY) is None:
+            output: Tensor = self.function(
+                self.module, self.query, self.key, self.value, self.mask, **self.arguments
+            )[0]
+            return output
+        H, m, n = self.shape
+        rows = torch.arange(m, device=self.query.device)
+        blocks = torch.split(rows, max(1, _SCORES // (H * n)))
+        return torch.cat([self.eager_rows(block) for block in blocks], dim=1)
+
+    def eager_rows(self, rows: Tensor) -> Tensor:
+        """Return the output of some rows, (1, R, H, d_v), by the model's own eager function."""
+        arguments = self.arguments
+        if (bias := self.bias) is not None:
+            arguments = {**arguments, "position_bias": bias[None, :, rows]}
+        mask, hidden = None, None
+        if self.causal:
+            _, m, n = self.shape
+            hidden = torch.arange(n, device=rows.device) > rows[:, None] + n - m
+        elif (every := self.every_mask) is not None:
+            mask = every[:, :, rows]
+            hidden = ~mask[0, 0] if mask.dtype == torch.bool else None
+        if hidden is not None:
+            low = torch.finfo(self.query.dtype).min
+            mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)
+            mask = mask[None, None]
+        query = self.query[:, :, rows]
+        output: Tensor = self.eager(self.module, query, self.key, self.value, mask, **arguments)[0]
+        return output
+
+
+class Rules:
+    """Which keys the queries of each attention may read, found once for each mask."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Tensor, Visible | None]] = {}
+
+    def of(self, called: Called) -> Visible | None:
+        """Return the rule that an attention follows; None for a mask that follows none."""
+        mask, every, (_, m, n) = called.mask, called.every_mask, called.shape
+        if mask is None or every is None:
+            return Visible(after=0 if called.causal else None, offset=n - m)
+        if mask.shape[1] > 1:
+            return None
+        if id(mask) not in self._known:  # kept with its rule, so that no other gets its number
+            self._known[id(mask)] = mask, Visible.of(every[0, 0])
+        return self._known[id(mask)][1]
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask (1, 1 or H, m, n) that says True for what is seen as numbers to add."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
