@@ -2,7 +2,8 @@
 
 from attnviz.records import Summary
 from attnviz.streaming.scoring import Scoring
-from attnviz.streaming.summary import crop, log_sum_exp, summarise
+from attnviz.streaming.summary import attend, crop, summarise
+from attnviz.streaming.sweep import log_sum_exp
 from attnviz.streaming.visible import Visible
 
-__all__ = ["Scoring", "Summary", "Visible", "crop", "log_sum_exp", "summarise"]
+__all__ = ["Scoring", "Summary", "Visible", "attend", "crop", "log_sum_exp", "summarise"]
