@@ -21,28 +21,40 @@ from attnviz.streaming.tiles import Block, blocks, together
 KEYS = 16384  # beyond this, a strip of useful height is too much for a core's cache
 SCORES = 2**17  # of a strip: twice this and the keys stay in a core's cache
 ROWS = (32, 128)  # of a strip, at least and at most
-SAFE = 32.0  # a row whose largest log₂ is within ± this is exponentiated as it is
+SAFE = 2.0**64  # a row of a sum up to this, or down to 1 by this, loses nothing
+TINY = 1e-30  # less than any sum but 0
 
 
 def go_over(scoring: Scoring, kept: Kept) -> None:
     """Fill in what is kept, strip by strip."""
     _, m, n = scoring.shape
+    empty = scoring.visible.empty(m, n, scoring.query.device)
     rows = min(m, max(ROWS[0], min(ROWS[1], SCORES // n)))
     for heads in together(scoring, rows * n, SCORES):
         strips = _Strips(scoring, heads, kept, rows)
         strips.run()
+        # Nearly always true, and a look at every strip would cost more than this seldom repeat.
+        if not strips.sound(empty):
+            strips = _Strips(scoring, heads, kept, rows, shifted=True)
+            strips.run()
         strips.keep(kept)
 
 
 class _Strips:
-    """The strips of some heads. With P̃ = 2^S, not yet divided by its sum over a row."""
+    """The strips of some heads, with P̃ = 2^S, not yet divided by its sum over a row.
 
-    def __init__(self, scoring: Scoring, heads: slice, kept: Kept, most: int) -> None:
+    shifted : whether S are the scores · log₂e less the largest of their row, or these themselves.
+    """
+
+    def __init__(
+        self, scoring: Scoring, heads: slice, kept: Kept, most: int, shifted: bool = False
+    ) -> None:
         H, m, n = scoring.shape
-        self.scoring, self.heads, self.cell, self.top = scoring, heads, kept.cell, kept.top
+        self.scoring, self.heads, self.shifted = scoring, heads, shifted
+        self.cell, self.top, self.device = kept.cell, kept.top, scoring.query.device
         self.m, self.n, self.h = m, -(-n // kept.cell) * kept.cell, heads.stop - heads.start
-        self.device = scoring.query.device
         self.blocks = list(blocks(m, kept.cell, most))
+        self.columns = [self._columns(block) for block in self.blocks]
         self.K = self._whole(scoring.read_by(heads, scoring.key)).expand(self.h, -1, -1)
         factor = scoring.scale * (LOG2_E if scoring.plain else 1)
         self.Q = (scoring.query[heads].float() * factor).mT
@@ -50,12 +62,31 @@ class _Strips:
         self.unread[:n] = False if scoring.visible.keys is None else ~scoring.visible.keys
         self.gaps = bool(self.unread.any())
         self.linear = self._linear(kept.value, kept.marks)
-        sinks = scoring.sinks
-        if sinks is not None:
-            sinks = (sinks if sinks.dim() == 2 else sinks[:, None]).expand(H, m)[heads].float()
-            sinks = sinks * LOG2_E
-        self.sinks = sinks
+        self.single, self.seen = self._single()
+        self.sinks = None
+        if scoring.sinks is not None:
+            by_row = scoring.sinks if scoring.sinks.dim() == 2 else scoring.sinks[:, None]
+            self.sinks = by_row.expand(H, m)[heads].float() * LOG2_E
         self._make_room(kept, max(block.height for block in self.blocks))
+
+    def _columns(self, block: Block) -> slice:
+        """Return which keys a strip has: whole cells."""
+        first, end = self.scoring.visible.columns(block.rows, self.scoring.key.shape[1])
+        start = first // self.cell * self.cell
+        return slice(start, -(-end // self.cell) * self.cell if first < end else start)
+
+    def _single(self) -> tuple[Tensor, Tensor]:
+        """Return where each row finds itself, the previous, the first key in its strip; whether."""
+        rule, n = self.scoring.visible, self.scoring.key.shape[1]
+        row = torch.arange(self.m, device=self.device) + rule.offset
+        keys = torch.stack([row, row - 1, torch.zeros_like(row)])
+        heights = torch.tensor([block.height for block in self.blocks], device=self.device)
+        start, stop = (
+            torch.tensor(border, device=self.device).repeat_interleave(heights)
+            for border in zip(*[(at.start, at.stop) for at in self.columns], strict=True)
+        )
+        seen = (keys >= start) & (keys < stop) & (keys < n)
+        return torch.where(seen, keys - start, 0), seen
 
     def _whole(self, each: Tensor) -> Tensor:
         """Return keys or values as float32, in whole cells."""
@@ -76,56 +107,61 @@ class _Strips:
         away = torch.arange(self.n + self.m, device=self.device) - self.m
         away = (away - self.scoring.visible.offset).float()
         self.away = torch.stack([away.abs(), torch.where(away < 0, 1.0, -1.0)])
-        return sums
+        return sums.contiguous()
 
     def _make_room(self, kept: Kept, height: int) -> None:
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(self.h, *shape, dtype=dtype, device=self.device)
 
+        self.from_here = self.linear[:, 1:3]
         self.rooms = torch.empty(2, self.h * self.n * height, device=self.device)
         self.sums = made(self.linear.shape[1], self.m)  # of P̃, as of `linear`
-        self.shift, self.total, self.logs, self.bent = (made(self.m) for _ in range(4))
+        self.shift, self.behind, self.entropy = (made(self.m) for _ in range(3))
+        if self.shifted and self.sinks is not None:
+            self.shift.copy_(self.sinks)
         self.near = made(3, self.m)
         self.mean = made(*kept.mean.shape[1:])
         self.largest = torch.full_like(self.mean, NEVER)
-        self.received = made(self.n, dtype=torch.float64)
+        self.received = made(self.n)
         self.top_keys = made(self.m, self.top, dtype=torch.int32)
         self.top_weights = made(self.m, self.top)
 
     def run(self) -> None:
         """Go over all strips."""
-        for block in self.blocks:
-            first, end = self.scoring.visible.columns(block.rows, self.scoring.key.shape[1])
-            if first < end:
-                start = first // self.cell * self.cell
-                self._strip(block, slice(start, -(-end // self.cell) * self.cell))
-            elif self.sinks is not None:
-                self.total[:, block.rows] = 1
-                self.shift[:, block.rows] = self.sinks[:, block.rows]
+        for block, columns in zip(self.blocks, self.columns, strict=True):
+            if columns.start < columns.stop:
+                self._strip(block, columns)
 
     def _strip(self, block: Block, columns: slice) -> None:
-        rows, shape = block.rows, (self.h, columns.stop - columns.start, block.height)
-        size = shape[0] * shape[1] * shape[2]
-        S, P = (room[:size].view(shape) for room in self.rooms)
-        torch.bmm(self.K[:, columns], self.Q[:, :, rows], out=S)
+        h, rows, height, width = self.h, block.rows, block.height, columns.stop - columns.start
+        S, P = (room[: h * width * height].view(h, width, height) for room in self.rooms)
+        torch.bmm(self.K[:, columns], self.Q[..., rows], out=S)
         self.scoring.bend(S.mT, self.heads, rows, columns)
         self._hide(S, rows, columns)
-        highest = S.view(self.h, -1, self.cell, block.height).amax(2)  # (h, cells, rows)
-        self._shift(S, highest, rows)
+        highest = S.view(h, -1, self.cell, height).amax(2)  # (h, cells, rows)
+        if self.shifted:
+            self._shift(S, highest, rows)
         torch.exp2(S, out=P)
-        self.linear[:, 1:3] = self.away[:, self.m - rows.start :][:, : self.n]
-        sums = torch.bmm(self.linear[..., columns].expand(self.h, -1, -1), P)
-        self.sums[..., rows] = sums
-        total = sums[:, 0]
-        if self.sinks is not None:
-            total = total + torch.exp2(self.sinks[:, rows] - self.shift[:, rows])
-        self.total[:, rows] = total
-        inverse = total.clamp(min=1e-30).reciprocal()  # that of an empty row multiplies 0
+        self.from_here.copy_(self.away[:, self.m - rows.start :][:, : self.n])
+        sums = self.sums[..., rows]
+        torch.bmm(self.linear[..., columns].expand(h, -1, -1), P, out=sums)
+        inverse = self._inverse(sums[:, 0], rows)
         self._pool(P, highest, inverse, block, columns)
-        self._neighbours(P, rows, columns)
+        torch.gather(P, 1, self.single[:, rows].expand(h, -1, -1), out=self.near[..., rows])
+        self._add_behind(P, rows, columns.start)
         if self.top:
             self._largest(S, highest, inverse, rows, columns.start)
-        self.bent[:, rows] += P.mul_(S).sum(1)
+        torch.sum(P.mul_(S), 1, out=self.entropy[:, rows])
+
+    def _total(self, summed: Tensor, rows: slice) -> Tensor:
+        """Return by what to divide P̃: its sum, the sink with it."""
+        if self.sinks is None:
+            return summed
+        return summed + torch.exp2(self.sinks[:, rows] - self.shift[:, rows])
+
+    def _inverse(self, summed: Tensor, rows: slice) -> Tensor:
+        """Return by what to multiply P̃; in an empty row, that is 0."""
+        return self._total(summed, rows).clamp(min=TINY).reciprocal()
 
     def _hide(self, S: Tensor, rows: slice, columns: slice) -> None:
         """Write NEVER where the rule hides a key; the key of a strip's row moves on with it."""
@@ -141,16 +177,20 @@ class _Strips:
             S.index_fill_(1, self.unread[columns].nonzero()[:, 0], NEVER)
 
     def _shift(self, S: Tensor, highest: Tensor, rows: slice) -> None:
-        """Take the largest of each row from it, where otherwise 2^S might overflow or vanish."""
+        """Take the largest of each row from it: 2^S can neither overflow nor vanish."""
         top = highest.amax(1)
         if self.sinks is not None:
             top = torch.maximum(top, self.sinks[:, rows])
-        low, high = top.aminmax()
-        if max(-float(low), float(high)) > SAFE:
-            top = top.masked_fill(top <= NEVER / 2, 0)
-            S -= top[:, None]
-            highest -= top[:, None]
-            self.shift[:, rows] = top
+        top = top.masked_fill(top <= NEVER / 2, 0)
+        S -= top[:, None]
+        highest -= top[:, None]
+        self.shift[:, rows] = top
+
+    def sound(self, empty: Tensor) -> bool:
+        """Whether no row's sum is so large or so small that 2^S might be inexact."""
+        total = self._total(self.sums[:, 0], slice(None))
+        sound = (total > 1 / SAFE) & (total < SAFE)
+        return bool((sound if self.sinks is not None else sound | empty).all())
 
     def _pool(
         self, P: Tensor, highest: Tensor, inverse: Tensor, block: Block, columns: slice
@@ -167,20 +207,16 @@ class _Strips:
         kept = self.largest[:, cells, across]
         torch.maximum(kept, largest, out=kept)
 
-    def _neighbours(self, P: Tensor, rows: slice, columns: slice) -> None:
-        """Take note of the weights of single keys, and of the distances within the strip."""
-        height, width = P.shape[2], P.shape[1]
-        here = rows.start + self.scoring.visible.offset - columns.start
-        keys = torch.arange(here, here + height, device=self.device).expand(3, -1).clone()
-        keys[1] -= 1
-        keys[2] = -columns.start
-        taken = P.gather(1, keys.clamp(0, width - 1).expand(self.h, -1, -1))
-        self.near[..., rows] = taken * ((keys >= 0) & (keys < width))
-        # j - i = (j - here) - (i - here) has the wrong sign where here ≤ j < i.
-        low, high = max(0, here), min(width, here + height)
+    def _add_behind(self, P: Tensor, rows: slice, start: int) -> None:
+        """Correct the distance of keys in the strip's own square, of which rows are behind.
+
+        i - j = (i - here) - (j - here) is what `linear` gives, with the wrong sign there.
+        """
+        here = rows.start + self.scoring.visible.offset - start
+        low, high = max(0, here), min(P.shape[1], here + P.shape[2])
         if low < high:
-            behind = _behind(height, P.device)[low - here : high - here]
-            self.logs[:, rows] = (P[:, low:high] * behind).sum(1)
+            behind = _behind(P.shape[2], P.device)[low - here : high - here]
+            torch.sum(P[:, low:high] * behind, 1, out=self.behind[:, rows])
 
     def _largest(
         self, S: Tensor, highest: Tensor, inverse: Tensor, rows: slice, start: int
@@ -204,13 +240,14 @@ class _Strips:
     def keep(self, kept: Kept) -> None:
         """Divide by the sums over rows, and put what was found where it belongs."""
         heads, n = self.heads, kept.received.shape[1]
-        inverse = self.total.clamp(min=1e-30).reciprocal()
+        total = self._total(self.sums[:, 0], slice(None))
+        inverse = self._inverse(self.sums[:, 0], slice(None))
         mass, away, side = (self.sums[:, :3] * inverse[:, None]).unbind(1)
         within = torch.cat([torch.arange(b.height, device=self.device) for b in self.blocks])
-        kept.lse[heads] = (self.total.log2() + self.shift) * log(2)
-        kept.entropy[heads] = -inverse.log2() * mass - self.bent * inverse
-        kept.distance[heads] = away + within * side + self.logs * inverse
-        kept.near[heads] = self.near * inverse[:, None]
+        kept.lse[heads] = (total.log2() + self.shift) * log(2)
+        kept.entropy[heads] = -inverse.log2() * mass - self.entropy * inverse
+        kept.distance[heads] = away + within * side + self.behind * inverse
+        kept.near[heads] = self.near * self.seen * inverse[:, None]
         kept.mean[heads], kept.largest[heads] = self.mean, self.largest.exp2()
         kept.received[heads] = self.received[:, :n]
         kept.top_keys[heads], kept.top_weights[heads] = self.top_keys, self.top_weights
