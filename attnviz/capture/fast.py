@@ -56,7 +56,8 @@ class Called:
         if bias is None:
             return None
         _, m, n = self.shape
-        return bias[0, ..., :n].expand(-1, m, -1)
+        found: Tensor = bias[0, ..., :n].expand(-1, m, -1)
+        return found
 
     @property
     def every_mask(self) -> Tensor | None:

@@ -199,6 +199,6 @@ class _Streamer:
         if kept.heads is None or len(kept.heads) == record.heads:
             return attend(scoring, record.value, **how)
         told = fused(scoring, record.value)
-        output = told[0] if told else attend(scoring, record.value, cells=1)[0]
-        lse = None if told is None else told[1][list(kept.heads)]
+        output, lse = told or (attend(scoring, record.value, cells=1)[0], None)
+        lse = None if lse is None else lse[list(kept.heads)]
         return output, summarise(scoring.of_heads(kept.heads), lse=lse, **how)

@@ -12,6 +12,7 @@ from attnviz.records import AttentionRecord, Visible
 from attnviz.terms import soft_cap
 
 NEVER = -1e30  # stands for -∞, so that 0 · NEVER is 0
+LOG2_E = 1.4426950408889634
 _ROWS = 4096  # of which pairs are taken at once
 
 
@@ -96,13 +97,32 @@ class Scoring:
             sinks=sinks,
         )
 
-    def keys_of(self, heads: slice) -> Tensor:
-        """Return the keys that some heads read, (heads, n, d), or (1, n, d) where they share."""
+    def read_by(self, heads: slice, each: Tensor) -> Tensor:
+        """Return what some heads read of keys or values (G, n, d), (heads or 1, n, d)."""
         shared = self.query.shape[0] // self.key.shape[0]
         first, last = heads.start // shared, (heads.stop - 1) // shared
         if first == last:
-            return self.key[first : first + 1]
-        return self.key.repeat_interleave(shared, dim=0)[heads] if shared > 1 else self.key[heads]
+            return each[first : first + 1]
+        return each.repeat_interleave(shared, dim=0)[heads] if shared > 1 else each[heads]
+
+    def bend(self, products: Tensor, heads: slice, rows: slice, columns: slice) -> None:
+        """Turn a part of q · scale · kᵀ, (heads, rows, columns), into scores · log₂e in place.
+
+        Where the scoring is `plain`, log₂e is in the product already. Keys from n on stay as they
+        are.
+        """
+
+        def add(term: Tensor | None, factor: float) -> None:
+            if term is not None:
+                own = (term if len(term) == 1 else term[heads])[:, rows, columns]
+                products[..., : own.shape[-1]].add_(own, alpha=factor)
+
+        if not self.plain:
+            add(self.capped_bias, 1)
+            if self.soft_cap is not None:
+                products.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
+            products.mul_(LOG2_E)
+        add(self.bias, LOG2_E)
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
         """Return the scores of a part of the map, (H, rows, columns), NEVER where it is hidden."""

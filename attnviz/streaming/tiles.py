@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.streaming.scoring import NEVER, Scoring
+from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
 
 ROWS, COLUMNS = 200, 512  # of a tile: two of them and its keys stay in a core's cache
 _SCORES = 2**17  # of a tile, over all heads that are taken at once
-LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,14 @@ def blocks(m: int, cell: int, most: int) -> Iterator[Block]:
                 yield Block(slice(at, end), start // cell, 1, at == start, end == stop)
 
 
-def together(scoring: Scoring) -> Iterator[slice]:
-    """Return which heads to take at once: several short ones, of one key head where they share."""
-    H, m, n = scoring.shape
+def together(scoring: Scoring, each: int, most: int = _SCORES) -> Iterator[slice]:
+    """Return which heads to take at once: several short ones, of one key head where they share.
+
+    each : how many scores of a head are taken. most : how many of all.
+    """
+    H = scoring.shape[0]
     shared = H // scoring.key.shape[0]
-    size = max(1, _SCORES // max(1, min(m, ROWS) * min(n, COLUMNS)))
-    size = min(size, shared if shared > 1 else H)
+    size = min(max(1, most // max(1, each)), shared if shared > 1 else H)
     while shared % size and shared > 1:
         size -= 1
     for start in range(0, H, size):
@@ -77,7 +78,8 @@ class Tiles:
         self.folded = scoring.plain and lse is not None
         # Each tile of keys by itself and transposed: products with a far stride are slow.
         self.keys = [
-            self._packed(part) for part in torch.split(scoring.keys_of(heads), COLUMNS, dim=1)
+            self._packed(part)
+            for part in torch.split(scoring.read_by(heads, scoring.key), COLUMNS, dim=1)
         ]
 
     def _packed(self, K: Tensor) -> Tensor:
@@ -113,24 +115,12 @@ class Tiles:
         else:
             torch.bmm(Q, K.expand(len(Q), -1, -1), out=out)
         columns = slice(tile * COLUMNS, (tile + 1) * COLUMNS)
-        if not scoring.plain:
-            self._add(out, scoring.capped_bias, rows, columns)
-            if scoring.soft_cap is not None:
-                out.div_(scoring.soft_cap).tanh_().mul_(scoring.soft_cap)
-            if self.lse is not None:
-                out.sub_(self.lse[:, rows])
-            out.mul_(LOG2_E)
-        self._add(out, scoring.bias, rows, columns, LOG2_E)
+        scoring.bend(out, self.heads, rows, columns)
+        if self.lse is not None and not self.folded:
+            out.sub_(self.lse[:, rows] * LOG2_E)
         visible, n = scoring.visible, scoring.key.shape[1]
         if visible.hides(rows, columns, n):
             i = torch.arange(rows.start, rows.stop, dtype=torch.int32, device=out.device)
             j = torch.arange(columns.start, columns.stop, dtype=torch.int32, device=out.device)
             distance = i[:, None] + visible.offset - j
             out.masked_fill_(visible.hidden(distance, columns, n), NEVER)
-
-    def _add(
-        self, out: Tensor, term: Tensor | None, rows: slice, columns: slice, factor: float = 1.0
-    ) -> None:
-        if term is not None:
-            own = (term if len(term) == 1 else term[self.heads])[:, rows, columns]
-            out[..., : own.shape[-1]].add_(own, alpha=factor)

@@ -9,7 +9,18 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.streaming import Scoring, Visible, crop, log_sum_exp, summarise, summary, tiles, top
+from attnviz.streaming import (
+    Scoring,
+    Visible,
+    attend,
+    crop,
+    log_sum_exp,
+    strips,
+    summarise,
+    sweep,
+    tiles,
+    top,
+)
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -76,16 +87,29 @@ def check(found, P, offset=0):
     assert_close(at, found.top_weights.double(), **NEAR)
 
 
-@pytest.fixture
-def small_tiles(monkeypatch):
-    """Tiles of a few rows and columns, so that short texts need many."""
+def use_tiles(patch, rows, columns):
+    """No strips, and tiles of a few rows and columns, so that short texts need many."""
+    patch.setattr(strips, "KEYS", 0)
+    for room in (tiles, sweep, top):
+        patch.setattr(room, "ROWS", rows)
+        patch.setattr(room, "COLUMNS", columns)
 
-    def use(rows, columns):
-        for room in (tiles, summary, top):
-            monkeypatch.setattr(room, "ROWS", rows)
-            monkeypatch.setattr(room, "COLUMNS", columns)
 
-    return use
+def use_strips(patch, rows, scores):
+    """Strips of a few rows, of one head or of several."""
+    patch.setattr(strips, "ROWS", (rows, rows))
+    patch.setattr(strips, "SCORES", scores)
+
+
+SIZES = [(use_tiles, size) for size in [(4, 8), (16, 16), (128, 1024)]]
+SIZES += [(use_strips, size) for size in [(1, 1), (4, 500), (7, 3000), (128, 2**17)]]
+
+
+@pytest.fixture(params=[(use_tiles, (4, 8)), (use_strips, (4, 500))], ids=["tiles", "strips"])
+def small(monkeypatch, request):
+    """Either engine, with little at once."""
+    use, size = request.param
+    use(monkeypatch, *size)
 
 
 @st.composite
@@ -113,19 +137,25 @@ def scorings(draw):
     )
 
 
-@settings(deadline=None, max_examples=60)
-@given(scorings(), st.sampled_from([(4, 8), (16, 16), (128, 1024)]), st.integers(1, 50), st.data())
-def test_every_number_is_that_of_the_whole_map(scoring, size, cells, data):
+@settings(deadline=None, max_examples=150)
+@given(scorings(), st.sampled_from(SIZES), st.integers(1, 50), st.data())
+def test_every_number_is_that_of_the_whole_map(scoring, engine, cells, data):
     k = data.draw(st.integers(0, scoring.shape[2]))
+    use, size = engine
     with pytest.MonkeyPatch.context() as patch:
-        for room in (tiles, summary, top):
-            patch.setattr(room, "ROWS", size[0])
-            patch.setattr(room, "COLUMNS", size[1])
+        use(patch, *size)
         P = whole(scoring)
         marks = torch.rand(scoring.shape[2]) < 0.5
-        found = summarise(scoring, cells=cells, top=k, marked=marks)
+        V = torch.randn(scoring.key.shape[0], scoring.shape[2], 6).to(scoring.key)
+        attended, found = attend(scoring, V, cells=cells, top=k, marked=marks)
         check(found, P, scoring.visible.offset)
         assert_close(found.marked.double(), P[..., marks].sum(-1), **NEAR)
+        V = V.double().repeat_interleave(scoring.shape[0] // len(V), dim=0)
+        assert attended.dtype == torch.float32
+        assert_close(attended.double(), P @ V, **NEAR)
+        alone = summarise(scoring, cells=cells, top=k, marked=marks)
+        for name, number in vars(alone).items():
+            assert_close(number, getattr(found, name), **NEAR)
         m, n = scoring.shape[1:]
         rows = slice(*sorted(data.draw(st.tuples(st.integers(0, m), st.integers(0, m)))))
         columns = slice(*sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))))
@@ -139,9 +169,8 @@ def test_every_number_is_that_of_the_whole_map(scoring, size, cells, data):
 @pytest.mark.parametrize(
     "family", ["bert", "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "mpt", "mpnet"]
 )
-def test_records_of_real_families(family, tokenizer, small_tiles):
+def test_records_of_real_families(family, tokenizer, small):
     """Grouped queries, windows, soft caps, biases and sinks, with their masks as rules."""
-    small_tiles(4, 8)
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     for record in model.attend("the train left the station on time and nobody minded"):
         scoring = Scoring.of(record)
@@ -152,8 +181,7 @@ def test_records_of_real_families(family, tokenizer, small_tiles):
             assert scoring.bias is record.bias
 
 
-def test_the_model_that_comes_along_with_padding(train, small_tiles):
-    small_tiles(4, 8)
+def test_the_model_that_comes_along_with_padding(train, small):
     for record in train:
         check(summarise(Scoring.of(record), top=9), record.weights(dtype=torch.float64))
 
