@@ -6,12 +6,13 @@ none needs to know what it is a part of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+T = TypeVar("T")
 Listener: TypeAlias = Callable[[str, float], None]
 
 
@@ -34,7 +35,9 @@ def listening(listener: Listener) -> Iterator[None]:
 
     >>> with listening(lambda name, done: print(name, done)), part(1, 2, "second half"):
     ...     tell(0.5)
+    second half 0.5
     second half 0.75
+    second half 1.0
     """
     token = _current.set(_Part(listener))
     try:
@@ -67,3 +70,19 @@ def tell(share: float) -> None:
     if current is not None:
         done = current.start + (current.end - current.start) * share
         current.listener(current.name, done)
+
+
+def track(items: Sequence[T], name: str = "") -> Iterator[T]:
+    """Yield each of some items, and count what is done with it as a part.
+
+    >>> with listening(lambda name, done: print(done)):
+    ...     for _ in track("ab"):
+    ...         pass
+    0.0
+    0.5
+    0.5
+    1.0
+    """
+    for number, item in enumerate(items):
+        with part(number, len(items), name):
+            yield item

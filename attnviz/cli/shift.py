@@ -74,18 +74,20 @@ def shift(
 
     from attnviz.cli import report
     from attnviz.cli.print_shift import print_shift
+    from attnviz.cli.progress import watched
     from attnviz.displacement import shift as split
     from attnviz.models import load
 
     loaded = load(model, device=device.value, dtype=dtype)
-    result = split(
-        word,
-        text,
-        toward=regions,
-        reference=reference,
-        verify_causally=verify_causally,
-        model=loaded,
-    )
+    with watched():
+        result = split(
+            word,
+            text,
+            toward=regions,
+            reference=reference,
+            verify_causally=verify_causally,
+            model=loaded,
+        )
 
     def figure() -> Figure:
         from attnviz.plot import waterfall

@@ -25,6 +25,7 @@ from attnviz.errors import AttnvizError, InputError, ModelError
 from attnviz.inputs import encode, expect_one_text, max_tokens, token_spans
 from attnviz.interventions import Site, patch_heads
 from attnviz.models import Loadable, Model, load
+from attnviz.progress import part
 from attnviz.records import AttentionResult, Ledger, Secant, ShiftResult, numbered
 from attnviz.words import Units, locate, merge, units
 
@@ -87,10 +88,12 @@ def shift(
         split = secant(model.module, both, rows=rows, direction=axis, gate=gate)
         account = ledger(model.module, found.inputs, rows=rows, direction=axis)
         _expect_sound(model, found.label, split, account)
-        causal = _causal(model, found, split.direction, every=verify_causally)
+        with part(0, 1 + verify_causally):
+            causal = _causal(model, found, split.direction, every=verify_causally)
         patched = None
         if verify_causally:
-            moved = patch_heads(model.module, both, rows=rows, gate=gate)
+            with part(1, 2, "each head"):
+                moved = patch_heads(model.module, both, rows=rows, gate=gate)
             patched = moved.double().cpu() @ split.direction.double().cpu()
     states = None if regions is None else _states(model, found)
     return ShiftResult(

@@ -12,6 +12,7 @@ from torch import Tensor
 from attnviz.displacement.references import mask_token
 from attnviz.interventions import Site, delete, knock_out, substitute
 from attnviz.models import Model
+from attnviz.progress import part
 
 ALL = ("mask", "replace", "knock-out", "delete")
 _COMMON, _DRAWS = 1000, 8  # common words of a vocabulary, and how many stand in for a word
@@ -38,7 +39,11 @@ def lose(
         "knock-out": lambda: knock_out(site, words),
         "delete": lambda: delete(site, words),
     }
-    return {name: ways[name]().double().cpu() for name in interventions}
+    found = {}
+    for number, name in enumerate(interventions):
+        with part(number, len(interventions), f"each word: {name}"):
+            found[name] = ways[name]().double().cpu()
+    return found
 
 
 def along(lost: Tensor, direction: Tensor, at: Sequence[int], count: int) -> Tensor:

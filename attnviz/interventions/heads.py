@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnviz.attribution.surrogate import Secants
 from attnviz.attribution.watching import Watch, run
 from attnviz.interventions.words import MOST_TOKENS
+from attnviz.progress import track
 
 
 def patch_heads(
@@ -38,7 +39,7 @@ def patch_heads(
     if not mixed:
         raise ValueError("no attention was followed")
     moved = []
-    for own, other, sign in ((1, 0, 1), (0, 1, -1)):
+    for own, other, sign in track(((1, 0, 1), (0, 1, -1))):
         text = {name: each[own : own + 1] for name, each in inputs.items()}
         given = [mix[own] for mix in mixed]
         instead = [mix[other] for mix in mixed]
@@ -63,7 +64,7 @@ def _replay(
     ids = text["input_ids"]
     size = max(1, MOST_TOKENS[ids.device.type != "cpu"] // ids.shape[1])
     base: nn.Module = getattr(module, "base_model", module)
-    for start in range(0, len(heads), size):
+    for start in track(range(0, len(heads), size)):
         part = heads[start : start + size]
         copies = {name: each.expand(len(part), -1) for name, each in text.items()}
         with torch.no_grad(), Replay(given, instead, at, part):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnviz.attribution.watching import Watch, by_head
 from attnviz.errors import ModelError
+from attnviz.progress import track
 
 MOST_TOKENS = 1024, 16384  # in one batch, on a CPU (whose caches are small) and beside it
 
@@ -57,7 +58,7 @@ def substitute(site: Site, words: Sequence[Sequence[int]], tokens: Sequence[int]
             runs[first : first + len(tokens), at] = stand_ins.roll(-piece)
     ends = [
         _ends(site.module, {**_as_many(site, len(part)), "input_ids": part}, site.rows)
-        for part in torch.split(runs, _at_once(site))
+        for part in track(torch.split(runs, _at_once(site)))
         if len(part)
     ]
     return site.end - _joined(ends, site).reshape(len(words), len(tokens), len(site.end)).mean(1)
@@ -73,7 +74,7 @@ def knock_out(site: Site, words: Sequence[Sequence[int]]) -> Tensor:
     Source: attention knockout (Geva et al. 2023, arXiv:2304.14767).
     """
     T, size, ends = site.length, _at_once(site), []
-    for start in range(0, len(words), size):
+    for start in track(range(0, len(words), size)):
         part = words[start : start + size]
         gates = torch.ones(len(part), 1, T, T, dtype=torch.bool, device=site.end.device)
         for gate, positions in zip(gates[:, 0], part, strict=True):
@@ -93,7 +94,7 @@ def knock_out(site: Site, words: Sequence[Sequence[int]]) -> Tensor:
 def delete(site: Site, words: Sequence[Sequence[int]]) -> Tensor:
     """Take each word out of the text, which becomes shorter, and return what is lost, (W, d)."""
     ends = []
-    for positions in words:
+    for positions in track(words):
         kept = [at for at in range(site.length) if at not in positions]
         shorter = {name: each[:, kept] for name, each in site.inputs.items()}
         ends.append(_ends(site.module, shorter, [kept.index(row) for row in site.rows]))
