@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm, Normalize
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
@@ -37,7 +37,7 @@ _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, beside an overview and wit
 _WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
 _READABLE = 0.13  # inches of a row that has room for its label
 _TALLEST = 9.0  # inches of a map
-_MOST_CELLS = 500  # a side; more could not be told apart in print
+_MOST_CELLS = 512  # a side; more could not be told apart in print
 
 
 def heatmap(
@@ -136,6 +136,8 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     parts = [caption.source(drawn.provenance), *drawn.notes]
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
+    if isinstance(_norm(drawn), LogNorm):
+        parts.append("colours on a logarithmic scale")
     end = caption.write_caption(page, place, end + _GAP, parts, drawn.agreement)
     page.finish(max(bottom, end) + _MARGIN)
     return ax
@@ -166,7 +168,7 @@ def _draw(
         box = ax.get_window_extent()
         cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
     across, down = cell
-    norm = Normalize(0.0, max(drawn.top, 1e-12))
+    norm = _norm(drawn)
     mesh = draw_cells(ax, shown, weight_colours(), norm, extent=(m, n))
     ax.set_aspect("equal" if across == down else "auto")
     rows, columns = (
@@ -191,6 +193,21 @@ def _draw(
     if column:
         ax.axvline(column, color=INK, linewidth=0.8)
     return columns
+
+
+def _norm(drawn: AttentionMap) -> Normalize:
+    """Return how weights become colours: in proportion; where cells are pooled, by their logarithm.
+
+    In a long text most of the weights are so small that in proportion only a line would be seen.
+    Then colours begin at a third of what each cell has where a query weighs all tokens alike, and
+    end at what 1 cell in 500 exceeds.
+    """
+    if drawn.sides[1].cell == 1:
+        return Normalize(0.0, max(drawn.top, 1e-12))
+    alike = 1 / drawn.weights.shape[1]
+    known = drawn.weights[drawn.weights > 0].sort().values
+    top = float(known[int(0.998 * (len(known) - 1))])
+    return LogNorm(alike / 3, max(top, 3 * alike))
 
 
 def _largest(weights: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from attnviz.errors import InputError
 from attnviz.plot.style import INK, MM, MUTED, SANS, SMALL_SIZE, TITLE_SIZE, value_colours
@@ -222,13 +222,18 @@ def colour_bar(
     norm = drawn.norm
     above = bool(values is not None and norm.vmax is not None and values.max() > norm.vmax)
     below = bool(values is not None and norm.vmin is not None and values.min() < norm.vmin)
+    ticks: Locator = MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10])
+    if isinstance(norm, LogNorm):
+        ticks = LogLocator(subs=(1, 3))
     bar = ax.figure.colorbar(
         drawn,
         cax=ax,
         extend=_EXTENDS[below, above],
         orientation="horizontal" if horizontal else "vertical",
-        ticks=MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10]),
+        ticks=ticks,
+        format="%g" if isinstance(norm, LogNorm) else None,
     )
+    bar.minorticks_off()
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
     if horizontal:
