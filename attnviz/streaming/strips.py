@@ -17,9 +17,9 @@ from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
 from attnviz.streaming.tiles import Block, blocks
 
-KEYS = 16384  # beyond this, a strip of useful height is too much for a core's cache
-SCORES = 2**18  # of a strip: twice this and the keys stay in a core's cache
-ROWS = (64, 128)  # of a strip, at least and at most
+KEYS = 16384  # beyond this, a strip takes too much memory
+SCORES = 2**18  # of a strip of several heads: what a core's cache can hold, and worth the calls
+ROWS = 128  # of a strip, also where long ones leave the cache: products want that many
 FEW = 8  # rows of cells, for which a product is faster than sums
 SAFE = 2.0**64  # a row of a sum up to this, or down to 1 by this, loses nothing
 TINY = 1e-30  # less than any sum but 0
@@ -29,7 +29,7 @@ def go_over(scoring: Scoring, kept: Kept) -> None:
     """Fill in what is kept, strip by strip."""
     H, m, n = scoring.shape
     empty = scoring.visible.empty(m, n, scoring.query.device)
-    rows = min(m, max(ROWS[0], min(ROWS[1], SCORES // n)))
+    rows = min(m, ROWS)
     size = min(H, max(1, SCORES // (rows * n)))
     strips = _Strips(scoring, kept, rows, size)
     for start in range(0, H, size):
@@ -53,7 +53,8 @@ class _Strips:
         self.n, self.device = -(-n // kept.cell) * kept.cell, scoring.query.device
         self.blocks = list(blocks(m, kept.cell, most))
         self.columns = [self._columns(block) for block in self.blocks]
-        self.single, self.seen = self._single()
+        single, self.seen = self._single()
+        self.single = single.expand(size, -1, -1)
         self.unread = torch.ones(self.n, dtype=torch.bool, device=self.device)
         self.unread[:n] = False if scoring.visible.keys is None else ~scoring.visible.keys
         self.gaps = bool(self.unread.any())
@@ -141,12 +142,12 @@ class _Strips:
         if self.shifted:
             self._shift(S, highest, rows)
         torch.exp2(S, out=P)
-        self.from_here.copy_(self.away[:, self.m - rows.start :][:, : self.n])
+        self.from_here.copy_(self.away.narrow(1, self.m - rows.start, self.n))
         sums = self.sums[..., rows]
         torch.bmm(self.linear[..., columns], P, out=sums)
         inverse = self._inverse(sums[:, 0], rows)
         self._pool(P, highest, inverse, block, columns)
-        torch.gather(P, 1, self.single[:, rows].expand(h, -1, -1), out=self.near[..., rows])
+        torch.gather(P, 1, self.single[:h, :, rows], out=self.near[..., rows])
         self._add_behind(P, rows, columns.start)
         if self.kept.top:
             self._largest(S, highest, inverse, rows, columns.start)

@@ -97,7 +97,7 @@ def use_tiles(patch, rows, columns):
 
 def use_strips(patch, rows, scores):
     """Strips of a few rows, of one head or of several."""
-    patch.setattr(strips, "ROWS", (rows, rows))
+    patch.setattr(strips, "ROWS", rows)
     patch.setattr(strips, "SCORES", scores)
 
 
