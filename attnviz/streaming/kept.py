@@ -32,7 +32,10 @@ class Kept:
         self.received = made(n, dtype=torch.float64)
         self.lse, self.entropy, self.distance, self.marked = (made(m) for _ in range(4))
         self.near = made(3, m)  # of each row's weights: for itself, the previous, the first key
-        self.top_keys, self.top_weights = made(m, self.top, dtype=torch.int32), made(m, self.top)
+        self.top_keys, self.top_weights = (
+            made(m, self.top, dtype=torch.int32) - 1,
+            made(m, self.top),
+        )
         self.attended = made(m, 0 if value is None else value.shape[-1])
 
     def summary(self, empty: Tensor) -> Summary:

@@ -8,66 +8,103 @@ vectors among it, is one product from the left.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import log
+from math import isqrt, log
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
-from attnviz.streaming.tiles import Block, blocks, together
+from attnviz.streaming.tiles import Block, blocks
 
-KEYS = 16384  # beyond this, a strip of useful height is too much for a core's cache
-SCORES = 2**17  # of a strip: twice this and the keys stay in a core's cache
-ROWS = (32, 128)  # of a strip, at least and at most
+KEYS = 16384  # beyond this, a strip takes too much memory
+SCORES = 2**18  # of a strip of several heads: what a core's cache can hold, and worth the calls
+ROWS = 128  # of a strip, also where long ones leave the cache: products want that many
+FEW = 8  # rows of cells, for which a product is faster than sums
 SAFE = 2.0**64  # a row of a sum up to this, or down to 1 by this, loses nothing
 TINY = 1e-30  # less than any sum but 0
 
 
 def go_over(scoring: Scoring, kept: Kept) -> None:
     """Fill in what is kept, strip by strip."""
-    _, m, n = scoring.shape
+    H, m, n = scoring.shape
     empty = scoring.visible.empty(m, n, scoring.query.device)
-    rows = min(m, max(ROWS[0], min(ROWS[1], SCORES // n)))
-    for heads in together(scoring, rows * n, SCORES):
-        strips = _Strips(scoring, heads, kept, rows)
-        strips.run()
+    rows = min(m, ROWS)
+    size = min(H, max(1, SCORES // (rows * n)))
+    strips = _Strips(scoring, kept, rows, size)
+    for start in range(0, H, size):
+        heads = slice(start, min(start + size, H))
+        strips.run(heads)
         # Nearly always true, and a look at every strip would cost more than this seldom repeat.
         if not strips.sound(empty):
-            strips = _Strips(scoring, heads, kept, rows, shifted=True)
-            strips.run()
-        strips.keep(kept)
+            strips.run(heads, shifted=True)
+        strips.keep()
 
 
 class _Strips:
-    """The strips of some heads, with P̃ = 2^S, not yet divided by its sum over a row.
+    """The strips of some heads at a time, with P̃ = 2^S, not yet divided by its sum over a row.
 
-    shifted : whether S are the scores · log₂e less the largest of their row, or these themselves.
+    All room is taken once: fresh memory costs more than what is written to it.
     """
 
-    def __init__(
-        self, scoring: Scoring, heads: slice, kept: Kept, most: int, shifted: bool = False
-    ) -> None:
-        H, m, n = scoring.shape
-        self.scoring, self.heads, self.shifted = scoring, heads, shifted
-        self.cell, self.top, self.device = kept.cell, kept.top, scoring.query.device
-        self.m, self.n, self.h = m, -(-n // kept.cell) * kept.cell, heads.stop - heads.start
+    def __init__(self, scoring: Scoring, kept: Kept, most: int, size: int) -> None:
+        _, m, n = scoring.shape
+        self.scoring, self.kept, self.m, self.cell = scoring, kept, m, kept.cell
+        self.n, self.device = -(-n // kept.cell) * kept.cell, scoring.query.device
         self.blocks = list(blocks(m, kept.cell, most))
         self.columns = [self._columns(block) for block in self.blocks]
-        self.K = self._whole(scoring.read_by(heads, scoring.key)).expand(self.h, -1, -1)
-        factor = scoring.scale * (LOG2_E if scoring.plain else 1)
-        self.Q = (scoring.query[heads].float() * factor).mT
+        single, self.seen = self._single()
+        self.single = single.expand(size, -1, -1)
         self.unread = torch.ones(self.n, dtype=torch.bool, device=self.device)
         self.unread[:n] = False if scoring.visible.keys is None else ~scoring.visible.keys
         self.gaps = bool(self.unread.any())
-        self.linear = self._linear(kept.value, kept.marks)
-        self.single, self.seen = self._single()
+        away = torch.arange(self.n + m, device=self.device) - m - scoring.visible.offset
+        self.away = torch.stack([away.abs(), torch.where(away < 0, 1, -1)]).float()
+
+        def made(*shape: int) -> Tensor:
+            return torch.zeros(size, *shape, device=self.device)
+
+        d, extra = scoring.query.shape[2], kept.attended.shape[2]
+        height = max(block.height for block in self.blocks)
+        self.rooms = [made(self.n * height).flatten() for _ in range(2)]
+        self.all_queries, self.all_keys = made(m, d), made(self.n, d)
+        # What is summed over the weights of each row: one; how far the key is from the first row
+        # of the strip, and the sign of that, written for every strip; whether marked; its value.
+        self.all_linear = made(4 + extra, self.n)
+        self.all_linear[:, 0] = 1
+        if kept.marks is not None:
+            self.all_linear[:, 3, :n] = kept.marks.float()
+        self.all_sums, self.all_received = made(4 + extra, m), made(self.n)
+        self.all_shift, self.all_behind = made(m), made(m)
+
+    def _begin(self, heads: slice, shifted: bool) -> None:
+        """Take up some heads.
+
+        shifted : whether S are the scores · log₂e less the largest of their row, or these.
+        """
+        scoring, kept, n, h = (
+            self.scoring,
+            self.kept,
+            self.scoring.shape[2],
+            heads.stop - heads.start,
+        )
+        self.heads, self.h, self.shifted = heads, h, shifted
+        K, Q, self.linear = self.all_keys[:h], self.all_queries[:h], self.all_linear[:h]
+        K[:, :n] = scoring.read_by(heads, scoring.key)
+        Q.copy_(scoring.query[heads]).mul_(scoring.scale * (LOG2_E if scoring.plain else 1))
+        if kept.value is not None:
+            self.linear[:, 4:, :n] = scoring.read_by(heads, kept.value).mT
+        self.K, self.Q, self.from_here = K, Q.mT, self.linear[:, 1:3]
+        self.sums, self.received = self.all_sums[:h].zero_(), self.all_received[:h].zero_()
+        self.shift, self.behind = self.all_shift[:h].zero_(), self.all_behind[:h].zero_()
+        self.mean, self.largest = kept.mean[heads].zero_(), kept.largest[heads].fill_(NEVER)
+        self.near, self.entropy = kept.near[heads], kept.entropy[heads]
         self.sinks = None
         if scoring.sinks is not None:
             by_row = scoring.sinks if scoring.sinks.dim() == 2 else scoring.sinks[:, None]
-            self.sinks = by_row.expand(H, m)[heads].float() * LOG2_E
-        self._make_room(kept, max(block.height for block in self.blocks))
+            self.sinks = by_row[heads].float().expand(h, self.m) * LOG2_E
+            if shifted:
+                self.shift.copy_(self.sinks)
 
     def _columns(self, block: Block) -> slice:
         """Return which keys a strip has: whole cells."""
@@ -88,46 +125,9 @@ class _Strips:
         seen = (keys >= start) & (keys < stop) & (keys < n)
         return torch.where(seen, keys - start, 0), seen
 
-    def _whole(self, each: Tensor) -> Tensor:
-        """Return keys or values as float32, in whole cells."""
-        return pad(each.float(), (0, 0, 0, self.n - each.shape[1])).contiguous()
-
-    def _linear(self, value: Tensor | None, marks: Tensor | None) -> Tensor:
-        """Return what is summed over the weights of each row, (h or 1, 3 or 4 + d_v, n).
-
-        One; how far the key is from the first row of the strip, and the sign of that, written for
-        every strip; whether it is marked; its value.
-        """
-        sums = torch.ones(1, 3, self.n, device=self.device)
-        if marks is not None:
-            sums = torch.cat([sums, pad(marks.float(), (0, self.n - len(marks)))[None, None]], 1)
-        if value is not None:
-            V = self._whole(self.scoring.read_by(self.heads, value)).mT
-            sums = torch.cat([sums.expand(len(V), -1, -1), V], dim=1)
-        away = torch.arange(self.n + self.m, device=self.device) - self.m
-        away = (away - self.scoring.visible.offset).float()
-        self.away = torch.stack([away.abs(), torch.where(away < 0, 1.0, -1.0)])
-        return sums.contiguous()
-
-    def _make_room(self, kept: Kept, height: int) -> None:
-        def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(self.h, *shape, dtype=dtype, device=self.device)
-
-        self.from_here = self.linear[:, 1:3]
-        self.rooms = torch.empty(2, self.h * self.n * height, device=self.device)
-        self.sums = made(self.linear.shape[1], self.m)  # of P̃, as of `linear`
-        self.shift, self.behind, self.entropy = (made(self.m) for _ in range(3))
-        if self.shifted and self.sinks is not None:
-            self.shift.copy_(self.sinks)
-        self.near = made(3, self.m)
-        self.mean = made(*kept.mean.shape[1:])
-        self.largest = torch.full_like(self.mean, NEVER)
-        self.received = made(self.n)
-        self.top_keys = made(self.m, self.top, dtype=torch.int32)
-        self.top_weights = made(self.m, self.top)
-
-    def run(self) -> None:
-        """Go over all strips."""
+    def run(self, heads: slice, shifted: bool = False) -> None:
+        """Go over all strips of some heads."""
+        self._begin(heads, shifted)
         for block, columns in zip(self.blocks, self.columns, strict=True):
             if columns.start < columns.stop:
                 self._strip(block, columns)
@@ -142,14 +142,14 @@ class _Strips:
         if self.shifted:
             self._shift(S, highest, rows)
         torch.exp2(S, out=P)
-        self.from_here.copy_(self.away[:, self.m - rows.start :][:, : self.n])
+        self.from_here.copy_(self.away.narrow(1, self.m - rows.start, self.n))
         sums = self.sums[..., rows]
-        torch.bmm(self.linear[..., columns].expand(h, -1, -1), P, out=sums)
+        torch.bmm(self.linear[..., columns], P, out=sums)
         inverse = self._inverse(sums[:, 0], rows)
         self._pool(P, highest, inverse, block, columns)
-        torch.gather(P, 1, self.single[:, rows].expand(h, -1, -1), out=self.near[..., rows])
+        torch.gather(P, 1, self.single[:h, :, rows], out=self.near[..., rows])
         self._add_behind(P, rows, columns.start)
-        if self.top:
+        if self.kept.top:
             self._largest(S, highest, inverse, rows, columns.start)
         torch.sum(P.mul_(S), 1, out=self.entropy[:, rows])
 
@@ -198,10 +198,16 @@ class _Strips:
         """Add what the keys receive; join cells."""
         cells = slice(block.cell, block.cell + block.cells)
         across = slice(columns.start // self.cell, columns.stop // self.cell)
-        weights = inverse[:, None] * _diagonal(block.cells, block.height, P.device)
-        given = torch.bmm(weights, P.mT)  # (h, cells, keys)
-        self.received[:, columns] += given.sum(1)
-        self.mean[:, cells, across] += given.view(*given.shape[:2], -1, self.cell).sum(-1)
+        if block.cells <= FEW:
+            weights = inverse[:, None] * _diagonal(block.cells, block.height, P.device)
+            given = torch.bmm(weights, P.mT)  # (h, cells, keys)
+            self.received[:, columns] += given.sum(1)
+            mean = given.view(*given.shape[:2], -1, self.cell).sum(-1)
+        else:
+            self.received[:, columns] += torch.bmm(P, inverse[..., None])[..., 0]
+            joined = P.view(self.h, -1, self.cell, block.height).sum(2) * inverse[:, None]
+            mean = joined.view(*joined.shape[:2], block.cells, -1).sum(-1).mT
+        self.mean[:, cells, across] += mean
         logs = highest + inverse.log2()[:, None]
         largest = logs.view(*logs.shape[:2], block.cells, -1).amax(-1).mT
         kept = self.largest[:, cells, across]
@@ -221,42 +227,29 @@ class _Strips:
     def _largest(
         self, S: Tensor, highest: Tensor, inverse: Tensor, rows: slice, start: int
     ) -> None:
-        """Keep the largest of each row: they lie in the cells with the largest maxima.
-
-        Each is the maximum of its cell, or stands behind a larger one in it.
-        """
-        cell, k = self.cell, self.top
-        chosen = highest.topk(min(k, highest.shape[1]), dim=1).indices
-        lots = S.view(self.h, -1, cell, S.shape[2])
-        inside = lots.gather(1, chosen[:, :, None].expand(-1, -1, cell, -1)).flatten(1, 2)
-        found, at = inside.topk(min(k, inside.shape[1]), dim=1)
-        keys = chosen.gather(1, at // cell) * cell + at % cell + start
-        keys = keys.masked_fill(found <= NEVER / 2, -1)
+        """Keep the largest weights of each row and their keys."""
+        found, keys = _find(S, self.kept.top, self.cell, highest)
+        keys = (keys + start).masked_fill(found <= NEVER / 2, -1)
         k = found.shape[1]
-        self.top_keys[:, rows, :k] = keys.mT.int()
-        self.top_weights[:, rows, :k] = (found.exp2() * inverse[:, None]).mT
-        self.top_keys[:, rows, k:] = -1
+        top_keys, top_weights = self.kept.top_keys[self.heads], self.kept.top_weights[self.heads]
+        top_keys[:, rows, :k] = keys.mT.int()
+        top_weights[:, rows, :k] = (found.exp2() * inverse[:, None]).mT
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self) -> None:
         """Divide by the sums over rows, and put what was found where it belongs."""
-        heads, n = self.heads, kept.received.shape[1]
+        heads, kept = self.heads, self.kept
         total = self._total(self.sums[:, 0], slice(None))
         inverse = self._inverse(self.sums[:, 0], slice(None))
-        mass, away, side = (self.sums[:, :3] * inverse[:, None]).unbind(1)
+        mass, away, side, marked = (self.sums[:, :4] * inverse[:, None]).unbind(1)
         within = torch.cat([torch.arange(b.height, device=self.device) for b in self.blocks])
         kept.lse[heads] = (total.log2() + self.shift) * log(2)
         kept.entropy[heads] = -inverse.log2() * mass - self.entropy * inverse
         kept.distance[heads] = away + within * side + self.behind * inverse
-        kept.near[heads] = self.near * self.seen * inverse[:, None]
-        kept.mean[heads], kept.largest[heads] = self.mean, self.largest.exp2()
-        kept.received[heads] = self.received[:, :n]
-        kept.top_keys[heads], kept.top_weights[heads] = self.top_keys, self.top_weights
-        sums = self.sums[:, 3:]
-        if kept.marks is not None:
-            kept.marked[heads] = sums[:, 0] * inverse
-            sums = sums[:, 1:]
-        if kept.value is not None:
-            torch.mul(sums.mT, inverse[..., None], out=kept.attended[heads])
+        kept.near[heads] *= self.seen * inverse[:, None]
+        kept.largest[heads] = self.largest.exp2_()
+        kept.received[heads] = self.received[:, : kept.received.shape[1]]
+        kept.marked[heads] = marked
+        torch.mul(self.sums[:, 4:].mT, inverse[..., None], out=kept.attended[heads])
 
 
 def _cut(S: Tensor, at: int, hidden: Tensor) -> None:
@@ -264,6 +257,25 @@ def _cut(S: Tensor, at: int, hidden: Tensor) -> None:
     low, high = max(0, at), min(S.shape[1], at + len(hidden))
     if low < high:
         S[:, low:high].masked_fill_(hidden[low - at : high - at], NEVER)
+
+
+def _find(S: Tensor, k: int, size: int, highest: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the k largest of (h, keys, rows) over the keys, and where they are, (h, k, rows).
+
+    They lie in the k lots with the largest maxima: each is the maximum of its lot, or stands behind
+    a larger one in it. Only these lots are looked through, in smaller lots.
+
+    size : of a lot, by which the keys can be divided. highest : (h, lots, rows), the maxima.
+    """
+    if size == 1:
+        found, at = S.topk(min(k, S.shape[1]), dim=1)
+        return found, at
+    lots = S.view(len(S), -1, size, S.shape[2])
+    chosen = (lots.amax(2) if highest is None else highest).topk(min(k, lots.shape[1]), dim=1)[1]
+    inside = lots.gather(1, chosen[:, :, None].expand(-1, -1, size, -1)).flatten(1, 2)
+    smaller = [each for each in range(2, isqrt(size) + 1) if size % each == 0] if size > 8 else []
+    found, at = _find(inside, k, smaller[-1] if smaller else 1)
+    return found, chosen.gather(1, at // size) * size + at % size
 
 
 @lru_cache(maxsize=16)

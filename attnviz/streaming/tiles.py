@@ -49,14 +49,14 @@ def blocks(m: int, cell: int, most: int) -> Iterator[Block]:
                 yield Block(slice(at, end), start // cell, 1, at == start, end == stop)
 
 
-def together(scoring: Scoring, each: int, most: int = _SCORES) -> Iterator[slice]:
+def together(scoring: Scoring, each: int) -> Iterator[slice]:
     """Return which heads to take at once: several short ones, of one key head where they share.
 
-    each : how many scores of a head are taken. most : how many of all.
+    each : how many scores of a head are taken.
     """
     H = scoring.shape[0]
     shared = H // scoring.key.shape[0]
-    size = min(max(1, most // max(1, each)), shared if shared > 1 else H)
+    size = min(max(1, _SCORES // max(1, each)), shared if shared > 1 else H)
     while shared % size and shared > 1:
         size -= 1
     for start in range(0, H, size):

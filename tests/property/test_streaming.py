@@ -97,7 +97,7 @@ def use_tiles(patch, rows, columns):
 
 def use_strips(patch, rows, scores):
     """Strips of a few rows, of one head or of several."""
-    patch.setattr(strips, "ROWS", (rows, rows))
+    patch.setattr(strips, "ROWS", rows)
     patch.setattr(strips, "SCORES", scores)
 
 
@@ -186,14 +186,38 @@ def test_the_model_that_comes_along_with_padding(train, small):
         check(summarise(Scoring.of(record), top=9), record.weights(dtype=torch.float64))
 
 
-def test_four_thousand_tokens():
+@pytest.mark.parametrize("keys", [0, strips.KEYS], ids=["tiles", "strips"])
+def test_four_thousand_tokens(keys, monkeypatch):
+    monkeypatch.setattr(strips, "KEYS", keys)
     torch.manual_seed(0)
     Q, K = torch.randn(2, 4096, 64), torch.randn(1, 4096, 64)
     scoring = Scoring(Q, K, 0.125, Visible(after=0))
     P = (Q.double() @ K.double().mT * 0.125).masked_fill(
         torch.ones(4096, 4096, dtype=torch.bool).triu(1), -torch.inf
     )
-    check(summarise(scoring, top=8), P.softmax(-1))
+    V = torch.randn(1, 4096, 64)
+    attended, found = attend(scoring, V, top=8)
+    check(found, P.softmax(-1))
+    assert_close(attended.double(), P.softmax(-1) @ V.double(), **NEAR)
+
+
+@pytest.mark.parametrize("sinks", [None, torch.tensor([300.0, -800.0])], ids=["", "sinks"])
+@pytest.mark.parametrize("level", [-700.0, 0.0, 700.0])
+def test_scores_that_would_overflow(level, sinks, small):
+    """Scores of ±500 and more; in float32 the product of such has but four digits after it."""
+    torch.manual_seed(0)
+    Q, K, V = torch.randn(2, 30, 8) * 20, torch.randn(2, 30, 8) * 20, torch.randn(2, 30, 8)
+    rule = Visible(after=0, keys=torch.arange(30) != 0)
+    scoring = Scoring(Q, K, 0.5, rule, bias=torch.full((1, 30, 30), level), sinks=sinks)
+    P = whole(scoring)
+    attended, found = attend(scoring, V, cells=7, top=3)
+    near = {"atol": 2e-4, "rtol": 2e-4}
+    assert_close(attended.double(), P @ V.double(), **near)
+    assert_close(found.received.double(), P.sum(1), **near)
+    assert_close(found.top_weights.double(), P.topk(3).values, **near)
+    assert_close(found.entropy.double(), -(P * P.clamp(min=1e-300).log()).sum(-1), **near)
+    assert_close(found.lse, log_sum_exp(scoring), atol=1e-3, rtol=1e-5)
+    assert found.empty.tolist() == [True] + [False] * 29
 
 
 def test_the_log_sum_exp_of_fast_attention_serves():
@@ -234,3 +258,36 @@ def test_a_planted_fault_is_seen():
     ):
         with pytest.raises(AssertionError):
             check(summarise(fault, cells=7), P)
+
+
+def test_planted_faults_in_the_strips_are_seen(monkeypatch):
+    """A border off by one, sums that overflowed, keys in another order, a distance not mended."""
+    torch.manual_seed(0)
+    use_strips(monkeypatch, 7, 3000)
+    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
+    mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    check(summarise(mild, cells=7, top=3), whole(mild))
+    high = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), 200.0))
+    check(summarise(high, cells=7, top=3), whole(high))  # its sums are far beyond float32
+    corner, find = strips._corner, strips._find
+
+    def other_order(*given):
+        found, keys = find(*given)
+        return found, keys.flip(1)
+
+    def off_by_one(height, after, device):
+        return corner(height, after, device).roll(1, 1)
+
+    def as_it_is(height, device):
+        return torch.zeros(height, height, device=device)
+
+    for room, name, fault, scoring in (
+        (strips, "_corner", off_by_one, mild),
+        (strips, "_find", other_order, mild),
+        (strips, "_behind", as_it_is, mild),
+        (strips._Strips, "sound", lambda *_: True, high),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, fault)
+            with pytest.raises(AssertionError):
+                check(summarise(scoring, cells=7, top=3), whole(scoring))
