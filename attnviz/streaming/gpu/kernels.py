@@ -102,100 +102,127 @@ def log_sum_exp(
 
 
 @jit
+def _halves(tile, BN: tl.constexpr):
+    """Take a tile (BN, …) apart into two of half its keys, each thread keeping what it holds."""
+    apart = tl.reshape(tile, (BN // 16, 2, 8, tile.shape[1]))
+    return tl.split(tl.permute(apart, (0, 2, 3, 1)))
+
+
+@jit
 def map_pass(
     q, k, lse, keys, marks, received, sums, tops, entropy, distance, marked,
     q_head, q_row, k_head, k_row, shared, m, n, offset, before, after, scale,
     row_cell, row_span, row_parts, first_tile, row_tiles, cell, span, parts, width,
     D: tl.constexpr, d: tl.constexpr, KEYS: tl.constexpr, MARKS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, ROW_CELLS: tl.constexpr, CELLS: tl.constexpr,
-    WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    WHOLE: tl.constexpr, BACKWARDS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Reduce the weights of some rows of one head, tile by tile.
+
+    Tiles are turned, (keys, queries): in the registers of a thread then lie few keys and many
+    queries, so that what keys receive needs hardly any exchange between threads, and what is summed
+    of a row is exchanged only once, after its last tile.
 
     lse : in units of log₂, and so large where a row is empty that nothing is left of it.
     received : of each head and program, what each key is given. sums, tops : of each part of a cell
         of the pooled maps, the sum of the weights and the largest logarithm.
-    WHOLE : whether every lane of a tile within the map has a column.
+    WHOLE : whether every lane of a tile within the map has a key. BACKWARDS : whether no query
+        reads a key behind it.
     """
     strip, strips, head = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     q += head * q_head
     k += head // shared * k_head
     received += (head * strips + strip) * n
+    sums += head * row_tiles * ROW_CELLS * width
+    tops += head * row_tiles * ROW_CELLS * width
     PLAIN: tl.constexpr = WHOLE and not KEYS
     for turn in range(tl.cdiv(row_tiles, strips)):
         # To and fro, so that each program gets as much of a causal map as the others.
         block = turn * strips + (strip if turn % 2 == 0 else strips - 1 - strip)
         if block < row_tiles:
             row_tile = first_tile + block
-            i, lane = _places(row_tile, row_cell, row_span, row_parts, BM, ROW_CELLS)
-            there = lane & (i < m)
-            Q = _vectors(q, i, there, q_row, D, d, False)
-            level = tl.load(lse + head * m + i, mask=there, other=1e30)
-            here = i.to(tl.float32) + offset
+            i, there = _places(row_tile, row_cell, row_span, row_parts, BM, ROW_CELLS)
+            there &= i < m
+            Q = tl.trans(_vectors(q, i, there, q_row, D, d, False))
+            level = tl.load(lse + head * m + i, mask=there, other=1e30)[None, :]
             start = row_tile // row_parts * (ROW_CELLS * row_cell) + row_tile % row_parts * row_span
             rows = min(row_span, ROW_CELLS * row_cell - row_tile % row_parts * row_span)
-            last = min(start + rows, m) - 1
-            first_key = min(max(0, start + offset - before), n)
-            end_key = max(min(n, last + offset + after + 1), first_key)
+            last = min(start + rows, m) - 1 + offset
+            start += offset
+            first_key = min(max(0, start - before), n)
+            end_key = max(min(n, last + after + 1), first_key)
             begin = _tile_of(first_key, cell, span, parts, CELLS)
             end = begin
             if end_key > first_key:
                 end = _tile_of(end_key - 1, cell, span, parts, CELLS) + 1
             clear, cloudy = end, end
-            if PLAIN:
-                free = max(0, last + offset - before)
-                if free > 0:
-                    free = _tile_of(free - 1, cell, span, parts, CELLS) + 1
-                clear = min(max(free, begin), end)
-                free = max(0, min(n, start + offset + after + 1))
-                cloudy = min(max(_tile_of(free, cell, span, parts, CELLS), clear), end)
-            E = tl.zeros((BM,), tl.float32)
-            F = tl.zeros((BM,), tl.float32)
-            M = tl.zeros((BM,), tl.float32)
+            if PLAIN:  # tiles of BN keys each
+                clear = min(max(tl.cdiv(max(0, last - before), BN), begin), end)
+                cloudy = min(max(max(0, min(n, start + after + 1)) // BN, clear), end)
+            E = tl.zeros((BN // 16, 8, BM), tl.float32)
+            F = tl.zeros((BN // 16, 8, BM), tl.float32)
+            M = tl.zeros((BN // 16, 8, BM), tl.float32)
             for phase in tl.static_range(3 if PLAIN else 1):
                 low = begin if phase == 0 else clear if phase == 1 else cloudy
                 high = clear if phase == 0 else cloudy if phase == 1 else end
                 for tile in range(low, high):
-                    j, lane = _places(tile, cell, span, parts, BN, CELLS)
                     if phase == 1:
+                        j = tile * BN + tl.arange(0, BN)
                         given = tl.load(received + j)
                     else:
-                        seen = lane & (j < n)
+                        j, seen = _places(tile, cell, span, parts, BN, CELLS)
+                        seen &= j < n
                         given = tl.load(received + j, mask=seen, other=0.0)
                     K = _vectors(k, j, j < n, k_row, D, d, phase == 1)
-                    S = tl.dot(Q, tl.trans(K), input_precision=PRECISION) * scale - level[:, None]
+                    S = tl.dot(K, Q, input_precision=PRECISION) * scale - level
                     if phase != 1:
-                        hidden = _hidden(i, j, offset, before, after) | (seen == 0)[None, :]
+                        gap = (i + offset)[None, :] - j[:, None]
+                        hidden = (gap > before) | (gap < -after) | (seen == 0)[:, None]
                         if KEYS:
-                            hidden |= (tl.load(keys + j, mask=seen, other=0) == 0)[None, :]
+                            hidden |= (tl.load(keys + j, mask=seen, other=0) == 0)[:, None]
                         S = tl.where(hidden, NEVER, S)
                     P = tl.exp2(S)
-                    E += tl.sum(P * S, 1)
-                    F += tl.sum(P * tl.abs(here[:, None] - j.to(tl.float32)[None, :]), 1)
+                    S0, S1 = _halves(S, BN)
+                    P0, P1 = _halves(P, BN)
+                    E += P0 * S0
+                    E += P1 * S1
+                    if BACKWARDS:
+                        far = (start - j).to(tl.float32)[:, None]
+                    else:
+                        far = tl.abs((i + offset)[None, :] - j[:, None]).to(tl.float32)
+                    far0, far1 = _halves(tl.broadcast_to(far, (BN, BM)), BN)
+                    F += P0 * far0
+                    F += P1 * far1
                     if MARKS:
-                        mark = tl.load(marks + j, mask=j < n, other=0.0)
-                        M += tl.sum(P * mark[None, :], 1)
+                        mark = tl.load(marks + j, mask=j < n, other=0.0)[:, None]
+                        mark0, mark1 = _halves(tl.broadcast_to(mark, (BN, BM)), BN)
+                        M += P0 * mark0
+                        M += P1 * mark1
                     if ROW_CELLS == 1 and CELLS == 1:
-                        column = tl.sum(P, 0)
+                        by_key = tl.sum(P, 1)
                         at = block.to(tl.int64) * width + tile
-                        tl.store(sums + (head * row_tiles * width + at), tl.sum(column, 0))
-                        tl.store(tops + (head * row_tiles * width + at), tl.max(tl.max(S, 1), 0))
+                        tl.store(sums + at, tl.sum(by_key, 0))
+                        tl.store(tops + at, tl.max(S))
                     else:
-                        summed = tl.sum(tl.reshape(P, (ROW_CELLS, BM // ROW_CELLS, BN)), 1)
-                        highest = tl.max(tl.reshape(S, (ROW_CELLS, BM // ROW_CELLS, BN)), 1)
-                        column = tl.sum(summed, 0)
-                        summed = tl.reshape(summed, (ROW_CELLS, CELLS, BN // CELLS))
-                        highest = tl.reshape(highest, (ROW_CELLS, CELLS, BN // CELLS))
-                        at = (head * row_tiles + block) * ROW_CELLS + tl.arange(0, ROW_CELLS)
-                        at = at[:, None] * width + tile * CELLS + tl.arange(0, CELLS)[None, :]
-                        tl.store(sums + at, tl.sum(summed, 2))
-                        tl.store(tops + at, tl.max(highest, 2))
+                        summed = tl.sum(tl.reshape(P, (BN, ROW_CELLS, BM // ROW_CELLS)), 2)
+                        highest = tl.max(tl.reshape(S, (BN, ROW_CELLS, BM // ROW_CELLS)), 2)
+                        by_key = tl.sum(summed, 1)
+                        summed = tl.reshape(summed, (CELLS, BN // CELLS, ROW_CELLS))
+                        highest = tl.reshape(highest, (CELLS, BN // CELLS, ROW_CELLS))
+                        at = block.to(tl.int64) * ROW_CELLS + tl.arange(0, ROW_CELLS)
+                        at = at[None, :] * width + tile * CELLS + tl.arange(0, CELLS)[:, None]
+                        tl.store(sums + at, tl.sum(summed, 1))
+                        tl.store(tops + at, tl.max(highest, 1))
                     if phase == 1:
-                        tl.store(received + j, given + column)
+                        tl.store(received + j, given + by_key)
                     else:
-                        tl.store(received + j, given + column, mask=seen)
-            tl.store(entropy + head * m + i, E * -0.6931471805599453, mask=there)
-            tl.store(distance + head * m + i, F, mask=there)
+                        tl.store(received + j, given + by_key, mask=seen)
+            at = head * m + i
+            tl.store(entropy + at, tl.sum(tl.sum(E, 0), 0) * -0.6931471805599453, mask=there)
+            mean = tl.sum(tl.sum(F, 0), 0)
+            if BACKWARDS:  # i - j = (i - start) + (start - j), and a row sums to 1
+                mean = tl.where(tl.load(lse + at, mask=there, other=1e30) < 1e30, mean + (i + offset - start).to(tl.float32), 0.0)
+            tl.store(distance + at, mean, mask=there)
             if MARKS:
-                tl.store(marked + head * m + i, M, mask=there)
+                tl.store(marked + at, tl.sum(tl.sum(M, 0), 0), mask=there)
             tl.debug_barrier()  # what was received is read again by the next rows

@@ -190,6 +190,7 @@ class _Sweep:
                     first_tile=first, row_tiles=tiles, width=self.width,
                     cell=columns.cell, span=columns.span, parts=columns.parts,
                     MARKS=marked is not None, WHOLE=columns.whole,
+                    BACKWARDS=self.terms["after"] <= 0,
                     ROW_CELLS=rows.cells, CELLS=columns.cells, **self.terms,
                 )  # fmt: skip
             self._pool(heads, first, sums, tops, parts)
