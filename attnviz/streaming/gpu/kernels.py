@@ -6,8 +6,8 @@ units of log₂, so that a weight is exp2(score - lse). Sums are made in one ord
 atomics: the same numbers come out of every run. Without Triton this module can be imported, but
 nothing in it runs.
 """
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
-# ruff: noqa: ANN001, ANN202
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: ANN001, ANN201, ANN202
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _vectors(base, at, there, row, D: tl.constexpr, d: tl.constexpr, ALL: tl.con
     """Load the vectors at some positions, (positions, D), 0 beyond d and where there is none."""
     feature = tl.arange(0, D)
     place = base + at[:, None].to(tl.int64) * row + feature[None, :]
-    if ALL and D == d:
+    if ALL and d == D:
         vectors = tl.load(place)
     elif ALL:
         vectors = tl.load(place, mask=(feature < d)[None, :], other=0.0)
@@ -109,6 +109,64 @@ def _halves(tile, BN: tl.constexpr):
 
 
 @jit
+def _add(sums, P, factor, BN: tl.constexpr):
+    """Add P · factor to sums over the keys that a thread holds, (BN // 16, 8, BM)."""
+    P0, P1 = _halves(P, BN)
+    factor0, factor1 = _halves(tl.broadcast_to(factor, P.shape), BN)
+    sums += P0 * factor0
+    sums += P1 * factor1
+    return sums
+
+
+@jit
+def _pool(
+    P, S, sums, tops, block, tile, width, ROW_CELLS: tl.constexpr, CELLS: tl.constexpr
+):  # fmt: skip
+    """Store what a tile adds to the cells of the pooled maps; return what its keys receive."""
+    BN: tl.constexpr = P.shape[0]
+    BM: tl.constexpr = P.shape[1]
+    if ROW_CELLS == 1 and CELLS == 1:
+        by_key = tl.sum(P, 1)
+        at = block.to(tl.int64) * width + tile
+        tl.store(sums + at, tl.sum(by_key, 0))
+        tl.store(tops + at, tl.max(S))
+    else:
+        summed = tl.sum(tl.reshape(P, (BN, ROW_CELLS, BM // ROW_CELLS)), 2)
+        highest = tl.max(tl.reshape(S, (BN, ROW_CELLS, BM // ROW_CELLS)), 2)
+        by_key = tl.sum(summed, 1)
+        summed = tl.reshape(summed, (CELLS, BN // CELLS, ROW_CELLS))
+        highest = tl.reshape(highest, (CELLS, BN // CELLS, ROW_CELLS))
+        at = block.to(tl.int64) * ROW_CELLS + tl.arange(0, ROW_CELLS)
+        at = at[None, :] * width + tile * CELLS + tl.arange(0, CELLS)[:, None]
+        tl.store(sums + at, tl.sum(summed, 1))
+        tl.store(tops + at, tl.max(highest, 1))
+    return by_key
+
+
+@jit
+def _used(
+    start, last, n, before, after, cell, span, parts,
+    BN: tl.constexpr, CELLS: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Return between which tiles queries at start … last read some keys, all keys, some keys.
+
+    Keys of the tiles from the first number on to the second are read by some of these queries, on
+    to the third by all, on to the fourth by some.
+    """
+    first_key = min(max(0, start - before), n)
+    end_key = max(min(n, last + after + 1), first_key)
+    begin = _tile_of(first_key, cell, span, parts, CELLS)
+    end = begin
+    if end_key > first_key:
+        end = _tile_of(end_key - 1, cell, span, parts, CELLS) + 1
+    clear, cloudy = end, end
+    if PLAIN:  # tiles of BN keys each
+        clear = min(max(tl.cdiv(max(0, last - before), BN), begin), end)
+        cloudy = min(max(max(0, min(n, start + after + 1)) // BN, clear), end)
+    return begin, clear, cloudy, end
+
+
+@jit
 def map_pass(
     q, k, lse, keys, marks, received, sums, tops, entropy, distance, marked,
     q_head, q_row, k_head, k_row, shared, m, n, offset, before, after, scale,
@@ -140,25 +198,18 @@ def map_pass(
         # To and fro, so that each program gets as much of a causal map as the others.
         block = turn * strips + (strip if turn % 2 == 0 else strips - 1 - strip)
         if block < row_tiles:
-            row_tile = first_tile + block
-            i, there = _places(row_tile, row_cell, row_span, row_parts, BM, ROW_CELLS)
+            group, part = (first_tile + block) // row_parts, (first_tile + block) % row_parts
+            start = group * (ROW_CELLS * row_cell) + part * row_span
+            last = min(start + min(row_span, ROW_CELLS * row_cell - part * row_span), m) - 1
+            i, there = _places(first_tile + block, row_cell, row_span, row_parts, BM, ROW_CELLS)
             there &= i < m
             Q = tl.trans(_vectors(q, i, there, q_row, D, d, False))
-            level = tl.load(lse + head * m + i, mask=there, other=1e30)[None, :]
-            start = row_tile // row_parts * (ROW_CELLS * row_cell) + row_tile % row_parts * row_span
-            rows = min(row_span, ROW_CELLS * row_cell - row_tile % row_parts * row_span)
-            last = min(start + rows, m) - 1 + offset
+            level = tl.load(lse + head * m + i, mask=there, other=1e30)
+            i += offset  # as they stand among the keys
             start += offset
-            first_key = min(max(0, start - before), n)
-            end_key = max(min(n, last + after + 1), first_key)
-            begin = _tile_of(first_key, cell, span, parts, CELLS)
-            end = begin
-            if end_key > first_key:
-                end = _tile_of(end_key - 1, cell, span, parts, CELLS) + 1
-            clear, cloudy = end, end
-            if PLAIN:  # tiles of BN keys each
-                clear = min(max(tl.cdiv(max(0, last - before), BN), begin), end)
-                cloudy = min(max(max(0, min(n, start + after + 1)) // BN, clear), end)
+            begin, clear, cloudy, end = _used(
+                start, last + offset, n, before, after, cell, span, parts, BN, CELLS, PLAIN
+            )
             E = tl.zeros((BN // 16, 8, BM), tl.float32)
             F = tl.zeros((BN // 16, 8, BM), tl.float32)
             M = tl.zeros((BN // 16, 8, BM), tl.float32)
@@ -168,60 +219,40 @@ def map_pass(
                 for tile in range(low, high):
                     if phase == 1:
                         j = tile * BN + tl.arange(0, BN)
+                        seen = j >= 0
                         given = tl.load(received + j)
                     else:
                         j, seen = _places(tile, cell, span, parts, BN, CELLS)
                         seen &= j < n
                         given = tl.load(received + j, mask=seen, other=0.0)
-                    K = _vectors(k, j, j < n, k_row, D, d, phase == 1)
-                    S = tl.dot(K, Q, input_precision=PRECISION) * scale - level
+                    K = _vectors(k, j, seen, k_row, D, d, phase == 1)
+                    S = tl.dot(K, Q, input_precision=PRECISION) * scale - level[None, :]
                     if phase != 1:
-                        gap = (i + offset)[None, :] - j[:, None]
-                        hidden = (gap > before) | (gap < -after) | (seen == 0)[:, None]
-                        if KEYS:
-                            hidden |= (tl.load(keys + j, mask=seen, other=0) == 0)[:, None]
+                        read = tl.load(keys + j, mask=seen, other=0) != 0 if KEYS else seen
+                        gap = i[None, :] - j[:, None]
+                        hidden = (gap > before) | (gap < -after) | (read == 0)[:, None]
                         S = tl.where(hidden, NEVER, S)
                     P = tl.exp2(S)
-                    S0, S1 = _halves(S, BN)
-                    P0, P1 = _halves(P, BN)
-                    E += P0 * S0
-                    E += P1 * S1
+                    E = _add(E, P, S, BN)
                     if BACKWARDS:
-                        far = (start - j).to(tl.float32)[:, None]
+                        F = _add(F, P, (start - j).to(tl.float32)[:, None], BN)
                     else:
-                        far = tl.abs((i + offset)[None, :] - j[:, None]).to(tl.float32)
-                    far0, far1 = _halves(tl.broadcast_to(far, (BN, BM)), BN)
-                    F += P0 * far0
-                    F += P1 * far1
+                        far = i.to(tl.float32)[None, :] - j.to(tl.float32)[:, None]
+                        F = _add(F, P, tl.abs(far), BN)
                     if MARKS:
-                        mark = tl.load(marks + j, mask=j < n, other=0.0)[:, None]
-                        mark0, mark1 = _halves(tl.broadcast_to(mark, (BN, BM)), BN)
-                        M += P0 * mark0
-                        M += P1 * mark1
-                    if ROW_CELLS == 1 and CELLS == 1:
-                        by_key = tl.sum(P, 1)
-                        at = block.to(tl.int64) * width + tile
-                        tl.store(sums + at, tl.sum(by_key, 0))
-                        tl.store(tops + at, tl.max(S))
-                    else:
-                        summed = tl.sum(tl.reshape(P, (BN, ROW_CELLS, BM // ROW_CELLS)), 2)
-                        highest = tl.max(tl.reshape(S, (BN, ROW_CELLS, BM // ROW_CELLS)), 2)
-                        by_key = tl.sum(summed, 1)
-                        summed = tl.reshape(summed, (CELLS, BN // CELLS, ROW_CELLS))
-                        highest = tl.reshape(highest, (CELLS, BN // CELLS, ROW_CELLS))
-                        at = block.to(tl.int64) * ROW_CELLS + tl.arange(0, ROW_CELLS)
-                        at = at[None, :] * width + tile * CELLS + tl.arange(0, CELLS)[:, None]
-                        tl.store(sums + at, tl.sum(summed, 1))
-                        tl.store(tops + at, tl.max(highest, 1))
+                        mark = tl.load(marks + j, mask=seen, other=0.0)
+                        M = _add(M, P, mark[:, None], BN)
+                    by_key = _pool(P, S, sums, tops, block, tile, width, ROW_CELLS, CELLS)
                     if phase == 1:
                         tl.store(received + j, given + by_key)
                     else:
                         tl.store(received + j, given + by_key, mask=seen)
-            at = head * m + i
+            at = head * m + i - offset
             tl.store(entropy + at, tl.sum(tl.sum(E, 0), 0) * -0.6931471805599453, mask=there)
             mean = tl.sum(tl.sum(F, 0), 0)
             if BACKWARDS:  # i - j = (i - start) + (start - j), and a row sums to 1
-                mean = tl.where(tl.load(lse + at, mask=there, other=1e30) < 1e30, mean + (i + offset - start).to(tl.float32), 0.0)
+                empty = tl.load(lse + at, mask=there, other=1e30) >= 1e30
+                mean = tl.where(empty, 0.0, mean + (i - start).to(tl.float32))
             tl.store(distance + at, mean, mask=there)
             if MARKS:
                 tl.store(marked + at, tl.sum(tl.sum(M, 0), 0), mask=there)

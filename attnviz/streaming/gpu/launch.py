@@ -66,6 +66,22 @@ def available() -> bool:
     )
 
 
+def serves(scoring: Scoring) -> bool:
+    """Whether the kernels can take this attention: plain, on CUDA, its vectors not too long."""
+    return (
+        scoring.query.is_cuda
+        and scoring.plain
+        and scoring.bias is None
+        and scoring.sinks is None
+        and scoring.query.dtype == scoring.key.dtype
+        and scoring.query.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and scoring.query.shape[-1] <= 256
+        and min(scoring.shape) > 0
+        and max(scoring.shape[1:]) < _FAR // 2
+        and available()
+    )
+
+
 def summarise_on_gpu(
     scoring: Scoring,
     *,
@@ -125,7 +141,9 @@ def log_sum_exp_on_gpu(scoring: Scoring, *, tiling: Tiling | None = None) -> Ten
 
 def _launches(scoring: Scoring, tiling: Tiling) -> Iterator[tuple[slice, dict[str, Any]]]:
     """Return which heads to take at once, and what every kernel is told of them."""
-    Q, K = (each if each.stride(-1) == 1 else each.contiguous() for each in (scoring.query, scoring.key))
+    Q, K = (
+        each if each.stride(-1) == 1 else each.contiguous() for each in (scoring.query, scoring.key)
+    )
     (H, m, n), d, rule = scoring.shape, Q.shape[-1], scoring.visible
     shared = H // len(K)
     at_once = max(1, _KEYS // max(1, n * d * K.element_size()))
@@ -153,8 +171,8 @@ def _launches(scoring: Scoring, tiling: Tiling) -> Iterator[tuple[slice, dict[st
         k = K[first : first + at_once]
         heads = slice(first * shared, (first + len(k)) * shared)
         q = Q[heads]
-        strides = dict(zip(("q_head", "q_row", "k_head", "k_row"), (*q.stride()[:2], *k.stride()[:2]), strict=True))
-        yield heads, told | {"q": q, "k": k} | strides
+        far = {"q_head": q.stride(0), "q_row": q.stride(1), "k_head": k.stride(0)}
+        yield heads, told | {"q": q, "k": k, "k_row": k.stride(1)} | far
 
 
 class _Sweep:
@@ -204,7 +222,9 @@ class _Sweep:
         place = slice(start, min(rows.pooled, start + sums.shape[1] // rows.parts))
         count, across = place.stop - place.start, columns.pooled
         joined = sums.view(shape).sum((2, 4))[:, :count, :across]
-        size = rows.sizes(place, self.device)[:, None] * columns.sizes(slice(0, across), self.device)
+        size = rows.sizes(place, self.device)[:, None] * columns.sizes(
+            slice(0, across), self.device
+        )
         parts.mean[heads, place] = joined / size
         parts.largest[heads, place] = tops.view(shape).amax((2, 4))[:, :count, :across].exp2()
 
