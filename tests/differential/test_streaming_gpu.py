@@ -29,6 +29,7 @@ INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 # The interpreter multiplies bfloat16 as if it were integers.
 HALVES = [torch.float16] if INTERPRETED else [torch.bfloat16, torch.float16]
+HARMLESS = "ignore:Conversion of an array with ndim > 0:DeprecationWarning"  # Triton before 3.7
 somewhere = [] if INTERPRETED else [pytest.mark.gpu]
 for_real = pytest.mark.skipif(
     not TRITON or INTERPRETED, reason="needs Triton, and not its interpreter"
@@ -154,7 +155,7 @@ class TestLaunches:
 
     def test_the_same_numbers_out_of_every_run(self):
         torch.manual_seed(2)
-        scoring = scoring_of((200, 0, 0, 2, 1, 32), {"after": 0}, dtype=torch.bfloat16)
+        scoring = scoring_of((200, 0, 0, 2, 1, 32), {"after": 0}, dtype=HALVES[0])
         lse = gpu.log_sum_exp_on_gpu(scoring)
         once, twice = (gpu.summarise_on_gpu(scoring, cell=7, lse=lse) for _ in range(2))
         for name, values in vars(once).items():
@@ -248,8 +249,13 @@ def test_nothing_of_triton_is_loaded_before_it_is_needed():
 @pytest.mark.slow
 def test_in_the_interpreter():
     """Every test that needs no device, on the CPU."""
+    import numpy
+    import triton
+
+    if triton.__version__ < "3.7" and numpy.__version__ >= "2.4":
+        pytest.skip("Triton's interpreter before 3.7 does not go with numpy 2.4")
     env = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", __file__]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-W", HARMLESS, __file__]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
     assert re.search(r"\d{3} passed", done.stdout), done.stdout[-400:]

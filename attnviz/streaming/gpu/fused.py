@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.streaming.gpu.launch import log_sum_exp_on_gpu
@@ -53,7 +52,11 @@ def fused_lse(
             if _agrees(*found, query, key, value, causal=causal, scale=scale):
                 return found
             _refused.add((name, *kind))
-    mask = causal_lower_right(m, n) if causal and m != n else None
+    mask = None
+    if causal and m != n:
+        from torch.nn.attention.bias import causal_lower_right  # loads Triton
+
+        mask = causal_lower_right(m, n)
     output = scaled_dot_product_attention(
         Q, K, V, mask, is_causal=causal and m == n, scale=scale, enable_gqa=True
     )
