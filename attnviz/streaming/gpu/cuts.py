@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -67,8 +64,3 @@ class Cut:
     def whole(self) -> bool:
         """Whether every lane has a position, up to the end of the side."""
         return self.parts * self.lanes == self.cell
-
-    def sizes(self, cells: slice, device: torch.device) -> Tensor:
-        """Return of how many positions some of the cells consist: the last one of what is left."""
-        start = torch.arange(cells.start, cells.stop, device=device) * self.cell
-        return (self.length - start).clamp(max=self.cell)

@@ -248,7 +248,7 @@ def map_pass(
                     else:
                         tl.store(received + j, given + by_key, mask=seen)
             at = head * m + i - offset
-            tl.store(entropy + at, tl.sum(tl.sum(E, 0), 0) * -0.6931471805599453, mask=there)
+            tl.store(entropy + at, -tl.sum(tl.sum(E, 0), 0), mask=there)  # in bits
             mean = tl.sum(tl.sum(F, 0), 0)
             if BACKWARDS:  # i - j = (i - start) + (start - j), and a row sums to 1
                 empty = tl.load(lse + at, mask=there, other=1e30) >= 1e30

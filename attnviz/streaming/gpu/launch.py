@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnviz.streaming.gpu.cuts import Cut
+from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import NEVER, Scoring
 
 LOG2_E = 1.4426950408889634
@@ -46,7 +47,7 @@ class Tiling:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What the kernel makes of a `Summary`; all float32, `received` float64."""
+    """What the kernel fills in of what is kept: `mean` holds sums, `entropy` is in bits."""
 
     mean: Tensor
     largest: Tensor
@@ -82,6 +83,20 @@ def serves(scoring: Scoring) -> bool:
     )
 
 
+def go_over(scoring: Scoring, kept: Kept) -> None:
+    """Fill in what is kept, as `sweep.go_over` does; its `lse` is known, no top keys are asked for.
+
+    The attention vectors are those of the fused attention that told the log-sum-exp.
+    """
+    parts = summarise_on_gpu(scoring, cell=kept.cell, lse=kept.lse, marked=kept.marks)
+    kept.mean, kept.largest, kept.received = parts.mean, parts.largest, parts.received
+    kept.entropy, kept.distance, kept.marked = parts.entropy, parts.distance, parts.marked
+    row = torch.arange(scoring.shape[1], device=kept.lse.device) + scoring.visible.offset
+    lse = kept.lse.masked_fill(kept.lse == -torch.inf, -NEVER)
+    for i, keys in enumerate((row, row - 1, torch.zeros_like(row))):
+        kept.near[:, i] = (scoring.pairs(keys) - lse).exp()
+
+
 def summarise_on_gpu(
     scoring: Scoring,
     *,
@@ -111,15 +126,10 @@ def summarise_on_gpu(
     def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(H, *shape, dtype=dtype, device=device)
 
-    mean = made(rows.pooled, columns.pooled)
-    parts = Parts(
-        mean,
-        torch.zeros_like(mean),
-        made(n, dtype=torch.float64),
-        *(made(m) for _ in range(3)),
-    )
-    # In units of log₂, as the scores of the kernels.
-    level = lse.float().masked_fill(scoring.visible.empty(m, n, device), -NEVER) * LOG2_E
+    mean, largest = (made(rows.pooled, columns.pooled) for _ in range(2))
+    parts = Parts(mean, largest, made(n, dtype=torch.float64), made(m), made(m), made(m))
+    empty = scoring.visible.empty(m, n, device) | (lse == -torch.inf)
+    level = lse.float().masked_fill(empty, -NEVER) * LOG2_E  # in the units of the kernels
     for heads, terms in _launches(scoring, tiling):
         _Sweep(terms, rows, columns, tiling).run(heads, level[heads], marked, parts)
     return parts
@@ -221,11 +231,7 @@ class _Sweep:
         start = first // rows.parts * rows.cells
         place = slice(start, min(rows.pooled, start + sums.shape[1] // rows.parts))
         count, across = place.stop - place.start, columns.pooled
-        joined = sums.view(shape).sum((2, 4))[:, :count, :across]
-        size = rows.sizes(place, self.device)[:, None] * columns.sizes(
-            slice(0, across), self.device
-        )
-        parts.mean[heads, place] = joined / size
+        parts.mean[heads, place] = sums.view(shape).sum((2, 4))[:, :count, :across]
         parts.largest[heads, place] = tops.view(shape).amax((2, 4))[:, :count, :across].exp2()
 
 
