@@ -1,0 +1,346 @@
+"""What the kernels keep of a map is what the whole map says, in float64.
+
+On a CUDA device they run for real. Where there is none, but Triton is installed, they run in its
+interpreter, tile by tile on the CPU (in a process of its own, for Triton decides on import), and
+are compiled for devices that are not there. The operators of torch that tell a log-sum-exp need a
+device.
+"""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from attnviz.records import Visible
+from attnviz.streaming import Scoring, crop, gpu, log_sum_exp, sweep
+from attnviz.streaming.gpu import kernels
+from attnviz.streaming.gpu.cuts import Cut
+from attnviz.streaming.gpu.fused import _agrees
+from attnviz.streaming.gpu.launch import Tiling
+from attnviz.streaming.kept import Kept
+
+TRITON = find_spec("triton") is not None
+INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+# The interpreter multiplies bfloat16 as if it were integers.
+HALVES = [torch.float16] if INTERPRETED else [torch.bfloat16, torch.float16]
+HARMLESS = "ignore:Conversion of an array with ndim > 0:DeprecationWarning"  # Triton before 3.7
+somewhere = [] if INTERPRETED else [pytest.mark.gpu]
+for_real = pytest.mark.skipif(
+    not TRITON or INTERPRETED, reason="needs Triton, and not its interpreter"
+)
+
+# m, offset, n - m - offset, heads, key heads, width
+SHAPES = [
+    (1, 0, 0, 1, 1, 16),
+    (33, 0, 0, 2, 2, 16),
+    (50, 7, 0, 4, 2, 16),
+    (64, 0, 0, 3, 1, 20),
+    (20, 5, 30, 2, 1, 16),
+    (70, -9, 3, 2, 2, 40),
+    (3, 90, 0, 6, 2, 64),
+]
+RULES = {
+    "all": {},
+    "causal": {"after": 0},
+    "window": {"after": 0, "before": 11},
+    "alone": {"after": 0, "before": 0},
+    "both sides": {"after": 6, "before": 9},
+    "ahead": {"before": -2, "after": 30},
+}
+OPTIONS = {"num_warps": 4, "num_stages": 2, "enable_fp_fusion": True}
+POINTERS = ("lse", "marks", "received", "sums", "tops", "entropy", "distance", "marked")
+TILINGS = [Tiling(32, 16), Tiling(16, 32, programs=3), Tiling(64, 64, programs=1)]
+
+
+def scoring_of(shape, rule, *, dtype=torch.float32, padded=False, spread=1.5):
+    """An attention of some shape, on the device."""
+    m, offset, beyond, H, G, d = shape
+    n = m + offset + beyond
+    keys = (torch.rand(n) < 0.7).to(DEVICE) if padded else None
+    Q, K = (
+        (torch.randn(h, length, d) * spread).to(DEVICE, dtype) for h, length in ((H, m), (G, n))
+    )
+    return Scoring(Q, K, d**-0.5, Visible(offset=offset, keys=keys, **rule))
+
+
+def whole(scoring):
+    """The weights by the formula, (H, m, n), in float64, and 0 in rows that may read nothing."""
+    H, m, n = scoring.shape
+    rule, Q = scoring.visible, scoring.query.cpu().double()
+    K = scoring.key.cpu().double().repeat_interleave(H // len(scoring.key), dim=0)
+    gap = torch.arange(m)[:, None] + rule.offset - torch.arange(n)
+    seen = torch.ones(m, n, dtype=torch.bool)
+    seen &= gap <= (n + m if rule.before is None else rule.before)
+    seen &= -gap <= (n + m if rule.after is None else rule.after)
+    seen &= True if rule.keys is None else rule.keys.cpu()
+    scores = (Q @ K.mT * scoring.scale).masked_fill(~seen, -torch.inf)
+    return scores.softmax(-1).nan_to_num(0), torch.logsumexp(scores, -1)
+
+
+def check(found, P, cell, offset, marks, near):
+    """Compare what the kernels found with the same taken from the whole map."""
+    H, m, n = P.shape
+    gap = (torch.arange(m)[:, None] + offset - torch.arange(n)).abs()
+    M, N = -(-m // cell), -(-n // cell)
+    filled = torch.full((H, M * cell, N * cell), torch.nan, dtype=torch.float64)
+    filled[:, :m, :n] = P
+    cells = filled.view(H, M, cell, N, cell).permute(0, 1, 3, 2, 4).flatten(3)
+    expected = {
+        "mean": cells.nansum(-1),
+        "largest": cells.nan_to_num(0).amax(-1),
+        "received": P.sum(1),
+        "entropy": -(P * P.clamp(min=1e-300).log2()).sum(-1),
+        "distance": (P * gap).sum(-1),
+        "marked": P[..., marks].sum(-1),
+    }
+    for name, values in expected.items():
+        assert_close(
+            getattr(found, name).cpu().double(), values,
+            atol=near * (max(1, int(gap.max())) if name == "distance" else 1), rtol=near,
+            msg=lambda said, name=name: f"{name}: {said}",
+        )  # fmt: skip
+
+
+def compare(scoring, cell, tiling=None, near=2e-5):
+    """Run the kernels with the log-sum-exp of a kernel, and compare them with the whole map."""
+    P, expected = whole(scoring)
+    marks = torch.rand(scoring.shape[2]) < 0.4
+    lse = gpu.log_sum_exp_on_gpu(scoring, tiling=tiling)
+    assert_close(lse.cpu().double(), expected, atol=near, rtol=near)
+    found = gpu.summarise_on_gpu(
+        scoring, cell=cell, lse=lse, marked=marks.to(DEVICE), tiling=tiling
+    )
+    check(found, P, cell, scoring.visible.offset, marks, near)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+class TestEveryNumber:
+    """Every number is that of the whole map, whatever the shape and the rule."""
+
+    pytestmark = somewhere
+
+    @pytest.mark.parametrize("cell", [1, 3, 21, 32, 100])
+    def test_cells_of_any_size(self, shape, cell):
+        torch.manual_seed(cell)
+        compare(scoring_of(shape, RULES["causal"]), cell, TILINGS[cell % 3])
+
+    @pytest.mark.parametrize("padded", [False, True])
+    @pytest.mark.parametrize("rule", RULES)
+    def test_rules(self, shape, rule, padded):
+        torch.manual_seed(0)
+        tiling = TILINGS[len(rule) % 3]
+        compare(scoring_of(shape, RULES[rule], padded=padded), (8, 21)[padded], tiling)
+
+    @pytest.mark.parametrize("dtype", HALVES, ids=str)
+    def test_in_half_precision(self, shape, dtype):
+        torch.manual_seed(1)
+        compare(scoring_of(shape, RULES["window"], dtype=dtype), 16, TILINGS[0])
+
+
+class TestLaunches:
+    """However the work is divided among launches and programs."""
+
+    pytestmark = somewhere
+
+    def test_heads_and_rows_by_and_by(self, monkeypatch):
+        """One key head a launch, and unfinished cells of few rows of tiles at a time."""
+        monkeypatch.setattr(gpu.launch, "_KEYS", 1)
+        for cell, size in ((5, 20000), (40, 20000), (40, 1)):
+            monkeypatch.setattr(gpu.launch, "_CELLS", size)
+            torch.manual_seed(cell)
+            compare(scoring_of((150, 3, 2, 4, 2, 16), {"after": 0}), cell, Tiling(16, 16))
+
+    def test_the_same_numbers_out_of_every_run(self):
+        torch.manual_seed(2)
+        scoring = scoring_of((200, 0, 0, 2, 1, 32), {"after": 0}, dtype=HALVES[0])
+        lse = gpu.log_sum_exp_on_gpu(scoring)
+        once, twice = (gpu.summarise_on_gpu(scoring, cell=7, lse=lse) for _ in range(2))
+        for name, values in vars(once).items():
+            assert torch.equal(values, getattr(twice, name)), name
+
+    def test_queries_that_are_parts_of_a_projection(self):
+        """Strides as a model leaves them, and vectors that are not contiguous at all."""
+        torch.manual_seed(3)
+        scoring = scoring_of((60, 0, 0, 4, 2, 16), {"after": 0})
+        Q, K = (
+            each.transpose(0, 1).contiguous().transpose(0, 1)
+            for each in (scoring.query, scoring.key)
+        )
+        compare(replace(scoring, query=Q, key=K), 10, Tiling(32, 16))
+        compare(replace(scoring, query=Q.mT.contiguous().mT), 10, Tiling(32, 16))
+
+    def test_scores_of_hundreds(self):
+        torch.manual_seed(4)
+        compare(scoring_of((60, 0, 0, 2, 1, 16), {"after": 0}, spread=12), 10, Tiling(32, 16), 2e-4)
+
+    def test_a_planted_fault_is_seen(self):
+        """A rule off by one key, a scale 1 % off, heads that read another's keys."""
+        torch.manual_seed(5)
+        right = scoring_of((60, 0, 0, 4, 2, 16), {"after": 0})
+        P, marks = whole(right)[0], torch.zeros(60, dtype=torch.bool)
+        for fault in (
+            replace(right, visible=Visible(after=1)),
+            replace(right, scale=right.scale * 1.01),
+            replace(right, key=right.key.flip(0)),
+        ):
+            lse = gpu.log_sum_exp_on_gpu(fault)
+            found = gpu.summarise_on_gpu(fault, cell=9, lse=lse, tiling=Tiling(32, 16))
+            with pytest.raises(AssertionError):
+                check(found, P, 9, 0, marks, 2e-5)
+
+
+@pytest.mark.parametrize("most", [16, 64])
+@pytest.mark.parametrize("cell", [*range(1, 70), 96, 100, 128, 129, 1000, 4097])
+def test_tiles_hold_every_position_once(cell, most):
+    length = 2 * cell + cell // 2 + 1
+    cut = Cut.best(length, cell, most)
+    held = []
+    for tile in range(cut.tiles):
+        part = tile % cut.parts
+        start = tile // cut.parts * cut.cells * cell + part * cut.span
+        for lane in range(cut.size):
+            within = lane % cut.lanes
+            if within < min(cut.span, cell - part * cut.span):
+                held.append(start + lane // cut.lanes * cell + within)
+    assert held == list(range(len(held)))
+    assert len(held) >= length
+    assert cut.used > 0.5
+    assert not cut.whole or len(held) == cut.tiles * cut.size
+
+
+@pytest.mark.parametrize("shared", [1, 3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_only_the_right_output_and_log_sum_exp_are_believed(causal, shared):
+    torch.manual_seed(0)
+    Q, K, V = (
+        torch.randn(3, 40, 16),
+        torch.randn(3 // shared, 40, 16),
+        torch.randn(3 // shared, 40, 16),
+    )
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    far = (each.repeat_interleave(shared, dim=0)[None] for each in (K, V))
+    output, lse = (each[0] for each in flash(Q[None], *far, 0.0, causal, scale=0.3))
+    terms = {"query": Q, "key": K, "value": V, "causal": causal, "scale": 0.3}
+    assert _agrees(output, lse, **terms)
+    assert not _agrees(output, lse / 0.6931, **terms)
+    assert not _agrees(output, lse.flip(0), **terms)
+    assert not _agrees(output.flip(0), lse, **terms)
+    assert not _agrees(output, lse, **terms | {"causal": not causal})
+    assert not _agrees(output, torch.full_like(lse, torch.nan), **terms)
+
+
+def test_what_the_kernels_do_not_take():
+    Q = torch.randn(2, 5, 8)
+    assert not gpu.serves(Scoring(Q, Q, 0.5))  # not on CUDA
+    assert gpu.available() == (torch.cuda.is_available() and TRITON)
+
+
+def test_nothing_of_triton_is_loaded_before_it_is_needed():
+    code = "import sys, attnviz.streaming.gpu; print('triton' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@for_real
+@pytest.mark.slow
+def test_in_the_interpreter():
+    """Every test that needs no device, on the CPU."""
+    import numpy
+    import triton
+
+    if triton.__version__ < "3.7" and numpy.__version__ >= "2.4":
+        pytest.skip("Triton's interpreter before 3.7 does not go with numpy 2.4")
+    env = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-W", HARMLESS, __file__]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert re.search(r"\d{3} passed", done.stdout), done.stdout[-400:]
+
+
+@for_real
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_compile(capability, dtype):
+    """For devices that need not be there: to the machine code, by the assembler of Triton."""
+    from triton import compile as build
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    values = {
+        "D": 128, "d": 96, "BM": 64, "BN": 32, "KEYS": False, "MARKS": True, "ROW_CELLS": 1,
+        "CELLS": 1, "WHOLE": True, "BACKWARDS": True, "PRECISION": "tf32x3",
+    }  # fmt: skip
+    for kernel in (kernels.log_sum_exp, kernels.map_pass):
+        names = list(inspect.signature(kernel.fn).parameters)
+        kinds = dict.fromkeys(names, "i32") | {"scale": "fp32", "keys": "*i8"}
+        kinds |= dict.fromkeys(("q", "k"), f"*{dtype}")
+        kinds |= dict.fromkeys(POINTERS, "*fp32") | dict.fromkeys(values, "constexpr")
+        source = ASTSource(
+            fn=kernel,
+            signature={name: kinds[name] for name in names},
+            constexprs={(names.index(name),): values[name] for name in names if name in values},
+        )
+        target = GPUTarget("cuda", capability, 32)
+        made = build(source, target=target, options=OPTIONS)
+        assert made.asm["cubin"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("length", [(2048, 0), (3001, 77)], ids=str)
+@pytest.mark.parametrize("cell", [4, 13, 64, 128, 200])
+def test_tiles_of_full_size(length, cell, dtype):
+    """What nobody would wait for in the interpreter."""
+    torch.manual_seed(0)
+    for width in (64, 80, 128):
+        scoring = scoring_of((*length, 0, 4, 2, width), {"after": 0}, dtype=dtype)
+        compare(scoring, cell, near=1e-4 if dtype == torch.float32 else 2e-5)
+
+
+@pytest.mark.gpu
+def test_a_long_map_is_that_of_the_tiles_of_torch():
+    """32,768 tokens, in float32 on the same device, and rows of it in float64."""
+    torch.manual_seed(0)
+    scoring = scoring_of((32768, 0, 0, 8, 2, 128), {"after": 0}, dtype=torch.bfloat16)
+    lse = gpu.log_sum_exp_on_gpu(scoring)
+    assert_close(lse, log_sum_exp(scoring), atol=1e-4, rtol=1e-5)
+    kept = {}
+    for way in (sweep, gpu):
+        kept[way] = Kept(scoring, 256, 0, torch.arange(32768) % 7 == 0, None)
+        kept[way].lse = lse
+        way.go_over(scoring, kept[way])
+    expected, found = (each.summary(torch.zeros(32768, dtype=bool)) for each in kept.values())
+    for name, values in vars(found).items():
+        assert_close(values, getattr(expected, name), atol=1e-4, rtol=1e-3)
+    rows = slice(20000, 20128)
+    P = crop(scoring, rows=rows).double()
+    assert_close(
+        found.entropy[:, rows].double(),
+        -(P * P.clamp(min=1e-300).log()).sum(-1),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(512, 512, 4, 4), (512, 512, 8, 2), (100, 300, 4, 2)], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_that_tells_its_log_sum_exp(shape, causal, dtype):
+    torch.manual_seed(0)
+    m, n, H, G = shape
+    scoring = scoring_of((m, n - m, 0, H, G, 64), {"after": 0} if causal else {}, dtype=dtype)
+    V = torch.randn(G, n, 64).to(DEVICE, dtype)
+    output, lse = gpu.fused_lse(scoring.query, scoring.key, V, causal=causal, scale=scoring.scale)
+    P, expected = whole(scoring)
+    assert_close(lse.cpu().double(), expected, atol=2e-4, rtol=1e-5)
+    right = P @ V.cpu().double().repeat_interleave(H // G, dim=0)
+    assert (output.cpu().double() - right).norm() < 1e-2 * right.norm()
