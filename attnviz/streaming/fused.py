@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnviz.streaming import gpu
 from attnviz.streaming.scoring import Scoring
 
 
@@ -26,6 +27,11 @@ def fused(scoring: Scoring, value: Tensor) -> tuple[Tensor, Tensor] | None:
     exact = scoring.query.is_cuda or scoring.query.dtype == torch.float32
     if not (full and aligned and plain and exact):
         return None
+    if scoring.query.is_cuda:
+        if not gpu.serves(scoring):
+            return None
+        given = scoring.query, scoring.key, value
+        return gpu.fused_lse(*given, causal=rule.after == 0, scale=scoring.scale)
     shared = H // len(scoring.key)
     Q, K, V = (
         part.repeat_interleave(times, 0)[None].contiguous()
@@ -48,10 +54,6 @@ class _Told(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        # Others round their rows up, or tell nothing unless a gradient is asked for.
-        if name in (
-            "_scaled_dot_product_flash_attention",
-            "_scaled_dot_product_flash_attention_for_cpu",
-        ):
+        if name == "_scaled_dot_product_flash_attention_for_cpu":
             self.lse = result[1]
         return result

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError, whole_number
 from attnviz.records import Summary
-from attnviz.streaming import strips, sweep
+from attnviz.streaming import gpu, strips, sweep
 from attnviz.streaming.fused import fused
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import NEVER, Scoring
@@ -37,8 +37,9 @@ def attend(
     ------
     InputError : cells or top are no such numbers.
     """
-    if scoring.shape[2] > strips.KEYS and (told := fused(scoring, value)) is not None:
-        return told[0], _reduced(scoring, cells, top, marked, lse=told[1])[1]
+    long = scoring.shape[2] > strips.KEYS or gpu.serves(scoring)
+    if long and (told := fused(scoring, value)) is not None:
+        return told[0].float(), _reduced(scoring, cells, top, marked, lse=told[1])[1]
     kept, summary = _reduced(scoring, cells, top, marked, value)
     return kept.attended, summary
 
@@ -84,7 +85,10 @@ def _reduced(
     m, n = scoring.shape[1:]
     kept = Kept(scoring, cells, top, marked, value)
     empty = scoring.visible.empty(m, n, scoring.query.device)
-    if n <= strips.KEYS:
+    if value is None and not top and gpu.serves(scoring):
+        kept.lse = gpu.log_sum_exp_on_gpu(scoring) if lse is None else lse.float()
+        gpu.go_over(scoring, kept)
+    elif n <= strips.KEYS:
         strips.go_over(scoring, kept)
     else:
         kept.lse = log_sum_exp(scoring) if lse is None else lse.float()
