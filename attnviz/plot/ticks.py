@@ -107,14 +107,20 @@ def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> 
 
 
 def _landmarks(side: Side, cell: float, ruler: Ruler, axis: str, longest: float) -> Ticks:
-    """Name positions in round numbers, with the words that stand there."""
-    said = [literal(f"{mark.position:,}  {mark.words}".rstrip()) for mark in side.landmarks]
-    labels = tuple(ruler.clip(each, longest, SMALL_SIZE) for each in said)
-    places = tuple((mark.position - side.start) / side.cell for mark in side.landmarks)
-    room, rotation = ruler.widest(labels, SMALL_SIZE), 0
+    """Number some positions; beside the rows, where there is room, with the words there."""
+    marks, numbers = side.landmarks, [f"{mark.position:,}" for mark in side.landmarks]
+    apart = (marks[-1].position - marks[0].position) / side.cell * cell / max(1, len(marks) - 1)
     if axis == "x":
-        room, rotation = (room + line_height(SMALL_SIZE)) * math.sqrt(0.5), 45
-    return Ticks(labels, places, SMALL_SIZE, True, rotation, room + _PAD, "token")
+        every = math.ceil(1.3 * ruler.widest(numbers, SMALL_SIZE) / apart) if apart else 1
+        labels, room = tuple(numbers), line_height(SMALL_SIZE)
+    else:
+        every = math.ceil(line_height(SMALL_SIZE) / apart) if apart else 1
+        left = longest - ruler.widest([f"   {number}" for number in numbers], SMALL_SIZE)
+        words = [ruler.clip(literal(mark.words), left, SMALL_SIZE) for mark in marks]
+        labels = tuple(f"{said}   {at}".strip() for said, at in zip(words, numbers, strict=True))
+        room = ruler.widest(labels, SMALL_SIZE)
+    places = tuple((mark.position - side.start) / side.cell for mark in marks)
+    return Ticks(labels[::every], places[::every], SMALL_SIZE, True, 0, room + _PAD, "token number")
 
 
 def _rows(
