@@ -41,6 +41,21 @@ def stream(tokens: Lengths = [8192, 102400], rounds: int = 3) -> None:  # noqa: 
     measure(tokens, rounds)
 
 
+@app.command()
+def render(
+    tokens: Annotated[int, typer.Option(help="Queries and keys of each head.")] = 64,
+    rounds: int = 5,
+    seaborn_rounds: Annotated[int, typer.Option(help="Turns of seaborn, minutes each.")] = 1,
+) -> None:
+    """All 144 heads in one figure, beside a heatmap of seaborn for each, and an imshow for each.
+
+    From the weights to PNG, SVG and PDF; CPU time.
+    """
+    from benchmarks.render import measure
+
+    measure(tokens, rounds, seaborn_rounds)
+
+
 @app.command(hidden=True)
 def memory(command: str, tokens: int, way: str) -> None:
     """Print by how many MB this process grows in one of the ways of a command."""

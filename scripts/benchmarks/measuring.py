@@ -55,9 +55,8 @@ def show(
     *,
     against: str,
     megabytes: Mapping[str, float | None] | None = None,
-    packages: Sequence[str] = ("attnviz", "torch", "transformers"),
 ) -> None:
-    """Print medians, extremes, ratios and peak memory, and on what they were measured.
+    """Print medians, extremes, ratios and peak memory.
 
     megabytes : of each way, where memory was measured.
     """
@@ -77,6 +76,10 @@ def show(
             cells.append("–" if grown is None else f"{grown:,.0f}")
         table.add_row(name, *cells)
     console.print(table)
+
+
+def show_setting(*packages: str) -> None:
+    """Print what ran, in which versions, and on what machine."""
     console.print(f"{versions(packages)}\n{machine()}", style="dim", highlight=False)
 
 

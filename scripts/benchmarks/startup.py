@@ -7,7 +7,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.measuring import alternate, process, show
+from benchmarks.measuring import alternate, process, show, show_setting
 
 TEXT = "the train left the station"
 
@@ -44,5 +44,5 @@ def measure(rounds: int) -> None:
         }
         ways = {name: process(command) for name, command in commands.items()}
         times = alternate(ways, rounds)
-    packages = ("attnviz", "torch", "transformers", "matplotlib")
-    show("cold start, seconds", times, against="bare minimum", packages=packages)
+    show("cold start, seconds", times, against="bare minimum")
+    show_setting("attnviz", "torch", "transformers", "matplotlib")

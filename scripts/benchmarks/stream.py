@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnviz.streaming import Scoring, Visible, crop, log_sum_exp, summarise
-from benchmarks.measuring import alternate, console, grown, peak, show
+from benchmarks.measuring import alternate, console, grown, peak, show, show_setting
 
 _FUSED = "fused attention"
 _WITH_MEMORY = "summary", "summary and top 8"
@@ -25,9 +25,9 @@ def measure(tokens: Sequence[int], rounds: int) -> None:
     for T in tokens:
         times = alternate(_ways(T), rounds, time.thread_time)
         megabytes = {way: peak("stream", str(T), way) for way in _WITH_MEMORY}
-        title = f"{T:,} tokens: CPU seconds"
-        show(title, times, against=_FUSED, megabytes=megabytes, packages=("attnviz", "torch"))
-        console.print(f"the whole map has {4e-6 * T * T:,.0f} MB", style="dim")
+        show(f"{T:,} tokens: CPU seconds", times, against=_FUSED, megabytes=megabytes)
+        console.print(f"the whole map has {4e-6 * T * T:,.0f} MB\n", style="dim")
+    show_setting("attnviz", "torch")
 
 
 def memory(T: int, way: str) -> float:
