@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
+Kind = Literal["bert", "llama"]
 Lengths = Annotated[list[int], typer.Option(help="Lengths to measure.")]
 
 
@@ -56,10 +57,28 @@ def render(
     measure(tokens, rounds, seaborn_rounds)
 
 
+@app.command()
+def capture(
+    tokens: Lengths = [512, 2048],  # noqa: B006
+    model: Annotated[Kind, typer.Option(help="Its shape; the weights are random.")] = "bert",
+    layers: int = 12,
+    rounds: int = 5,
+    slow: Annotated[bool, typer.Option(help="BertViz also where it takes minutes.")] = False,
+    patience: Annotated[float, typer.Option(help="Seconds for the memory of one way.")] = 600,
+) -> None:
+    """Every head of a whole model, beside the model alone and what other tools do.
+
+    CPU time; memory is what a process of its own grows by over the loaded model.
+    """
+    from benchmarks.capture import measure
+
+    measure(tokens, model, layers, rounds, slow=slow, patience=patience)
+
+
 @app.command(hidden=True)
-def memory(command: str, tokens: int, way: str) -> None:
+def memory(command: str, way: list[str]) -> None:
     """Print by how many MB this process grows in one of the ways of a command."""
-    print(import_module(f"benchmarks.{command}").memory(tokens, way))
+    print(import_module(f"benchmarks.{command}").memory(*way))
 
 
 @app.command()

@@ -120,8 +120,9 @@ def grown(work: Callable[[], object]) -> float:
     watching = threading.Thread(target=watch)
     watching.start()
     try:
-        work()
+        kept = work()
         most.append(resident())
+        del kept
     finally:
         done.set()
         watching.join()

@@ -30,11 +30,11 @@ def measure(tokens: Sequence[int], rounds: int) -> None:
     show_setting("attnviz", "torch")
 
 
-def memory(T: int, way: str) -> float:
+def memory(tokens: str, way: str) -> float:
     """Return by how many MB this process grows while it streams one head, Q, K and V apart."""
     torch.set_num_threads(1)
     _ways(512)[way]()  # whatever is loaded once
-    return grown(_ways(T)[way])
+    return grown(_ways(int(tokens))[way])
 
 
 def _ways(T: int) -> dict[str, Callable[[], object]]:
