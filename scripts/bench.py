@@ -13,7 +13,9 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
+app = typer.Typer(
+    help=__doc__, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
+)
 Kind = Literal["bert", "llama"]
 Lengths = Annotated[list[int], typer.Option(help="Lengths to measure.")]
 

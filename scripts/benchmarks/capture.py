@@ -23,8 +23,9 @@ _OURS, _OURS_TOP = "attnviz (statistics + pooled maps)", "attnviz with top 8"
 _BERTVIZ, _LENS = "BertViz, two views in HTML", "TransformerLens, hook_pattern"
 _PACKAGE = {_BERTVIZ: "bertviz", _LENS: "transformer_lens"}
 # What the weights of all heads take, as copies of them, at the peak of a way.
-_COPIES = {_EAGER: 1.2, _LENS: 1.5, _BERTVIZ: 25.0}
+_COPIES = {_EAGER: 1.2, _LENS: 1.5, _BERTVIZ: 70.0}
 _WORDS = 1000
+_SOON = 256  # tokens for which BertViz takes seconds
 Work = Callable[[], object]
 
 
@@ -131,7 +132,7 @@ def _ready(model: PreTrainedModel, tokens: int, *, slow: bool) -> dict[str, Work
             why = "not installed"
         elif needed > 0.8 * free:
             why = f"would need about {needed / 1e9:.0f} GB"
-        elif name == _BERTVIZ and tokens > 128 and not slow:
+        elif name == _BERTVIZ and tokens > _SOON and not slow:
             why = "takes minutes, ask for it with --slow"
         else:
             try:

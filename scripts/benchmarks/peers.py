@@ -44,9 +44,11 @@ def transformer_lens(model: PreTrainedModel) -> Callable[[Tensor], object]:
     """
     from transformer_lens.model_bridge import TransformerBridge
 
-    bridge = TransformerBridge.boot_transformers(
-        "random weights", hf_model=model, tokenizer=_tokenizer(), device="cpu"
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = _tokenizer(folder)  # which it loads once more, its own way
+        bridge = TransformerBridge.boot_transformers(
+            "random weights", hf_model=model, tokenizer=tokenizer, device="cpu"
+        )
 
     def patterns(ids: Tensor) -> object:
         with torch.no_grad():
@@ -64,13 +66,12 @@ def installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def _tokenizer() -> PreTrainedTokenizerBase:
+def _tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """Return a tokenizer of nothing: TransformerLens wants one that was loaded from a folder."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
     words = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1}, unk_token="<s>"))
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
-    with tempfile.TemporaryDirectory() as folder:
-        PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
-        return AutoTokenizer.from_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
