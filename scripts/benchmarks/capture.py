@@ -6,7 +6,6 @@ the loaded model. The weights are random: time and memory do not depend on them.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,14 +15,14 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from benchmarks import peers
-from benchmarks.measuring import alternate, console, grown, peak, show, show_setting
+from benchmarks.measuring import alternate, available, console, grown, peak, show, show_setting
 
 _PLAIN, _EAGER = "plain sdpa forward", "eager, output_attentions"
 _OURS, _OURS_TOP = "attnviz (statistics + pooled maps)", "attnviz with top 8"
 _BERTVIZ, _LENS = "BertViz, two views in HTML", "TransformerLens, hook_pattern"
 _PACKAGE = {_BERTVIZ: "bertviz", _LENS: "transformer_lens"}
 # What the weights of all heads take, as copies of them, at the peak of a way.
-_COPIES = {_EAGER: 1.2, _LENS: 1.5, _BERTVIZ: 70.0}
+_COPIES = {_EAGER: 1.2, _LENS: 1.5, _BERTVIZ: 60.0}
 _WORDS = 1000
 _SOON = 256  # tokens for which BertViz takes seconds
 Work = Callable[[], object]
@@ -123,14 +122,13 @@ class _Once:
 def _ready(model: PreTrainedModel, tokens: int, *, slow: bool) -> dict[str, Work]:
     """Return the ways that can be measured here; say why the others are left out."""
     ways: dict[str, Work] = {}
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     weights = _weights(model.config.num_hidden_layers, tokens)
     for name, work in _ways(model).items():
         why = None
         needed = weights * _COPIES.get(name, 0)
         if name in _PACKAGE and not peers.installed(_PACKAGE[name]):
             why = "not installed"
-        elif needed > 0.8 * free:
+        elif needed > 0.8 * available():
             why = f"would need about {needed / 1e9:.0f} GB"
         elif name == _BERTVIZ and tokens > _SOON and not slow:
             why = "takes minutes, ask for it with --slow"

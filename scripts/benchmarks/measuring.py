@@ -135,6 +135,12 @@ def resident() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
+def available() -> float:
+    """Return how many bytes this machine could still hand out (Linux)."""
+    told = Path("/proc/meminfo").read_text().split()
+    return 1024.0 * int(told[told.index("MemAvailable:") + 1])
+
+
 def peak(*arguments: str, seconds: float | None = None) -> float | None:
     """Return what `bench.py memory` says of one way, in a process of its own.
 
