@@ -19,7 +19,14 @@ from attnviz.capture.placing import Outline, Place, place
 from attnviz.capture.projections import find_holders, understood
 from attnviz.capture.recording import record
 from attnviz.capture.sampling import Sample
-from attnviz.capture.streamed import Kept, Streamed, capture_streamed
+from attnviz.capture.streamed import (
+    Kept,
+    Seen,
+    Streamed,
+    capture_streamed,
+    sample_rows,
+    stream_maps,
+)
 from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
@@ -28,12 +35,15 @@ __all__ = [
     "Capture",
     "Kept",
     "Sample",
+    "Seen",
     "Streamed",
     "capture",
     "capture_generation",
     "capture_streamed",
     "hidden_states",
     "one_at_a_time",
+    "sample_rows",
+    "stream_maps",
     "unchanged",
 ]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,44 +72,74 @@ def capture_streamed(
     ------
     ModelError : an attention that transformers' interface does not show as a whole.
     """
-    fast = bool(getattr(model, "_supports_sdpa", False))
-    attention: Literal["sdpa", "eager"] = "sdpa" if fast else "eager"
-    run, seen = _lean(model, inputs), []
+    with one_at_a_time:
+        with part(0, 2, "the model reads"):
+            seen = sample_rows(model, inputs, axes, rows, on_sample)
+        with part(1, 2, "its maps are reduced"):
+            stream_maps(model, inputs, seen, kept, on_streamed)
+
+
+def sample_rows(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    axes: Mapping[str, Sequence[Axis]],
+    rows: Tensor,
+    on_sample: Callable[[Sample], None],
+) -> list[Seen]:
+    """Run the untouched model and hand on some rows of every attention; return which there are.
+
+    Parameters and errors are those of `capture_streamed`.
+    """
+    seen: list[Seen] = []
 
     def take(found: Sample) -> None:
-        # Of the first run nothing is kept that grows with the text but its axes.
-        seen.append((replace(found.record, **_EMPTIED), found.gated))
+        # Of this run nothing is kept that grows with the text but its axes.
+        seen.append(Seen(replace(found.record, **_EMPTIED), found.gated))
         on_sample(found)
 
-    with one_at_a_time:
-        with part(0, 2, "the model reads"), unchanged(model, attention):
-            sample(model, run, axes, rows, take, fast=fast)
-        with part(1, 2, "its maps are reduced"):
-            stream(model, run, seen, kept, on_streamed, fast=fast)
+    run, fast = _lean(model, inputs), _is_fast(model)
+    with unchanged(model, "sdpa" if fast else "eager"):
+        sample(model, run, axes, rows, take, fast=fast)
+    return seen
 
 
 @torch.no_grad()
-def stream(
+def stream_maps(
     model: nn.Module,
-    run: Callable[[], object],
-    seen: Sequence[tuple[AttentionRecord, bool]],
+    inputs: Mapping[str, Tensor],
+    seen: Sequence[Seen],
     kept: Kept,
     on_streamed: Callable[[Streamed], None],
-    *,
-    fast: bool,
 ) -> None:
     """Run a model with our attention in the place of its own, and hand on what is kept.
 
-    seen : of each attention its record of another run, and whether sinks are a gate.
+    seen : the attentions that it executes. The rest is as in `capture_streamed`.
     """
+    run, fast = _lean(model, inputs), _is_fast(model)
     streamer = _Streamer(model, seen, kept, on_streamed, fast=fast)
     with unchanged(model, "sdpa" if fast else "eager"), looking_on(streamer.look):
         run()
 
 
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """An attention that a model executes: its record without what a text fills in.
+
+    gated : as in `Sample`.
+    """
+
+    record: AttentionRecord
+    gated: bool
+
+
 _EMPTIED: dict[str, Any] = dict.fromkeys(
     ("capped_bias", "bias", "mask", "input", "rotation", "projection", "visible")
 ) | {name: torch.empty(0) for name in ("query", "key", "value")}
+
+
+def _is_fast(model: nn.Module) -> bool:
+    """Whether a model can run under torch's fused attention."""
+    return bool(getattr(model, "_supports_sdpa", False))
 
 
 def _lean(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
@@ -126,7 +156,7 @@ class _Streamer:
     def __init__(
         self,
         model: nn.Module,
-        seen: Sequence[tuple[AttentionRecord, bool]],
+        seen: Sequence[Seen],
         kept: Kept,
         on_streamed: Callable[[Streamed], None],
         *,
@@ -152,12 +182,12 @@ class _Streamer:
     ) -> Any:
         """Compute the model's attention, and what is kept of its weights."""
         number, self._done = self._done, self._done + 1
-        if number >= len(self._seen) or self._seen[number][0].path != self._paths[module]:
+        if number >= len(self._seen) or self._seen[number].record.path != self._paths[module]:
             raise ModelError(
                 f"Expected {type(self._model).__name__} to execute the same attentions in every "
                 "run, but two runs on the same input differ. This model cannot be verified."
             )
-        found, gated = self._seen[number]
+        found, gated = self._seen[number].record, self._seen[number].gated
         called = Called(
             function,
             eager,

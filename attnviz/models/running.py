@@ -137,7 +137,7 @@ def _streamed(
     batch = _encode(checkpoint, given, truncate)
     axis, device = batch.axes["text"][0], checkpoint.module.device
     kept = _kept(checkpoint, wanted, axis, device)
-    rows = _sampled(len(axis), _heads(checkpoint)[1]).to(device)
+    rows = sampled_rows(len(axis), _heads(checkpoint)[1]).to(device)
     attentions: list[StreamedAttention] = []
     proofs: list[agreement.Proof] = []
 
@@ -208,7 +208,7 @@ def _kept(checkpoint: Checkpoint, wanted: Wanted, axis: Axis, device: torch.devi
     return Kept(chosen[0], chosen[1], cells, wanted.top, marked)
 
 
-def _sampled(length: int, heads: int) -> Tensor:
+def sampled_rows(length: int, heads: int) -> Tensor:
     """Return which queries of a text are compared with the model's own: the last, and any others.
 
     The same for every run, so that a result can be had again.

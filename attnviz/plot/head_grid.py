@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
@@ -116,18 +116,18 @@ def draw_mosaic(
         weight_colours(),
         aspect="auto",
         interpolation="nearest",
+        interpolation_stage="data",  # colours of pixels: half the time of pixels of colours
         vmin=0,
         vmax=most,
         extent=(0, columns, rows, 0),
     )
     framed = {maps.layers.index(marked[0]) * heads + h for h in marked[1]} if marked else set()
-    for number in range(layers * heads):
-        row, column = divmod(number, columns)
-        _frame(ax, (column, row + 1 - high), (wide, high), marked=number in framed)
-        if folded:
-            ax.text(column, row + 0.96 - high, f"head {number}", fontsize=SMALL_SIZE, color=MUTED)
+    corners = [(number % columns, number // columns + 1 - high) for number in range(layers * heads)]
+    _frame(ax, corners, (wide, high), framed)
     ax.spines[:].set_visible(False)
     if folded:
+        for number, (x, y) in enumerate(corners):
+            ax.text(x, y - 0.04, f"head {number}", fontsize=SMALL_SIZE, color=MUTED)
         ax.set_axis_off()
     else:
         _number_sides(ax, maps.layers, heads, (width / columns, height / rows), (wide, high))
@@ -162,19 +162,25 @@ def _pooled(weights: Tensor) -> Tensor:
 
 
 def _frame(
-    ax: Axes, corner: tuple[float, float], size: tuple[float, float], *, marked: bool
+    ax: Axes,
+    corners: Sequence[tuple[float, float]],
+    size: tuple[float, float],
+    marked: Collection[int],
 ) -> None:
-    """Draw the edge of a tile, so that an empty map is seen too."""
-    ax.add_patch(
-        Rectangle(
-            corner,
-            *size,
-            fill=False,
-            edgecolor=ACCENT if marked else FAINT,
-            linewidth=1.4 if marked else 0.3,
+    """Draw the edges of all tiles, so that an empty map is seen too; those marked stand out."""
+    wide, high = size
+    order = sorted(range(len(corners)), key=lambda number: number in marked)  # marked on top
+    found = [(*corners[number], number in marked) for number in order]
+    ax.add_collection(
+        PolyCollection(
+            [[(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)] for x, y, _ in found],
+            facecolors="none",
+            edgecolors=[ACCENT if stands_out else FAINT for _, _, stands_out in found],
+            linewidths=[1.4 if stands_out else 0.3 for _, _, stands_out in found],
             clip_on=False,
-            zorder=3 if marked else 2,
-        )
+            zorder=2,
+        ),
+        autolim=False,
     )
 
 

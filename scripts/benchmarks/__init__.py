@@ -1,1 +1,1 @@
-"""What is measured, one module each."""
+"""What `bench.py` measures, one file per command; what they share is in `measuring`."""
