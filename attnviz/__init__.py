@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         HeadMaps,
         SenseResult,
         ShiftResult,
+        StreamedAttention,
+        Summary,
         WorkedExample,
     )
     from attnviz.separation import senses
@@ -62,6 +64,8 @@ _HOME = {
     "OutputError": "errors",
     "SenseResult": "records",
     "ShiftResult": "records",
+    "StreamedAttention": "records",
+    "Summary": "records",
     "WorkedExample": "records",
     "add_caption": "plot",
     "architectures": "catalogue",
@@ -103,6 +107,8 @@ __all__ = [
     "OutputError",
     "SenseResult",
     "ShiftResult",
+    "StreamedAttention",
+    "Summary",
     "WorkedExample",
     "add_caption",
     "architectures",

@@ -21,6 +21,8 @@ PUBLIC = {
     "OutputError",
     "SenseResult",
     "ShiftResult",
+    "StreamedAttention",
+    "Summary",
     "WorkedExample",
     "add_caption",
     "architectures",

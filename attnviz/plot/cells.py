@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
@@ -52,6 +52,19 @@ def draw_cells(
     ax.set_xticks([])
     ax.set_yticks([])
     return mesh
+
+
+def logarithmic(weights: Tensor) -> LogNorm:
+    """Return colours by the logarithm of weights (…, m, n), for maps in which cells are pooled.
+
+    In a long text most of the weights are so small that in proportion only a line would be seen.
+    Colours begin at a third of what each cell has where a query weighs all tokens alike, and end at
+    what 1 cell in 500 exceeds.
+    """
+    alike = 1 / weights.shape[-1]
+    known = weights[weights > 0].sort().values
+    top = float(known[int(0.998 * (len(known) - 1))]) if len(known) else 0.0
+    return LogNorm(alike / 3, max(top, 3 * alike))
 
 
 def draw_values(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from attnviz.maps import make_maps
 from attnviz.plot import caption
+from attnviz.plot.cells import logarithmic
 from attnviz.plot.layout import Page, colour_bar
 from attnviz.plot.style import (
     ACCENT,
@@ -65,23 +67,36 @@ def head_grid(
     with style([caption.source(maps.provenance)]):
         page = Page(width * MM)
         place = _MARGIN, page.width - _MARGIN
-        bottom = draw_mosaic(page, maps, place, _MARGIN, most=top_weight(maps))
-        each = f"in each tile the {len(maps.rows)} queries run down and the keys across"
+        bottom = draw_mosaic(page, maps, place, _MARGIN)
+        count = "" if _is_pooled(maps) else f"{len(maps.rows)} "
+        each = f"in each tile the {count}queries run down and the keys across"
         parts = [caption.source(maps.provenance), each, *maps.notes]
+        if _is_pooled(maps):
+            parts.append("colours on a logarithmic scale")
         end = caption.write_caption(page, place, bottom + _GAP, parts, maps.agreement)
         return page.finish(end + _MARGIN)
 
 
-def top_weight(maps: HeadMaps) -> float:
-    """Return the weight at which the colours of a mosaic end: 1, or less where keys are many.
+def _is_pooled(maps: HeadMaps) -> bool:
+    """Whether the maps are those of a long text, in which cells join several tokens."""
+    return maps.sides[1].cell > 1
 
-    Of the hundreds of patches of an image or frames of a sound each gets little.
+
+def _norm(maps: HeadMaps) -> Normalize:
+    """Return how weights become colours: up to 1, or to less where keys are many.
+
+    Of the hundreds of patches of an image or frames of a sound each gets little, and of the
+    thousands of tokens of a long text next to nothing.
     """
     if maps.sides[1] == Side():
-        return 1.0
+        return Normalize(0.0, 1.0)
     tiles = _pooled(maps.weights)
+    if _is_pooled(maps):
+        norm = logarithmic(tiles)
+        return LogNorm(1 / maps.weights.shape[-1] / 3, norm.vmax)
     # By rank, since torch.quantile takes no more than 16 million values.
-    return float(tiles.flatten().sort().values[int(0.995 * (tiles.numel() - 1))].clamp(min=1e-12))
+    top = float(tiles.flatten().sort().values[int(0.995 * (tiles.numel() - 1))])
+    return Normalize(0.0, max(top, 1e-12))
 
 
 def draw_mosaic(
@@ -91,16 +106,18 @@ def draw_mosaic(
     top: float,
     *,
     marked: tuple[int, Sequence[int]] | None = None,
-    most: float = 1.0,
 ) -> float:
     """Draw the maps as one image under a title, with a colour bar; return where it ends.
 
     place : the left and right edge, top : the upper one, in inches. marked : (layer, heads) to
-    frame. most : the weight at which colours end.
+    frame.
     """
     layers, heads = maps.weights.shape[:2]
+    numbers = maps.heads or tuple(range(heads))
     left, right = place
-    title = f"All {layers * heads} heads" + (f" of layer {maps.layers[0]}" if layers == 1 else "")
+    which = "All " if numbers == tuple(range(heads)) else ""
+    one = f" of layer {maps.layers[0]}" if layers == 1 else ""
+    title = f"{which}{layers * heads} head{'s' * (layers * heads > 1)}{one}"
     top = page.title(left, top, title, right - left)
 
     folded = layers == 1  # then there is room for larger tiles, each under its number
@@ -117,20 +134,22 @@ def draw_mosaic(
         aspect="auto",
         interpolation="nearest",
         interpolation_stage="data",  # colours of pixels: half the time of pixels of colours
-        vmin=0,
-        vmax=most,
+        norm=_norm(maps),
         extent=(0, columns, rows, 0),
     )
-    framed = {maps.layers.index(marked[0]) * heads + h for h in marked[1]} if marked else set()
+    framed = set()
+    if marked is not None:
+        row = maps.layers.index(marked[0]) * heads
+        framed = {row + numbers.index(head) for head in marked[1]}
     corners = [(number % columns, number // columns + 1 - high) for number in range(layers * heads)]
     _frame(ax, corners, (wide, high), framed)
     ax.spines[:].set_visible(False)
     if folded:
         for number, (x, y) in enumerate(corners):
-            ax.text(x, y - 0.04, f"head {number}", fontsize=SMALL_SIZE, color=MUTED)
+            ax.text(x, y - 0.04, f"head {numbers[number]}", fontsize=SMALL_SIZE, color=MUTED)
         ax.set_axis_off()
     else:
-        _number_sides(ax, maps.layers, heads, (width / columns, height / rows), (wide, high))
+        _number_sides(ax, maps.layers, numbers, (width / columns, height / rows), (wide, high))
     bar = page.axes(right - 0.35 * width - 0.08, top + height + below, 0.35 * width, 0.06)
     colour_bar(drawn, bar, horizontal=True)
     return top + height + below + 0.18
@@ -187,7 +206,7 @@ def _frame(
 def _number_sides(
     ax: Axes,
     layers: Sequence[int],
-    heads: int,
+    heads: Sequence[int],
     step: tuple[float, float],
     tile: tuple[float, float],
 ) -> None:
@@ -196,7 +215,7 @@ def _number_sides(
     step : from tile to tile in inches, across and down. tile : its share of that.
     """
     for axis, numbers, room, place in (
-        (ax.xaxis, range(heads), step[0], tile[0] / 2),
+        (ax.xaxis, heads, step[0], tile[0] / 2),
         (ax.yaxis, layers, step[1], 1 - tile[1] / 2),
     ):
         every = math.ceil(1.6 * SMALL_SIZE / 72 / room)

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import Normalize
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.maps import make_map, make_maps, make_overview
 from attnviz.metrics import choose_head
 from attnviz.plot import caption
-from attnviz.plot.cells import decimals, draw_cells, write_numbers
-from attnviz.plot.head_grid import draw_mosaic, top_weight
+from attnviz.plot.cells import decimals, draw_cells, logarithmic, write_numbers
+from attnviz.plot.head_grid import draw_mosaic
 from attnviz.plot.layout import Page, Ruler, colour_bar
 from attnviz.plot.overlay import Patch, draw_overlay, find_query
 from attnviz.plot.style import (
@@ -131,12 +131,11 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     if overview is not None:
         if two_columns:
             place, end = (_MARGIN + room + _GAP, width - _MARGIN), _MARGIN
-        marked, most = (drawn.layer, drawn.heads), top_weight(overview)
-        end = draw_mosaic(page, overview, place, end, marked=marked, most=most)
+        end = draw_mosaic(page, overview, place, end, marked=(drawn.layer, drawn.heads))
     parts = [caption.source(drawn.provenance), *drawn.notes]
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
-    if isinstance(_norm(drawn), LogNorm):
+    if drawn.sides[1].cell > 1:
         parts.append("colours on a logarithmic scale")
     end = caption.write_caption(page, place, end + _GAP, parts, drawn.agreement)
     page.finish(max(bottom, end) + _MARGIN)
@@ -196,18 +195,10 @@ def _draw(
 
 
 def _norm(drawn: AttentionMap) -> Normalize:
-    """Return how weights become colours: in proportion; where cells are pooled, by their logarithm.
-
-    In a long text most of the weights are so small that in proportion only a line would be seen.
-    Then colours begin at a third of what each cell has where a query weighs all tokens alike, and
-    end at what 1 cell in 500 exceeds.
-    """
-    if drawn.sides[1].cell == 1:
-        return Normalize(0.0, max(drawn.top, 1e-12))
-    alike = 1 / drawn.weights.shape[1]
-    known = drawn.weights[drawn.weights > 0].sort().values
-    top = float(known[int(0.998 * (len(known) - 1))])
-    return LogNorm(alike / 3, max(top, 3 * alike))
+    """Return how weights become colours: in proportion, or where cells are pooled by logarithm."""
+    if drawn.sides[1].cell > 1:
+        return logarithmic(drawn.weights)
+    return Normalize(0.0, max(drawn.top, 1e-12))
 
 
 def _largest(weights: Tensor) -> Tensor:

@@ -224,7 +224,7 @@ def colour_bar(
     below = bool(values is not None and norm.vmin is not None and values.min() < norm.vmin)
     ticks: Locator = MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10])
     if isinstance(norm, LogNorm):
-        ticks = LogLocator(subs=(1, 3))
+        ticks = LogLocator(subs=(1.0,) if horizontal else (1.0, 3.0))
     bar = ax.figure.colorbar(
         drawn,
         cax=ax,

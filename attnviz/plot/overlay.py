@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attnviz.errors import InputError
 from attnviz.plot import caption
-from attnviz.plot.head_grid import draw_mosaic, top_weight
+from attnviz.plot.head_grid import draw_mosaic
 from attnviz.plot.layout import Page, Ruler, colour_bar, line_height
 from attnviz.plot.style import (
     ACCENT,
@@ -168,7 +168,7 @@ def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: flo
         corner = (_MARGIN + 2 * side + _GAP + _BAR + _GAP, place[1]) if three else place
         start = top if three else bottom + _GAP
         marked = (drawn.layer, drawn.heads)
-        end = draw_mosaic(page, tiles, corner, start, marked=marked, most=top_weight(tiles))
+        end = draw_mosaic(page, tiles, corner, start, marked=marked)
         bottom = max(bottom, end)
     parts = [caption.source(drawn.provenance), *drawn.notes, _elsewhere(drawn, query)]
     end = caption.write_caption(page, place, bottom + _GAP, parts, drawn.agreement)
