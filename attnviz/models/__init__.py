@@ -153,7 +153,7 @@ def attend(
         whose maps would hold more than 67 million weights.
     layers, heads : of a streamed text, which to keep; all by default. Of layers that are named
         exact parts of the maps can be had.
-    cells : of a streamed text, how many rows and columns a map is pooled to at most; by default 512
+    cells : of a streamed text, how many rows and columns a map is pooled to at most; by default 500
         where few heads are kept, and as many as 64 MB hold else.
     top : of a streamed text, of how many keys to keep the weight for each query.
 

@@ -43,7 +43,7 @@ from attnviz.records import (
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
 _WHOLE = 2**26  # weights of all heads that are kept whole
-_CELLS, _POOLED = 512, 2**23  # a side of a pooled map, and cells of all heads together: 64 MB
+_CELLS, _POOLED = 500, 2**23  # a side of a pooled map, and cells of all heads together: 64 MB
 _SAMPLED, _FEWEST = 2**18, 4  # weights of a layer that are compared with the model's own, and rows
 
 

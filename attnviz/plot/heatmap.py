@@ -37,7 +37,7 @@ _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, beside an overview and wit
 _WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
 _READABLE = 0.13  # inches of a row that has room for its label
 _TALLEST = 9.0  # inches of a map
-_MOST_CELLS = 512  # a side; more could not be told apart in print
+_MOST_CELLS = 500  # a side; more could not be told apart in print
 
 
 def heatmap(

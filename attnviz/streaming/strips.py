@@ -13,6 +13,7 @@ from math import isqrt, log
 import torch
 from torch import Tensor
 
+from attnviz.progress import track
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
 from attnviz.streaming.tiles import Block, blocks
@@ -32,7 +33,7 @@ def go_over(scoring: Scoring, kept: Kept) -> None:
     rows = min(m, ROWS)
     size = min(H, max(1, SCORES // (rows * n)))
     strips = _Strips(scoring, kept, rows, size)
-    for start in range(0, H, size):
+    for start in track(range(0, H, size)):
         heads = slice(start, min(start + size, H))
         strips.run(heads)
         # Nearly always true, and a look at every strip would cost more than this seldom repeat.

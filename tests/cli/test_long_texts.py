@@ -1,0 +1,151 @@
+"""A long text at the command line: files, parts of maps, how far it has come, and how it ends."""
+
+import contextlib
+import copy
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from families import _llama, tiny
+from transformers import LlamaConfig, LlamaModel
+
+import attnviz
+from attnviz import progress
+from attnviz.cli import run
+
+LONG = "The train left the station on time and nobody noticed that it was early. " * 20
+
+
+@pytest.fixture
+def file():
+    Path("long.txt").write_text(LONG, encoding="utf-8")
+    return "long.txt"
+
+
+def test_an_overview_and_an_exact_part(file, model):
+    streamed = ["heatmap", "--file", file, "--mode", "streamed", "--layer", "2", "--head", "3"]
+    assert run([*streamed, "-o", "whole.json"]) == 0
+    whole = json.loads(Path("whole.json").read_text(encoding="utf-8"))
+    P = torch.tensor(whole["weights"])
+    torch.testing.assert_close(P.sum(1), torch.ones(len(P)), atol=1e-5, rtol=0)
+    assert run([*streamed, "--rows", "20:24", "--cols", "18:30", "-o", "part.json"]) == 0
+    part = json.loads(Path("part.json").read_text(encoding="utf-8"))
+    exact = attnviz.attend(LONG, model=model).weights(2, 3)[20:24, 18:30]
+    torch.testing.assert_close(torch.tensor(part["weights"]), exact, atol=1e-5, rtol=1e-4)
+    assert "exact weights of tokens 20 to 23 for tokens 18 to 29" in " ".join(part["notes"])
+
+
+def test_a_part_of_the_chosen_head_takes_the_head_of_the_whole(file, capsys):
+    assert run(["heatmap", "--file", file, "--mode", "streamed", "--json", "-o", "a.png"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    part = ["--rows", "5:9", "--json", "-o", "b.png"]
+    assert run(["heatmap", "--file", file, "--mode", "streamed", *part]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["layer"], found["heads"]) == (whole["layer"], whole["heads"])
+
+
+def test_a_part_of_a_short_text_is_one_of_words(capsys):
+    text = "the train left the station"
+    assert run(["heatmap", text, "--rows", "1:3", "--cols", ":4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["columns"]) == (
+        ["the", "train"],
+        ["[CLS]", "the", "train", "left"],
+    )
+    assert "rows 1 to 2 of 7 and columns 0 to 3 of 7" in found["notes"]
+
+
+def test_heads_and_verify_read_files(file, capsys):
+    assert run(["heads", "--file", file, "--mode", "streamed", "-o", "heads.svg"]) == 0
+    assert run(["verify", "--file", file, "--mode", "streamed"]) == 0
+    said = capsys.readouterr().out
+    assert "second run" in said
+    assert "caught in 6 of 6 layers" in said
+    assert "rows (" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rows", "3"], "Expected --rows as START:STOP, got '3'"),
+        (["--rows", "a:b"], "Expected --rows as START:STOP"),
+        (["--cols", "9:4"], "Expected columns from 0 to"),
+        (["--rows", "0:99999"], "Expected rows from 0 to"),
+        (["--special", "remove"], "special tokens to be kept"),
+        (["--find", "train:station"], "only summaries were kept"),
+        (["a text"], "a text or a --file, got both"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, said, file, capsys):
+    assert run(["heatmap", "--file", file, "--mode", "streamed", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not Path("heatmap.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "no file"), (b"", "at least one word"), (b"\xff\xfe\x00", "UTF-8")]
+)
+def test_files_that_hold_no_text(content, said, capsys):
+    if content is not None:
+        Path("other.txt").write_bytes(content)
+    assert run(["heatmap", "--file", "other.txt"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_is_done_is_told_from_nothing_to_all(model):
+    heard = []
+    with progress.listening(lambda name, done: heard.append((name, done))):
+        attnviz.attend(LONG, model=model, mode="streamed")
+    shares = [round(done, 9) for _, done in heard]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert {name for name, _ in heard} == {"the model reads", "its maps are reduced"}
+
+
+@pytest.fixture
+def slow(tokenizer, tmp_path):
+    """A causal model, and a text on which it spends a while."""
+    config = LlamaConfig(**{**_llama, "num_hidden_layers": 2, "max_position_embeddings": 60_000})
+    torch.manual_seed(0)
+    LlamaModel(config).save_pretrained(tmp_path / "slow")
+    patient = copy.deepcopy(tokenizer)
+    patient.model_max_length = 60_000
+    patient.save_pretrained(tmp_path / "slow")
+    (tmp_path / "book.txt").write_text(LONG * 40, encoding="utf-8")
+    return [sys.executable, "-m", "attnviz", "heatmap", "--file", "book.txt", "--model", "slow"]
+
+
+def test_a_bar_shows_how_far_it_has_come_and_an_interrupt_leaves_nothing(slow, tmp_path):
+    Path("heatmap.png").write_bytes(b"old")
+    before = {path.name for path in tmp_path.iterdir()}
+    terminal, ours = pty.openpty()
+    process = subprocess.Popen(slow, stderr=ours, stdout=subprocess.DEVNULL)
+    os.close(ours)
+    said = b""
+    with contextlib.suppress(OSError):  # until it is closed at the other end
+        while part := os.read(terminal, 4096):
+            said += part
+            if b"%" in part:
+                process.send_signal(signal.SIGINT)
+    os.close(terminal)
+    assert process.wait(60) == 130, said
+    assert b"the model reads" in said or b"its maps are reduced" in said
+    assert b"Traceback" not in said
+    assert Path("heatmap.png").read_bytes() == b"old"
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_family_that_shows_no_attention_is_refused_in_one_line(tokenizer, file, capsys):
+    tiny("bloom").save_pretrained("bloom")
+    tokenizer.save_pretrained("bloom")
+    arguments = ["heatmap", "--file", file, "--model", "bloom", "--mode", "streamed"]
+    assert run(arguments) == 3
+    assert capsys.readouterr().err.strip().endswith("choose another model.")
