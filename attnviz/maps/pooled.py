@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.landmarks import landmarks
+from attnviz.maps.landmarks import landmarks
 from attnviz.records import Axis, Side, Special, StreamedAttention
 from attnviz.words import Units
 

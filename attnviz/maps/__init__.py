@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, whole_number
-from attnviz.pooled import expect_kept, expect_part, pooled, streamed_map
+from attnviz.maps.pooled import expect_kept, expect_part, pooled, streamed_map
 from attnviz.records import (
     AttentionMap,
     AttentionResult,

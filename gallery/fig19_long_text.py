@@ -1,0 +1,31 @@
+"""A text that is read without keeping a map
+
+The first {tokens} tokens of this project's licence. No map was kept: while the model ran, each was
+reduced to {cells} × {cells} cells of {cell} × {cell} weights (columns summed, rows averaged), and
+each query to a few numbers. The same works for texts of a hundred thousand tokens, of which one map
+would take 40 GB. Head {head} of layer {layer}, drawn large, is the one whose queries find what they
+read nearest: {nearest:.0f} tokens away on the mean, where the mean of all heads is {usual:.0f}. The
+head that leaves most to the first token, [CLS], is head {sink_head} of layer {sink_layer}:
+{most:.0%} of its weight, the line down the left edge of its tile.
+"""
+
+from pathlib import Path
+
+import torch
+
+import attnviz
+
+licence = (Path(__file__).parent.parent / "LICENSE").read_text(encoding="utf-8")
+result = attnviz.attend(licence[:2300], mode="streamed", cells=125)
+kept = [each.summary for each in result.streamed]
+tokens, (_, cells, _), cell = kept[0].entropy.shape[1], kept[0].mean.shape, kept[0].cell
+
+distances, rests = (
+    torch.stack([numbers.mean(1) for numbers in each])  # layers × heads
+    for each in zip(*[(summary.distance, summary.first) for summary in kept], strict=True)
+)
+layer, head = divmod(int(distances.argmin()), distances.shape[1])
+sink_layer, sink_head = divmod(int(rests.argmax()), rests.shape[1])
+nearest, usual, most = distances.min(), distances.mean(), rests.max()
+
+fig = attnviz.heatmap(result, layer=layer, head=head, overview=True).figure
