@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
@@ -49,6 +50,8 @@ def heatmap(
     matrix: bool = False,
     words: bool = True,
     special: Special = "keep",
+    rows: slice | None = None,
+    columns: slice | None = None,
     overview: HeadMaps | bool | None = None,
     width: float = FULL_WIDTH,
     ax: Axes | None = None,
@@ -69,6 +72,7 @@ def heatmap(
     matrix : draw rows and columns also of an image.
     words : merge word pieces into words.
     special : "keep" special tokens, "hide" them, or "remove" them and renormalise the rows.
+    rows, columns : a part of the map, counted from 0: words, or tokens of a long text.
     overview : whether to draw all heads beside the map, the one shown marked; by default where
         it was chosen here. Beside a map that is already made: the maps of all heads (`make_maps`).
     width : of a new figure, in mm: 89 is one column of a journal, 183 two.
@@ -86,11 +90,13 @@ def heatmap(
         drawn = result
     else:
         layer, head, reason = choose_head(result, layer, head)
-        drawn = make_map(result, layer=layer, head=head, words=words, special=special, notes=reason)
+        how: dict[str, Any] = {"words": words, "special": special}
+        part: dict[str, Any] = {"rows": rows, "columns": columns}
+        drawn = make_map(result, layer=layer, head=head, notes=reason, **part, **how)
         if overview is True:
-            overview = make_maps(result, words=words, special=special)
+            overview = make_maps(result, **how)
         elif overview is None and reason and ax is None:
-            overview = make_overview(result, words=words, special=special)
+            overview = make_overview(result, **how)
     beside = overview if isinstance(overview, HeadMaps) else None
     with style([*drawn.rows, *drawn.columns, caption.source(drawn.provenance)]):
         if (query := find_query(drawn, patch, matrix=matrix)) is not None:
