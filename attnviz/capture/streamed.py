@@ -43,11 +43,12 @@ class Kept:
 class Streamed:
     """One attention as it passes by: what its weights follow from, and their summary.
 
-    summary : of the heads that are kept; None where the layer is not.
+    summary : of `heads`, in this order.
     """
 
     record: AttentionRecord
     summary: Summary
+    heads: tuple[int, ...]
 
 
 def capture_streamed(
@@ -204,7 +205,8 @@ class _Streamer:
                 return called.output(), None
             record = self._filled(found, called)
             output, summary = self._reduced(record)
-            self._on_streamed(Streamed(record, summary))
+            heads = range(record.heads) if self._kept.heads is None else self._kept.heads
+            self._on_streamed(Streamed(record, summary, tuple(heads)))
         if gated:  # more enters the output than weights and values
             return called.output(), None
         return output.to(value.dtype).transpose(0, 1)[None].contiguous(), None

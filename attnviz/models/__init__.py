@@ -11,7 +11,8 @@ import torch
 
 from attnviz.checkpoints import Checkpoint, load_checkpoint
 from attnviz.inputs import Given, Many, Picture, Recording, gather
-from attnviz.models.running import Mode, Wanted, run
+from attnviz.models.running import Mode, run
+from attnviz.models.streamed import Wanted
 from attnviz.records import AgreementReport, AttentionResult
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from attnviz.capture import (
     sample_rows,
     stream_maps,
 )
-from attnviz.models.running import sampled_rows
+from attnviz.models.streamed import sampled_rows
 from attnviz.records import Axis, Summary
 from benchmarks import peers
 from benchmarks.measuring import alternate, available, console, grown, peak, show, show_setting
@@ -80,9 +80,8 @@ def _proven(model: PreTrainedModel, ids: Tensor) -> list[Proof]:
         own.append(sample.reference.weights)
 
     def take(streamed: Streamed) -> None:
-        record = streamed.record
-        heads = range(record.heads)
-        proofs.append(prove_streamed(record, own.pop(0), rows, streamed.summary, heads))
+        seen, kept = streamed.record, streamed.summary
+        proofs.append(prove_streamed(seen, own.pop(0), rows, kept, streamed.heads))
 
     capture_streamed(model, inputs, axes, rows, Kept(cells=_CELLS), prove, take)
     return proofs

@@ -1,0 +1,39 @@
+"""Where a result comes from: what was read, by which weights, with what."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from attnviz.checkpoints import Checkpoint
+from attnviz.inputs import Batch, Given
+from attnviz.records import AgreementReport, Provenance
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what runs."""
+    return {name: version(name) for name in ("attnviz", "torch", "transformers")}
+
+
+def provenance(
+    checkpoint: Checkpoint,
+    given: Given,
+    batch: Batch,
+    n: int,
+    proof: AgreementReport,
+    generated: str | None,
+) -> Provenance:
+    """Return the origin of what came of input n of a batch."""
+    return Provenance(
+        model=checkpoint.name,
+        weights_sha256=proof.weights_sha256,
+        text=given.texts[n] if given.texts else None,
+        pair=given.pairs[n] if given.pairs else None,
+        dtype=proof.dtype,
+        device=proof.device,
+        versions=proof.versions,
+        target=given.targets[n] if given.targets else None,
+        cut_from=batch.cut_from[n],
+        image=given.images[0].name if given.images else None,
+        audio=batch.sound,
+        generated=generated,
+    )
