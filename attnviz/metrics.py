@@ -165,7 +165,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     found = one_result(result, streamed=True).stack()
     scores = [
         HeadScore(record.layer, head, mass)
-        for record in found
+        for record in found.records
         for head, mass in enumerate(content_mass(record).tolist())
     ] + [
         HeadScore(each.layer, head, mass)
@@ -176,7 +176,8 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     first = (found.streamed or found.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
     other = "other " if queries == keys else ""
-    return HeadRanking(tuple(scores), f"mean weight from {queries} to {other}{keys}")
+    pieces = ", piece by piece" if found.streamed else ""
+    return HeadRanking(tuple(scores), f"mean weight from {queries} to {other}{keys}{pieces}")
 
 
 def _noun(axis: Axis) -> str:

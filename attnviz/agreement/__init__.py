@@ -27,10 +27,10 @@ from attnviz.agreement.comparing import (
     tolerance_of,
 )
 from attnviz.agreement.precision import PRECISIONS, dtypes
-from attnviz.agreement.sampled import prove_rows, prove_streamed
+from attnviz.agreement.sampled import Kept, prove_rows, prove_streamed
 from attnviz.records import AgreementReport, AttentionRecord, Reference, StageCheck
 
-__all__ = ["CANARY", "Proof", "prove_rows", "prove_streamed", "report", "verify"]
+__all__ = ["CANARY", "Kept", "Proof", "prove_rows", "prove_streamed", "report", "verify"]
 
 
 def verify(

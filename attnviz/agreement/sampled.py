@@ -7,12 +7,10 @@ same from our float64 weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from attnviz.agreement.comparing import (
     Proof,
@@ -23,14 +21,22 @@ from attnviz.agreement.comparing import (
     prove,
     tolerance_of,
 )
-from attnviz.agreement.precision import PRECISIONS, dtypes
+from attnviz.agreement.precision import PRECISIONS, SMALLEST, dtypes
+from attnviz.agreement.reduced import STREAMED, check_summary, largest_score
+from attnviz.attention import repeat_heads
 from attnviz.records import AttentionRecord, Reference, StageCheck, Summary
 
-_WEIGHTS = 2**20  # of a head, in float64, that are held at once
-_STREAMED = 1e-5  # of the largest number of a kind: what float32 sums may err
 _ELSEWHERE = 0.2  # of a row's weight: more is no rounding, in any precision
-_TINY = 1e-30  # nothing smaller is a weight
 _PROJECTED = ("query", "key", "value")
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What is kept of an attention: the summary of the maps of some heads, and marked keys (n,)."""
+
+    summary: Summary
+    heads: tuple[int, ...]
+    marked: Tensor | None = None
 
 
 def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> Proof:
@@ -52,19 +58,23 @@ def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> P
 
 def prove_streamed(
     record: AttentionRecord,
+    attended: Tensor,
     weights: Tensor,
     rows: Tensor,
-    summary: Summary,
-    heads: Sequence[int],
+    kept: Kept,
 ) -> Proof:
     """Compare the run in which maps were reduced with the model's own, and what was kept of it.
 
     Parameters
     ----------
-    weights : (H, R, n), what the model computed for `rows` in a run of its own. summary : of the
-        maps of `heads`.
+    attended : (H, m, d_v), the attention vectors that this run went on with.
+    weights : (H, R, n), what the model computed for `rows` in a run of its own.
     """
-    checks = _check_run(record, weights, rows), _check_summary(record, summary, heads)
+    checks = (
+        _check_run(record, weights, rows),
+        _check_attended(record, attended, rows),
+        check_summary(record, kept.summary, kept.heads, rows, kept.marked),
+    )
     return Proof(record.place, checks, (), False)
 
 
@@ -97,75 +107,25 @@ def _check_run(record: AttentionRecord, weights: Tensor, rows: Tensor) -> StageC
     )
 
 
-def _check_summary(record: AttentionRecord, summary: Summary, heads: Sequence[int]) -> StageCheck:
-    """Compare a row of cells, another one in every layer, with our float64 weights."""
-    cell = 7919 * (record.layer + 1) % summary.mean.shape[1]
-    differences, count = [], 0
-    for at, head in enumerate(heads):
-        worst = torch.zeros((), dtype=torch.float64)
-        for ours, kept, least in _cell_row(record, head, summary, at, cell):
-            scale = ours.abs().amax().clamp(min=least)
-            worst = torch.maximum(worst, ((ours - kept.double()).abs().amax() / scale).cpu())
-            count += ours.numel()
-        differences.append(float(worst))
-    found = torch.tensor(differences)
-    score = _largest_score(record)
-    tolerance = max(_STREAMED, 4 * torch.finfo(torch.float32).eps * score)
+def _check_attended(record: AttentionRecord, attended: Tensor, rows: Tensor) -> StageCheck:
+    """Compare some attention vectors with A·V of the same run in float64."""
+    P = _across(record, rows).weights(dtype=torch.float64)
+    ours = P @ repeat_heads(record.value.double(), record.heads)
+    own = attended[:, rows].double()
+    differences = (ours - own).flatten(1).abs().amax(1)
+    # Sums are taken in float32 at least; fused attention on a GPU rounds what comes of them.
+    eps = torch.finfo(record.value.dtype if record.value.is_cuda else torch.float32).eps
+    largest = ours.flatten(1).abs().amax(1).clamp(min=SMALLEST)
+    tolerances = max(STREAMED, 4 * eps * max(1.0, largest_score(record))) * largest
     return StageCheck(
         stack=record.stack,
         layer=record.layer,
         path=record.path,
-        stage="summary",
-        differences=tuple(differences),
-        tolerances=(tolerance,) * len(differences),
+        stage="attention vectors",
+        differences=tuple(differences.tolist()),
+        tolerances=tuple(tolerances.tolist()),
         own_errors=(0.0,) * len(differences),
-        compared=count,
-        finite=bool(found.isfinite().all()),
-        failed_heads=tuple(heads[at] for at in failed_heads(~(found <= tolerance))),
+        compared=ours.numel(),
+        finite=bool(own.isfinite().all()),
+        failed_heads=failed_heads(~(differences <= tolerances)),
     )
-
-
-def _cell_row(
-    record: AttentionRecord, head: int, summary: Summary, at: int, cell: int
-) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """Yield what a row of cells of a head says in float64, what was kept of it, and a least scale.
-
-    Weights err in proportion to themselves; sums of logarithms and distances by what they sum.
-    """
-    m, n, size = len(record.query_axis), len(record.key_axis), summary.cell
-    rows = range(cell * size, min(m, (cell + 1) * size))
-    step = max(1, _WEIGHTS // n)
-    sums, tops = (torch.zeros(-(-n // size), dtype=torch.float64) for _ in range(2))
-    j = torch.arange(n)
-    for start in range(rows.start, rows.stop, step):
-        part = slice(start, min(start + step, rows.stop))
-        P = record.weights(head, part, torch.float64).cpu()
-        P = P * ~summary.empty[part, None].cpu()
-        cells = pad(P, (0, -n % size)).view(len(P), -1, size)
-        sums += cells.sum((0, 2))
-        tops = torch.maximum(tops, cells.amax((0, 2)))
-        i = torch.arange(part.start, part.stop) + n - m
-        logs = P.clamp(min=1e-300).log()
-        yield -(P * logs).sum(-1), summary.entropy[at, part].cpu(), 1.0
-        yield (P * (i[:, None] - j).abs()).sum(-1), summary.distance[at, part].cpu(), 1.0
-        yield P[:, 0], summary.first[at, part].cpu(), _TINY
-        for name, key in (("itself", i), ("previous", i - 1)):
-            one = P.gather(1, key.clamp(min=0)[:, None])[:, 0] * (key >= 0)
-            yield one, getattr(summary, name)[at, part].cpu(), _TINY
-        k = summary.top_weights.shape[-1]
-        if k:
-            yield P.topk(k).values, summary.top_weights[at, part].cpu(), _TINY
-    widths = torch.full((len(sums),), size, dtype=torch.float64)
-    widths[-1] = n - size * (len(sums) - 1)
-    yield sums / (len(rows) * widths), summary.mean[at, cell].cpu(), _TINY
-    yield tops, summary.largest[at, cell].cpu(), _TINY
-    heights = torch.full((summary.mean.shape[1], 1), size, dtype=torch.float64)
-    heights[-1] = m - size * (len(heights) - 1)
-    received = pad(summary.received[at].double().cpu(), (0, -n % size)).view(-1, size).sum(-1)
-    yield (summary.mean[at].double().cpu() * heights).sum(0) * widths, received, _TINY
-
-
-def _largest_score(record: AttentionRecord) -> float:
-    """Return a bound of the scores: rounding grows with them."""
-    query, key = (part.float().norm(dim=-1).amax() for part in (record.query, record.key))
-    return abs(record.scale) * float(query * key)

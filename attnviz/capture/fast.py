@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from attnviz.capture.interface import first
 from attnviz.errors import ModelError
 from attnviz.records import Visible
+from attnviz.terms import HIDDEN
 
 _SCORES = 2**22  # of an eager attention that is computed by blocks of rows
+_WHOLE = 2**26  # of one that is computed as a whole
 _NO_FAST_WAY = ("softcap", "s_aux", "sinks")  # what torch's fused attention cannot do
 
 
@@ -81,9 +83,16 @@ class Called:
                 'selects them. Give a shorter text with mode="full", or choose another model.'
             )
 
+    @property
+    def by_blocks(self) -> bool:
+        """Whether the model's own function would hold too much: then it runs by blocks of rows."""
+        H, m, n = self.shape
+        slow = not self.fast or first(self.arguments, *_NO_FAST_WAY) is not None
+        return slow and (self.fast or H * m * n > _WHOLE)
+
     def output(self) -> Tensor:
-        """Return the output (1, m, H, d_v), by the fast function where there is a fast way."""
-        if first(self.arguments, *_NO_FAST_WAY) is None:
+        """Return the output (1, m, H, d_v) of the function that the model would call."""
+        if not self.by_blocks:
             output: Tensor = self.function(
                 self.module, self.query, self.key, self.value, self.mask, **self.arguments
             )[0]
@@ -101,14 +110,14 @@ class Called:
         mask, hidden = None, None
         if self.causal:
             _, m, n = self.shape
-            hidden = torch.arange(n, device=rows.device) > rows[:, None] + n - m
+            hidden = (torch.arange(n, device=rows.device) > rows[:, None] + n - m)[None]
         elif (every := self.every_mask) is not None:
             mask = every[:, :, rows]
-            hidden = ~mask[0, 0] if mask.dtype == torch.bool else None
+            hidden = ~mask[0] if mask.dtype == torch.bool else None
         if hidden is not None:
             low = torch.finfo(self.query.dtype).min
             mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)
-            mask = mask[None, None]
+            mask = mask[None]
         query = self.query[:, :, rows]
         output: Tensor = self.eager(self.module, query, self.key, self.value, mask, **arguments)[0]
         return output
@@ -130,6 +139,14 @@ class Rules:
         if id(mask) not in self._known:  # kept with its rule, so that no other gets its number
             self._known[id(mask)] = mask, Visible.of(every[0, 0])
         return self._known[id(mask)][1]
+
+    def is_causal(self, called: Called) -> bool:
+        """Whether no query sees what comes after it."""
+        rule, every = self.of(called), called.every_mask
+        if rule is not None or every is None:
+            return rule is not None and rule.after == 0
+        seen = every if every.dtype == torch.bool else every > HIDDEN
+        return not bool(seen.triu(1 + called.shape[2] - called.shape[1]).any())
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

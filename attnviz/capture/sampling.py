@@ -65,6 +65,9 @@ def sample(
     sampler.finish()
 
 
+_FUSED = ("scaled_dot_product", "flash_attention", "efficient_attention")  # torch's operators
+
+
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the softmaxes inside an attention function, and whether there are whole ones outside.
 
@@ -91,11 +94,14 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in ("_softmax", "_safe_softmax"):
+        name = func.overloadpacket.__name__
+        if name in ("_softmax", "_safe_softmax"):
             if self._inside is not None:
                 self._inside.append((args[0], result))
             elif result.dim() > 2 and min(result.shape[-2:]) >= self._length:
                 self.missed = True
+        elif self._inside is None and any(each in name for each in _FUSED):
+            self.missed = True
         return result
 
 
@@ -126,6 +132,7 @@ class _Sampler:
         self._outputs = {path: find_output(model, path) for path in self._paths.values()}
         for module in model.modules():
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
+            module.register_forward_hook(self._forget)
         for module in {each for each in self._outputs.values() if each is not None}:
             module.register_forward_hook(self._leave)
 
@@ -141,6 +148,8 @@ class _Sampler:
         **arguments: Any,
     ) -> Any:
         """Have the model's own functions compute: the fast one all, the eager one some rows."""
+        if module not in self._paths:  # of another model, running in another thread
+            return function(module, query, key, value, attention_mask, **arguments)
         self._hand_on()
         path = self._paths[module]
         called = Called(
@@ -183,12 +192,13 @@ class _Sampler:
     ) -> Sample:
         n = called.shape[2]
         gated = called.sinks is not None and weights.shape[-1] == n
-        head_output = None if gated else output[0, self._rows].transpose(0, 1)
+        # By blocks it is made by what the rows are made by: no reference of its own.
+        known = not gated and not called.by_blocks
+        head_output = output[0, self._rows].transpose(0, 1) if known else None
         reference = Reference(weights[0, ..., :n], scores[0, ..., :n], head_output, None)
         rule, mask = self._rules.of(called), called.every_mask
-        seen = Outline(
-            path, self._length, n, crossing=False, causal=rule is not None and rule.after == 0
-        )
+        causal = self._rules.is_causal(called)
+        seen = Outline(path, self._length, n, crossing=False, causal=causal)
         call = sum(each.path == path for each in self._outlines)
         self._outlines.append(seen)
         *_, where = place(self._outlines, 0, self._axes)
@@ -241,6 +251,9 @@ class _Sampler:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._entered[module] = args, kwargs
+
+    def _forget(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._entered.pop(module, None)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._left[module] = self._some(args[0] if args else None), self._some(output)

@@ -19,7 +19,7 @@ from attnviz.capture.fast import Called, Rules, additive
 from attnviz.capture.interface import looking_on
 from attnviz.capture.sampling import Sample, sample
 from attnviz.capture.unchanged import one_at_a_time, unchanged
-from attnviz.errors import ModelError
+from attnviz.errors import InputError, ModelError
 from attnviz.progress import part
 from attnviz.records import AttentionRecord, Axis, Summary
 from attnviz.streaming import Scoring, attend, fused, summarise
@@ -43,12 +43,15 @@ class Kept:
 class Streamed:
     """One attention as it passes by: what its weights follow from, and their summary.
 
-    summary : of `heads`, in this order.
+    attended : (H, m, d_v), the attention vectors of all heads. summary : of `heads`, in this order.
+    layers : how many its stack has.
     """
 
     record: AttentionRecord
+    attended: Tensor
     summary: Summary
     heads: tuple[int, ...]
+    layers: int
 
 
 def capture_streamed(
@@ -76,6 +79,7 @@ def capture_streamed(
     with one_at_a_time:
         with part(0, 2, "the model reads"):
             seen = sample_rows(model, inputs, axes, rows, on_sample)
+        _expect_kept(kept, seen)
         with part(1, 2, "its maps are reduced"):
             stream_maps(model, inputs, seen, kept, on_streamed)
 
@@ -95,7 +99,7 @@ def sample_rows(
 
     def take(found: Sample) -> None:
         # Of this run nothing is kept that grows with the text but its axes.
-        seen.append(Seen(replace(found.record, **_EMPTIED), found.gated))
+        seen.append(Seen(replace(found.record, **_EMPTIED), found.record.heads, found.gated))
         on_sample(found)
 
     run, fast = _lean(model, inputs), _is_fast(model)
@@ -120,22 +124,37 @@ def stream_maps(
     streamer = _Streamer(model, seen, kept, on_streamed, fast=fast)
     with unchanged(model, "sdpa" if fast else "eager"), looking_on(streamer.look):
         run()
+    streamer.finish()
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
     """An attention that a model executes: its record without what a text fills in.
 
-    gated : as in `Sample`.
+    heads : how many. gated : as in `Sample`.
     """
 
     record: AttentionRecord
+    heads: int
     gated: bool
 
 
 _EMPTIED: dict[str, Any] = dict.fromkeys(
     ("capped_bias", "bias", "mask", "input", "rotation", "projection", "visible")
 ) | {name: torch.empty(0) for name in ("query", "key", "value")}
+
+
+def _expect_kept(kept: Kept, seen: Sequence[Seen]) -> None:
+    """Raise InputError for a layer or a head that no attention is."""
+    layers = sorted({each.record.layer for each in seen})
+    heads = range(min(each.heads for each in seen))
+    for wanted, there, what in ((kept.layers, layers, "layer"), (kept.heads, heads, "head")):
+        missing = [one for one in wanted or () if one not in there]
+        if missing:
+            raise InputError(
+                f"Expected a {what} from 0 to {there[-1]}, got {missing[0]}. The model has "
+                f"{len(there)} {what}s with attention, counted from 0."
+            )
 
 
 def _is_fast(model: nn.Module) -> bool:
@@ -182,12 +201,11 @@ class _Streamer:
         **arguments: Any,
     ) -> Any:
         """Compute the model's attention, and what is kept of its weights."""
+        if module not in self._paths:  # of another model, running in another thread
+            return function(module, query, key, value, attention_mask, **arguments)
         number, self._done = self._done, self._done + 1
         if number >= len(self._seen) or self._seen[number].record.path != self._paths[module]:
-            raise ModelError(
-                f"Expected {type(self._model).__name__} to execute the same attentions in every "
-                "run, but two runs on the same input differ. This model cannot be verified."
-            )
+            self._expect_same(False)
         found, gated = self._seen[number].record, self._seen[number].gated
         called = Called(
             function,
@@ -205,11 +223,23 @@ class _Streamer:
                 return called.output(), None
             record = self._filled(found, called)
             output, summary = self._reduced(record)
+            layers = sum(each.record.stack == record.stack for each in self._seen)
             heads = range(record.heads) if self._kept.heads is None else self._kept.heads
-            self._on_streamed(Streamed(record, summary, tuple(heads)))
+            self._on_streamed(Streamed(record, output, summary, tuple(heads), layers))
         if gated:  # more enters the output than weights and values
             return called.output(), None
         return output.to(value.dtype).transpose(0, 1)[None].contiguous(), None
+
+    def finish(self) -> None:
+        """Raise ModelError unless all attentions were executed."""
+        self._expect_same(self._done == len(self._seen))
+
+    def _expect_same(self, same: bool) -> None:
+        if not same:
+            raise ModelError(
+                f"Expected {type(self._model).__name__} to execute the same attentions in every "
+                "run, but two runs on the same input differ. This model cannot be verified."
+            )
 
     def _filled(self, found: AttentionRecord, called: Called) -> AttentionRecord:
         """Return the record with what this run has."""

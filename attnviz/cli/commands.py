@@ -103,7 +103,7 @@ def steps(
     """
     given = typed.given(text, image, audio, pair, target, generate)
     path = typed.where(output, None if json else "steps.png")
-    result = typed.attend(given, model, device, dtype, truncate).stack(stack)
+    result = typed.attend(given, model, device, dtype, truncate, mode="full").stack(stack)
 
     from attnviz.cli import report
     from attnviz.cli.print_steps import print_steps

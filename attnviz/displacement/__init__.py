@@ -164,7 +164,7 @@ def _find(model: Model, word: str, text: str) -> _Found:
     """Read a text and find the word in it."""
     expect_one_text(model.checkpoint)
     _expect_short(model, text)
-    result = model.attend(text)
+    result = model.attend(text, mode="full")
     side = units(result.records[0].query_axis)
     return _Found(result, side, locate(word, side), encode(model.checkpoint, [text]).inputs)
 

@@ -42,8 +42,8 @@ class One(TypedDict, total=False):
     truncate: bool
     generate: int | None
     mode: Mode
-    layers: Sequence[int] | None
-    heads: Sequence[int] | None
+    layers: int | Sequence[int] | None
+    heads: int | Sequence[int] | None
     cells: int | None
     top: int
 
@@ -59,8 +59,8 @@ class Several(TypedDict, total=False):
     truncate: bool
     generate: int | None
     mode: Mode
-    layers: Sequence[int] | None
-    heads: Sequence[int] | None
+    layers: int | Sequence[int] | None
+    heads: int | Sequence[int] | None
     cells: int | None
     top: int
 
@@ -125,8 +125,8 @@ def attend(
     truncate: bool = False,
     generate: int | None = None,
     mode: Mode = "auto",
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
     cells: int | None = None,
     top: int = 0,
 ) -> AttentionResult | list[AttentionResult]:
@@ -151,7 +151,7 @@ def attend(
     generate : let the model go on by itself for so many tokens, always the likeliest, and show how
         each of them attended to all before it.
     mode : "full" keeps what whole maps follow from, "streamed" reduces them; "auto" streams a text
-        whose maps would hold more than 67 million weights.
+        whose maps would hold more than 160 million weights, and where `cells` or `top` are given.
     layers, heads : of a streamed text, which to keep; all by default. Of layers that are named
         exact parts of the maps can be had.
     cells : of a streamed text, how many rows and columns a map is pooled to at most; by default 500
@@ -178,7 +178,7 @@ def attend(
         sampling_rate=sampling_rate,
         generate=generate,
     )
-    wanted = Wanted(layers, heads, cells, top)
+    wanted = Wanted.of(layers, heads, cells, top)
     results = model.attend_all(given, truncate=truncate, mode=mode, wanted=wanted)
     return results if given.several else results[0]
 

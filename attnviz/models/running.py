@@ -12,7 +12,7 @@ from attnviz.models.whole import whole_results
 from attnviz.records import AttentionResult
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
-_WHOLE = 2**26  # weights of all heads that are kept whole
+_WHOLE = 160_000_000  # weights of all heads that are kept whole: 1,024 tokens of GPT-2
 
 
 def run(
@@ -34,7 +34,13 @@ def run(
             'Expected a text by itself for a model that reads nothing else with mode="streamed"; '
             "images, sounds, targets and generated texts have whole maps. Leave mode out."
         )
-    if mode != "streamed":
+    reduced = wanted.cells is not None or wanted.top > 0  # of which only streamed maps know
+    if reduced and (mode == "full" or not text):
+        raise InputError(
+            "Expected cells and top for a streamed text only, got them for whole maps. Leave them "
+            'out, or mode="full".'
+        )
+    if mode != "streamed" and not reduced:
         batch = _encode(checkpoint, given, truncate)
         if mode == "full" or not text or _weights(checkpoint, batch) <= _WHOLE:
             return whole_results(checkpoint, given, batch)
@@ -58,5 +64,6 @@ def _encode(checkpoint: Checkpoint, given: Given, truncate: bool) -> Batch:
 
 
 def _weights(checkpoint: Checkpoint, batch: Batch) -> int:
+    """Return how many weights the maps of one text of a batch hold."""
     layers, heads = head_counts(checkpoint)
-    return layers * heads * sum(len(axis) ** 2 for axis in batch.axes["text"])
+    return layers * heads * max(len(axis) for axis in batch.axes["text"]) ** 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,17 +20,50 @@ from attnviz.models.origin import provenance, versions
 from attnviz.records import AttentionResult, Axis, StreamedAttention
 
 _CELLS, _POOLED = 500, 2**23  # a side of a pooled map, and cells of all heads together: 64 MB
+_TOP = 1024  # keys of each query at most
 _SAMPLED, _FEWEST = 2**18, 4  # weights of a layer that are compared with the model's own, and rows
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is kept of a streamed text: which layers and heads, cells and top keys."""
+    """What is kept of a streamed text: layers and heads (None for all), cells and top keys."""
 
-    layers: Sequence[int] | None = None
-    heads: Sequence[int] | None = None
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
     cells: int | None = None
     top: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        layers: int | Sequence[int] | None,
+        heads: int | Sequence[int] | None,
+        cells: int | None,
+        top: int,
+    ) -> Wanted:
+        """Return what was asked for, checked as far as it can be without a model.
+
+        Raises
+        ------
+        InputError : what should be a number is none, or cannot be.
+        """
+        if cells is not None and whole_number(cells, "cells") < 1:
+            raise InputError(f"Expected cells to be 1 or more, got {cells}.")
+        if not 0 <= whole_number(top, "top") <= _TOP:
+            raise InputError(f"Expected top to be from 0 to {_TOP} keys, got {top}.")
+        return cls(_numbers(layers, "a layer"), _numbers(heads, "a head"), cells, top)
+
+
+def _numbers(given: Any, what: str) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    several = (given,) if isinstance(given, int) else given
+    if isinstance(several, str) or not isinstance(several, Iterable):
+        raise InputError(f"Expected {what}, or a list of them, got {given!r}.")
+    found = tuple(dict.fromkeys(whole_number(one, what) for one in several))
+    if not found or min(found) < 0:
+        raise InputError(f"Expected {what}, counted from 0, or a list of them, got {given!r}.")
+    return found
 
 
 def streamed_result(
@@ -38,8 +72,8 @@ def streamed_result(
     """Return the result of one text."""
     axis, device = batch.axes["text"][0], checkpoint.module.device
     rows = sampled_rows(len(axis), head_counts(checkpoint)[1]).to(device)
-    taken = _Taken(rows, keep=wanted.layers is not None)
     kept = _kept(checkpoint, wanted, axis, device)
+    taken = _Taken(rows, kept.marked, keep=wanted.layers is not None)
     capture_streamed(
         checkpoint.module, batch.inputs, batch.axes, rows, kept, taken.prove, taken.keep_some
     )
@@ -61,8 +95,8 @@ class _Taken:
     keep : whether to keep what the weights follow from.
     """
 
-    def __init__(self, rows: Tensor, *, keep: bool) -> None:
-        self._rows, self._keep = rows, keep
+    def __init__(self, rows: Tensor, marked: Tensor | None, *, keep: bool) -> None:
+        self._rows, self._marked, self._keep = rows, marked, keep
         self._weights: dict[tuple[str, int], Tensor] = {}  # of the rows, by the model itself
         self.proofs: list[agreement.Proof] = []
         self.attentions: list[StreamedAttention] = []
@@ -71,14 +105,15 @@ class _Taken:
         """Compare some rows of an attention with the model's own."""
         record = sample.record
         self.proofs.append(agreement.prove_rows(record, sample.reference, self._rows))
-        self._weights[record.path, record.call] = sample.reference.weights
+        self._weights[record.path, record.call] = sample.reference.weights.cpu()
 
     def keep_some(self, streamed: Streamed) -> None:
         """Compare the run in which an attention was reduced, and keep what came of it."""
         record, summary = streamed.record, streamed.summary
-        weights = self._weights.pop((record.path, record.call))
+        weights = self._weights.pop((record.path, record.call)).to(record.query.device)
+        kept = agreement.Kept(summary, streamed.heads, self._marked)
         self.proofs.append(
-            agreement.prove_streamed(record, weights, self._rows, summary, streamed.heads)
+            agreement.prove_streamed(record, streamed.attended, weights, self._rows, kept)
         )
         self.attentions.append(
             StreamedAttention(
@@ -89,6 +124,7 @@ class _Taken:
                 query_axis=record.query_axis,
                 key_axis=record.key_axis,
                 heads=record.heads,
+                layers=streamed.layers,
                 kept=streamed.heads,
                 summary=summary,
                 record=record if self._keep else None,
@@ -105,25 +141,12 @@ def head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
 
 
 def _kept(checkpoint: Checkpoint, wanted: Wanted, axis: Axis, device: torch.device) -> Kept:
-    """Return what is wanted, checked as far as can be before the model runs."""
+    """Return what is to be kept, with as many cells as there is room for."""
     layers, heads = head_counts(checkpoint)
-    chosen = [
-        None if each is None else tuple(dict.fromkeys(whole_number(one, what) for one in each))
-        for each, what in ((wanted.layers, "a layer"), (wanted.heads, "a head"))
-    ]
-    for each, most, what in zip(chosen, (layers, heads), ("layer", "head"), strict=True):
-        for one in each or ():
-            if not 0 <= one < most:
-                raise InputError(
-                    f"Expected a {what} from 0 to {most - 1}, got {one}. {checkpoint.name} has "
-                    f"{most} {what}s, counted from 0."
-                )
-    count = len(chosen[0] or range(layers)) * len(chosen[1] or range(heads))
-    cells = wanted.cells
-    if cells is None:
-        cells = min(_CELLS, max(1, isqrt(_POOLED // count)))
+    count = len(wanted.layers or range(layers)) * len(wanted.heads or range(heads))
+    cells = wanted.cells or min(_CELLS, max(1, isqrt(_POOLED // count)))
     marked = content_positions(axis).to(device)
-    return Kept(chosen[0], chosen[1], cells, wanted.top, marked)
+    return Kept(wanted.layers, wanted.heads, cells, wanted.top, marked)
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

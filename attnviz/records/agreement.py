@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,8 +19,9 @@ class StageCheck:
     ----------
     stack, layer, path, stage : where. Stages, in order: query, key, value, scores, weights,
         head output, output; for a generation also "one pass", its weights step by step against
-        those of a single pass over the whole; for a long text also "summary", what was kept of its
-        maps, as a share of the largest number of a kind.
+        those of a single pass over the whole. For a long text also, of the run that reduces its
+        maps: "second run", how much of a row's weight lies elsewhere than in the first; "attention
+        vectors"; and "summary", what was kept, as a share of the largest number of a kind.
     differences : the largest absolute difference of each head (one entry for a stage that has
         no heads: output).
     tolerances : the largest difference that passes, of each head.
@@ -127,6 +128,7 @@ class AgreementReport:
             not_compared=tuple(dict.fromkeys(n for each in several for n in each.not_compared)),
             unproven=tuple(dict.fromkeys(place for each in several for place in each.unproven)),
             texts=sum(report.texts for report in several),
+            rows=_together([report.rows for report in several]),
         )
 
     @property
@@ -183,17 +185,27 @@ class AgreementReport:
         if self.rows is None:
             return ""
         some, every = self.rows
-        kept = self.largest_difference("summary")
+        which = f"{some:,} of {every:,} rows ({_percent(some / every)} of the weights)"
+        which = f"all {every:,} rows" if some == every else which
+        share = self.largest_difference("summary")
         return (
-            f" in {some} of {every:,} rows ({_percent(some / every)} of the weights), and what was "
-            f"kept of the maps by at most {kept:.1e} in one row of cells"
+            f" in {which}; what was kept of the maps differs by at most {share:.1e} of the largest "
+            "number of its kind, in these and one row of cells"
         )
 
 
 def _percent(share: float) -> str:
-    """Return a share with two digits that say something.
+    r"""Return a share with two digits that say something.
 
-    >>> _percent(0.4414), _percent(0.00008)
-    ('44 %', '0.008 %')
+    >>> _percent(0.4414), _percent(0.999), _percent(0.00008)
+    ('44\xa0%', '100\xa0%', '0.008\xa0%')
     """
-    return f"{100 * share:.2g} %"
+    percent = 100 * share
+    said = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
+    return f"{said}\N{NO-BREAK SPACE}%"
+
+
+def _together(rows: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """Return how many rows of how many were compared in several texts; None where all were."""
+    known = [each for each in rows if each is not None]
+    return (sum(some for some, _ in known), sum(every for _, every in known)) if known else None

@@ -146,7 +146,10 @@ class AttentionRecord:
         rows = slice(None) if rows is None else rows
         dtype = dtype or torch.promote_types(self.query.dtype, torch.float32)
         Q = self.query[heads, rows].to(dtype)
-        K = repeat_heads(self.key, self.heads)[heads].to(dtype)
+        if head is None:
+            K = repeat_heads(self.key, self.heads).to(dtype)
+        else:
+            K = self.key[[head // (self.heads // self.key_heads)]].to(dtype)
         scores = scaled_scores(Q, K, self.scale)
 
         def add(term: Tensor | None) -> None:

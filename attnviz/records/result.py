@@ -73,12 +73,12 @@ class AttentionResult:
         )
 
     def __iter__(self) -> Iterator[AttentionRecord]:
-        """Iterate over the records."""
-        return iter(self.records)
+        """Iterate over the records; InputError where a long text left none."""
+        return iter(one_result(self).records)
 
     def __len__(self) -> int:
-        """Return the number of records."""
-        return len(self.records)
+        """Return the number of attentions."""
+        return len(self._all)
 
     @property
     def _all(self) -> tuple[AttentionRecord | StreamedAttention, ...]:
@@ -142,7 +142,7 @@ class AttentionResult:
         for each in every:
             if each.layer == layer:
                 return each
-        if self.streamed and self.layers != tuple(range(len(every))):
+        if self.streamed and len(every) < self.streamed[0].layers:
             kept = ", ".join(map(str, self.layers))
             raise InputError(
                 f"Expected one of the layers that were kept, {kept}, got {layer}. Ask for it: "

@@ -22,7 +22,8 @@ class StreamedAttention:
     Attributes
     ----------
     path, call, layer, stack, query_axis, key_axis : as in `AttentionRecord`.
-    heads : how many query heads it has. kept : which of them `summary` tells of, in this order.
+    heads, layers : how many query heads it has, and how many layers its stack.
+    kept : which of the heads `summary` tells of, in this order.
     summary : of the maps of these heads.
     record : what the weights follow from, for exact crops, where the layer was asked for.
     """
@@ -34,6 +35,7 @@ class StreamedAttention:
     query_axis: Axis
     key_axis: Axis
     heads: int
+    layers: int
     kept: tuple[int, ...]
     summary: Summary
     record: AttentionRecord | None = None
@@ -63,18 +65,24 @@ class StreamedAttention:
     def crop(self, head: int, rows: slice, columns: slice) -> Tensor:
         """Return the exact weights of some queries for some keys, (rows, columns), float32.
 
+        Rows and columns are tokens, counted from 0.
+
         Raises
         ------
-        InputError : what the weights follow from was not kept.
+        InputError : what the weights follow from was not kept, or no such head or part.
         """
+        self.of_head(head)
         if self.record is None:
             raise InputError(
                 f"Expected layer {self.layer} to be kept for exact weights, but of a long text "
                 f"only what is asked for is. Ask for it: attend(text, layers=[{self.layer}])."
             )
+        start, stop, _ = rows.indices(len(self.query_axis))
         step = max(1, _WEIGHTS // len(self.key_axis))  # whole rows, that their sums be known
         parts = [
-            self.record.weights(head, slice(at, min(at + step, rows.stop)))[..., columns]
-            for at in range(rows.start, rows.stop, step)
+            self.record.weights(head, slice(at, min(at + step, stop)))[..., columns]
+            for at in range(start, stop, step)
         ]
+        if not parts:
+            raise InputError(f"Expected some rows of {len(self.query_axis):,}, got {rows}.")
         return torch.cat(parts)

@@ -50,7 +50,7 @@ def see(model: Model, sentences: Sequence[Sentence]) -> Seen:
     vectors, context, results = [], [], []
     for start in range(0, len(sentences), _AT_ONCE):
         texts = [sentence.text for sentence in sentences[start : start + _AT_ONCE]]
-        results += model.attend(texts)
+        results += model.attend(texts, mode="full")
         batch = encode(model.checkpoint, texts)
         states = torch.stack(hidden_states(model.module, batch.inputs)).double().cpu()
         ids = batch.inputs["input_ids"]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from attnviz import agreement
 from attnviz.agreement import Proof, prove_rows, prove_streamed
 from attnviz.capture import (
     Kept,
@@ -80,8 +81,8 @@ def _proven(model: PreTrainedModel, ids: Tensor) -> list[Proof]:
         own.append(sample.reference.weights)
 
     def take(streamed: Streamed) -> None:
-        seen, kept = streamed.record, streamed.summary
-        proofs.append(prove_streamed(seen, own.pop(0), rows, kept, streamed.heads))
+        kept = agreement.Kept(streamed.summary, streamed.heads)
+        proofs.append(prove_streamed(streamed.record, streamed.attended, own.pop(0), rows, kept))
 
     capture_streamed(model, inputs, axes, rows, Kept(cells=_CELLS), prove, take)
     return proofs

@@ -1,17 +1,24 @@
 """What is kept of a streamed text is what its whole maps say, in every family, and it is proven."""
 
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 from families import FAMILIES, FURTHER, TEXTS, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.capture import streamed
+from attnviz.capture import fast, streamed
 from attnviz.errors import InputError, ModelError
 
 NEAR = {"atol": 1e-5, "rtol": 1e-4}
+_llama4 = {
+    **{"hidden_size": 48, "intermediate_size": 64, "intermediate_size_mlp": 64, "moe_layers": []},
+    **{"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
+    **{"vocab_size": 30522, "attention_chunk_size": 8, "interleave_moe_layer_step": 5},
+}
 LONG = "the train left the station on time and nobody noticed that it was early. " * 12
 
 
@@ -20,12 +27,7 @@ def test_every_family(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     whole = attnviz.attend(TEXTS[0], model=model)
     every = [record.layer for record in whole]
-    try:
-        found = attnviz.attend(TEXTS[0], model=model, mode="streamed", layers=every, top=2)
-    except ModelError as error:
-        if "mode=" not in str(error):
-            raise
-        pytest.skip(f"refused: {error}")
+    found = attnviz.attend(TEXTS[0], model=model, mode="streamed", layers=every, top=2)
     assert found.agreement.verdict == "verified", found.agreement.summary()
     assert len(found.streamed) == len(whole.records)
     for kept, record in zip(found.streamed, whole, strict=True):
@@ -51,7 +53,7 @@ def test_a_long_text_of_the_model_that_comes_along(model):
     assert found.layers == (0, 4)
     assert found.agreement.rows is not None
     assert found.agreement.rows[0] < found.agreement.rows[1]
-    assert "in one row of cells" in found.agreement.summary()
+    assert "one row of cells" in found.agreement.summary()
     for kept in found.streamed:
         P = kept.record.weights(dtype=torch.float64)[[7, 2]]
         assert_close(P, whole.record(kept.layer).weights(dtype=torch.float64)[[7, 2]], **NEAR)
@@ -61,7 +63,7 @@ def test_a_long_text_of_the_model_that_comes_along(model):
 
 
 def test_a_long_text_is_streamed_by_itself_and_a_short_one_is_not(model, monkeypatch):
-    monkeypatch.setattr("attnviz.models.running._WHOLE", 10_000)
+    monkeypatch.setattr("attnviz.models.running._WHOLE", 100_000)
     short, long = (attnviz.attend(text, model=model) for text in (TEXTS[2], LONG))
     assert (len(short.streamed), len(short.records)) == (0, 6)
     assert (len(long.streamed), len(long.records)) == (6, 0)
@@ -105,14 +107,19 @@ def summary_of(change):
     return plant
 
 
-def output_rolled(monkeypatch):
-    attend = streamed.attend
+def output_of(change):
+    """Have the model go on with other attention vectors than were computed."""
 
-    def changed(scoring, value, **how):
-        output, summary = attend(scoring, value, **how)
-        return output.roll(1, 1), summary
+    def plant(monkeypatch):
+        attend = streamed.attend
 
-    monkeypatch.setattr(streamed, "attend", changed)
+        def changed(scoring, value, **how):
+            output, summary = attend(scoring, value, **how)
+            return change(output), summary
+
+        monkeypatch.setattr(streamed, "attend", changed)
+
+    return plant
 
 
 FAULTS = {
@@ -125,7 +132,7 @@ FAULTS = {
             visible=replace(each.visible, keys=torch.arange(each.shape[2]) < each.shape[2] - 1),
         )
     ),
-    "output of another row": output_rolled,
+    "output of another row": output_of(lambda output: output.roll(1, 1)),
     "cells rolled": summary_of(lambda each: replace(each, mean=each.mean.roll(1, -1))),
     "largest halved": summary_of(lambda each: replace(each, largest=each.largest / 2)),
     "received shifted": summary_of(lambda each: replace(each, received=each.received.roll(5, -1))),
@@ -133,17 +140,100 @@ FAULTS = {
     "distance off by one": summary_of(lambda each: replace(each, distance=each.distance + 1)),
     "first of another": summary_of(lambda each: replace(each, first=each.itself)),
     "itself is previous": summary_of(lambda each: replace(each, itself=each.previous)),
+    "vectors too short": output_of(lambda output: output * 0.95),
+    "other top keys": summary_of(lambda each: replace(each, top_keys=each.top_keys.flip(1))),
+    "other keys marked": summary_of(lambda each: replace(each, marked=1 - each.marked)),
+    "sums of exponentials": summary_of(lambda each: replace(each, lse=each.lse + 0.01)),
+    "all rows empty": summary_of(lambda each: replace(each, empty=torch.ones_like(each.empty))),
     "NaN": summary_of(lambda each: replace(each, entropy=each.entropy * torch.nan)),
 }
 
 
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_caught(fault, model, monkeypatch):
-    assert attnviz.verify(LONG, model=model, mode="streamed").verdict == "verified"
+def test_a_planted_fault_is_caught(fault, dtype, model, monkeypatch):
+    loaded = model if dtype is None else attnviz.load(dtype=dtype)
+    how = {"model": loaded, "layers": [0, 3, 5], "cells": 20, "top": 3}
+    assert attnviz.attend(LONG, **how).agreement.verdict == "verified"
     FAULTS[fault](monkeypatch)
-    report = attnviz.verify(LONG, model=model, mode="streamed")
+    report = attnviz.attend(LONG, **how).agreement
     assert report.verdict == "failed"
-    assert report.first_difference.stage in ("summary", "second run")
+    assert report.first_difference.stage in ("summary", "second run", "attention vectors")
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "llama", "mistral"])
+def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, monkeypatch):
+    """Also where the model has no fast attention, so that its own function runs as a whole."""
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    of = fast.Rules.of
+
+    def later(self, called):
+        rule = of(self, called)
+        return replace(rule, after=rule.after + 1)
+
+    monkeypatch.setattr(fast.Rules, "of", later)
+    assert attnviz.verify(TEXTS[0], model=model, mode="streamed").verdict == "failed"
+
+
+def test_an_attention_that_torch_fuses_by_itself_is_not_missed(tokenizer):
+    module = tiny("bert")
+    layer = module.bert.encoder.layer[1].attention.self
+
+    def forward(hidden_states, attention_mask=None, **_):
+        Q, K, V = (
+            part(hidden_states).unflatten(-1, (4, 12)).transpose(1, 2)
+            for part in (layer.query, layer.key, layer.value)
+        )
+        found = torch.nn.functional.scaled_dot_product_attention(Q, K, V)
+        return found.transpose(1, 2).flatten(2), None
+
+    layer.forward = forward
+    model = attnviz.load(module, tokenizer=tokenizer)
+    with pytest.raises(ModelError, match="computes some by itself"):
+        attnviz.attend(TEXTS[0], model=model, mode="streamed")
+
+
+def test_a_run_with_fewer_attentions_is_not_believed(model, monkeypatch):
+    done = streamed._Streamer.look
+
+    def skipped(self, function, eager, module, query, *rest, **arguments):
+        if self._paths[module].startswith("encoder.layer.5."):
+            return query.transpose(1, 2), None
+        return done(self, function, eager, module, query, *rest, **arguments)
+
+    monkeypatch.setattr(streamed._Streamer, "look", skipped)
+    with pytest.raises(ModelError, match="same attentions in every run"):
+        attnviz.attend(TEXTS[0], model=model, mode="streamed")
+
+
+def test_chunked_attention_stands_where_it_does_in_whole_maps(tokenizer):
+    config = transformers.Llama4TextConfig(**_llama4)
+    model = attnviz.load(transformers.Llama4ForCausalLM(config), tokenizer=tokenizer)
+    kept = attnviz.attend(LONG[:200], model=model, mode="streamed").streamed
+    whole = attnviz.attend(LONG[:200], model=model).records
+    assert [(each.stack, each.layer) for each in kept] == [(r.stack, r.layer) for r in whole]
+
+
+def test_another_model_may_run_beside(model, tokenizer):
+    other, stop = tiny("llama"), threading.Event()
+    ids, errors = torch.ones(1, 5, dtype=torch.long), []
+
+    def keep_running():
+        while not stop.is_set():
+            try:
+                other(ids)
+            except Exception as error:
+                errors.append(error)
+                return
+
+    beside = threading.Thread(target=keep_running)
+    beside.start()
+    try:
+        attnviz.attend(LONG, model=model, mode="streamed")
+    finally:
+        stop.set()
+        beside.join()
+    assert not errors
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -157,9 +247,13 @@ def test_low_precision_is_verified(dtype):
     [
         ({"mode": "fast"}, "auto, full or streamed"),
         ({"layers": [9]}, "a layer from 0 to 5"),
+        ({"layers": []}, "a layer, counted from 0"),
+        ({"layers": [-1]}, "a layer, counted from 0"),
         ({"heads": [12]}, "a head from 0 to 11"),
-        ({"cells": 0}, "one cell or more"),
-        ({"top": -1}, "one cell or more"),
+        ({"heads": "zzz"}, "a head, or a list"),
+        ({"cells": 0}, "cells to be 1 or more"),
+        ({"top": -1}, "top to be from 0"),
+        ({"mode": "full", "top": 3}, "for a streamed text only"),
         ({"generate": 3}, "mode"),
     ],
 )
