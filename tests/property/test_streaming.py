@@ -87,12 +87,14 @@ def check(found, P, offset=0):
     assert_close(at, found.top_weights.double(), **NEAR)
 
 
-def use_tiles(patch, rows, columns):
+def use_tiles(patch, rows, columns, lot):
     """No strips, and tiles of a few rows and columns, so that short texts need many."""
     patch.setattr(strips, "KEYS", 0)
-    for room in (tiles, sweep, top):
+    for room in (tiles, sweep):
         patch.setattr(room, "ROWS", rows)
         patch.setattr(room, "COLUMNS", columns)
+    patch.setattr(sweep, "LOT", lot)
+    patch.setattr(top, "_ROOM", 50 * lot)  # a row or several at once
 
 
 def use_strips(patch, rows, scores):
@@ -101,11 +103,11 @@ def use_strips(patch, rows, scores):
     patch.setattr(strips, "SCORES", scores)
 
 
-SIZES = [(use_tiles, size) for size in [(4, 8), (16, 16), (128, 1024)]]
+SIZES = [(use_tiles, size) for size in [(4, 8, 3), (16, 16, 1), (7, 20, 6), (128, 1024, 25)]]
 SIZES += [(use_strips, size) for size in [(1, 1), (4, 500), (7, 3000), (128, 2**17)]]
 
 
-@pytest.fixture(params=[(use_tiles, (4, 8)), (use_strips, (4, 500))], ids=["tiles", "strips"])
+@pytest.fixture(params=[(use_tiles, (4, 8, 3)), (use_strips, (4, 500))], ids=["tiles", "strips"])
 def small(monkeypatch, request):
     """Either engine, with little at once."""
     use, size = request.param
