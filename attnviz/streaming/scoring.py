@@ -145,7 +145,9 @@ class Scoring:
         """
         H, m, _ = self.shape
         parts = [
-            self.listed(slice(0, H), slice(at, min(at + _ROWS, m)), keys[None, at : at + _ROWS, None])
+            self.listed(
+                slice(0, H), slice(at, min(at + _ROWS, m)), keys[None, at : at + _ROWS, None]
+            )
             for at in range(0, m, _ROWS)
         ]
         return torch.cat(parts, dim=1)[..., 0]

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import NEVER, Scoring
-from attnviz.streaming.tiles import COLUMNS, ROWS, Block, Tiles, blocks, product, together
+from attnviz.streaming.tiles import COLUMNS, ROWS, Block, Tiles, alone, blocks, together
 from attnviz.streaming.top import LOT, Lots
+
+_LANES = 32  # rows that are reduced at once; others one by one, which takes far longer
 
 
 def log_sum_exp(scoring: Scoring) -> Tensor:
@@ -57,13 +59,19 @@ class _Tile:
     """The room of one tile, (h, keys, rows), and where to put what it is reduced to.
 
     S, P : log₂ of the weights, and these. columns : its keys.
-    linear : (h, sums, keys), by which to multiply P. ones : (h, 1, keys).
-    given : (h, cells of the block, keys), what is received. lots : as of `Lots.views`.
+    logs, powers : the same, with rows to fill the lanes. lots : as of `Lots.views`, with these.
+    All others are `alone`, as they enter products: `weights`, which are P; `turned`, P by rows;
+    linear : (h, sums, keys), by which to multiply P; ones : (h, 1, keys);
+    given : (h, cells of the block, keys), what is received.
     """
 
     columns: slice
     S: Tensor
     P: Tensor
+    logs: Tensor
+    powers: Tensor
+    weights: Tensor
+    turned: Tensor
     linear: Tensor
     ones: Tensor
     given: Tensor
@@ -84,7 +92,7 @@ class _Sweep:
         keys = self.tiles.columns[-1].stop
         self.lots = Lots(h, keys // self.cell, self.cell, lot)
         widest = max(columns.stop - columns.start for columns in self.tiles.columns)
-        self.rooms = torch.empty(2, h * min(self.m, ROWS) * widest, device=self.device)
+        self.rooms = torch.zeros(2, h * _wide(min(self.m, ROWS)) * widest, device=self.device)
         self.ones = torch.ones(h, 1, widest, device=self.device)
         # What is summed over the weights of each row: how far the key is from the first row of the
         # block, and the sign of that, written for every block; whether it is marked; its value.
@@ -109,15 +117,18 @@ class _Sweep:
         """Make room for blocks of this shape; looking it up for each tile would take its time."""
         h, height = self.h, block.height
         part = torch.eye(block.cells, device=self.device)
-        self.by_cell = part.repeat_interleave(height // block.cells, dim=1).expand(h, -1, -1)
+        part = part.repeat_interleave(height // block.cells, dim=1)
+        self.by_cell = alone(part.expand(h, -1, -1))
         self.given = torch.empty(h, block.cells, self.tiles.columns[-1].stop, device=self.device)
-        self.lots.begin(height, self.device)
+        self.lots.begin(_wide(height), self.device)
         self.all = []
         for columns in self.tiles.columns:
-            S, P = (_view(room, h, columns, height) for room in self.rooms)
+            logs, powers = (_view(room, h, columns, _wide(height)) for room in self.rooms)
+            S, P = logs[..., :height], powers[..., :height]
             linear, ones = self.linear[..., columns], self.ones[..., : S.shape[1]]
-            given, lots = self.given[..., columns], self.lots.views(S, columns)
-            self.all.append(_Tile(columns, S, P, linear, ones, given, lots))
+            factors = (alone(each) for each in (P, P.mT, linear, ones, self.given[..., columns]))
+            lots = self.lots.views(logs, columns)
+            self.all.append(_Tile(columns, S, P, logs, powers, *factors, lots=lots))
 
     def _rows(self, block: Block, used: range) -> None:
         """Reduce the tiles of a block: S = log₂ P, P, and P · S in the place of P."""
@@ -127,18 +138,21 @@ class _Sweep:
         sums = torch.zeros(self.h, self.linear.shape[1], height, device=self.device)
         entropy = torch.zeros(self.h, 1, height, device=self.device)
         behind = torch.zeros(self.h, height, device=self.device)
+        totals, least = alone(sums), alone(entropy)
+        multiply, add = (torch.mm, torch.addmm) if self.h == 1 else (torch.bmm, torch.baddbmm)
         for at in used:
             tile = self.all[at]
-            S, P, columns = tile.S, tile.P, tile.columns
-            self.tiles.fill(S, Q, rows, at)
+            columns = tile.columns
+            self.tiles.fill(tile.S, Q, rows, at)
             for lots, highest in tile.lots:
                 torch.amax(lots, 3, out=highest)
-            torch.exp2(S, out=P)
-            product(tile.linear, P, sums, add=True)
-            product(self.by_cell, P.mT, tile.given)
+            torch.exp2(tile.logs, out=tile.powers)
+            add(totals, tile.linear, tile.weights, out=totals)
+            multiply(self.by_cell, tile.turned, out=tile.given)
             if columns.start < here + height and columns.stop > here:
-                behind += _behind(P, here, columns)
-            product(tile.ones, P.mul_(S), entropy, add=True)
+                behind += _behind(tile.P, here, columns)
+            tile.powers.mul_(tile.logs)
+            add(least, tile.ones, tile.weights, out=least)
         kept, heads = self.kept, self.heads
         within = torch.arange(height, device=self.device)
         kept.entropy[heads, rows] = -entropy[:, 0]
@@ -156,7 +170,7 @@ class _Sweep:
         received = given.sum(1)[:, : last - columns.start]
         kept.received[heads, columns.start : last] += received
         kept.mean[heads, cells, across] += given.unflatten(2, (-1, self.cell)).sum(-1)
-        highest = self.lots.of_cells(across).amax(2)  # (h, across, rows)
+        highest = self.lots.of_cells(across).amax(2)[..., : block.height]  # (h, across, rows)
         largest = highest.unflatten(2, (block.cells, -1)).amax(-1).mT.exp2()
         pooled = kept.largest[heads, cells, across]
         torch.maximum(pooled, largest, out=pooled)
@@ -177,6 +191,11 @@ def _behind(P: Tensor, here: int, columns: slice) -> Tensor:
     j = torch.arange(low, high, device=P.device)
     twice = 2.0 * (i - j[:, None]).clamp(min=0)
     return (P[:, low - columns.start : high - columns.start] * twice).sum(1)
+
+
+def _wide(rows: int) -> int:
+    """Return how many rows fill whole lanes."""
+    return -(-rows // _LANES) * _LANES
 
 
 def _by_row(sinks: Tensor) -> Tensor:

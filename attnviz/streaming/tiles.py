@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
 
-ROWS, COLUMNS = 512, 320  # of a tile: two of them and its keys stay in a core's cache
+ROWS, COLUMNS = 512, 400  # of a tile: two of them and its keys stay in a core's cache
 _SCORES = 2**17  # of a tile, over all heads that are taken at once
 
 
@@ -101,7 +101,9 @@ class Tiles:
         packed = K.new_zeros(len(K), self.columns[-1].stop, d + self.folded, dtype=torch.float32)
         packed[:, :n, :d] = K
         packed[..., d:] = 1
-        self.keys = [packed[:, columns].expand(_count(heads), -1, -1) for columns in self.columns]
+        h = heads.stop - heads.start
+        self.keys = [alone(packed[:, part].expand(h, -1, -1)) for part in self.columns]
+        self.bent = not scoring.plain or scoring.bias is not None
 
     def used(self, rows: slice) -> range:
         """Return the tiles in which some rows may read a key, and the others of the same cells."""
@@ -112,12 +114,12 @@ class Tiles:
         return range(bisect_right(self.starts, start) - 1, bisect_left(self.starts, stop))
 
     def queries(self, rows: slice) -> Tensor:
-        """Return some rows of Q as they enter the product, (h, d or d + 1, rows)."""
+        """Return some rows of Q as they enter the product, (h, d or d + 1, rows) or `alone`."""
         Q = self.scoring.query[self.heads, rows].float() * self.scoring.scale
         if self.folded:
             assert self.lse is not None
             Q = torch.cat([Q, -self.lse[:, rows, None]], dim=-1)
-        return (Q * LOG2_E if self.scoring.plain else Q).mT.contiguous()
+        return alone((Q * LOG2_E if self.scoring.plain else Q).mT.contiguous())
 
     def fill(self, out: Tensor, Q: Tensor, rows: slice, tile: int) -> None:
         """Compute a tile (h, keys, rows) into `out`, NEVER where it is hidden.
@@ -125,8 +127,10 @@ class Tiles:
         Q : of `queries`, for these rows.
         """
         scoring, columns = self.scoring, self.columns[tile]
-        product(self.keys[tile], Q, out)
-        scoring.bend(out.mT, self.heads, rows, columns)
+        multiply = torch.mm if Q.dim() == 2 else torch.bmm
+        multiply(self.keys[tile], Q, out=alone(out))
+        if self.bent:
+            scoring.bend(out.mT, self.heads, rows, columns)
         if self.lse is not None and not self.folded:
             out.sub_(self.lse[:, None, rows] * LOG2_E)
         visible, n = scoring.visible, scoring.key.shape[1]
@@ -137,12 +141,9 @@ class Tiles:
             out.masked_fill_(visible.hidden(distance.mT, columns, n).mT, NEVER)
 
 
-def product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:
-    """Compute or add a product of every head; a single one is faster by itself."""
-    if len(left) == 1:
-        torch.addmm(out[0], left[0], right[0], beta=int(add), out=out[0])
-    else:
-        torch.baddbmm(out, left, right, beta=int(add), out=out)
+def alone(each: Tensor) -> Tensor:
+    """Return the only matrix of a batch of one, for which a product by itself is faster."""
+    return each[0] if len(each) == 1 else each
 
 
 def _cut(n: int, cell: int, lot: int) -> list[slice]:
@@ -155,8 +156,3 @@ def _cut(n: int, cell: int, lot: int) -> list[slice]:
         stop = min(start + size, n)
         cuts += [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
     return cuts
-
-
-def _count(heads: slice) -> int:
-    """Return how many heads a slice has."""
-    return int(heads.stop - heads.start)

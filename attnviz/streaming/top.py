@@ -58,11 +58,15 @@ class Lots:
         NEVER.
         """
         chosen = highest.topk(min(k, highest.shape[1]), dim=1).indices
-        lots = self.of_cells(cells).gather(1, chosen[:, :, None].expand(-1, -1, self.each, -1))
+        lots = self.of_cells(cells)[..., : highest.shape[2]].gather(
+            1, chosen[:, :, None].expand(-1, -1, self.each, -1)
+        )
         lots = lots.flatten(1, 2)
         at = lots.topk(min(k, lots.shape[1]), dim=1).indices
         cell = cells.start + chosen.gather(1, at // self.each)
-        within = (at % self.each * self.lot).mT[..., None] + torch.arange(self.lot, device=at.device)
+        within = (at % self.each * self.lot).mT[..., None] + torch.arange(
+            self.lot, device=at.device
+        )
         keys = (cell * self.cell).mT[..., None] + within
         keys = keys.masked_fill_(within >= self.cell, -1).flatten(2)
         step = max(1, _ROOM // (keys[:, 0].numel() * scoring.key.shape[2]))
