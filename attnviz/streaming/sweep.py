@@ -11,7 +11,7 @@ from torch import Tensor
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import NEVER, Scoring
 from attnviz.streaming.tiles import COLUMNS, ROWS, Block, Tiles, alone, blocks, together
-from attnviz.streaming.top import LOT, Lots
+from attnviz.streaming.top import LOT, Lots, split
 
 _LANES = 32  # rows that are reduced at once; others one by one, which takes far longer
 
@@ -66,6 +66,7 @@ class _Tile:
     """
 
     columns: slice
+    lots: list[tuple[Tensor, Tensor]]
     S: Tensor
     P: Tensor
     logs: Tensor
@@ -75,7 +76,6 @@ class _Tile:
     linear: Tensor
     ones: Tensor
     given: Tensor
-    lots: list[tuple[Tensor, Tensor]]
 
 
 class _Sweep:
@@ -128,7 +128,7 @@ class _Sweep:
             linear, ones = self.linear[..., columns], self.ones[..., : S.shape[1]]
             factors = (alone(each) for each in (P, P.mT, linear, ones, self.given[..., columns]))
             lots = self.lots.views(logs, columns)
-            self.all.append(_Tile(columns, S, P, logs, powers, *factors, lots=lots))
+            self.all.append(_Tile(columns, lots, S, P, logs, powers, *factors))
 
     def _rows(self, block: Block, used: range) -> None:
         """Reduce the tiles of a block: S = log₂ P, P, and P · S in the place of P."""
@@ -169,9 +169,9 @@ class _Sweep:
         given = self.given[..., columns]
         received = given.sum(1)[:, : last - columns.start]
         kept.received[heads, columns.start : last] += received
-        kept.mean[heads, cells, across] += given.unflatten(2, (-1, self.cell)).sum(-1)
+        kept.mean[heads, cells, across] += split(given, 2, self.cell).sum(-1)
         highest = self.lots.of_cells(across).amax(2)[..., : block.height]  # (h, across, rows)
-        largest = highest.unflatten(2, (block.cells, -1)).amax(-1).mT.exp2()
+        largest = split(highest, 2, block.height // block.cells).amax(-1).mT.exp2()
         pooled = kept.largest[heads, cells, across]
         torch.maximum(pooled, largest, out=pooled)
         if kept.top:

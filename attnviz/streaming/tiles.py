@@ -1,4 +1,4 @@
-"""A map cut into tiles: rows in blocks, keys in tiles, and either holds whole cells or a part of one.
+"""A map cut into tiles of blocks of rows and some keys: whole cells of either, or a part of one.
 
 A tile lies on its side, (h, keys, rows): the keys of a cell or of a lot are rows of it, which are
 reduced fast, and all that is linear in the weights is one product from the left.

@@ -33,21 +33,21 @@ class Lots:
         self.highest = torch.empty(self.heads, self.cells * self.each, height, device=device)
 
     def views(self, S: Tensor, columns: slice) -> list[tuple[Tensor, Tensor]]:
-        """Return what in a tile S (h, keys, rows) to reduce along its dim 3, and where to put it."""
+        """Return what of S (h, keys, rows) to reduce along its dim 3, and where to put it."""
         inside = min(self.cell, S.shape[1])
         first = columns.start // self.cell * self.each + columns.start % self.cell // self.lot
         count, whole = -(-inside // self.lot), inside // self.lot
-        S = S.unflatten(1, (-1, inside))
-        into = self.highest[:, first : first + S.shape[1] * count].unflatten(1, (-1, count))
+        S = split(S, 1, inside)
+        into = split(self.highest[:, first : first + S.shape[1] * count], 1, count)
         cut = whole * self.lot
-        found = [(S[:, :, :cut].unflatten(2, (-1, self.lot)), into[:, :, :whole])]
+        found = [(split(S[:, :, :cut], 2, self.lot), into[:, :, :whole])]
         if cut < inside:
             found.append((S[:, :, None, cut:], into[:, :, whole:]))
         return found
 
     def of_cells(self, cells: slice) -> Tensor:
         """Return the maxima of the lots of some cells, (h, cells, lots of each, rows)."""
-        return self.highest.unflatten(1, (-1, self.each))[:, cells]
+        return split(self.highest, 1, self.each)[:, cells]
 
     def largest(
         self, scoring: Scoring, heads: slice, rows: slice, cells: slice, highest: Tensor, k: int
@@ -78,3 +78,9 @@ class Lots:
         ]
         found, which = torch.cat(parts, dim=1).topk(min(k, keys.shape[2]), dim=-1)
         return found, keys.gather(2, which)
+
+
+def split(each: Tensor, dim: int, size: int) -> Tensor:
+    """Return a view with one dim as two, the second of that size."""
+    shape = each.shape
+    return each.view(*shape[:dim], -1, size, *shape[dim + 1 :])

@@ -293,3 +293,33 @@ def test_planted_faults_in_the_strips_are_seen(monkeypatch):
             patch.setattr(room, name, fault)
             with pytest.raises(AssertionError):
                 check(summarise(scoring, cells=7, top=3), whole(scoring))
+
+
+def test_planted_faults_in_the_tiles_are_seen(monkeypatch):
+    """A distance not mended, lots without their first key, lots that were not looked through."""
+    torch.manual_seed(0)
+    use_tiles(monkeypatch, 14, 10, 3)
+    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
+    scoring = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    check(summarise(scoring, cells=7, top=3), whole(scoring))
+    views, largest = top.Lots.views, top.Lots.largest
+
+    def as_it_is(P, here, columns):
+        return torch.zeros(())
+
+    def without_the_first(*given):
+        return [(S[:, :, :, S.shape[3] > 1 :], highest) for S, highest in views(*given)]
+
+    def the_first_alone(*given):
+        found, keys = largest(*given[:-1], 1)
+        return found.expand(-1, -1, 3), keys.expand(-1, -1, 3)
+
+    for room, name, fault in (
+        (sweep, "_behind", as_it_is),
+        (top.Lots, "views", without_the_first),
+        (top.Lots, "largest", the_first_alone),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, fault)
+            with pytest.raises(AssertionError):
+                check(summarise(scoring, cells=7, top=3), whole(scoring))
