@@ -143,21 +143,40 @@ class Scoring:
 
         keys : (m,), which key; outside of 0 … n - 1 is hidden.
         """
-        starts = range(0, len(keys), _ROWS)
-        parts = [self.rows(slice(at, at + _ROWS))._pairs(keys[at : at + _ROWS]) for at in starts]
-        return torch.cat(parts, dim=-1)
+        H, m, _ = self.shape
+        parts = [
+            self.listed(
+                slice(0, H), slice(at, min(at + _ROWS, m)), keys[None, at : at + _ROWS, None]
+            )
+            for at in range(0, m, _ROWS)
+        ]
+        return torch.cat(parts, dim=1)[..., 0]
 
-    def _pairs(self, keys: Tensor) -> Tensor:
-        H, m, n = self.shape
-        row, at = torch.arange(m, device=keys.device), keys.clamp(0, n - 1)
-        K = self.key[:, at].float().repeat_interleave(H // self.key.shape[0], dim=0)
-        scores = (self.query.float() * K).sum(-1) * self.scale
-        scores = self._bent(scores, lambda term: term[:, row, at])
-        distance = (row + self.visible.offset - keys)[:, None]
-        hidden = replace(self.visible, keys=None).hidden(distance, slice(0, 1), n)[:, 0]
+    def listed(self, heads: slice, rows: slice, keys: Tensor) -> Tensor:
+        """Return the scores of some queries with some keys of each, (heads, rows, c).
+
+        keys : (heads or 1, rows, c), which; NEVER where outside of 0 … n - 1, as where hidden.
+        """
+        H, _, n = self.shape
+        Q = self.query[heads, rows].float() * self.scale
+        at = keys.clamp(0, n - 1).expand(len(Q), -1, -1)
+        K = self.key.new_empty(len(Q), at[0].numel(), Q.shape[-1])
+        for i, head in enumerate(range(heads.start, heads.stop)):
+            of_head = self.key[head // (H // len(self.key))]
+            torch.index_select(of_head, 0, at[i].flatten(), out=K[i])
+        products = Q[:, :, None] @ K.view(*at.shape, -1).float().mT
+
+        def part(term: Tensor) -> Tensor:
+            own = (term if len(term) == 1 else term[heads])[:, rows]
+            return own.expand(len(Q), -1, -1).gather(2, at)
+
+        scores = self._bent(products[:, :, 0], part)
+        row = torch.arange(rows.start, rows.stop, device=keys.device)[:, None]
+        rule = replace(self.visible, keys=None)
+        hidden = rule.hidden(row + self.visible.offset - keys, slice(0, 0), 0)
         hidden |= (keys < 0) | (keys >= n)
         if self.visible.keys is not None:
-            hidden |= ~self.visible.keys.to(keys.device)[at]
+            hidden = hidden | ~self.visible.keys.to(keys.device)[at]
         return scores.masked_fill(hidden, NEVER)
 
     def _bent(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:

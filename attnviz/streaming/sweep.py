@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import NEVER, Scoring
-from attnviz.streaming.tiles import COLUMNS, ROWS, Block, Tiles, blocks, together
-from attnviz.streaming.top import Top
+from attnviz.streaming.tiles import COLUMNS, ROWS, Block, Tiles, alone, blocks, together
+from attnviz.streaming.top import LOT, Lots, split
+
+_LANES = 32  # rows that are reduced at once; others one by one, which takes far longer
 
 
 def log_sum_exp(scoring: Scoring) -> Tensor:
@@ -24,16 +26,17 @@ def log_sum_exp(scoring: Scoring) -> Tensor:
     found = torch.empty(H, m, device=device)
     for heads in together(scoring, min(m, ROWS) * min(n, COLUMNS)):
         tiles, h = Tiles(scoring, heads), heads.stop - heads.start
-        room = torch.empty(h * ROWS * COLUMNS, device=device)
+        room = torch.empty(h * min(m, ROWS) * COLUMNS, device=device)
         for block in blocks(m, 1, ROWS):
-            Q, S = tiles.queries(block.rows), _view(room, (h, block.height, COLUMNS))
+            Q = tiles.queries(block.rows)
             top = torch.full((h, block.height), NEVER, device=device)
             total = torch.zeros_like(top)
             for tile in tiles.used(block.rows):
+                S = _view(room, h, tiles.columns[tile], block.height)
                 tiles.fill(S, Q, block.rows, tile)
-                higher = torch.maximum(top, S.amax(-1))
+                higher = torch.maximum(top, S.amax(1))
                 total *= torch.exp2(top - higher)
-                total += S.sub_(higher[..., None]).exp2_().sum(-1)
+                total += S.sub_(higher[:, None]).exp2_().sum(1)
                 top = higher
             lse = (top + total.log2()) * log(2)
             found[heads, block.rows] = lse.masked_fill(top <= NEVER / 2, -torch.inf)
@@ -51,120 +54,148 @@ def go_over(scoring: Scoring, kept: Kept) -> None:
         kept.near[:, i] = (scoring.pairs(keys) - lse).exp()
 
 
+@dataclass(frozen=True)
+class _Tile:
+    """The room of one tile, (h, keys, rows), and where to put what it is reduced to.
+
+    S, P : log₂ of the weights, and these. columns : its keys.
+    logs, powers : the same, with rows to fill the lanes. lots : as of `Lots.views`, with these.
+    All others are `alone`, as they enter products: `weights`, which are P; `turned`, P by rows;
+    linear : (h, sums, keys), by which to multiply P; ones : (h, 1, keys);
+    given : (h, cells of the block, keys), what is received.
+    """
+
+    columns: slice
+    lots: list[tuple[Tensor, Tensor]]
+    S: Tensor
+    P: Tensor
+    logs: Tensor
+    powers: Tensor
+    weights: Tensor
+    turned: Tensor
+    linear: Tensor
+    ones: Tensor
+    given: Tensor
+
+
 class _Sweep:
     """One pass over the tiles of some heads."""
 
     def __init__(self, scoring: Scoring, heads: slice, lse: Tensor, kept: Kept) -> None:
-        self.visible, self.heads, self.kept = scoring.visible, heads, kept
+        self.scoring, self.visible, self.heads = scoring, scoring.visible, heads
+        self.kept, self.cell, self.lse = kept, kept.cell, lse
         self.m, self.n = scoring.shape[1:]
-        self.h, self.device = heads.stop - heads.start, lse.device
-        self.tiles = Tiles(scoring, heads, lse)
-        taken = torch.zeros_like(lse)  # of each row, by its sink
-        if scoring.sinks is not None:
-            taken = (_by_row(scoring.sinks) - lse).exp()
-        self.mass = (1 - taken).masked_fill(lse >= -NEVER / 2, 0)[heads]
-        self.top = Top(self.h, self.n, kept.top, self.device) if kept.top else None
-        self.rooms = torch.empty(2, self.h * ROWS * COLUMNS, device=self.device)
-        whole = -self.n % COLUMNS  # keys beyond the last have no weight
-        self.marks = self.values = None
+        h = heads.stop - heads.start
+        self.h, self.device = h, lse.device
+        lot = min(self.cell, LOT) if kept.top or self.cell > COLUMNS else self.cell
+        self.tiles = Tiles(scoring, heads, lse, cell=self.cell, lot=lot)
+        keys = self.tiles.columns[-1].stop
+        self.lots = Lots(h, keys // self.cell, self.cell, lot)
+        widest = max(columns.stop - columns.start for columns in self.tiles.columns)
+        self.rooms = torch.zeros(2, h * _wide(min(self.m, ROWS)) * widest, device=self.device)
+        self.ones = torch.ones(h, 1, widest, device=self.device)
+        # What is summed over the weights of each row: how far the key is from the first row of the
+        # block, and the sign of that, written for every block; whether it is marked; its value.
+        away = torch.arange(keys + self.m, device=self.device) - self.m - self.visible.offset
+        self.away = torch.stack([away.abs(), torch.where(away < 0, 1, -1)]).float()
+        self.linear = torch.zeros(h, 3 + kept.attended.shape[2], keys, device=self.device)
         if kept.marks is not None:
-            self.marks = torch.split(pad(kept.marks.float(), (0, whole)), COLUMNS)
+            self.linear[:, 2, : self.n] = kept.marks.float()
         if kept.value is not None:
-            V = pad(scoring.read_by(heads, kept.value).float(), (0, 0, 0, whole))
-            self.values = torch.split(V.expand(self.h, -1, -1), COLUMNS, dim=1)
-        self.places = torch.arange(len(self.tiles.keys) * COLUMNS, device=self.device).float()
+            self.linear[:, 3:, : self.n] = scoring.read_by(heads, kept.value).mT
 
     def run(self) -> None:
         """Go over all blocks of rows."""
-        for block in blocks(self.m, self.kept.cell, self.top.rows if self.top else ROWS):
-            if block.first:
-                shape = len(self.tiles.keys), self.h, block.cells, COLUMNS
-                sums = torch.zeros(shape, device=self.device)
-                tops = torch.full(shape, NEVER, device=self.device)
-            self._rows(block, sums, tops)
-            if block.last:
-                self._pool(block, sums, tops)
+        shape = None
+        for block in blocks(self.m, self.cell, ROWS):
+            if shape != (shape := (block.height, block.cells)):
+                self._make_room(block)
+            if used := self.tiles.used(block.rows):
+                self._rows(block, used)
 
-    def _rows(self, block: Block, sums: Tensor, tops: Tensor) -> None:
+    def _make_room(self, block: Block) -> None:
+        """Make room for blocks of this shape; looking it up for each tile would take its time."""
+        h, height = self.h, block.height
+        part = torch.eye(block.cells, device=self.device)
+        part = part.repeat_interleave(height // block.cells, dim=1)
+        self.by_cell = alone(part.expand(h, -1, -1))
+        self.given = torch.empty(h, block.cells, self.tiles.columns[-1].stop, device=self.device)
+        self.lots.begin(_wide(height), self.device)
+        self.all = []
+        for columns in self.tiles.columns:
+            logs, powers = (_view(room, h, columns, _wide(height)) for room in self.rooms)
+            S, P = logs[..., :height], powers[..., :height]
+            linear, ones = self.linear[..., columns], self.ones[..., : S.shape[1]]
+            factors = (alone(each) for each in (P, P.mT, linear, ones, self.given[..., columns]))
+            lots = self.lots.views(logs, columns)
+            self.all.append(_Tile(columns, lots, S, P, logs, powers, *factors))
+
+    def _rows(self, block: Block, used: range) -> None:
         """Reduce the tiles of a block: S = log₂ P, P, and P · S in the place of P."""
-        h, rows, height = self.h, block.rows, block.height
-        used, Q = self.tiles.used(rows), self.tiles.queries(rows)
-        S, P = (_view(room, (h, height, COLUMNS)) for room in self.rooms)
-        strips = self.top.begin(used, height) if self.top else None
-        flat = P.view(h * height, COLUMNS)
-        ones = torch.ones(1, height, device=self.device)
-        entropy = torch.zeros(h, height, device=self.device)
-        distance = torch.zeros(h * height, device=self.device)
-        marked = torch.zeros_like(distance)
+        rows, height, Q = block.rows, block.height, self.tiles.queries(block.rows)
         here = rows.start + self.visible.offset
-        backwards = self.visible.after == 0
-        behind = torch.split(here - self.places, COLUMNS)
-        whole = block.first and block.last and block.cells == 1
-        for tile in used:
-            S = S if strips is None else strips[tile]
-            self.tiles.fill(S, Q, rows, tile)
-            if self.top:
-                self.top.see(S)
-            if whole:
-                torch.amax(S, 1, keepdim=True, out=tops[tile])
-            else:
-                torch.maximum(tops[tile], _by_cell(S, block.cells).amax(2), out=tops[tile])
-            torch.exp2(S, out=P)
-            if h == block.cells == 1:
-                sums[tile, 0].addmm_(ones, P[0])
-            else:
-                sums[tile] += _by_cell(P, block.cells).sum(2)
-            if backwards:  # i - j = (i - here) + (here - j)
-                distance.addmv_(flat, behind[tile])
-            else:
-                distance += _distances(P, rows, tile, self.visible.offset).flatten()
-            if self.marks is not None:
-                marked.addmv_(flat, self.marks[tile])
-            if self.values is not None:
-                self.kept.attended[self.heads, rows].baddbmm_(P, self.values[tile])
-            entropy += P.mul_(S).sum(-1)
-        if backwards:
-            within = torch.arange(height, device=self.device)
-            distance += (within * self.mass[:, rows]).flatten()
-        self.kept.entropy[self.heads, rows] = -entropy
-        self.kept.distance[self.heads, rows] = distance.view(h, height)
-        self.kept.marked[self.heads, rows] = marked.view(h, height)
-        if self.top:
-            weights, keys = self.top.take(height)
-            self.kept.top_weights[self.heads, rows] = weights
-            self.kept.top_keys[self.heads, rows] = keys
+        self.linear[:, :2] = self.away.narrow(1, self.m - rows.start, self.linear.shape[2])
+        sums = torch.zeros(self.h, self.linear.shape[1], height, device=self.device)
+        entropy = torch.zeros(self.h, 1, height, device=self.device)
+        behind = torch.zeros(self.h, height, device=self.device)
+        totals, least = alone(sums), alone(entropy)
+        multiply, add = (torch.mm, torch.addmm) if self.h == 1 else (torch.bmm, torch.baddbmm)
+        for at in used:
+            tile = self.all[at]
+            columns = tile.columns
+            self.tiles.fill(tile.S, Q, rows, at)
+            for lots, highest in tile.lots:
+                torch.amax(lots, 3, out=highest)
+            torch.exp2(tile.logs, out=tile.powers)
+            add(totals, tile.linear, tile.weights, out=totals)
+            multiply(self.by_cell, tile.turned, out=tile.given)
+            if columns.start < here + height and columns.stop > here:
+                behind += _behind(tile.P, here, columns)
+            tile.powers.mul_(tile.logs)
+            add(least, tile.ones, tile.weights, out=least)
+        kept, heads = self.kept, self.heads
+        within = torch.arange(height, device=self.device)
+        kept.entropy[heads, rows] = -entropy[:, 0]
+        kept.distance[heads, rows] = sums[:, 0] + within * sums[:, 1] + behind
+        kept.marked[heads, rows] = sums[:, 2]
+        kept.attended[heads, rows] = sums[:, 3:].mT
+        self._pool(block, slice(self.all[used[0]].columns.start, self.all[used[-1]].columns.stop))
 
-    def _pool(self, block: Block, sums: Tensor, tops: Tensor) -> None:
-        """Join the columns of finished rows of cells."""
-        n, cell, heads = self.n, self.kept.cell, self.heads
-        place, lacking = slice(block.cell, block.cell + block.cells), -n % cell
-        summed, highest = (
-            each.permute(1, 2, 0, 3).flatten(2)[..., :n] for each in (sums, tops)
-        )  # (h, cells, n)
-        self.kept.received[heads] += summed.sum(1, dtype=torch.float64)
-        joined = pad(summed, (0, lacking)).reshape(*summed.shape[:2], -1, cell).sum(-1)
-        self.kept.mean[heads, place] = joined
-        highest = pad(highest, (0, lacking), value=NEVER).reshape(*joined.shape, cell)
-        self.kept.largest[heads, place] = highest.amax(-1).exp2()
+    def _pool(self, block: Block, columns: slice) -> None:
+        """Join cells, and find the largest in what is known of them."""
+        kept, heads, rows, last = self.kept, self.heads, block.rows, min(columns.stop, self.n)
+        cells = slice(block.cell, block.cell + block.cells)
+        across = slice(columns.start // self.cell, columns.stop // self.cell)
+        given = self.given[..., columns]
+        received = given.sum(1)[:, : last - columns.start]
+        kept.received[heads, columns.start : last] += received
+        kept.mean[heads, cells, across] += split(given, 2, self.cell).sum(-1)
+        highest = self.lots.of_cells(across).amax(2)[..., : block.height]  # (h, across, rows)
+        largest = split(highest, 2, block.height // block.cells).amax(-1).mT.exp2()
+        pooled = kept.largest[heads, cells, across]
+        torch.maximum(pooled, largest, out=pooled)
+        if kept.top:
+            found, keys = self.lots.largest(self.scoring, heads, rows, across, highest, kept.top)
+            k = found.shape[2]
+            kept.top_weights[heads, rows, :k] = (found - self.lse[heads, rows, None]).exp()
+            kept.top_keys[heads, rows, :k] = keys.masked_fill(found <= NEVER / 2, -1).int()
 
 
-def _by_cell(tile: Tensor, cells: int) -> Tensor:
-    """Return (h, rows, columns) as (h, cells, rows of each, columns)."""
-    return tile.reshape(len(tile), cells, -1, tile.shape[-1])
+def _behind(P: Tensor, here: int, columns: slice) -> Tensor:
+    """Return what to add to the distance of rows from keys that lie among them, (h, rows).
+
+    i - j = (i - here) - (j - here) is what a block sums, with the wrong sign where j ≥ here.
+    """
+    low, high = max(here, columns.start), min(here + P.shape[2], columns.stop)
+    i = torch.arange(here, here + P.shape[2], device=P.device)
+    j = torch.arange(low, high, device=P.device)
+    twice = 2.0 * (i - j[:, None]).clamp(min=0)
+    return (P[:, low - columns.start : high - columns.start] * twice).sum(1)
 
 
-def _distances(P: Tensor, rows: slice, tile: int, offset: int) -> Tensor:
-    """Return what a tile with keys on both sides adds to the mean distance, (h, rows)."""
-    i = torch.arange(rows.start, rows.stop, device=P.device) + offset
-    j = torch.arange(tile * COLUMNS, (tile + 1) * COLUMNS, device=P.device)
-    left, right = (min(max(int(at) - int(j[0]), 0), COLUMNS) for at in (i[0], i[-1] + 1))
-    found = (P[..., left:right] * (i[:, None] - j[left:right]).abs()).sum(-1)
-    # From the border of the rows: both parts have one sign, and nothing is lost by cancelling.
-    for side, border, sign in ((slice(0, left), left - 1, 1), (slice(right, None), right, -1)):
-        if len(there := j[side]):
-            moment = P[..., side] @ (j[border] - there).to(P)
-            found += sign * (P[..., side].sum(-1) * (i - j[border]) + moment)
-    return found
+def _wide(rows: int) -> int:
+    """Return how many rows fill whole lanes."""
+    return -(-rows // _LANES) * _LANES
 
 
 def _by_row(sinks: Tensor) -> Tensor:
@@ -172,6 +203,7 @@ def _by_row(sinks: Tensor) -> Tensor:
     return (sinks if sinks.dim() == 2 else sinks[:, None]).float()
 
 
-def _view(room: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Return a tile's room, contiguous."""
-    return room[: shape[0] * shape[1] * shape[2]].view(shape)
+def _view(room: Tensor, h: int, columns: slice, height: int) -> Tensor:
+    """Return the room of a tile (h, keys, rows), contiguous."""
+    width = columns.stop - columns.start
+    return room[: h * width * height].view(h, width, height)

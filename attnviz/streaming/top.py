@@ -1,8 +1,8 @@
-"""The keys of largest weight, exactly, without sorting a row.
+"""The keys of largest weight, exactly, without keeping the scores of a row or sorting them.
 
-Keys are dealt into as many lots as a tile is wide. The k lots with the largest maxima hold the k
-largest scores: each of these is the maximum of its lot, or stands behind a larger one in it. Only k
-lots are looked through.
+Of each lot of keys only the maximum is kept. The k lots with the largest maxima hold the k largest
+scores: each of these is the maximum of its lot, or stands behind a larger one in it. Only the
+scores of these lots are computed again and looked through.
 """
 
 from __future__ import annotations
@@ -10,41 +10,77 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnviz.streaming.scoring import NEVER
-from attnviz.streaming.tiles import COLUMNS, ROWS
+from attnviz.streaming.scoring import Scoring
 
-_BYTES = 2**25  # of the scores of some rows with all keys
+LOT = 25  # keys; few, so that little is computed again, but enough that their maxima are little
+_ROOM = 2**19  # numbers in the keys of some rows' lots, which a core's cache can hold
 
 
-class Top:
-    """The largest of the rows of a block, tile after tile; a strip of their scores is kept."""
+class Lots:
+    """The maxima of lots of keys, for the rows of a block.
 
-    def __init__(self, heads: int, n: int, k: int, device: torch.device) -> None:
-        self.k = k
-        count = -(-n // COLUMNS)
-        self.rows = min(ROWS, max(8, _BYTES // (4 * heads * count * COLUMNS)))
-        self.lots = torch.full((heads, self.rows, count, COLUMNS), NEVER, device=device)
-        self.highest = torch.empty(heads, self.rows, COLUMNS, device=device)
-        self.used = range(0)
+    The last lot of a cell may be shorter than the others.
 
-    def begin(self, used: range, height: int) -> list[Tensor]:
-        """Make ready for rows that use these tiles; return where their scores are to be put."""
-        for tile in set(self.used) - set(used):
-            self.lots[:, :, tile] = NEVER
-        self.highest.fill_(NEVER)
-        self.used = used
-        return list(self.lots[:, :height].unbind(2))
+    cells : how many cells the keys have, all whole. cell, lot : of how many keys they are.
+    """
 
-    def see(self, S: Tensor) -> None:
-        """Take note of the largest of each lot in a tile."""
-        lots = self.highest[:, : S.shape[1]]
-        torch.maximum(lots, S, out=lots)
+    def __init__(self, heads: int, cells: int, cell: int, lot: int) -> None:
+        self.heads, self.cells, self.cell, self.lot = heads, cells, cell, lot
+        self.each = -(-cell // lot)  # of a cell
 
-    def take(self, height: int) -> tuple[Tensor, Tensor]:
-        """Return weights and keys (h, rows, k); -1 where a row has fewer keys."""
-        lots = self.lots[:, :height]  # (h, rows, per lot, lots)
-        chosen = self.highest[:, :height].topk(min(self.k, COLUMNS), dim=-1).indices
-        inside = lots.gather(3, chosen[:, :, None].expand(-1, -1, lots.shape[2], -1))
-        logs, at = inside.flatten(2).topk(self.k, dim=-1)
-        keys = at // chosen.shape[-1] * COLUMNS + chosen.gather(-1, at % chosen.shape[-1])
-        return logs.exp2(), keys.masked_fill(logs <= NEVER / 2, -1).int()
+    def begin(self, height: int, device: torch.device) -> None:
+        """Make room for that many rows."""
+        self.highest = torch.empty(self.heads, self.cells * self.each, height, device=device)
+
+    def views(self, S: Tensor, columns: slice) -> list[tuple[Tensor, Tensor]]:
+        """Return what of S (h, keys, rows) to reduce along its dim 3, and where to put it."""
+        inside = min(self.cell, S.shape[1])
+        first = columns.start // self.cell * self.each + columns.start % self.cell // self.lot
+        count, whole = -(-inside // self.lot), inside // self.lot
+        S = split(S, 1, inside)
+        into = split(self.highest[:, first : first + S.shape[1] * count], 1, count)
+        cut = whole * self.lot
+        found = [(split(S[:, :, :cut], 2, self.lot), into[:, :, :whole])]
+        if cut < inside:
+            found.append((S[:, :, None, cut:], into[:, :, whole:]))
+        return found
+
+    def of_cells(self, cells: slice) -> Tensor:
+        """Return the maxima of the lots of some cells, (h, cells, lots of each, rows)."""
+        return split(self.highest, 1, self.each)[:, cells]
+
+    def largest(
+        self, scoring: Scoring, heads: slice, rows: slice, cells: slice, highest: Tensor, k: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return scores and keys (h, rows, k or less), the largest first.
+
+        highest : (h, cells, rows), the maxima of these cells. A key that is hidden has a score of
+        NEVER.
+        """
+        chosen = highest.topk(min(k, highest.shape[1]), dim=1).indices
+        lots = self.of_cells(cells)[..., : highest.shape[2]].gather(
+            1, chosen[:, :, None].expand(-1, -1, self.each, -1)
+        )
+        lots = lots.flatten(1, 2)
+        at = lots.topk(min(k, lots.shape[1]), dim=1).indices
+        cell = cells.start + chosen.gather(1, at // self.each)
+        within = (at % self.each * self.lot).mT[..., None] + torch.arange(
+            self.lot, device=at.device
+        )
+        keys = (cell * self.cell).mT[..., None] + within
+        keys = keys.masked_fill_(within >= self.cell, -1).flatten(2)
+        step = max(1, _ROOM // (keys[:, 0].numel() * scoring.key.shape[2]))
+        parts = [
+            scoring.listed(heads, slice(start, min(start + step, rows.stop)), some)
+            for start, some in zip(
+                range(rows.start, rows.stop, step), keys.split(step, dim=1), strict=True
+            )
+        ]
+        found, which = torch.cat(parts, dim=1).topk(min(k, keys.shape[2]), dim=-1)
+        return found, keys.gather(2, which)
+
+
+def split(each: Tensor, dim: int, size: int) -> Tensor:
+    """Return a view with one dim as two, the second of that size."""
+    shape = each.shape
+    return each.view(*shape[:dim], -1, size, *shape[dim + 1 :])

@@ -87,12 +87,14 @@ def check(found, P, offset=0):
     assert_close(at, found.top_weights.double(), **NEAR)
 
 
-def use_tiles(patch, rows, columns):
+def use_tiles(patch, rows, columns, lot):
     """No strips, and tiles of a few rows and columns, so that short texts need many."""
     patch.setattr(strips, "KEYS", 0)
-    for room in (tiles, sweep, top):
+    for room in (tiles, sweep):
         patch.setattr(room, "ROWS", rows)
         patch.setattr(room, "COLUMNS", columns)
+    patch.setattr(sweep, "LOT", lot)
+    patch.setattr(top, "_ROOM", 50 * lot)  # a row or several at once
 
 
 def use_strips(patch, rows, scores):
@@ -101,11 +103,11 @@ def use_strips(patch, rows, scores):
     patch.setattr(strips, "SCORES", scores)
 
 
-SIZES = [(use_tiles, size) for size in [(4, 8), (16, 16), (128, 1024)]]
+SIZES = [(use_tiles, size) for size in [(4, 8, 3), (16, 16, 1), (7, 20, 6), (128, 1024, 25)]]
 SIZES += [(use_strips, size) for size in [(1, 1), (4, 500), (7, 3000), (128, 2**17)]]
 
 
-@pytest.fixture(params=[(use_tiles, (4, 8)), (use_strips, (4, 500))], ids=["tiles", "strips"])
+@pytest.fixture(params=[(use_tiles, (4, 8, 3)), (use_strips, (4, 500))], ids=["tiles", "strips"])
 def small(monkeypatch, request):
     """Either engine, with little at once."""
     use, size = request.param
@@ -286,6 +288,36 @@ def test_planted_faults_in_the_strips_are_seen(monkeypatch):
         (strips, "_find", other_order, mild),
         (strips, "_behind", as_it_is, mild),
         (strips._Strips, "sound", lambda *_: True, high),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, fault)
+            with pytest.raises(AssertionError):
+                check(summarise(scoring, cells=7, top=3), whole(scoring))
+
+
+def test_planted_faults_in_the_tiles_are_seen(monkeypatch):
+    """A distance not mended, lots without their first key, lots that were not looked through."""
+    torch.manual_seed(0)
+    use_tiles(monkeypatch, 14, 10, 3)
+    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
+    scoring = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    check(summarise(scoring, cells=7, top=3), whole(scoring))
+    views, largest = top.Lots.views, top.Lots.largest
+
+    def as_it_is(P, here, columns):
+        return torch.zeros(())
+
+    def without_the_first(*given):
+        return [(S[:, :, :, S.shape[3] > 1 :], highest) for S, highest in views(*given)]
+
+    def the_first_alone(*given):
+        found, keys = largest(*given[:-1], 1)
+        return found.expand(-1, -1, 3), keys.expand(-1, -1, 3)
+
+    for room, name, fault in (
+        (sweep, "_behind", as_it_is),
+        (top.Lots, "views", without_the_first),
+        (top.Lots, "largest", the_first_alone),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(room, name, fault)
