@@ -8,6 +8,7 @@ from math import log
 import torch
 from torch import Tensor
 
+from attnviz.progress import track
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import NEVER, Scoring
 from attnviz.streaming.tiles import COLUMNS, ROWS, Block, Tiles, alone, blocks, together
@@ -24,7 +25,7 @@ def log_sum_exp(scoring: Scoring) -> Tensor:
     H, m, n = scoring.shape
     device = scoring.query.device
     found = torch.empty(H, m, device=device)
-    for heads in together(scoring, min(m, ROWS) * min(n, COLUMNS)):
+    for heads in track(list(together(scoring, min(m, ROWS) * min(n, COLUMNS)))):
         tiles, h = Tiles(scoring, heads), heads.stop - heads.start
         room = torch.empty(h * min(m, ROWS) * COLUMNS, device=device)
         for block in blocks(m, 1, ROWS):
@@ -47,7 +48,7 @@ def go_over(scoring: Scoring, kept: Kept) -> None:
     """Fill in what is kept, tile by tile; its `lse` is known."""
     _, m, n = scoring.shape
     lse = kept.lse.masked_fill(kept.lse == -torch.inf, -NEVER)
-    for heads in together(scoring, min(m, ROWS) * min(n, COLUMNS)):
+    for heads in track(list(together(scoring, min(m, ROWS) * min(n, COLUMNS)))):
         _Sweep(scoring, heads, lse, kept).run()
     row = torch.arange(m, device=lse.device) + scoring.visible.offset
     for i, keys in enumerate((row, row - 1, torch.zeros_like(row))):
