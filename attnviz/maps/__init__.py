@@ -19,6 +19,7 @@ from attnviz.records import (
 )
 from attnviz.words import Units, word_weights
 
+_TILE = 64  # cells a side of the maps of all heads of a long text
 _MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
 
 
@@ -154,7 +155,7 @@ def _streamed_maps(result: AttentionResult, layer: int | None, special: Special)
     found = stack.streamed if layer is None else (stack.layer(layer),)
     every = [each for each in found if isinstance(each, StreamedAttention)]
     said = _cutting(result)
-    weights, left, across = zip(*(pooled(each, said) for each in every), strict=True)
+    weights, left, across = zip(*(pooled(each, said, _TILE) for each in every), strict=True)
     return HeadMaps(
         weights=torch.stack(weights),
         rows=left[0].labels,

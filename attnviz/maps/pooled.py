@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.errors import InputError
 from attnviz.maps.landmarks import landmarks
@@ -67,15 +68,26 @@ def streamed_map(
     return weights, left, across
 
 
-def pooled(found: StreamedAttention, said: list[str]) -> tuple[Tensor, Units, Units]:
+def pooled(
+    found: StreamedAttention, said: list[str], most: int | None = None
+) -> tuple[Tensor, Units, Units]:
     """Return the maps of the heads that were kept, (kept, rows, columns): each row sums to 1.
 
     A cell joins several tokens as a word joins its pieces: columns are summed, rows averaged.
+
+    most : how many rows and columns there are to be at most; by default as many as were kept.
     """
     summary, sides = found.summary, (found.query_axis, found.key_axis)
-    cell, n = summary.cell, len(found.key_axis)
-    widths = torch.full((summary.mean.shape[-1],), float(cell))
-    widths[-1] = n - cell * (len(widths) - 1)
+    m, n = map(len, sides)
+    joined = 1 if most is None else -(-max(summary.mean.shape[1:]) // most)
+    heights, widths = (_sizes(length, summary.cell) for length in (m, n))
+    area = summary.mean.cpu() * heights[:, None] * widths  # the weight in each cell
+    lacking = [-size % joined for size in area.shape[1:]]
+    area = pad(area, (0, lacking[1], 0, lacking[0]))
+    cell = summary.cell * joined
+    rows, columns = (size // joined for size in area.shape[1:])
+    weights = area.reshape(len(area), rows, joined, columns, joined).sum((2, 4))
+    weights = weights / _sizes(m, cell)[:, None]
     if cell > 1:
         said.append(
             f"each cell joins {cell} × {cell} of the {len(sides[0]):,} × {n:,} weights (columns "
@@ -83,7 +95,14 @@ def pooled(found: StreamedAttention, said: list[str]) -> tuple[Tensor, Units, Un
         )
     whole = (slice(0, len(axis)) for axis in sides)
     left, across = (_units(axis, part, cell) for axis, part in zip(sides, whole, strict=True))
-    return summary.mean.cpu() * widths, left, across
+    return weights, left, across
+
+
+def _sizes(length: int, cell: int) -> Tensor:
+    """Return how many rows, or columns, each cell joins; the last may join fewer."""
+    sizes = torch.full((-(-length // cell),), float(cell))
+    sizes[-1] = length - cell * (len(sizes) - 1)
+    return sizes
 
 
 def _units(axis: Axis, part: slice, cell: int) -> Units:

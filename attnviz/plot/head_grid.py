@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -78,8 +78,8 @@ def head_grid(
 
 
 def _is_pooled(maps: HeadMaps) -> bool:
-    """Whether the maps are those of a long text, in which cells join several tokens."""
-    return maps.sides[1].cell > 1
+    """Whether the maps are those of a long text, pooled to what a tile has room for."""
+    return bool(maps.sides[1].landmarks)
 
 
 def _norm(maps: HeadMaps) -> Normalize:
@@ -90,10 +90,9 @@ def _norm(maps: HeadMaps) -> Normalize:
     """
     if maps.sides[1] == Side():
         return Normalize(0.0, 1.0)
-    tiles = _pooled(maps.weights)
     if _is_pooled(maps):
-        norm = logarithmic(tiles)
-        return LogNorm(1 / maps.weights.shape[-1] / 3, norm.vmax)
+        return logarithmic(maps.weights)
+    tiles = _pooled(maps.weights)
     # By rank, since torch.quantile takes no more than 16 million values.
     top = float(tiles.flatten().sort().values[int(0.995 * (tiles.numel() - 1))])
     return Normalize(0.0, max(top, 1e-12))

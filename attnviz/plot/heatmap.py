@@ -38,6 +38,7 @@ _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, beside an overview and wit
 _WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
 _READABLE = 0.13  # inches of a row that has room for its label
 _TALLEST = 9.0  # inches of a map
+_NAMED = 64  # tokens of a part of a long text that are drawn as those of a sentence
 _MOST_CELLS = 500  # a side; more could not be told apart in print
 
 
@@ -120,9 +121,11 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     top = page.title(_MARGIN, _MARGIN, title, room) + _GAP / 2
     longest = _LONGEST * room
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
-    across, down = _cells(drawn, room - _LABEL - _BAR, largest)
-    labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
-    left = _MARGIN + _LABEL + labels.room
+    left = _MARGIN + _LABEL
+    for _ in range(3):  # labels take room of the cells, whose size says what labels there are
+        across, down = _cells(drawn, _MARGIN + room - left - _BAR, largest)
+        labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
+        left = _MARGIN + _LABEL + labels.room
     across, down = _cells(drawn, _MARGIN + room - left - _BAR, largest)
     m, n = drawn.weights.shape
     ax = page.axes(left, top, across * n, down * m)
@@ -141,7 +144,7 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     parts = [caption.source(drawn.provenance), *drawn.notes]
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
-    if drawn.sides[1].cell > 1:
+    if _is_long(drawn):
         parts.append("colours on a logarithmic scale")
     end = caption.write_caption(page, place, end + _GAP, parts, drawn.agreement)
     page.finish(max(bottom, end) + _MARGIN)
@@ -153,8 +156,8 @@ def _cells(drawn: AttentionMap, room: float, largest: float) -> tuple[float, flo
     m, n = drawn.weights.shape
     across = min(largest, room / n)
     down = across
-    if across < _READABLE and m * _READABLE <= across * n / 2:
-        down = _READABLE
+    if across < _READABLE:  # lower than wide is well, a line is not
+        down = max(across, min(_READABLE, across * n / 2 / m))
     return across, min(down, _TALLEST / m)
 
 
@@ -186,6 +189,7 @@ def _draw(
     rows.apply(ax, "y")
     columns.apply(ax, "x")
     names = [f"{name}{rows.unit and f', {rows.unit}'}" for name in ("query (attending)", "query")]
+    names += ["query", ""]
     ax.set_ylabel(ruler.longest(names, down * m, TEXT_SIZE), color=MUTED, fontsize=TEXT_SIZE)
     ax.set_xlabel(
         f"key (attended to){columns.unit and f', {columns.unit}'}", color=MUTED, fontsize=TEXT_SIZE
@@ -200,9 +204,14 @@ def _draw(
     return columns
 
 
+def _is_long(drawn: AttentionMap) -> bool:
+    """Whether a map has more tokens than could be named, and thus mostly tiny weights."""
+    return bool(drawn.sides[1].landmarks) and max(drawn.weights.shape) > _NAMED
+
+
 def _norm(drawn: AttentionMap) -> Normalize:
-    """Return how weights become colours: in proportion, or where cells are pooled by logarithm."""
-    if drawn.sides[1].cell > 1:
+    """Return how weights become colours: in proportion, or for many tokens by their logarithm."""
+    if _is_long(drawn):
         return logarithmic(drawn.weights)
     return Normalize(0.0, max(drawn.top, 1e-12))
 

@@ -199,10 +199,16 @@ def _proof(drawn: Measured) -> dict[str, Any]:
 
 
 def _places(sides: tuple[Side, Side]) -> dict[str, Any]:
-    """Return where rows and columns lie in an image or a sound, if they do."""
-    return {
+    """Return where rows and columns lie in an image, a sound or a long text, if they do."""
+    named = list(zip(("rows", "columns"), sides, strict=True))
+    tokens: dict[str, Any] = {
+        f"tokens_of_{name}": {"first": side.start, "in_each": side.cell}
+        for name, side in named
+        if side.landmarks
+    }
+    return tokens | {
         f"{kind}_of_{name}": list(places)
-        for name, side in zip(("rows", "columns"), sides, strict=True)
+        for name, side in named
         for kind, places in (("patches", side.patches), ("seconds", side.seconds))
         if places is not None
     }

@@ -38,6 +38,8 @@ def test_an_overview_and_an_exact_part(file, model):
     part = json.loads(Path("part.json").read_text(encoding="utf-8"))
     exact = attnviz.attend(LONG, model=model).weights(2, 3)[20:24, 18:30]
     torch.testing.assert_close(torch.tensor(part["weights"]), exact, atol=1e-5, rtol=1e-4)
+    assert part["tokens_of_rows"] == {"first": 20, "in_each": 1}
+    assert part["tokens_of_columns"] == {"first": 18, "in_each": 1}
     assert "exact weights of tokens 20 to 23 for tokens 18 to 29" in " ".join(part["notes"])
 
 
