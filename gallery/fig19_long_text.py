@@ -2,8 +2,8 @@
 
 The first {tokens} tokens of this project's licence. No map was kept: while the model ran, each was
 reduced to {cells} × {cells} cells of {cell} × {cell} weights (columns summed, rows averaged), and
-each query to a few numbers. The same works for texts of a hundred thousand tokens, of which one map
-would take 40 GB. Head {head} of layer {layer}, drawn large, is the one whose queries find what they
+each query to a few numbers. The same works for {far:,} tokens, of which one map would take
+{gigabytes:.0f} GB. Head {head} of layer {layer}, drawn large, is the one whose queries find what they
 read nearest: {nearest:.0f} tokens away on the mean, where the mean of all heads is {usual:.0f}. The
 head that leaves most to the first token, [CLS], is head {sink_head} of layer {sink_layer}:
 {most:.0%} of its weight, the line down the left edge of its tile.
@@ -15,6 +15,8 @@ import torch
 
 import attnviz
 
+far = 100_000
+gigabytes = 4 * far**2 / 1e9
 licence = (Path(__file__).parent.parent / "LICENSE").read_text(encoding="utf-8")
 result = attnviz.attend(licence[:2300], mode="streamed", cells=125)
 kept = [each.summary for each in result.streamed]

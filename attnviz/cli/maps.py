@@ -100,6 +100,7 @@ def heatmap(
     found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
     ranking = rank_heads(result) if found is None else found.ranking
     shown, chosen, reason = choose_head(result, layer, head or None, ranking=ranking)
+    whole = result
     if result.streamed and layer is None and any(part.values()):
         # What exact weights follow from is kept of layers that are named: now one can be.
         result = typed.attend(*run, mode=mode.value, layers=[shown], heads=chosen).stack(stack)
@@ -110,7 +111,7 @@ def heatmap(
     def figure() -> Figure:
         from attnviz.plot import heatmap as draw
 
-        overview = make_overview(result, **how) if reason else None
+        overview = make_overview(whole, **how) if reason else None
         axes = draw(drawn, overview=overview, width=width, **over)
         return cast("Figure", axes.get_figure(root=True))
 
