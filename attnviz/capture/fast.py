@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +121,33 @@ class Called:
         query = self.query[:, :, rows]
         output: Tensor = self.eager(self.module, query, self.key, self.value, mask, **arguments)[0]
         return output
+
+
+def seeing(
+    look: Callable[[Called], Tensor], modules: Collection[nn.Module], *, fast: bool
+) -> Callable[..., Any]:
+    """Return what `looking_on` takes: `look` answers each call in the place of the function.
+
+    look : given a call, returns the output (1, m, H, d_v). modules : whose calls these are; those
+    of another model, running in another thread, pass.
+    """
+
+    def see(
+        function: Callable[..., Any],
+        eager: Callable[..., Any],
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        **arguments: Any,
+    ) -> Any:
+        given = module, query, key, value, attention_mask
+        if module not in modules:
+            return function(*given, **arguments)
+        return look(Called(function, eager, *given, arguments, fast=fast)), None
+
+    return see
 
 
 class Rules:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnviz.capture.fast import Called, Rules, additive
+from attnviz.capture.fast import Called, Rules, additive, seeing
 from attnviz.capture.interface import looking_on
 from attnviz.capture.placing import Outline, place
 from attnviz.capture.projections import Arrived, arrived, find_holders, find_output, understood
@@ -59,8 +59,8 @@ def sample(
     ------
     ModelError : the model computes an attention that transformers' interface does not show.
     """
-    sampler = _Sampler(model, axes, rows, on_sample, fast=fast)
-    with looking_on(sampler.look), sampler.watch:
+    sampler = _Sampler(model, axes, rows, on_sample)
+    with looking_on(seeing(sampler.look, sampler.paths, fast=fast)), sampler.watch:
         run()
     sampler.finish()
 
@@ -114,14 +114,12 @@ class _Sampler:
         axes: Mapping[str, Sequence[Axis]],
         rows: Tensor,
         on_sample: Callable[[Sample], None],
-        *,
-        fast: bool,
     ) -> None:
-        self._model, self._axes, self._rows, self._fast = model, axes, rows, fast
+        self._model, self._axes, self._rows = model, axes, rows
         self._on_sample = on_sample
         self._length = len(axes["text"][0])
         self.watch = _Watch(self._length)
-        self._paths = {module: path for path, module in model.named_modules()}
+        self.paths = {module: path for path, module in model.named_modules()}
         self._holders = find_holders(model)
         self._rules = Rules()
         self._outlines: list[Outline] = []
@@ -129,40 +127,17 @@ class _Sampler:
         self._entered: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         # What entered W^O of the attention at work, and what it made of that: some rows of both.
         self._left: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
-        self._outputs = {path: find_output(model, path) for path in self._paths.values()}
+        self._outputs = {path: find_output(model, path) for path in self.paths.values()}
         for module in model.modules():
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
             module.register_forward_hook(self._forget)
         for module in {each for each in self._outputs.values() if each is not None}:
             module.register_forward_hook(self._leave)
 
-    def look(
-        self,
-        function: Callable[..., Any],
-        eager: Callable[..., Any],
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None = None,
-        **arguments: Any,
-    ) -> Any:
+    def look(self, called: Called) -> Tensor:
         """Have the model's own functions compute: the fast one all, the eager one some rows."""
-        if module not in self._paths:  # of another model, running in another thread
-            return function(module, query, key, value, attention_mask, **arguments)
         self._hand_on()
-        path = self._paths[module]
-        called = Called(
-            function,
-            eager,
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            arguments,
-            fast=self._fast,
-        )
+        path = self.paths[called.module]
         called.expect_readable(path, self._length)
         with part(len(self._outlines), max(1, len(self._holders))):
             with self.watch.inside():
@@ -175,7 +150,7 @@ class _Sampler:
                 'Choose another model, or a shorter text with mode="full".'
             )
         self._pending = self._sample(path, called, *softmaxes[0], output)
-        return output, None
+        return output
 
     def finish(self) -> None:
         """Hand on the last sample, or raise for what was missed."""

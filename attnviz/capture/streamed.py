@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.fast import Called, Rules, additive
+from attnviz.capture.fast import Called, Rules, additive, seeing
 from attnviz.capture.interface import looking_on
 from attnviz.capture.sampling import Sample, sample
 from attnviz.capture.unchanged import one_at_a_time, unchanged
@@ -121,8 +121,9 @@ def stream_maps(
     seen : the attentions that it executes. The rest is as in `capture_streamed`.
     """
     run, fast = _lean(model, inputs), _is_fast(model)
-    streamer = _Streamer(model, seen, kept, on_streamed, fast=fast)
-    with unchanged(model, "sdpa" if fast else "eager"), looking_on(streamer.look):
+    streamer = _Streamer(model, seen, kept, on_streamed)
+    look = seeing(streamer.look, streamer.paths, fast=fast)
+    with unchanged(model, "sdpa" if fast else "eager"), looking_on(look):
         run()
     streamer.finish()
 
@@ -179,56 +180,31 @@ class _Streamer:
         seen: Sequence[Seen],
         kept: Kept,
         on_streamed: Callable[[Streamed], None],
-        *,
-        fast: bool,
     ) -> None:
-        self._model, self._kept, self._fast = model, kept, fast
+        self._model, self._kept = model, kept
         self._on_streamed = on_streamed
-        self._paths = {module: path for path, module in model.named_modules()}
+        self.paths = {module: path for path, module in model.named_modules()}
         self._rules = Rules()
         self._seen = seen
         self._done = 0
 
-    def look(
-        self,
-        function: Callable[..., Any],
-        eager: Callable[..., Any],
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None = None,
-        **arguments: Any,
-    ) -> Any:
+    def look(self, called: Called) -> Tensor:
         """Compute the model's attention, and what is kept of its weights."""
-        if module not in self._paths:  # of another model, running in another thread
-            return function(module, query, key, value, attention_mask, **arguments)
         number, self._done = self._done, self._done + 1
-        if number >= len(self._seen) or self._seen[number].record.path != self._paths[module]:
+        if number >= len(self._seen) or self._seen[number].record.path != self.paths[called.module]:
             self._expect_same(False)
         found, gated = self._seen[number].record, self._seen[number].gated
-        called = Called(
-            function,
-            eager,
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            arguments,
-            fast=self._fast,
-        )
         with part(number, len(self._seen)):
             if self._kept.layers is not None and found.layer not in self._kept.layers:
-                return called.output(), None
+                return called.output()
             record = self._filled(found, called)
             output, summary = self._reduced(record)
             layers = sum(each.record.stack == record.stack for each in self._seen)
             heads = range(record.heads) if self._kept.heads is None else self._kept.heads
             self._on_streamed(Streamed(record, output, summary, tuple(heads), layers))
         if gated:  # more enters the output than weights and values
-            return called.output(), None
-        return output.to(value.dtype).transpose(0, 1)[None].contiguous(), None
+            return called.output()
+        return output.to(called.value.dtype).transpose(0, 1)[None].contiguous()
 
     def finish(self) -> None:
         """Raise ModelError unless all attentions were executed."""
