@@ -61,7 +61,7 @@ def _numbers(given: Any, what: str) -> tuple[int, ...] | None:
     if isinstance(several, str) or not isinstance(several, Iterable):
         raise InputError(f"Expected {what}, or a list of them, got {given!r}.")
     found = tuple(dict.fromkeys(whole_number(one, what) for one in several))
-    if not found or min(found) < 0:
+    if not found:
         raise InputError(f"Expected {what}, counted from 0, or a list of them, got {given!r}.")
     return found
 

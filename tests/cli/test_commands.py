@@ -187,7 +187,7 @@ def _scale_off(monkeypatch):
         wrong = [replace(record, scale=record.scale * 1.01) for record in records]
         return verify(wrong, references, **how)
 
-    monkeypatch.setattr(attnviz.models, "verify_records", verify_a_wrong_scale)
+    monkeypatch.setattr("attnviz.models.whole.verify", verify_a_wrong_scale)
 
 
 @pytest.mark.usefixtures("_scale_off")

@@ -340,7 +340,7 @@ def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("shapes\ndo not fit")
 
-    monkeypatch.setattr("attnviz.models.capture", broken)
+    monkeypatch.setattr("attnviz.models.whole.capture", broken)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
     assert "RuntimeError: shapes do not fit. Add --debug" in err
