@@ -21,6 +21,10 @@ def main() -> int:
     # Set before anything heavy is imported, so that Ctrl-C never prints a traceback.
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
+        # Raised in the midst of torch's own beginnings an exception may abort, with much noise.
+        torch = getattr(sys.modules.get("torch"), "__spec__", None)
+        if getattr(torch, "_initializing", False):
+            os._exit(128 + number)  # nothing is open yet
         received.append(number)
         # What a library makes of being stopped in the middle of its import is no news.
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
