@@ -19,7 +19,7 @@ from torch import Tensor
 from attnviz.agreement.comparing import (
     CANARY,
     Proof,
-    failed_heads,
+    bounded,
     hidden_keys,
     model_values,
     prove,
@@ -101,15 +101,4 @@ def _check_generation(record: AttentionRecord, weights: Tensor) -> StageCheck:
     _, dtype = dtypes(record)
     stages = {"weights": record.weights(), "scores": record.scores()}
     tolerance = 2 * (record.layer + 1) * tolerance_of("weights", stages, PRECISIONS[dtype])
-    return StageCheck(
-        stack=record.stack,
-        layer=record.layer,
-        path=record.path,
-        stage="one pass",
-        differences=tuple(differences.tolist()),
-        tolerances=(tolerance,) * len(differences),
-        own_errors=(0.0,) * len(differences),
-        compared=ours.numel(),
-        finite=bool(ours.isfinite().all() and whole.isfinite().all()),
-        failed_heads=failed_heads(~(differences <= tolerance)),
-    )
+    return bounded(record, "one pass", differences, tolerance, compared=ours.numel())

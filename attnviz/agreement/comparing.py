@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -215,6 +215,37 @@ def _why_not(record: AttentionRecord, stage: str) -> str:
     if stage in ("query", "key", "value", "output"):
         return "the module's projections are not of a kind that attnviz recognises"
     return "the model does not show its own value"
+
+
+def bounded(
+    record: AttentionRecord,
+    stage: str,
+    differences: Tensor,
+    tolerance: float | Tensor,
+    *,
+    compared: int,
+    heads: Sequence[int] | None = None,
+) -> StageCheck:
+    """Return the check of a stage whose differences (heads,) have a bound, and nothing else.
+
+    tolerance : of all heads, or of each. heads : which these are; by default all, in order.
+    """
+    # not (≤), since NaN > tolerance is False
+    failed = failed_heads(~(differences <= tolerance))
+    return StageCheck(
+        stack=record.stack,
+        layer=record.layer,
+        path=record.path,
+        stage=stage,
+        differences=tuple(differences.tolist()),
+        tolerances=tuple(
+            torch.as_tensor(tolerance, dtype=torch.float64).expand(len(differences)).tolist()
+        ),
+        own_errors=(0.0,) * len(differences),
+        compared=compared,
+        finite=bool(differences.isfinite().all()),
+        failed_heads=failed if heads is None else tuple(heads[at] for at in failed),
+    )
 
 
 def failed_heads(flags: Tensor) -> tuple[int, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.agreement.comparing import failed_heads
-from attnviz.records import AttentionRecord, StageCheck, Summary
+from attnviz.agreement.comparing import bounded
+from attnviz.records import AttentionRecord, StageCheck, Summary, cell_sizes
 
 # What float64 says, what was kept, and the least scale by which their difference is measured:
 # weights err in proportion to themselves, sums of logarithms and distances by what they sum.
@@ -25,16 +26,16 @@ def check_summary(
     record: AttentionRecord,
     summary: Summary,
     heads: Sequence[int],
-    rows: Tensor,
+    some: Rows,
     marked: Tensor | None,
 ) -> StageCheck:
     """Compare what was kept of some heads with our float64 weights.
 
-    Every number of a row is compared in `rows` (R,) and in one row of cells, the pooled maps in
+    Every number of a row is compared in `some` rows and in one row of cells, the pooled maps in
     that row, what keys receive in some columns; over the whole map weights must sum to what rows
     have.
     """
-    checked = _Checked(record, summary, rows, marked)
+    checked = _Checked(record, summary, some, marked)
     differences, count = [], 0
     for at, head in enumerate(heads):
         worst = torch.zeros((), dtype=torch.float64)
@@ -43,29 +44,39 @@ def check_summary(
             worst = torch.maximum(worst, (ours - kept).abs().amax() / scale)
             count += ours.numel()
         differences.append(float(worst) if checked.empty_agrees else torch.inf)
-    found = torch.tensor(differences)
     tolerance = max(STREAMED, 4 * torch.finfo(torch.float32).eps * largest_score(record))
-    return StageCheck(
-        stack=record.stack,
-        layer=record.layer,
-        path=record.path,
-        stage="summary",
-        differences=tuple(differences),
-        tolerances=(tolerance,) * len(differences),
-        own_errors=(0.0,) * len(differences),
-        compared=count,
-        finite=bool(found.isfinite().all()),
-        failed_heads=tuple(heads[at] for at in failed_heads(~(found <= tolerance))),
+    return bounded(
+        record, "summary", torch.tensor(differences), tolerance, compared=count, heads=heads
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Our float64 recomputation of some queries `rows` (R,): scores and weights (H, R, n)."""
+
+    rows: Tensor
+    scores: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, record: AttentionRecord, rows: Tensor) -> Rows:
+        """Recompute some rows of a record."""
+        across = across_rows(record, rows)
+        return cls(rows, across.scores(dtype=torch.float64), across.weights(dtype=torch.float64))
+
+
+def across_rows(record: AttentionRecord, rows: Tensor) -> AttentionRecord:
+    """Return a record of some of its queries, with all keys."""
+    return record.at(rows, torch.arange(len(record.key_axis), device=rows.device))
 
 
 class _Checked:
     """What is looked at of one attention, for one head after the other."""
 
     def __init__(
-        self, record: AttentionRecord, summary: Summary, rows: Tensor, marked: Tensor | None
+        self, record: AttentionRecord, summary: Summary, some: Rows, marked: Tensor | None
     ) -> None:
-        self.record, self.summary, self.rows, self.marked = record, summary, rows, marked
+        self.record, self.summary, self.some, self.marked = record, summary, some, marked
         self.m, self.n = len(record.query_axis), len(record.key_axis)
         self.empty = _empty(record)
         self.empty_agrees = torch.equal(self.empty, summary.empty.cpu())
@@ -77,15 +88,13 @@ class _Checked:
         if record.layer % 3 == 2:
             self.cell = count - 1
         self.columns = torch.randperm(self.n, generator=chance)[:_COLUMNS].to(device)
-        queries, keys = (torch.arange(size, device=device) for size in (self.m, self.n))
-        self.across, self.down = record.at(rows, keys), record.at(queries, self.columns)
+        self.down = record.at(torch.arange(self.m, device=device), self.columns)
         self.sinks = record.sinks
 
     def pairs(self, head: int, at: int) -> Iterator[Pair]:
         """Yield all that is compared of a head, which stands at `at` in the summary."""
-        P = self.across.weights(head, dtype=torch.float64).cpu()
-        S = self.across.scores(head, dtype=torch.float64).cpu()
-        yield from self._rows(head, at, self.rows.cpu(), P, S)
+        P, S = self.some.weights[head].cpu(), self.some.scores[head].cpu()
+        yield from self._rows(head, at, self.some.rows.cpu(), P, S)
         yield from self._cells(head, at)
         yield from self._received(head, at)
         yield from self._mass(head, at)
@@ -133,7 +142,7 @@ class _Checked:
             sums += cells.sum((0, 2))
             tops = torch.maximum(tops, cells.amax((0, 2)))
         kept = self.summary
-        mean = sums / (len(rows) * _sizes(n, size))
+        mean = sums / (len(rows) * cell_sizes(n, size))
         yield mean, kept.mean[at, self.cell].cpu().double(), _TINY
         yield tops, kept.largest[at, self.cell].cpu().double(), _TINY
 
@@ -152,7 +161,7 @@ class _Checked:
         taken = (~self.empty).double()
         if (sink := self._sink(head, torch.arange(self.m))) is not None:
             taken = torch.where(self.empty, 0.0, 1 - (sink - lse).exp())
-        heights, widths = _sizes(self.m, size), _sizes(self.n, size)
+        heights, widths = cell_sizes(self.m, size), cell_sizes(self.n, size)
         by_row = pad(taken, (0, -self.m % size)).view(-1, size).sum(1)
         yield by_row, (mean * widths).sum(1) * heights, 1.0
         by_key = pad(kept.received[at].cpu().double(), (0, -self.n % size)).view(-1, size).sum(1)
@@ -165,13 +174,6 @@ class _Checked:
             return None
         own = self.sinks[head].detach().cpu().double()
         return own.expand(len(rows)) if own.dim() == 0 else own[rows]
-
-
-def _sizes(length: int, size: int) -> Tensor:
-    """Return how many rows, or columns, each cell joins; the last may join fewer."""
-    sizes = torch.full((-(-length // size),), float(size), dtype=torch.float64)
-    sizes[-1] = length - size * (len(sizes) - 1)
-    return sizes
 
 
 def _empty(record: AttentionRecord) -> Tensor:

@@ -167,6 +167,19 @@ class Rules:
             self._known[id(mask)] = mask, Visible.of(every[0, 0])
         return self._known[id(mask)][1]
 
+    def terms(self, called: Called) -> dict[str, Any]:
+        """Return what a record has of a call: Q, K, V, bias, and the mask or its rule."""
+        rule, every = self.of(called), called.every_mask
+        whole = None if rule is not None or every is None else _additive(every, called.query.dtype)
+        return {
+            "query": called.query[0],
+            "key": called.key[0],
+            "value": called.value[0],
+            "bias": called.bias,
+            "mask": None if whole is None else whole[0],
+            "visible": rule,
+        }
+
     def is_causal(self, called: Called) -> bool:
         """Whether no query sees what comes after it."""
         rule, every = self.of(called), called.every_mask
@@ -176,7 +189,7 @@ class Rules:
         return not bool(seen.triu(1 + called.shape[2] - called.shape[1]).any())
 
 
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask (1, 1 or H, m, n) that says True for what is seen as numbers to add."""
     if mask.dtype != torch.bool:
         return mask

@@ -6,6 +6,7 @@ rows, from the same queries and keys; and that it does what the fast one does, t
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnviz.capture.fast import Called, Rules, additive, seeing
+from attnviz.capture.fast import Called, Rules, seeing
 from attnviz.capture.interface import looking_on
 from attnviz.capture.placing import Outline, place
 from attnviz.capture.projections import Arrived, arrived, find_holders, find_output, understood
@@ -115,14 +116,16 @@ class _Sampler:
         rows: Tensor,
         on_sample: Callable[[Sample], None],
     ) -> None:
-        self._model, self._axes, self._rows = model, axes, rows
+        self._model, self._rows = model, rows
         self._on_sample = on_sample
         self._length = len(axes["text"][0])
         self.watch = _Watch(self._length)
         self.paths = {module: path for path, module in model.named_modules()}
         self._holders = find_holders(model)
         self._rules = Rules()
-        self._outlines: list[Outline] = []
+        self._calls: Counter[str] = Counter()
+        self._coming: deque[Outline] = deque()
+        self._places = place(iter(self._coming.popleft, None), 0, axes)
         self._pending: Sample | None = None
         self._entered: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         # What entered W^O of the attention at work, and what it made of that: some rows of both.
@@ -139,7 +142,7 @@ class _Sampler:
         self._hand_on()
         path = self.paths[called.module]
         called.expect_readable(path, self._length)
-        with part(len(self._outlines), max(1, len(self._holders))):
+        with part(self._calls.total(), max(1, len(self._holders))):
             with self.watch.inside():
                 output = called.output()
             with self.watch.inside() as softmaxes:
@@ -155,7 +158,7 @@ class _Sampler:
     def finish(self) -> None:
         """Hand on the last sample, or raise for what was missed."""
         self._hand_on()
-        if not self._outlines or self.watch.missed:
+        if not self._calls or self.watch.missed:
             raise ModelError(
                 f"Expected {type(self._model).__name__} to fetch its attention from transformers, "
                 "but it computes some by itself, whole. Give a shorter text with "
@@ -171,12 +174,10 @@ class _Sampler:
         known = not gated and not called.by_blocks
         head_output = output[0, self._rows].transpose(0, 1) if known else None
         reference = Reference(weights[0, ..., :n], scores[0, ..., :n], head_output, None)
-        rule, mask = self._rules.of(called), called.every_mask
         causal = self._rules.is_causal(called)
-        seen = Outline(path, self._length, n, crossing=False, causal=causal)
-        call = sum(each.path == path for each in self._outlines)
-        self._outlines.append(seen)
-        *_, where = place(self._outlines, 0, self._axes)
+        self._coming.append(Outline(path, self._length, n, crossing=False, causal=causal))
+        where, call = next(self._places), self._calls[path]
+        self._calls[path] += 1
         scale = called.arguments.get("scaling")
         entered = arrived(called.module, *self._entered[called.module], 1)
         record = AttentionRecord(
@@ -186,17 +187,12 @@ class _Sampler:
             stack=where.stack,
             query_axis=where.query_axis,
             key_axis=where.key_axis,
-            query=called.query[0],
-            key=called.key[0],
-            value=called.value[0],
             scale=called.query.shape[-1] ** -0.5 if scale is None else float(scale),
             soft_cap=called.arguments.get("softcap"),
-            bias=called.bias,
-            mask=None if rule or mask is None else additive(mask, called.query.dtype)[0],
             sinks=None if gated else called.sinks,
             input=None if entered.input is None else entered.input[0],
             rotation=_of_one(entered),
-            visible=rule,
+            **self._rules.terms(called),
         )
         return Sample(record, reference, gated)
 

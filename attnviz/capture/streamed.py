@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.fast import Called, Rules, additive, seeing
+from attnviz.capture.fast import Called, Rules, seeing
 from attnviz.capture.interface import looking_on
 from attnviz.capture.sampling import Sample, sample
 from attnviz.capture.unchanged import one_at_a_time, unchanged
@@ -197,7 +197,7 @@ class _Streamer:
         with part(number, len(self._seen)):
             if self._kept.layers is not None and found.layer not in self._kept.layers:
                 return called.output()
-            record = self._filled(found, called)
+            record = replace(found, **self._rules.terms(called))
             output, summary = self._reduced(record)
             layers = sum(each.record.stack == record.stack for each in self._seen)
             heads = range(record.heads) if self._kept.heads is None else self._kept.heads
@@ -216,19 +216,6 @@ class _Streamer:
                 f"Expected {type(self._model).__name__} to execute the same attentions in every "
                 "run, but two runs on the same input differ. This model cannot be verified."
             )
-
-    def _filled(self, found: AttentionRecord, called: Called) -> AttentionRecord:
-        """Return the record with what this run has."""
-        rule, mask = self._rules.of(called), called.every_mask
-        return replace(
-            found,
-            query=called.query[0],
-            key=called.key[0],
-            value=called.value[0],
-            bias=called.bias,
-            mask=None if rule or mask is None else additive(mask, called.query.dtype)[0],
-            visible=rule,
-        )
 
     def _reduced(self, record: AttentionRecord) -> tuple[Tensor, Summary]:
         """Return the attention vectors (H, m, d_v) of all heads, the summary of those kept."""

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 from attnviz.errors import InputError
 from attnviz.maps.landmarks import landmarks
-from attnviz.records import Axis, Side, Special, StreamedAttention
+from attnviz.records import Axis, Side, Special, StreamedAttention, cell_sizes
 from attnviz.words import Units
 
 _LARGEST = 2**24  # cells of an exact part
@@ -80,14 +80,14 @@ def pooled(
     summary, sides = found.summary, (found.query_axis, found.key_axis)
     m, n = map(len, sides)
     joined = 1 if most is None else -(-max(summary.mean.shape[1:]) // most)
-    heights, widths = (_sizes(length, summary.cell) for length in (m, n))
+    heights, widths = (cell_sizes(length, summary.cell) for length in (m, n))
     area = summary.mean.cpu() * heights[:, None] * widths  # the weight in each cell
     lacking = [-size % joined for size in area.shape[1:]]
     area = pad(area, (0, lacking[1], 0, lacking[0]))
     cell = summary.cell * joined
     rows, columns = (size // joined for size in area.shape[1:])
     weights = area.reshape(len(area), rows, joined, columns, joined).sum((2, 4))
-    weights = weights / _sizes(m, cell)[:, None]
+    weights = weights / cell_sizes(m, cell)[:, None]
     if cell > 1:
         said.append(
             f"each cell joins {cell} × {cell} of the {len(sides[0]):,} × {n:,} weights (columns "
@@ -96,13 +96,6 @@ def pooled(
     whole = (slice(0, len(axis)) for axis in sides)
     left, across = (_units(axis, part, cell) for axis, part in zip(sides, whole, strict=True))
     return weights, left, across
-
-
-def _sizes(length: int, cell: int) -> Tensor:
-    """Return how many rows, or columns, each cell joins; the last may join fewer."""
-    sizes = torch.full((-(-length // cell),), float(cell))
-    sizes[-1] = length - cell * (len(sizes) - 1)
-    return sizes
 
 
 def _units(axis: Axis, part: slice, cell: int) -> Units:

@@ -31,38 +31,35 @@ if TYPE_CHECKING:
 Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel"
 
 
-class One(TypedDict, total=False):
+class _Either(TypedDict, total=False):
+    """What `attend` takes beside one text or several."""
+
+    sampling_rate: int | None
+    truncate: bool
+    generate: int | None
+    mode: Mode
+    layers: int | Sequence[int] | None
+    heads: int | Sequence[int] | None
+    cells: int | None
+    top: int
+
+
+class One(_Either, total=False):
     """What `attend` takes beside a text for one result."""
 
     image: Picture | None
     audio: Recording | None
-    sampling_rate: int | None
     pair: str | None
     target: str | None
-    truncate: bool
-    generate: int | None
-    mode: Mode
-    layers: int | Sequence[int] | None
-    heads: int | Sequence[int] | None
-    cells: int | None
-    top: int
 
 
-class Several(TypedDict, total=False):
+class Several(_Either, total=False):
     """What `attend` takes beside texts for a list of results."""
 
     image: Many[Picture] | None
     audio: Many[Recording] | None
-    sampling_rate: int | None
     pair: Many[str] | None
     target: Many[str] | None
-    truncate: bool
-    generate: int | None
-    mode: Mode
-    layers: int | Sequence[int] | None
-    heads: int | Sequence[int] | None
-    cells: int | None
-    top: int
 
 
 def load(

@@ -44,6 +44,8 @@ def run(
         batch = _encode(checkpoint, given, truncate)
         if mode == "full" or not text or _weights(checkpoint, batch) <= _WHOLE:
             return whole_results(checkpoint, given, batch)
+        if len(batch.axes["text"]) == 1:
+            return [streamed_result(checkpoint, given, batch, wanted)]
     return [
         streamed_result(checkpoint, one, _encode(checkpoint, one, truncate), wanted)
         for one in given.one_by_one()

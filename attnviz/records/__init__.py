@@ -33,7 +33,7 @@ from attnviz.records.shift import ShiftResult, consensus, numbered, spearman
 from attnviz.records.split import Ledger, Secant
 from attnviz.records.steps import AttentionSteps, Stage
 from attnviz.records.streamed import StreamedAttention
-from attnviz.records.summary import Summary
+from attnviz.records.summary import Summary, cell_sizes
 from attnviz.records.visible import Visible
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "Verdict",
     "Visible",
     "WorkedExample",
+    "cell_sizes",
     "consensus",
     "numbered",
     "one_result",

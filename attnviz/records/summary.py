@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -41,3 +42,12 @@ class Summary:
     empty: Tensor
     top_keys: Tensor
     top_weights: Tensor
+
+
+def cell_sizes(length: int, cell: int) -> Tensor:
+    """Return how many of so many rows, or columns, each cell joins; the last may join fewer.
+
+    >>> cell_sizes(7, 3).tolist()
+    [3, 3, 1]
+    """
+    return (length - torch.arange(0, length, cell)).clamp(max=cell)

@@ -7,8 +7,8 @@ from math import log
 import torch
 from torch import Tensor
 
-from attnviz.records import Summary
-from attnviz.streaming.scoring import Scoring
+from attnviz.records import Summary, cell_sizes
+from attnviz.streaming.scoring import NEVER, Scoring
 
 
 class Kept:
@@ -38,13 +38,17 @@ class Kept:
         )
         self.attended = made(m, 0 if value is None else value.shape[-1])
 
+    def find_near(self, scoring: Scoring) -> None:
+        """Fill in `near`, once `lse` is known."""
+        row = torch.arange(scoring.shape[1], device=self.lse.device) + scoring.visible.offset
+        lse = self.lse.masked_fill(self.lse == -torch.inf, -NEVER)
+        for i, keys in enumerate((row, row - 1, torch.zeros_like(row))):
+            self.near[:, i] = (scoring.pairs(keys) - lse).exp()
+
     def summary(self, empty: Tensor) -> Summary:
         """Return what was filled in; `mean` and `received` hold sums, `entropy` is in bits."""
         m, n = self.entropy.shape[1], self.received.shape[1]
-        heights, widths = (
-            (size - torch.arange(0, size, self.cell, device=empty.device)).clamp(max=self.cell)
-            for size in (m, n)
-        )
+        heights, widths = (cell_sizes(size, self.cell).to(empty.device) for size in (m, n))
         itself, previous, first = self.near.unbind(1)
         return Summary(
             cell=self.cell,

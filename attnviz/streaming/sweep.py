@@ -50,9 +50,7 @@ def go_over(scoring: Scoring, kept: Kept) -> None:
     lse = kept.lse.masked_fill(kept.lse == -torch.inf, -NEVER)
     for heads in track(list(together(scoring, min(m, ROWS) * min(n, COLUMNS)))):
         _Sweep(scoring, heads, lse, kept).run()
-    row = torch.arange(m, device=lse.device) + scoring.visible.offset
-    for i, keys in enumerate((row, row - 1, torch.zeros_like(row))):
-        kept.near[:, i] = (scoring.pairs(keys) - lse).exp()
+    kept.find_near(scoring)
 
 
 @dataclass(frozen=True)

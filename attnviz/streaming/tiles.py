@@ -21,16 +21,11 @@ _SCORES = 2**17  # of a tile, over all heads that are taken at once
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a map: `cells` whole cells of a pooled map from `cell` on, or a part of one.
-
-    first, last : whether the block is the first and the last part of its cell.
-    """
+    """Some rows of a map: `cells` whole cells of a pooled map from `cell` on, or a part of one."""
 
     rows: slice
     cell: int
     cells: int
-    first: bool = True
-    last: bool = True
 
     @property
     def height(self) -> int:
@@ -50,8 +45,7 @@ def blocks(m: int, cell: int, most: int) -> Iterator[Block]:
         if start < stop:
             step = -(-(stop - start) // -(-(stop - start) // most))
             for at in range(start, stop, step):
-                end = min(at + step, stop)
-                yield Block(slice(at, end), start // cell, 1, at == start, end == stop)
+                yield Block(slice(at, min(at + step, stop)), start // cell, 1)
 
 
 def together(scoring: Scoring, each: int) -> Iterator[slice]:

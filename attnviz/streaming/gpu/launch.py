@@ -13,9 +13,8 @@ from torch import Tensor
 
 from attnviz.streaming.gpu.cuts import Cut
 from attnviz.streaming.kept import Kept
-from attnviz.streaming.scoring import NEVER, Scoring
+from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
 
-LOG2_E = 1.4426950408889634
 _FAR = 2**30  # more than any distance
 _KEYS = 2**25  # bytes of keys that are read by one launch: they stay in the second-level cache
 _CELLS = 2**28  # bytes of the unfinished cells of one launch
@@ -91,10 +90,7 @@ def go_over(scoring: Scoring, kept: Kept) -> None:
     parts = summarise_on_gpu(scoring, cell=kept.cell, lse=kept.lse, marked=kept.marks)
     kept.mean, kept.largest, kept.received = parts.mean, parts.largest, parts.received
     kept.entropy, kept.distance, kept.marked = parts.entropy, parts.distance, parts.marked
-    row = torch.arange(scoring.shape[1], device=kept.lse.device) + scoring.visible.offset
-    lse = kept.lse.masked_fill(kept.lse == -torch.inf, -NEVER)
-    for i, keys in enumerate((row, row - 1, torch.zeros_like(row))):
-        kept.near[:, i] = (scoring.pairs(keys) - lse).exp()
+    kept.find_near(scoring)
 
 
 def summarise_on_gpu(
