@@ -121,7 +121,7 @@ def slow(tokenizer, tmp_path):
     patient = copy.deepcopy(tokenizer)
     patient.model_max_length = 60_000
     patient.save_pretrained(tmp_path / "slow")
-    (tmp_path / "book.txt").write_text(LONG * 40, encoding="utf-8")
+    (tmp_path / "book.txt").write_text(LONG * 80, encoding="utf-8")
     return [sys.executable, "-m", "attnviz", "heatmap", "--file", "book.txt", "--model", "slow"]
 
 
@@ -129,7 +129,8 @@ def test_a_bar_shows_how_far_it_has_come_and_an_interrupt_leaves_nothing(slow, t
     Path("heatmap.png").write_bytes(b"old")
     before = {path.name for path in tmp_path.iterdir()}
     terminal, ours = pty.openpty()
-    process = subprocess.Popen(slow, stderr=ours, stdout=subprocess.DEVNULL)
+    known = {**os.environ, "TERM": "xterm-256color"}  # a dumb one has no bars
+    process = subprocess.Popen(slow, stderr=ours, stdout=subprocess.DEVNULL, env=known)
     os.close(ours)
     said = b""
     with contextlib.suppress(OSError):  # until it is closed at the other end
