@@ -15,7 +15,7 @@ FLOORS = [
     {"attention", "projection", "errors", "progress"},
     {"terms"},
     {"files", "records", "catalogue"},
-    {"stages", "words", "locating", "streaming"},
+    {"stages", "words", "locating", "streaming", "captions"},
     {"checkpoints", "capture"},
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection", "interventions"},
