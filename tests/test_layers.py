@@ -19,7 +19,7 @@ FLOORS = [
     {"checkpoints", "capture"},
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection", "interventions"},
-    {"models", "plot"},
+    {"models", "plot", "html"},
     {"displacement", "separation"},
     {"cli"},
     {"__main__"},
