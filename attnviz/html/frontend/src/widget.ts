@@ -1,0 +1,4 @@
+/** The widget's module. */
+
+export { unpack } from "./data";
+export { mount } from "./page";
