@@ -36,6 +36,7 @@ from attnviz.cli.options import (
 )
 from attnviz.cli.senses import senses
 from attnviz.cli.shift import shift
+from attnviz.cli.view import view
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,6 +64,7 @@ def _version(
 
 app.command()(heatmap)
 app.command()(heads)
+app.command()(view)
 
 
 @app.command()
