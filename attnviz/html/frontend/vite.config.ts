@@ -8,6 +8,8 @@ export default defineConfig(({ mode }) => ({
     target: "es2022",
     cssMinify: true,
     minify: true,
+    // vite leaves the blanks of a module for its user's bundler; here there is none
+    rolldownOptions: { output: { minify: true } },
     lib:
       mode === "es"
         ? { entry: "src/widget.ts", formats: ["es"], fileName: () => "attnviz.es.js" }
