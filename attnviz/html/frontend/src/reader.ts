@@ -23,7 +23,8 @@ export interface Look {
   /** Whether numbers are differences. */
   signed: boolean;
   notes: string[];
-  table(layer: number, head: number): Table;
+  /** The weights of a head, or the mean of several. */
+  table(layer: number, ...heads: number[]): Table;
   vectors(layer: number, head: number): Vectors | null;
 }
 /** What the weights of a head follow from. query: (m, d), key: (n, d). */
@@ -33,6 +34,8 @@ export interface Vectors {
   d: number;
   rule: Rule;
 }
+/** The weights of one position over all, and how far they may be from the record's. */
+type Rows = [(position: number) => ArrayLike<number>, number];
 interface Place {
   layer: Layer;
   head: number;
@@ -61,10 +64,10 @@ export class Reader {
       if (!pooled && state.view !== "steps") await this.compute(found, rows);
     }
     const renormalise = state.special === "remove" && cell === 1;
-    const table = (layer: number, head: number): Table => {
+    const table = (layer: number, ...heads: number[]): Table => {
       const [first, second] = places.map((place) => {
-        const found = place(layer, head);
-        const [row, error] = pooled ? this.pooledRow(found) : this.exactRow(found.exact!);
+        const found = heads.map((head) => place(layer, head));
+        const [row, error] = mean(found.map((each) => (pooled ? this.pooledRow(each) : this.exactRow(each.exact!))));
         return merge(row, error, ...(pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalise);
       });
       return second ? subtract(first, second) : first;
@@ -85,13 +88,13 @@ export class Reader {
     return decode(codes, this.bytes.get(codes.block)!, start, count);
   }
 
-  private exactRow(exact: Exact): [(i: number) => ArrayLike<number>, number] {
+  private exactRow(exact: Exact): Rows {
     if (exact.map === null) return [(i) => this.known.get(exact)!.get(i)!, exact.error];
     const { map } = exact;
     return [(i) => this.part(map, i * map.shape[1], map.shape[1]), exact.error];
   }
 
-  private pooledRow({ layer, head }: Place): [(r: number) => ArrayLike<number>, number] {
+  private pooledRow({ layer, head }: Place): Rows {
     const { maps, rows, columns } = layer.pooled!;
     const at = layer.heads.indexOf(head);
     const scale = typeof maps.scale === "number" ? maps.scale : maps.scale[at];
@@ -202,6 +205,15 @@ function firstWord({ special, positions }: Units): number {
 function single({ units, from, to }: Side): Side {
   const positions = units.positions.map((_, at) => [at]);
   return { units: { ...units, positions, of: Int32Array.from(positions, ([at]) => at) }, from, to };
+}
+
+function mean(heads: Rows[]): Rows {
+  if (heads.length === 1) return heads[0];
+  const row = (position: number) => {
+    const rows = heads.map(([row]) => row(position));
+    return Float64Array.from(rows[0], (_, j) => rows.reduce((sum, row) => sum + row[j], 0) / rows.length);
+  };
+  return [row, Math.max(...heads.map(([, error]) => error))];
 }
 
 function subtract(first: Table, second: Table): Table {
