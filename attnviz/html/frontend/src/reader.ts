@@ -51,7 +51,8 @@ export class Reader {
   /** Fetch and compute what a state shows; long computations pause, so that the page stays alive. */
   async look(state: State): Promise<Look> {
     const { results } = this.source.payload;
-    const shown = state.show === "difference" ? results.slice(0, 2) : [results[state.show === "second" ? 1 : 0]];
+    const both = state.show === "difference" && state.view !== "steps";
+    const shown = both ? results.slice(0, 2) : [results[state.show === "second" ? 1 : 0]];
     const stacks = shown.map((result) => result.stacks.find(({ name }) => name === state.stack)!);
     const layers = layersOf(state, stacks[0]);
     const places = stacks.map((stack) => (layer: number, head: number) => placeOf(stack, layer, head));
@@ -158,7 +159,7 @@ function sidesOf(
   const axes = stacks.map(({ queries, keys }, n) => [shown[n].axes[queries], shown[n].axes[keys]]);
   const split = (words: boolean) =>
     axes.map((pair) => pair.map((axis) => unitsOf(axis, words && !steps, state.special === "keep" || steps)));
-  const notes: string[] = [];
+  const notes = steps && state.show === "difference" ? ["Step by step, the first text is shown"] : [];
   let units = split(state.words);
   if (units.length > 1 && !(isAlike(units[0][0], units[1][0]) && isAlike(units[0][1], units[1][1]))) {
     notes.push("The words of the two texts have different pieces, so pieces are compared");

@@ -4,7 +4,7 @@ import { type Scale } from "../colours";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
 import { clip, literal, number, ranges, weight } from "../text";
-import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // in each column of tokens
 const MOST_LINES = 6000;
@@ -37,6 +37,8 @@ export function head(setting: Setting): Scene {
     y: upper + 22 + (stacked ? most * narrow + below : 0),
     width: stacked ? width : width - left - gap,
     largest: cell,
+    breaks: splits(rows),
+    splits: splits(columns),
     xName: "key (attended to)",
     yName: "query (attending)",
     found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
