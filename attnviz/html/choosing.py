@@ -39,6 +39,8 @@ def choose(heads: Sequence[Twins], room: int) -> list[Choice]:
     ----------
     heads : in the order in which they are wanted. room : bytes, before they are written as text.
     """
+    if not heads:
+        return []
     room -= len(heads) * ABOUT
     vectors = sum(map(_vectors, heads))
     for levels in _WITH_VECTORS:
