@@ -2089,4 +2089,22 @@ function wt(e, t, n = {}) {
 		}
 	} }).attnviz;
 }
-export { wt as mount, e as unpack };
+// src/widget.ts
+function Tt({ model: t, el: n }) {
+	let r = t.get("payload"), i = e(t.get("blocks"), r.blocks), a = () => t.get("selection"), o = !1, s = (e) => {
+		o = !0, t.set("selection", e), t.save_changes(), o = !1;
+	}, c = wt(n.appendChild(document.createElement("div")), {
+		payload: r,
+		block: i
+	}, {
+		state: a(),
+		onselect: s
+	}), l = () => {
+		o || (c.show(a()), s(E(c.state)));
+	};
+	return t.on("change:selection", l), () => {
+		t.off("change:selection", l), c.destroy();
+	};
+}
+var Et = { render: Tt };
+export { Et as default, wt as mount, e as unpack };
