@@ -93,7 +93,7 @@ def view(
         raise InputError("Expected a text beside --compare, got none. Type both.")
     several = [given] if compare is None else [given, typed.given(compare, *[None] * 5)]
     path = typed.page(output)
-    kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
+    kept = {"mode": mode.value, "exact": None if layer is None else [layer]}
     results = typed.attend_each(several, model, device, dtype, truncate, **kept)
 
     from attnviz.cli import report

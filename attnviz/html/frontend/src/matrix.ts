@@ -55,7 +55,7 @@ export function matrix(plan: Plan): Matrix {
     pen.image(picture, [0, 0, C, R], cells.x, cells.y, cells.w, cells.h);
     if (cw >= 8 && ch >= 8) lines(pen);
     pen.frame(cells.x, cells.y, cells.w, cells.h, theme.faint, 0.75);
-    for (const r of plan.breaks ?? []) pen.line(cells.x - 4, cells.y + r * ch, cells.x + cells.w, cells.y + r * ch, theme.faint, 0.75);
+    for (const r of plan.breaks ?? []) pen.line(cells.x - 4, cells.y + r * ch, cells.x + cells.w, cells.y + r * ch, theme.muted, 0.75);
     if (numbered) numbers(pen);
     labels(pen, row, column);
     const [x, y] = [cells.x + (column ?? 0) * cw, cells.y + (row ?? 0) * ch];

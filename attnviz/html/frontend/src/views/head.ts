@@ -22,24 +22,27 @@ export function head(setting: Setting): Scene {
   const title = `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
   const upper = headroom(setting, title, scale);
   const stacked = width < 720;
-  const [left, gap] = stacked ? [width, 0] : [Math.min(400, width * 0.36), 36];
+  const gap = stacked ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
-  const row = clamp((stacked ? 420 : 640) / Math.max(m, n), 10.5, 24);
-  const lower = Math.max(m, n) * row + 26;
+  // The matrix takes what its cells can fill; the lines take the rest.
+  const cell = clamp(660 / R, 4, 54);
+  const left = stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
+  const row = clamp((stacked ? 420 : Math.min(640, R * cell)) / Math.max(m, n), 10.5, stacked ? 24 : 40);
+  const lower = Math.max(m, n) * row;
 
   const cells = matrix({
     values: mean, scale, theme, threshold: state.threshold,
     rows: rows.units.labels.slice(rows.from, rows.to),
     columns: columns.units.labels.slice(columns.from, columns.to),
     x: stacked ? 0 : left + gap,
-    y: stacked ? upper + lower + 14 : upper,
+    y: upper + 22 + (stacked ? lower + 26 : 0),
     width: stacked ? width : width - left - gap,
-    largest: Math.min(54, 660 / Math.max(R, 1)),
+    largest: cell,
     xName: "key (attended to)",
     yName: "query (attending)",
     found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
   });
-  const tokens = Math.min(130, left * 0.3);
+  const tokens = Math.min(130, left * 0.3); // room for a label
   const place = { x: 0, y: upper + 22, w: left, h: lower };
   const several = heads.length > 1;
   const height = Math.max(place.y + lower, cells.box.y + cells.box.h) + 6;

@@ -30,7 +30,7 @@ export function token(setting: Setting): Scene {
     rows: all.map(({ layer, head }, r) => (step > 1 ? (r % step ? "" : head === 0 || r === 0 || breaks.includes(r) ? `layer ${layer}` : "·") : `${layer}.${head}`)),
     columns: others.units.labels.slice(others.from, others.to),
     x: 0, y: upper + text.height + 4, width,
-    largest: 54,
+    largest: 120,
     xName: gives ? "key (attended to)" : "query (attending)",
     yName: "layer.head",
     found: { row: () => false, column: (c) => found(others.units.labels[others.from + c]) },
