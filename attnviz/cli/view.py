@@ -100,7 +100,15 @@ def view(
     from attnviz.html import view as make
     from attnviz.records import AgreementReport
 
-    page = make(*results, layer=layer, head=head, show=show.value, words=words, size=size)
+    page = make(
+        results[0],
+        compare=results[1] if compare is not None else None,
+        layer=layer,
+        head=head,
+        show=show.value,
+        words=words,
+        size=size,
+    )
     page.save(path)
     code = report.finish(
         AgreementReport.joined(each.agreement for each in results), path, json=False

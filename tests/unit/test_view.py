@@ -132,7 +132,7 @@ def test_sixty_four_tokens_weigh_half_a_megabyte(sixty_four, tmp_path):
     attnviz.view(sixty_four).save(tmp_path / "view.html")
     assert (tmp_path / "view.html").stat().st_size <= 500_000
     error = max(error for *_, error in travelled(attnviz.view(sixty_four).data()))
-    assert 0 < error <= 5e-4
+    assert 0 < error <= 7e-4
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_a_streamed_text_shows_pooled_maps_and_the_layers_that_were_kept(model):
 
 def test_the_page_runs_one_script_and_loads_nothing(train, tmp_path):
     attnviz.view(train).save(tmp_path / "view.html")
-    page = (tmp_path / "view.html").read_text("ascii")
+    page = (tmp_path / "view.html").read_text("utf-8")
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page).group(1)
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -208,13 +208,14 @@ def test_strange_tokens_cannot_leave_their_place(model, tmp_path):
     result = attnviz.attend(STRANGE, model=model)
     view = attnviz.view(result)
     view.save(tmp_path / "view.html")
-    page = (tmp_path / "view.html").read_text("ascii")
+    page = (tmp_path / "view.html").read_text("utf-8")
     head = page[: page.index("<script>")]
     assert "<img" not in head
     assert page.count("</script>") == 3
     data = re.search(r'id="attnviz-data">(.*?)</script>', page, re.DOTALL).group(1)
     assert json.loads(data) == json.loads(json.dumps(view.data()["payload"]))
     frame = view._repr_html_()
+    assert frame.isascii()
     assert frame.count("<") == 2  # the frame, and its end
     assert 'sandbox="allow-scripts allow-downloads"' in frame
 
@@ -223,7 +224,7 @@ def test_two_results_are_compared_weight_by_weight(model):
     one, other = (
         attnviz.attend(f"The bank was full of {word}.", model=model) for word in ("mud", "cash")
     )
-    data = attnviz.view(one, other).data()
+    data = attnviz.view(one, compare=other).data()
     assert [each["name"] for each in data["payload"]["results"]] == [
         "The bank was full of mud.",
         "The bank was full of cash.",
@@ -233,7 +234,7 @@ def test_two_results_are_compared_weight_by_weight(model):
             assert np.abs(ways[0] - in_float64(result.record(layer), head)).max() <= error + 1e-12
     longer = attnviz.attend("The bank was full of old mud.", model=model)
     with pytest.raises(InputError, match=r"same shape.*9 tokens and.*10"):
-        attnviz.view(one, longer)
+        attnviz.view(one, compare=longer)
 
 
 @pytest.mark.parametrize(

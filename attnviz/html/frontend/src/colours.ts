@@ -50,6 +50,8 @@ export interface Scale {
   high: number;
   /** By the logarithm: for pooled maps, most of whose weights are next to nothing. */
   log: boolean;
+  /** Whether there are numbers beyond its ends, drawn in the last colour. */
+  over?: boolean;
   label: string;
 }
 

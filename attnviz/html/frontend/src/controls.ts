@@ -53,7 +53,7 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
     ...(two ? [choice("show", "Show", [["first", `1: ${first}`], ["second", `2: ${second}`], ["difference", "1 − 2"]], change)] : []),
     only(choice("by", "Weights", [["query", "it gives"], ["key", "it gets"]], change), ({ view }) => view === "token"),
     only(words(change), ({ view }) => view !== "steps"),
-    only(choice("special", "Special tokens", [["keep", "keep"], ["hide", "hide"], ["remove", "remove, renormalise"]], change), ({ view }) => view !== "steps"),
+    only(choice("special", "Special tokens", [["keep", "keep"], ["hide", "hide"], ["remove", "remove"]], change), ({ view }) => view !== "steps"),
     only(threshold(change), ({ view }) => view !== "steps"),
     only(choice("colours", "Colours", [["shared", "shared"], ["head", "per head"]], change), ({ view }) => view === "grid"),
     search(change, actions.next),

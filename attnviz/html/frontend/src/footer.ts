@@ -2,7 +2,7 @@
 
 import type { Payload } from "./data";
 import { el } from "./dom";
-import type { Look } from "./reader";
+import { ONLY_POOLED, type Look } from "./reader";
 import type { Caption } from "./save";
 import type { State } from "./state";
 import { ranges } from "./text";
@@ -54,7 +54,7 @@ export function footer({ results, notes }: Payload): Footer {
 /** Say what a view lacks, and offer the heads that have it. */
 export function offer(notice: HTMLElement, look: Look, state: State, isDrawn: boolean, change: (changed: Partial<State>) => void): void {
   const steps = state.view === "steps";
-  const lacks = (steps && !isDrawn) || (state.view === "head" && look.notes.some((note) => note.startsWith("only pooled")));
+  const lacks = (steps && !isDrawn) || (state.view === "head" && look.notes.includes(ONLY_POOLED));
   const said = isDrawn ? look.notes.join("; ") : `The queries and keys of layer ${state.layer}, head ${state.heads[0]} do not travel with this page`;
   const parts: (Node | string)[] = said ? [`${said}. `] : [];
   if (lacks) {

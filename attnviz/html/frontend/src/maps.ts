@@ -41,7 +41,11 @@ export function cellsOf(axis: Axis, cell: number, count: number): Units {
   const positions = Array.from({ length: count }, (_, c) =>
     Array.from({ length: Math.max(0, Math.min(cell, size - c * cell)) }, (_, i) => c * cell + i),
   );
-  return make(axis, positions, positions.map(([first]) => `${axis.labels[first] ?? ""} …`));
+  const label = ([first]: number[]) => {
+    const word = axis.words[first] ?? null;
+    return `${(word === null ? axis.labels[first] : axis.wordLabels[word]) ?? ""} …`;
+  };
+  return make(axis, positions, positions.map(label));
 }
 
 function make(axis: Axis, positions: number[][], labels: string[]): Units {

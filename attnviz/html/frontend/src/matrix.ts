@@ -33,7 +33,7 @@ export interface Matrix {
   centre(row: number | null, column: number | null): [number, number];
 }
 
-const SMALLEST = 9.5; // px of a cell with a label of its own
+const SMALLEST = 8.8; // px of a cell with a label of its own
 
 export function matrix(plan: Plan): Matrix {
   const { theme, scale } = plan;
@@ -111,7 +111,7 @@ export function matrix(plan: Plan): Matrix {
 }
 
 function size(cell: number): number {
-  return clamp(Math.floor(cell), 9, 12);
+  return clamp(Math.floor(cell), 8, 12);
 }
 
 /** Go over the labels that have room, and the one that is pointed at in place of its neighbours. */

@@ -99,7 +99,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     scene = VIEWS[state.view]({ look, theme: theme(), width, found: isFound });
     offer(notice, look, state, scene !== null, change);
     foot.follow(look);
-    canvas.hidden = scene === null;
+    stage.hidden = scene === null;
     if (scene) {
       canvas.setAttribute("aria-label", scene.label);
       const fine = Math.max(1, devicePixelRatio);

@@ -35,6 +35,17 @@ export function measure(text: string, size = 12, bold = false): number {
   return ruler.measureText(text).width;
 }
 
+/** Break a text into lines of a width. */
+export function wrap(text: string, width: number, size: number): string[] {
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    const longer = `${lines[lines.length - 1]} ${word}`.trim();
+    if (measure(longer, size) <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
 export class CanvasPen implements Pen {
   constructor(private to: CanvasRenderingContext2D) {}
 

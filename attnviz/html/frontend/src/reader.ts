@@ -7,6 +7,7 @@ import type { State } from "./state";
 
 /** Cells a side beyond which a map is shown pooled, where a pooled one is there. */
 const WIDE = 128;
+export const ONLY_POOLED = "only such pooled weights of some of these heads travel with this page";
 const MOST_KEPT = 2 ** 24; // recomputed weights that are kept
 
 /** What is drawn of a state. */
@@ -52,15 +53,14 @@ export class Reader {
     const layers = layersOf(state, stacks[0]);
     const places = stacks.map((stack) => (layer: number, head: number) => placeOf(stack, layer, head));
     const wanted = layers.flatMap(({ layer, heads }) => heads.map((head) => [layer.layer, head] as const));
-    const { rows, columns, pooled, notes } = sidesOf(state, shown, stacks, layers);
-    const cell = pooled ? layers[0].layer.pooled!.cell : 1;
+    const { rows, columns, pooled, cell, notes } = sidesOf(state, shown, stacks, layers);
 
     for (const place of places) {
       const found = wanted.map(([layer, head]) => place(layer, head));
       await this.load(found.flatMap(({ layer, exact }) => (pooled ? [layer.pooled!.maps] : codesOf(exact, state.view))));
       if (!pooled && state.view !== "steps") await this.compute(found, rows);
     }
-    const renormalise = state.special === "remove" && !pooled;
+    const renormalise = state.special === "remove" && cell === 1;
     const table = (layer: number, head: number): Table => {
       const [first, second] = places.map((place) => {
         const found = place(layer, head);
@@ -150,7 +150,7 @@ function sidesOf(
   shown: Result[],
   stacks: Stack[],
   layers: Look["layers"],
-): { rows: Side; columns: Side; pooled: boolean; notes: string[] } {
+): { rows: Side; columns: Side; pooled: boolean; cell: number; notes: string[] } {
   const steps = state.view === "steps";
   const axes = stacks.map(({ queries, keys }, n) => [shown[n].axes[queries], shown[n].axes[keys]]);
   const split = (words: boolean) =>
@@ -179,14 +179,19 @@ function sidesOf(
   const size = Math.max(rows.to - rows.from, columns.to - columns.from);
   const poolable = !steps && layers.every(({ layer }) => layer.pooled);
   const isExact = layers.every(({ layer, heads }) => heads.every((head) => layer.exact[layer.heads.indexOf(head)]));
-  if (!poolable || (size <= WIDE && isExact)) return { rows, columns, pooled: false, notes };
+  if (!poolable || (size <= WIDE && isExact)) return { rows, columns, pooled: false, cell: 1, notes };
   const { cell, rows: down, columns: across } = layers[0].layer.pooled!;
   const cells = axes.map(([left, right]) => [cellsOf(left, cell, down), cellsOf(right, cell, across)]);
-  notes.push(`Each cell joins ${cell} × ${cell} tokens: weights summed over keys, averaged over queries`);
-  if (state.special !== "keep") notes.push("special tokens are not taken out of them");
-  if (!isExact && size <= WIDE) notes.push("only pooled weights of some of these heads travel with this page");
   const [left, right] = cut(join(0, cells), join(1, cells));
-  return { rows: left, columns: right, pooled: true, notes };
+  const keptSpecial = state.special === "keep" ? [] : ["special tokens are not taken out of them"];
+  if (isExact && state.view === "token" && state.by === "query") {
+    notes.push(`Each cell joins ${cell} keys, whose weights are summed`, ...keptSpecial);
+    return { rows, columns: right, pooled: false, cell, notes };
+  }
+  notes.push(`Each cell joins ${cell} × ${cell} tokens: weights summed over keys, averaged over queries`, ...keptSpecial);
+  if (!isExact) notes.push(ONLY_POOLED);
+  else if (state.view === "head") notes.push("zoom in for single tokens: wheel, pinch, or + on the map");
+  return { rows: left, columns: right, pooled: true, cell, notes };
 }
 
 function firstWord({ special, positions }: Units): number {

@@ -2,11 +2,11 @@
 
 import type { Theme } from "./colours";
 import { download } from "./dom";
-import { CanvasPen, measure, SvgPen, type Pen } from "./pen";
+import { CanvasPen, SvgPen, wrap, type Pen } from "./pen";
 import type { Scene } from "./scene";
 
 const MARGIN = 16;
-const LINE = 16;
+const [SIZE, LINE] = [11, 16];
 
 export interface Caption {
   verdict: string;
@@ -15,13 +15,13 @@ export interface Caption {
 }
 
 export function save(kind: "svg" | "png", name: string, scene: Scene, width: number, theme: Theme, caption: Caption): void {
-  const said = caption.lines.flatMap((line) => wrap(line, width));
-  const verdict = wrap(caption.verdict, width);
+  const said = caption.lines.flatMap((line) => wrap(line, width, SIZE));
+  const verdict = wrap(caption.verdict, width, SIZE);
   const height = scene.height + (said.length + verdict.length) * LINE + LINE;
   const draw = (pen: Pen) => {
     pen.rect(-MARGIN, -MARGIN, width + 2 * MARGIN, height + 2 * MARGIN, theme.ground);
     scene.draw(pen, null);
-    const write = (text: string, n: number, fill: string) => pen.text(text, 0, scene.height + (n + 1) * LINE, { size: 11, fill });
+    const write = (text: string, n: number, fill: string) => pen.text(text, 0, scene.height + (n + 1) * LINE, { size: SIZE, fill });
     said.forEach((line, n) => write(line, n, theme.muted));
     verdict.forEach((line, n) => write(line, said.length + n, caption.isProven ? theme.ink : theme.accent));
   };
@@ -40,14 +40,4 @@ export function save(kind: "svg" | "png", name: string, scene: Scene, width: num
   context.translate(MARGIN, MARGIN);
   draw(new CanvasPen(context));
   canvas.toBlob((blob) => blob && download(`${name}.png`, blob));
-}
-
-function wrap(text: string, width: number): string[] {
-  const lines = [""];
-  for (const word of text.split(" ")) {
-    const longer = `${lines[lines.length - 1]} ${word}`.trim();
-    if (measure(longer, 11) <= width) lines[lines.length - 1] = longer;
-    else lines.push(word);
-  }
-  return lines;
 }

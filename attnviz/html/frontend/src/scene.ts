@@ -86,13 +86,14 @@ export function fill(
 }
 
 /** Return the colours of what a look shows, up to `top`. */
-export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: number): Scale {
+export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: number, largest = top): Scale {
   const high = Math.max(top, 1e-9);
-  if (signed) return { map: theme.signed, low: -high, high, log: false, label: "difference of weights" };
+  const over = largest > 1.005 * high;
+  if (signed) return { map: theme.signed, low: -high, high, log: false, over, label: "difference of weights" };
   // Of the cells of a long text most have next to nothing, as in attnviz.plot.
   const alike = 1 / (columns.to - columns.from);
-  if (cell > 1) return { map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, label: "attention weight (log)" };
-  return { map: theme.weights, low: 0, high, log: false, label: "attention weight" };
+  if (cell > 1) return { map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
+  return { map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
 }
 
 /** Return what a share of some numbers do not exceed. */
@@ -118,7 +119,8 @@ export function heading(pen: Pen, { theme, width }: Setting, title: string, scal
   const middle = scale.log ? Math.sqrt(scale.low * scale.high) : (scale.low + scale.high) / 2;
   for (const [share, value] of [[0, scale.low], [0.5, middle], [1, scale.high]]) {
     const align = share === 0 ? "left" : share === 1 ? "right" : "center";
-    pen.text(tick(value), x + share * bar, y + 17, { size: 10, fill: theme.muted, align });
+    const beyond = scale.over && share === 1 ? "≥ " : scale.over && share === 0 && value < 0 ? "≤ " : "";
+    pen.text(beyond + tick(value), x + share * bar, y + 17, { size: 10, fill: theme.muted, align });
   }
 }
 

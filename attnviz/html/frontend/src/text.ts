@@ -49,7 +49,7 @@ export function number(value: number, error: number): string {
 
 /** Return a number in two decimals as it fits a cell: ".25". */
 export function brief(value: number): string {
-  return value.toFixed(2).replace(/^(-?)0\./, "$1.").replace("-", "−");
+  return value.toFixed(2).replace(/^-0\.00$/, "0.00").replace(/^(-?)0\./, "$1.").replace("-", "−");
 }
 
 /** Return a number for a scale's end, in few digits. */

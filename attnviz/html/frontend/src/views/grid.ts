@@ -28,7 +28,7 @@ export function grid(setting: Setting): Scene {
 
   const tables = look.layers.map(({ layer, heads }) => heads.map((head) => look.table(layer.layer, head)));
   const flat = tables.flat().map(({ values }) => values);
-  const shared = scaleOf(look, theme, topOf(flat));
+  const shared = scaleOf(look, theme, topOf(flat), flat.reduce((most, values) => Math.max(most, quantile(values, 1)), 0));
   const atlas = document.createElement("canvas");
   [atlas.width, atlas.height] = [across * C, down * R];
   const context = atlas.getContext("2d")!;
@@ -114,5 +114,7 @@ export function grid(setting: Setting): Scene {
 }
 
 function topOf(maps: Float32Array[]): number {
-  return maps.reduce((most, values) => Math.max(most, quantile(values, 0.995)), 0);
+  const joined = new Float32Array(maps.reduce((sum, { length }) => sum + length, 0));
+  maps.reduce((at, values) => (joined.set(values, at), at + values.length), 0);
+  return quantile(joined, 0.995);
 }

@@ -4,7 +4,7 @@ import { type Scale } from "../colours";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
 import { clip, literal, number, ranges, weight } from "../text";
-import { clamp, heading, headroom, inside, pair, scaleOf, span, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // in each column of tokens
 const MOST_LINES = 6000;
@@ -18,7 +18,7 @@ export function head(setting: Setting): Scene {
   const mean = tables[0].values.map((_, n) => tables.reduce((sum, { values }) => sum + values[n], 0) / tables.length);
   const error = (r: number) => Math.max(...tables.map(({ errors }) => errors[r]));
   const top = topOf(mean, R, C, rows.units.special.slice(rows.from, rows.to));
-  const scale = scaleOf(look, theme, top);
+  const scale = scaleOf(look, theme, top, quantile(mean, 1));
   const title = `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
   const upper = headroom(setting, title, scale);
   const stacked = width < 720;
@@ -27,25 +27,28 @@ export function head(setting: Setting): Scene {
   // The matrix takes what its cells can fill; the lines take the rest.
   const cell = clamp(660 / R, 4, 54);
   const left = stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
-  const row = clamp((stacked ? 420 : Math.min(640, R * cell)) / Math.max(m, n), 10.5, stacked ? 24 : 40);
-  const lower = Math.max(m, n) * row;
+  const [most, below] = [Math.max(m, n), 26];
+  const narrow = clamp(420 / most, 10.5, 24);
 
   const cells = matrix({
     values: mean, scale, theme, threshold: state.threshold,
     rows: rows.units.labels.slice(rows.from, rows.to),
     columns: columns.units.labels.slice(columns.from, columns.to),
     x: stacked ? 0 : left + gap,
-    y: upper + 22 + (stacked ? lower + 26 : 0),
+    y: upper + 22 + (stacked ? most * narrow + below : 0),
     width: stacked ? width : width - left - gap,
     largest: cell,
     xName: "key (attended to)",
     yName: "query (attending)",
     found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
   });
+  // Beside the matrix, a token stands level with its row.
+  const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
+  const lower = most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
   const place = { x: 0, y: upper + 22, w: left, h: lower };
   const several = heads.length > 1;
-  const height = Math.max(place.y + lower, cells.box.y + cells.box.h) + 6;
+  const height = Math.max(place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
 
   /** What is pointed at: what was locked, or what the pointer is on. */
   function focus(at: Spot | null): { row: number | null; column: number | null } {
@@ -75,10 +78,12 @@ export function head(setting: Setting): Scene {
       }
     });
     lines.sort((a, b) => a[0] - b[0]);
+    // Of one token the lines are told apart by how they compare with its strongest.
+    const strongest = (r === null && c === null) || !lines.length ? 1 : lines[lines.length - 1][0];
     for (const [share, i, j, h] of lines.slice(-MOST_LINES)) {
       const negative = look.signed && tables[h].values[i * C + j] < 0;
-      const stroke = theme.lines[look.signed ? Number(negative) : h % theme.lines.length];
-      pen.curve(tokens + 8, middle(i), left - tokens - 8, middle(j), stroke, 0.6 + 2.6 * share, 0.08 + 0.87 * share);
+      const stroke = theme.lines[look.signed ? Number(!negative) : h % theme.lines.length];
+      pen.curve(tokens + 8, middle(i), left - tokens - 8, middle(j), stroke, 0.6 + 2.6 * share, 0.08 + (0.87 * share) / strongest);
     }
   }
   function middle(i: number): number {
@@ -100,7 +105,7 @@ export function head(setting: Setting): Scene {
     for (let i = 0; c !== null && r === null && i < m; i++) shade(pen, scale, 3, i, mean[i * C + c]);
     for (let i = 0; i < m; i++) write(rows.units.labels[rows.from + i], i, "right", i === r);
     for (let j = 0; j < n; j++) write(columns.units.labels[columns.from + j], j, "left", j === c);
-    if (R > m || C > n) pen.text(`first ${MOST_TOKENS} of ${Math.max(R, C)}: zoom the matrix for others`, 0, place.y + lower - 12, muted);
+    if (R > m || C > n) pen.text(`first ${MOST_TOKENS} of ${Math.max(R, C)}: zoom the matrix for others`, 0, place.y + lower + 12, muted);
   }
   /** Shade a token by what it gives to, or gets from, the one that is pointed at. */
   function shade(pen: Pen, { log, high }: Scale, x: number, i: number, value: number): void {

@@ -3,14 +3,13 @@
 import { colour, type Scale } from "../colours";
 import { flow } from "../flow";
 import { isHidden, scores, sinkOf, softmax } from "../formula";
-import type { Pen } from "../pen";
-import { measure } from "../pen";
+import { measure, wrap, type Pen } from "../pen";
 import type { Rule } from "../data";
 import type { State } from "../state";
 import { clip, literal, number, tick } from "../text";
 import { clamp, heading, headroom, inside, paint, quantile, type Line, type Scene, type Setting, type Spot } from "../scene";
 
-const MOST_KEYS = 100;
+const MOST_KEYS = 64;
 const ROW = 20;
 
 export function steps(setting: Setting): Scene | null {
@@ -33,7 +32,8 @@ export function steps(setting: Setting): Scene | null {
   const products = signed(Math.max(...product.map((each) => quantile(each, 1)), 1e-9), "q × k");
   const title = `Layer ${state.layer}, head ${head}, step by step`;
   const upper = headroom(setting, title, values);
-  const text = flow(rows.units, i, upper + 30, width, theme, found);
+  const said = wrap(formula(rule, d), width, 12);
+  const text = flow(rows.units, i, upper + said.length * 17 + 12, width, theme, found);
 
   const narrow = width < 620;
   const labels = narrow ? 62 : 110;
@@ -44,7 +44,7 @@ export function steps(setting: Setting): Scene | null {
   const x = [labels + gap, labels + strip + 2 * gap];
   const score = x[1] + strip + gap + numbers;
   const bar = score + gap;
-  const y = upper + 30 + text.height + 22;
+  const y = upper + said.length * 17 + 12 + text.height + 22;
   const first = y + ROW + 26;
   const height = first + keys.length * ROW + (keys.length < columns.to - columns.from ? 24 : 6);
   const pictures = {
@@ -56,7 +56,7 @@ export function steps(setting: Setting): Scene | null {
 
   function draw(pen: Pen, at: Spot | null): void {
     heading(pen, setting, title, values);
-    pen.text(clip(formula(rule, d), width, (some) => measure(some, 12)), 0, upper + 8, { size: 12, fill: theme.ink });
+    said.forEach((line, n) => pen.text(line, 0, upper + 8 + n * 17, { size: 12, fill: theme.ink }));
     text.draw(pen, i, at?.part === "text" ? at.row! : null);
     const muted = { size: 11, fill: theme.muted };
     pen.text("q", x[0], y - 9, muted);

@@ -17,7 +17,7 @@ export function token(setting: Setting): Scene {
   const C = others.to - others.from;
   const values = new Float32Array(all.length * C);
   tables.forEach((table, r) => values.set(table.values, r * C));
-  const scale = scaleOf(look, theme, quantile(values, 0.995));
+  const scale = scaleOf(look, theme, quantile(values, 0.995), quantile(values, 1));
   const name = literal(mine.units.labels[mine.from]);
   const title = gives ? `What “${name}” attends to` : `What attends to “${name}”`;
   const upper = headroom(setting, title, scale);
