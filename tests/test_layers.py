@@ -21,6 +21,7 @@ FLOORS = [
     {"dissection", "interventions"},
     {"models", "plot"},
     {"displacement", "separation"},
+    {"serve"},
     {"cli"},
     {"__main__"},
 ]

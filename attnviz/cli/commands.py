@@ -35,6 +35,7 @@ from attnviz.cli.options import (
     output_file,
 )
 from attnviz.cli.senses import senses
+from attnviz.cli.serve import serve
 from attnviz.cli.shift import shift
 
 if TYPE_CHECKING:
@@ -157,3 +158,4 @@ app.command()(senses)
 app.command()(shift)
 app.command()(example)
 app.command()(models)
+app.command()(serve)
