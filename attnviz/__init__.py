@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attnviz.dissection import make_steps
     from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
     from attnviz.examples import make_example
+    from attnviz.html import View, view
     from attnviz.maps import make_map, make_maps
     from attnviz.metrics import find_heads, rank_heads
     from attnviz.models import Model, attend, load, verify
@@ -66,6 +67,7 @@ _HOME = {
     "ShiftResult": "records",
     "StreamedAttention": "records",
     "Summary": "records",
+    "View": "html",
     "WorkedExample": "records",
     "add_caption": "plot",
     "architectures": "catalogue",
@@ -89,6 +91,7 @@ _HOME = {
     "steps": "plot",
     "style": "plot.style",
     "verify": "models",
+    "view": "html",
     "waterfall": "plot",
 }
 
@@ -109,6 +112,7 @@ __all__ = [
     "ShiftResult",
     "StreamedAttention",
     "Summary",
+    "View",
     "WorkedExample",
     "add_caption",
     "architectures",
@@ -132,6 +136,7 @@ __all__ = [
     "steps",
     "style",
     "verify",
+    "view",
     "waterfall",
 ]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from attnviz.errors import InputError, OutputError
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+PAGE_SUFFIXES = (".html", ".htm")
 DATA_SUFFIXES = (".json", ".npz", ".safetensors", ".parquet")
 
 

@@ -37,6 +37,7 @@ from attnviz.cli.options import (
 from attnviz.cli.senses import senses
 from attnviz.cli.serve import serve
 from attnviz.cli.shift import shift
+from attnviz.cli.view import view
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +65,7 @@ def _version(
 
 app.command()(heatmap)
 app.command()(heads)
+app.command()(view)
 
 
 @app.command()

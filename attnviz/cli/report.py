@@ -13,9 +13,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from attnviz.captions import literal
 from attnviz.cli.typed import save
 from attnviz.metrics import Found, HeadRanking, HeadScore
-from attnviz.plot.style import literal, weight_colours
+from attnviz.plot.style import weight_colours
 from attnviz.records import AgreementReport, AttentionMap, AttentionResult, Side, WorkedExample
 from attnviz.stages import STAGES
 from attnviz.storage import Drawn, to_data, to_json

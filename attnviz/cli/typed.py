@@ -5,7 +5,7 @@ What cannot be right is refused here, before anything heavy is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,13 @@ def where(output: Path | None, default: str | None) -> Path | None:
 
     chosen = output or (None if default is None else Path(default))
     return None if chosen is None else check_output(chosen)
+
+
+def page(output: Path) -> Path:
+    """Return where to write a page, checked before anything slow is done."""
+    from attnviz.files import PAGE_SUFFIXES, check_output
+
+    return check_output(output, PAGE_SUFFIXES)
 
 
 def given(
@@ -94,13 +101,24 @@ def attend(
     **kept: Any,
 ) -> AttentionResult:
     """Load the model and run it; `kept` is what `attnviz.attend` takes of long texts."""
+    return attend_each([given], model, device, dtype, truncate, **kept)[0]
+
+
+def attend_each(
+    several: Sequence[dict[str, Any]],
+    model: str | None,
+    device: Device,
+    dtype: str | None,
+    truncate: bool,
+    **kept: Any,
+) -> list[AttentionResult]:
+    """Load the model and run it on each of several inputs, one after the other."""
     from attnviz.cli.progress import watched
     from attnviz.models import attend, load
 
     loaded = load(model, device=device.value, dtype=dtype)
     with watched():
-        result: AttentionResult = attend(**given, model=loaded, truncate=truncate, **kept)
-    return result
+        return [attend(**given, model=loaded, truncate=truncate, **kept) for given in several]
 
 
 def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure]) -> None:

@@ -7,21 +7,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from attnviz.captions import literal, selection
 from attnviz.errors import InputError
 from attnviz.plot.layout import Page, Ruler, grow_below, line_height
-from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, literal, style
-from attnviz.records import AgreementReport, AttentionMap, Provenance
+from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, style
+from attnviz.records import AgreementReport, AttentionMap
 
 _MARGIN = 0.06  # inches
-
-
-def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
-    """Return "Layer 3, head 5", or which heads were averaged; what a model has beside is said."""
-    beside = {"cross": "Cross-attention", "vision": "Vision", "audio": "Audio"}.get(stack)
-    where = f"Layer {layer}" if beside is None else f"{beside}, layer {layer}"
-    if len(heads) == 1:
-        return f"{where}, head {heads[0]}"
-    return f"{where}, mean of heads {', '.join(map(str, heads))}"
 
 
 def short(drawn: AttentionMap) -> str:
@@ -32,18 +24,6 @@ def short(drawn: AttentionMap) -> str:
         proof = f"verified to {agreement.largest_difference():.0e}"
     name = literal(drawn.provenance.model)
     return f"{selection(drawn.stack, drawn.layer, drawn.heads)}\n{name}, {proof}"
-
-
-def source(provenance: Provenance) -> str:
-    """Return the text, image or sound that was read, and the model that read it."""
-    read = [f"“{_quoted(text)}”" for text in (provenance.text, provenance.pair) if text is not None]
-    read += [literal(name, 80) for name in (provenance.image, provenance.audio) if name is not None]
-    target = "" if provenance.target is None else f" to say “{_quoted(provenance.target)}”"
-    return f"{' + '.join(read)}, read by {provenance.model}{target}"
-
-
-def _quoted(text: str) -> str:
-    return literal(" ".join(text.split()), 120)
 
 
 def write_caption(

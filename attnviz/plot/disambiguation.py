@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from attnviz.captions import literal
 from attnviz.plot import caption
 from attnviz.plot.layout import Page, Ruler, line_height
 from attnviz.plot.occurrences import Look, draw_dots, label_dots, looks
@@ -19,7 +20,6 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    literal,
     style,
 )
 from attnviz.records import SenseResult

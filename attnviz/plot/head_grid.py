@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from attnviz.captions import source
 from attnviz.maps import make_maps
 from attnviz.plot import caption
 from attnviz.plot.cells import logarithmic
@@ -64,13 +65,13 @@ def head_grid(
         maps = result
     else:
         maps = make_maps(result, layer=layer, words=words, special=special)
-    with style([caption.source(maps.provenance)]):
+    with style([source(maps.provenance)]):
         page = Page(width * MM)
         place = _MARGIN, page.width - _MARGIN
         bottom = draw_mosaic(page, maps, place, _MARGIN)
         count = "" if _is_pooled(maps) else f"{len(maps.rows)} "
         each = f"in each tile the {count}queries run down and the keys across"
-        parts = [caption.source(maps.provenance), each, *maps.notes]
+        parts = [source(maps.provenance), each, *maps.notes]
         if _is_pooled(maps):
             parts.append("colours on a logarithmic scale")
         end = caption.write_caption(page, place, bottom + _GAP, parts, maps.agreement)

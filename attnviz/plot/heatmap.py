@@ -11,6 +11,7 @@ from matplotlib.colors import Normalize
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
+from attnviz.captions import selection, source
 from attnviz.maps import make_map, make_maps, make_overview
 from attnviz.metrics import choose_head
 from attnviz.plot import caption
@@ -99,7 +100,7 @@ def heatmap(
         elif overview is None and reason and ax is None:
             overview = make_overview(result, **how)
     beside = overview if isinstance(overview, HeadMaps) else None
-    with style([*drawn.rows, *drawn.columns, caption.source(drawn.provenance)]):
+    with style([*drawn.rows, *drawn.columns, source(drawn.provenance)]):
         if (query := find_query(drawn, patch, matrix=matrix)) is not None:
             return draw_overlay(drawn, query, beside, width * MM, ax)
         if ax is None:
@@ -117,7 +118,7 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     two_columns = overview is not None and width > 5.0
     room = inner * (0.55 if two_columns else 1.0)
 
-    title = caption.selection(drawn.stack, drawn.layer, drawn.heads)
+    title = selection(drawn.stack, drawn.layer, drawn.heads)
     top = page.title(_MARGIN, _MARGIN, title, room) + _GAP / 2
     longest = _LONGEST * room
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
@@ -141,7 +142,7 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
         if two_columns:
             place, end = (_MARGIN + room + _GAP, width - _MARGIN), _MARGIN
         end = draw_mosaic(page, overview, place, end, marked=(drawn.layer, drawn.heads))
-    parts = [caption.source(drawn.provenance), *drawn.notes]
+    parts = [source(drawn.provenance), *drawn.notes]
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
     if _is_long(drawn):

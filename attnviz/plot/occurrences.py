@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from attnviz.plot.style import CYCLE, FAINT, INK, SMALL_SIZE, literal
+from attnviz.captions import literal
+from attnviz.plot.style import CYCLE, FAINT, INK, SMALL_SIZE
 from attnviz.records import SenseResult
 
 _MARKERS = "oDs^vP"

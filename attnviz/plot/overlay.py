@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from attnviz.captions import literal, selection, source
 from attnviz.errors import InputError
 from attnviz.plot import caption
 from attnviz.plot.head_grid import draw_mosaic
@@ -23,7 +24,6 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    literal,
     weight_colours,
 )
 from attnviz.records import AttentionMap, HeadMaps, Side
@@ -146,7 +146,7 @@ def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: flo
     side = min(_LARGEST, (inner * (0.62 if three else 1.0) - _BAR - _GAP) / 2)
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST)
 
-    title = f"{caption.selection(drawn.stack, drawn.layer, drawn.heads)}, "
+    title = f"{selection(drawn.stack, drawn.layer, drawn.heads)}, "
     title += _query_name(drawn, query)
     top = page.title(_MARGIN, _MARGIN, title, inner) + _GAP / 2
     below = top + line_height(SMALL_SIZE) + 0.02
@@ -170,7 +170,7 @@ def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: flo
         marked = (drawn.layer, drawn.heads)
         end = draw_mosaic(page, tiles, corner, start, marked=marked)
         bottom = max(bottom, end)
-    parts = [caption.source(drawn.provenance), *drawn.notes, _elsewhere(drawn, query)]
+    parts = [source(drawn.provenance), *drawn.notes, _elsewhere(drawn, query)]
     end = caption.write_caption(page, place, bottom + _GAP, parts, drawn.agreement)
     page.finish(end + _MARGIN)
     return ax

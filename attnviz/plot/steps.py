@@ -10,6 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from attnviz.captions import literal, selection, source
 from attnviz.errors import InputError
 from attnviz.plot import caption
 from attnviz.plot.cells import (
@@ -30,7 +31,6 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    literal,
     style,
     value_colours,
     weight_colours,
@@ -87,7 +87,7 @@ def steps(
     InputError : no such layer, head or word.
     """
     taken = take(result, layer, head, word)
-    texts = [*taken.queries, *taken.keys, caption.source(taken.provenance)]
+    texts = [*taken.queries, *taken.keys, source(taken.provenance)]
     if not width >= _NARROWEST:
         raise InputError(
             f"Expected a width of {_NARROWEST:g} mm or more for all stages, got {width:g}. "
@@ -96,7 +96,7 @@ def steps(
     with style(texts):
         page = Page(width * MM)
         ruler, place = Ruler(), (_MARGIN, width * MM - _MARGIN)
-        where = caption.selection(taken.stack, taken.layer, (taken.head,))
+        where = selection(taken.stack, taken.layer, (taken.head,))
         title = f"{where}, step by step"
         top = page.title(_MARGIN, _MARGIN, title, place[1] - place[0]) + 0.06
         for names in _lines(taken, wide=width * MM >= _NARROW):
@@ -113,7 +113,7 @@ def _said(taken: AttentionSteps) -> list[str]:
     if taken.heads > 1:
         framed += f", and among the heads side by side what head {taken.head} adds"
     return [
-        caption.source(taken.provenance),
+        source(taken.provenance),
         *taken.notes,
         framed,
         "the range of features is that of 99% of them, the range of scores that of all",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -94,18 +93,6 @@ def style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
             "ps.fonttype": 42,
         }
     )
-
-
-def literal(token: str, longest: int = 24) -> str:
-    """Return a token as it can be drawn: control characters visible, a very long one clipped."""
-    shown = "".join("\N{REPLACEMENT CHARACTER}" if _controls(c) else c for c in token)
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
-
-
-def _controls(character: str) -> bool:
-    """Whether a character steers what shows it: a terminal, or the direction of the text."""
-    steers_direction = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
-    return steers_direction or unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn")
 
 
 def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:

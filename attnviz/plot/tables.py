@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
+from attnviz.captions import literal
 from attnviz.examples.wording import Shown, follow_counts, matrices
 from attnviz.plot.cells import draw_cells, frame, write_numbers
 from attnviz.plot.layout import SMALLEST, Page, Ruler, line_height
@@ -21,7 +22,6 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    literal,
     weight_colours,
 )
 from attnviz.records import GivenMatrix, ReplayedStage

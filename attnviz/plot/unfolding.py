@@ -6,6 +6,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from attnviz.captions import literal, selection, source
 from attnviz.dissection import make_steps
 from attnviz.errors import InputError
 from attnviz.plot import caption
@@ -19,7 +20,6 @@ from attnviz.plot.style import (
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
-    literal,
     style,
 )
 from attnviz.records import AttentionResult, AttentionSteps
@@ -48,10 +48,10 @@ def attention_vector(
     Parameters, result and errors are those of `steps`.
     """
     taken = take(result, layer, head, word)
-    with style([*taken.keys, taken.word, caption.source(taken.provenance)]):
+    with style([*taken.keys, taken.word, source(taken.provenance)]):
         page = Page(width * MM)
         place = _MARGIN, page.width - _MARGIN
-        where = caption.selection(taken.stack, taken.layer, (taken.head,))
+        where = selection(taken.stack, taken.layer, (taken.head,))
         top = page.title(_MARGIN, _MARGIN, where, place[1] - place[0]) + 0.06
         end = draw_unfolding(page, taken, place, top)
         said = [
@@ -59,7 +59,7 @@ def attention_vector(
             "the share of a key is what it adds along the sum (α v · a / a · a)",
             "the range of the values is that of 99% of them",
         ]
-        parts = [caption.source(taken.provenance), *taken.notes, *said]
+        parts = [source(taken.provenance), *taken.notes, *said]
         end = caption.write_caption(page, place, end + _GAP, parts, taken.agreement)
         return page.finish(end + _MARGIN)
 

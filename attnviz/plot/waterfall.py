@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
+from attnviz.captions import literal, source
 from attnviz.plot import caption
 from attnviz.plot import contributions as draw
 from attnviz.plot.formulas import power
 from attnviz.plot.layout import Page, Ruler, colour_bar
-from attnviz.plot.style import FULL_WIDTH, MM, MUTED, TEXT_SIZE, literal, style
+from attnviz.plot.style import FULL_WIDTH, MM, MUTED, TEXT_SIZE, style
 from attnviz.plot.ticks import Ticks, fit_ticks
 from attnviz.records import ShiftResult
 
@@ -42,7 +43,7 @@ def waterfall(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
     result : from `shift`.
     width : in mm: 89 is one column of a journal, 183 two.
     """
-    texts = [*result.words, *result.regions, result.reference, caption.source(result.provenance)]
+    texts = [*result.words, *result.regions, result.reference, source(result.provenance)]
     with style([*texts, "○□△◇"]):
         page, ruler = Page(width * MM), Ruler()
         left, right = _MARGIN, page.width - _MARGIN
@@ -60,7 +61,7 @@ def _said(result: ShiftResult, *, marks: bool) -> list[str]:
     secant = result.secant
     unit = "along the axis of the two regions" if result.regions else "along the shift itself"
     said = [
-        caption.source(result.provenance),
+        source(result.provenance),
         f"compared with {result.reference}",
         f"bars: what each word brought over all paths, {unit}; they sum to {secant.total:.2f} "
         f"(completeness error {power(secant.credit_error)})",

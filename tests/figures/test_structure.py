@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import attnviz
+from attnviz.captions import literal
 from attnviz.errors import InputError
 from attnviz.maps import make_map, make_maps
 from attnviz.plot import save_figure, style
-from attnviz.plot.style import fallback_fonts, literal
+from attnviz.plot.style import fallback_fonts
 
 
 def labels(axis):

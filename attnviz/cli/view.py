@@ -1,0 +1,110 @@
+"""The command `view`: one page to explore, with all attentions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnviz.cli import typed
+from attnviz.cli.options import (
+    Audio,
+    Debug,
+    Device,
+    DeviceName,
+    Dtype,
+    File,
+    Generate,
+    Image,
+    Layer,
+    Mode,
+    ModelName,
+    Pair,
+    Reading,
+    Target,
+    Text,
+    Truncate,
+    Words,
+)
+from attnviz.errors import InputError
+
+
+class Show(StrEnum):
+    """What a page shows first."""
+
+    grid = "grid"
+    head = "head"
+    token = "token"
+    steps = "steps"
+
+
+def view(
+    text: Text = None,
+    file: File = None,
+    image: Image = None,
+    audio: Audio = None,
+    pair: Pair = None,
+    target: Target = None,
+    generate: Generate = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(help="A second text to compare with, which has as many tokens."),
+    ] = None,
+    layer: Layer = None,
+    head: Annotated[
+        int | None,
+        typer.Option(
+            help="Head, counted from 0.", show_default="the one that relates content words most"
+        ),
+    ] = None,
+    show: Annotated[
+        Show,
+        typer.Option(
+            help="What is shown first: all heads, one, one word in all, or how a weight "
+            "comes about."
+        ),
+    ] = Show.grid,
+    words: Words = True,
+    size: Annotated[
+        float | None,
+        typer.Option(
+            help="The largest page, in megabytes.", show_default="0.5; 8 for more than a sentence"
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .html.")] = Path(
+        "view.html"
+    ),
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    model: ModelName = None,
+    device: DeviceName = Device.auto,
+    dtype: Dtype = None,
+    truncate: Truncate = False,
+    mode: Mode = Reading.auto,
+    debug: Debug = False,
+) -> int:
+    """Write a page to explore: all heads, lines and maps, one word in all heads, every step.
+
+    The page needs nothing else, and no network. Of a long text it holds what --size allows.
+    """
+    given = typed.given(text, image, audio, pair, target, generate, file)
+    if compare is not None and text is None:
+        raise InputError("Expected a text beside --compare, got none. Type both.")
+    several = [given] if compare is None else [given, typed.given(compare, *[None] * 5)]
+    path = typed.page(output)
+    kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
+    results = typed.attend_each(several, model, device, dtype, truncate, **kept)
+
+    from attnviz.cli import report
+    from attnviz.html import view as make
+    from attnviz.records import AgreementReport
+
+    page = make(*results, layer=layer, head=head, show=show.value, words=words, size=size)
+    page.save(path)
+    code = report.finish(
+        AgreementReport.joined(each.agreement for each in results), path, json=False
+    )
+    if open_:
+        typer.launch(str(path))
+    return code

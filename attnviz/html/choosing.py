@@ -1,0 +1,91 @@
+"""Which of the maps, queries and keys travel with a page that may weigh only so much.
+
+In order: the maps and all that they follow from; only the latter, from which the page computes the
+weights; the maps of all heads, coarser the more there are, and queries and keys of the first; and
+of long texts pooled maps, with queries and keys, or the map, of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from attnviz.html.heads import Head
+
+FINEST = 2**16 - 1
+_WITH_VECTORS = (FINEST, 2**14 - 1, 2**12 - 1)
+_ALONE = (*_WITH_VECTORS, 2**11 - 1, 2**10 - 1)
+_EXACT = 2**12 - 1  # levels of a map where the others are pooled
+_ASKED, _DOUBT = 8, 1.2  # how many heads tell what all weigh, and how far that may be off
+ABOUT = 400  # bytes that are said of a head
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What travels of one head: its map in so many levels, its queries and keys, or neither."""
+
+    levels: int | None
+    vectors: bool
+
+
+NOTHING = Choice(None, False)
+Twins = Sequence[Head]  # the same head in each result that is shown
+
+
+def choose(heads: Sequence[Twins], room: int) -> list[Choice]:
+    """Return what travels of each head, the first being wanted most.
+
+    Parameters
+    ----------
+    heads : in the order in which they are wanted. room : bytes, before they are written as text.
+    """
+    room -= len(heads) * ABOUT
+    vectors = sum(map(_vectors, heads))
+    for levels in _WITH_VECTORS:
+        if _may_fit(heads, levels, room - vectors) and _maps(heads, levels) + vectors <= room:
+            return [Choice(levels, True)] * len(heads)
+    if vectors <= room and all(map(_follows, heads)):
+        return [Choice(None, True)] * len(heads)
+    for levels in _ALONE:
+        if _may_fit(heads, levels, room) and (left := room - _maps(heads, levels)) >= 0:
+            return _first(heads, left, _vectors, Choice(levels, True), Choice(levels, False))
+    chosen = []
+    for twins in heads:
+        follows = _follows(twins) and _vectors(twins) < _map(twins, _EXACT)
+        cost = _vectors(twins) if follows else _map(twins, _EXACT)
+        room -= cost
+        chosen.append(NOTHING if room < 0 else Choice(None if follows else _EXACT, follows))
+    return chosen
+
+
+def _first(
+    heads: Sequence[Twins], room: int, cost: Callable[[Twins], int], well: Choice, else_: Choice
+) -> list[Choice]:
+    """Choose `well` for the first heads, as far as there is room."""
+    chosen = []
+    for twins in heads:
+        room -= cost(twins)
+        chosen.append(else_ if room < 0 else well)
+    return chosen
+
+
+def _follows(twins: Twins) -> bool:
+    return all(head.rule is not None for head in twins)
+
+
+def _vectors(twins: Twins) -> int:
+    return sum(head.weight_of_vectors for head in twins)
+
+
+def _map(twins: Twins, levels: int) -> int:
+    return sum(len(head.map(levels).deflated) for head in twins)
+
+
+def _maps(heads: Sequence[Twins], levels: int) -> int:
+    return sum(_map(twins, levels) for twins in heads)
+
+
+def _may_fit(heads: Sequence[Twins], levels: int, room: float) -> bool:
+    """Whether it is worth the while to find out what all maps weigh: by what some do."""
+    some = heads[:: max(1, len(heads) // _ASKED)]
+    return _maps(some, levels) * len(heads) / len(some) <= _DOUBT * room

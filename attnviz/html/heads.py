@@ -1,0 +1,128 @@
+"""What a page can hold of one head: its map, or the queries and keys that its map follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.html.codes import Codes
+from attnviz.records import AttentionRecord, Visible
+
+_ROWS = 2**22  # weights that are held at once while an error is measured
+_SAMPLED = 8  # blocks of rows of a long text of which it is measured
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One head of an attention, without padding."""
+
+    record: AttentionRecord
+    head: int
+
+    @property
+    def cells(self) -> int:
+        """How many weights it has."""
+        return len(self.record.query_axis) * len(self.record.key_axis)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The whole map, (m, n)."""
+        return self.record.weights(self.head).cpu()
+
+    @cache  # noqa: B019  a head lives as long as the page is made
+    def map(self, levels: int) -> Codes:
+        """The map in so many levels."""
+        return Codes.of_weights(self.weights, levels)
+
+    @cached_property
+    def query(self) -> Codes:
+        """Its queries, (m, d)."""
+        return Codes.of_vectors(self.record.query[self.head].cpu())
+
+    @cached_property
+    def key(self) -> Codes:
+        """Its keys, (n, d)."""
+        return Codes.of_vectors(self.record.key[self.key_head].cpu())
+
+    @property
+    def key_head(self) -> int:
+        """The key head that it reads."""
+        return self.head // self.sharing
+
+    @property
+    def sharing(self) -> int:
+        """How many heads read the same keys."""
+        return self.record.heads // self.record.key_heads
+
+    @property
+    def weight_of_vectors(self) -> int:
+        """The bytes of its queries, and of its share of the keys."""
+        return len(self.query.deflated) + len(self.key.deflated) // self.sharing
+
+    @cached_property
+    def rule(self) -> dict[str, Any] | None:
+        """What weights follow from beside queries and keys; None where that is a table."""
+        record = self.record
+        if record.bias is not None or record.capped_bias is not None:
+            return None
+        visible = record.visible or Visible(offset=len(record.key_axis) - len(record.query_axis))
+        if record.mask is not None:
+            found = Visible.of(record.mask[self.head if len(record.mask) > 1 else 0])
+            if found is None:
+                return None
+            visible = found
+        sinks = record.sinks
+        hidden = [] if visible.keys is None else (~visible.keys).nonzero().flatten().tolist()
+        return {
+            "scale": record.scale,
+            "softCap": record.soft_cap,
+            "sink": None if sinks is None else sinks[self.head].tolist(),
+            "before": visible.before,
+            "after": visible.after,
+            "offset": visible.offset,
+            "hidden": hidden,
+        }
+
+    @cached_property
+    def error_of_vectors(self) -> float:
+        """The largest error of weights that are computed from the codes of queries and keys.
+
+        Of a long text, in some blocks of rows.
+        """
+        coded = replace(
+            self.record,
+            query=self.query.values[None],
+            key=self.key.values[None],
+            bias=self._own(self.record.bias),
+            capped_bias=self._own(self.record.capped_bias),
+            mask=self._own(self.record.mask),
+            sinks=None if (sinks := self.record.sinks) is None else sinks[[self.head]].cpu(),
+        )
+        worst = 0.0
+        for rows in self._blocks():
+            had = self.record.weights(self.head, rows, torch.float64).cpu()
+            worst = max(worst, float((coded.weights(0, rows).cpu() - had).abs().max()))
+        return worst
+
+    def error_of_map(self, levels: int) -> float:
+        """The largest error of weights in so many levels."""
+        return float((self.map(levels).values - self.weights).abs().max())
+
+    def _own(self, term: Tensor | None) -> Tensor | None:
+        """Return what is added to the scores of this head, (1, m, n)."""
+        if term is None:
+            return None
+        return term[self.head if len(term) > 1 else 0][None].cpu()
+
+    def _blocks(self) -> Iterator[slice]:
+        """Yield parts of the rows: all, or some of a long text."""
+        m = len(self.record.query_axis)
+        step = max(1, _ROWS // len(self.record.key_axis))
+        starts = list(range(0, m, step))
+        for at in range(0, len(starts), -(-len(starts) // _SAMPLED)):
+            yield slice(starts[at], min(m, starts[at] + step))

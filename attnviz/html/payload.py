@@ -1,0 +1,162 @@
+"""Everything that a page shows of one result, or of two that are compared, as JSON and blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attnviz.errors import InputError
+from attnviz.html.choosing import NOTHING, Choice, choose
+from attnviz.html.codes import Blocks, Codes
+from attnviz.html.heads import Head
+from attnviz.html.page import to_script
+from attnviz.html.telling import Attention, Place, kept, make_notes, name_results, show_result
+from attnviz.maps.pooled import pooled
+from attnviz.metrics import rank_heads
+from attnviz.records import (
+    AttentionRecord,
+    AttentionResult,
+    Axis,
+    StreamedAttention,
+    cell_sizes,
+)
+
+_SIDE, _CELLS = 64, 2_000_000  # of an overview: cells a side, and of all heads together
+_LEVELS = 2**10 - 1  # of an overview
+
+
+def make_payload(
+    results: Sequence[AttentionResult], start: dict[str, Any], limit: int
+) -> tuple[dict[str, Any], str]:
+    """Return the payload, in types that JSON knows, and the text of the blocks.
+
+    Parameters
+    ----------
+    results : one, or two of the same shape. start : what is shown first. limit : bytes of both.
+
+    Raises
+    ------
+    InputError : the limit has no room for what must be seen of every head.
+    """
+    attentions = [list(_without_padding(result)) for result in results]
+    heads = _heads(attentions)
+    blocks = Blocks()
+    overviews = [_overviews(blocks, some) for some in attentions]
+    parts = list(zip(results, attentions, overviews, strict=True))
+    bare = len(to_script([show_result(*part, {}) for part in parts])) + blocks.length
+    wanted = _wanted(results[0], attentions[0], heads)
+    chosen = dict(
+        zip(
+            wanted,
+            choose([heads[each] for each in wanted], (limit - bare) * 3 // 4),
+            strict=True,
+        )
+    )
+    if limit < bare or (overviews[0][0] is None and NOTHING in chosen.values()):
+        raise InputError(
+            f"Expected room for every head of {results[0].provenance.model}, got {limit:,} bytes. "
+            "Give the page a larger size."
+        )
+    exact = [
+        {at: _exact(blocks, heads[at][number], chosen[at]) for at in wanted}
+        for number in range(len(results))
+    ]
+    error = max((each["error"] for some in exact for each in some.values() if each), default=0.0)
+    shown = [show_result(*part, some) for part, some in zip(parts, exact, strict=True)]
+    names = name_results(results)
+    payload = {
+        "format": 1,
+        "results": [{"name": n, **each} for n, each in zip(names, shown, strict=True)],
+        "blocks": blocks.places,
+        "start": start,
+        "notes": make_notes(attentions[0], overviews[0], chosen, error),
+    }
+    return payload, "".join(blocks.text)
+
+
+def _without_padding(result: AttentionResult) -> Iterator[Attention]:
+    for each in result.streamed or result.records:
+        padded = any(each.query_axis.padding) or any(each.key_axis.padding)
+        if isinstance(each, AttentionRecord) and padded:
+            yield each.at(_real(each.query_axis), _real(each.key_axis))
+        else:
+            yield each
+
+
+def _real(axis: Axis) -> Tensor:
+    return (~torch.tensor(axis.padding)).nonzero().flatten()
+
+
+def _heads(attentions: Sequence[Sequence[Attention]]) -> dict[Place, list[Head]]:
+    """Return the heads of which more than a summary was kept, each with its twin."""
+    found = {}
+    for at, twins in enumerate(zip(*attentions, strict=True)):
+        records = [each if isinstance(each, AttentionRecord) else each.record for each in twins]
+        for head in kept(twins[0]):
+            several = [Head(record, head) for record in records if record is not None]
+            if len(several) == len(twins):
+                found[at, head] = several
+    return found
+
+
+def _wanted(
+    result: AttentionResult, attentions: Sequence[Attention], heads: Iterable[Place]
+) -> list[Place]:
+    """Return the heads, the one that relates content words most first."""
+    stack = result.stack().stacks[0]
+    rank = {(s.layer, s.head): at for at, s in enumerate(rank_heads(result).scores)}
+
+    def place(each: Place) -> int:
+        found = attentions[each[0]]
+        return rank.get((found.layer, each[1]), len(rank)) if found.stack == stack else len(rank)
+
+    return sorted(heads, key=place)
+
+
+def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str, Any] | None]:
+    """Return the pooled maps of a long text; None where whole maps can be seen at once."""
+    count = sum(len(kept(each)) for each in attentions)
+    side = min(_SIDE, math.isqrt(_CELLS // count))
+    return [_overview(blocks, each, side) for each in attentions]
+
+
+def _overview(blocks: Blocks, each: Attention, side: int) -> dict[str, Any] | None:
+    longest = max(len(each.query_axis), len(each.key_axis))
+    if isinstance(each, StreamedAttention):
+        maps, left, _ = pooled(each, [], side)
+        cell = left.side.cell
+    elif longest > side:
+        cell = -(-longest // side)
+        maps = _pool(each.weights().cpu(), cell)
+    else:
+        return None
+    codes = blocks.add(Codes.of_weights(maps, _LEVELS))
+    return {"cell": cell, "rows": maps.shape[1], "columns": maps.shape[2], "maps": codes}
+
+
+def _pool(weights: Tensor, cell: int) -> Tensor:
+    """Join cell × cell weights of (H, m, n): columns are summed, rows averaged."""
+    H, m, n = weights.shape
+    filled = pad(weights, (0, -n % cell, 0, -m % cell))
+    summed = filled.reshape(H, -(-m // cell), cell, -(-n // cell), cell).sum((2, 4))
+    return summed / cell_sizes(m, cell)[:, None]
+
+
+def _exact(blocks: Blocks, head: Head, chosen: Choice) -> dict[str, Any] | None:
+    """Return what travels of one head, and how far its weights are from the record's."""
+    if chosen == NOTHING:
+        return None
+    levels, vectors = chosen.levels, chosen.vectors
+    key = (id(head.record), head.key_head)
+    return {
+        "map": None if levels is None else blocks.add(head.map(levels)),
+        "query": blocks.add(head.query) if vectors else None,
+        "key": blocks.add(head.key, key) if vectors else None,
+        "rule": head.rule if vectors else None,
+        "error": head.error_of_vectors if levels is None else head.error_of_map(levels),
+    }

@@ -1,0 +1,134 @@
+"""What a page says of its results: their layers, heads and positions, in words and in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from attnviz.captions import literal, source
+from attnviz.html.choosing import NOTHING, Choice
+from attnviz.records import AttentionRecord, AttentionResult, Axis, StreamedAttention
+
+_TITLES = {"cross": "Cross-attention"}
+Attention = AttentionRecord | StreamedAttention
+Place = tuple[int, int]  # which attention, and which head
+
+
+def kept(each: Attention) -> tuple[int, ...]:
+    """Return the numbers of the heads that there are."""
+    return each.kept if isinstance(each, StreamedAttention) else tuple(range(each.heads))
+
+
+def show_result(
+    result: AttentionResult,
+    attentions: Sequence[Attention],
+    overviews: Sequence[dict[str, Any] | None],
+    exact: dict[Place, dict[str, Any] | None],
+) -> dict[str, Any]:
+    """Return what a page shows of one result.
+
+    overviews : the pooled map of each attention, or None. exact : what travels of each head.
+    """
+    axes: list[Axis] = []
+    stacks: list[dict[str, Any]] = []
+    for (name, rows, columns), some in groupby(enumerate(attentions), lambda each: _kind(each[1])):
+        for axis in (rows, columns):
+            if axis not in axes:
+                axes.append(axis)
+        stacks.append(
+            {
+                "name": name,
+                "title": _TITLES.get(name, name.capitalize()),
+                "queries": axes.index(rows),
+                "keys": axes.index(columns),
+                "layers": [
+                    {
+                        "layer": each.layer,
+                        "heads": kept(each),
+                        "pooled": overviews[at],
+                        "exact": [exact.get((at, head)) for head in kept(each)],
+                    }
+                    for at, each in some
+                ],
+            }
+        )
+    return {
+        "source": source(result.provenance),
+        "verdict": result.agreement.verdict,
+        "summary": result.agreement.summary(),
+        "notes": _cutting(result),
+        "axes": [_axis(axis) for axis in axes],
+        "stacks": _told_apart(stacks),
+    }
+
+
+def _kind(each: Attention) -> tuple[str, Axis, Axis]:
+    return each.stack, each.query_axis, each.key_axis
+
+
+def _told_apart(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Name the layers where those of one stack relate different positions, as in Swin."""
+    names = [stack["name"] for stack in stacks]
+    for stack in stacks:
+        if names.count(stack["name"]) > 1:
+            first, last = stack["layers"][0]["layer"], stack["layers"][-1]["layer"]
+            layers = f"layer {first}" if first == last else f"layers {first}–{last}"
+            stack["title"] += f", {layers}"
+            stack["name"] += f" {first}"
+    return stacks
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    return {
+        "labels": axis.labels,
+        "words": axis.words,
+        "wordLabels": axis.word_labels,
+        "special": [at for at, special in enumerate(axis.special) if special],
+        "second": axis.segments.index(1) if 1 in axis.segments else None,
+    }
+
+
+def _cutting(result: AttentionResult) -> list[str]:
+    cut = result.provenance.cut_from
+    return [] if cut is None else [f"The text was cut from {cut} tokens to what the model reads."]
+
+
+def name_results(results: Sequence[AttentionResult]) -> list[str]:
+    """Return what each result is called: by its text, or by its model where texts are the same."""
+    told = [each.provenance for each in results]
+    same = len({(each.text, each.pair, each.target) for each in told}) < len(told)
+    return [
+        literal(each.model if same else " ".join((each.text or "").split()), 40) for each in told
+    ]
+
+
+def make_notes(
+    attentions: Sequence[Attention],
+    overviews: Sequence[dict[str, Any] | None],
+    chosen: dict[Place, Choice],
+    worst: float,
+) -> list[str]:
+    """Say what of the weights the page holds, and how exactly."""
+    count = sum(len(kept(each)) for each in attentions)
+    maps = sum(each != NOTHING for each in chosen.values())
+    vectors = sum(each.vectors for each in chosen.values())
+    said = []
+    cells = sorted({each["cell"] for each in overviews if each is not None})
+    if cells:
+        sizes = " or ".join(f"{cell} × {cell}" for cell in cells)
+        said.append(f"In overviews a cell joins {sizes} weights, columns summed and rows averaged.")
+    if maps:
+        which = "Weights" if maps == count else f"Exact weights of {maps} of {count} heads"
+        said.append(f"{which} are within {worst:.1e} of those that were verified.")
+    if maps < count:
+        said.append(
+            f"Of the other {count - maps} heads only pooled maps travel with this page; "
+            "view(result, size=…) allows it more megabytes."
+        )
+    if vectors < maps:
+        said.append(
+            f"Queries and keys of {vectors or 'none'} of {count} heads travel with it, for the "
+            "steps; view(result, size=…) allows more."
+        )
+    return said
