@@ -13,6 +13,7 @@ from ipaddress import ip_address
 import torch
 import uvicorn
 
+from attnviz.checkpoints.files import BUNDLED
 from attnviz.errors import InputError
 from attnviz.inputs import expect_one_text
 from attnviz.models import Model, load
@@ -53,7 +54,7 @@ def run(
     """
     with _bind(host, port) as listener:
         port = listener.getsockname()[1]
-        answers = Answers(_load(models or [None], device, dtype), max_tokens)
+        answers = Answers(_load(models, device, dtype), max_tokens)
         names = _names(host)
         if host not in _LOCAL:
             warnings.warn(f"Whoever reaches {host} and has the link can use it.", stacklevel=2)
@@ -103,20 +104,18 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
-    except (OSError, OverflowError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or "no such address"
+    except (OSError, UnicodeError) as error:
+        why = (getattr(error, "strerror", None) or "there is no such host").partition(" (while")[0]
         raise InputError(
             f"Expected to listen at {host}:{port}, but: {why}. Choose another --port (0 for any "
             "that is free) or --host."
         ) from None
 
 
-def _load(
-    models: Sequence[str | None], device: str | torch.device, dtype: str | None
-) -> dict[str, Model]:
+def _load(names: Sequence[str], device: str | torch.device, dtype: str | None) -> dict[str, Model]:
     found: dict[str, Model] = {}
-    for name in models:
-        model = load(name, device=device, dtype=dtype)
+    for name in names or [BUNDLED]:
+        model = load(None if name == BUNDLED else name, device=device, dtype=dtype)
         expect_one_text(model.checkpoint)
         if model.name in found:
             raise InputError(f"Expected each model once, got {model.name} twice. Leave one out.")

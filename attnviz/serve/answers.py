@@ -57,7 +57,8 @@ class Answers:
         return partial(_json, partial(self._shift, model, word, text, read))
 
     def _model(self, asked: Asked) -> Model:
-        name = asked.get("model") or next(iter(self.models))
+        name = asked.get("model")
+        name = next(iter(self.models)) if name is None else name
         if not isinstance(name, str) or name not in self.models:
             raise InputError(f"Expected one of {', '.join(self.models)}, got {str(name)[:80]!r}.")
         return self.models[name]

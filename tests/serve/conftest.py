@@ -11,6 +11,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import torch
+from transformers import BertConfig, BertModel
 
 _LINK = re.compile(r"(http://\S+)/\?token=(\S+)")
 
@@ -45,7 +47,9 @@ class Served:
 
     def stranger(self, **how):
         """Return a client without the cookie."""
-        return httpx2.Client(base_url=self.address, timeout=60, trust_env=False, **how)
+        return httpx2.Client(
+            base_url=self.address, timeout=60, trust_env=False, verify=False, **how
+        )
 
     def raw(self, request):
         """Send bytes as they are; return all that comes back."""
@@ -89,8 +93,26 @@ def serving(*options, port=0, **how):
 
 
 @pytest.fixture(scope="package")
-def server():
-    with serving("--max-tokens", "64") as served:
+def small(tokenizer, tmp_path_factory):
+    """The folder of a model with few layers, which reads what the bundled one reads."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(**shape, intermediate_size=64, vocab_size=len(tokenizer))
+    torch.manual_seed(0)
+    model = BertModel(config).eval()
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            for projection in (layer.attention.self.query, layer.attention.self.key):
+                projection.weight.mul_(30)  # so that no two texts have maps that look alike
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def server(small):
+    names = ("--model", "all-MiniLM-L6-v2", "--model", str(small))
+    with serving(*names, "--max-tokens", "64") as served:
         yield served
 
 
@@ -99,3 +121,9 @@ def reader(server):
     """Who has opened the page."""
     with server.enter() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def start():
+    """Start a server of one's own: `with start("--port", "0") as served`."""
+    return serving
