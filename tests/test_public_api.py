@@ -23,6 +23,7 @@ PUBLIC = {
     "ShiftResult",
     "StreamedAttention",
     "Summary",
+    "View",
     "WorkedExample",
     "add_caption",
     "architectures",
@@ -46,6 +47,7 @@ PUBLIC = {
     "shift",
     "style",
     "verify",
+    "view",
     "waterfall",
 }
 

@@ -30,6 +30,7 @@ class Kept:
     """What is kept of each attention.
 
     layers, heads : which; None for all. cells, top, marked : as in `attnviz.streaming.summarise`.
+    exact : the layers of which also that is kept from which exact weights follow.
     """
 
     layers: Collection[int] | None = None
@@ -37,6 +38,7 @@ class Kept:
     cells: int = 512
     top: int = 0
     marked: Tensor | None = None
+    exact: Collection[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +151,11 @@ def _expect_kept(kept: Kept, seen: Sequence[Seen]) -> None:
     """Raise InputError for a layer or a head that no attention is."""
     layers = sorted({each.record.layer for each in seen})
     heads = range(min(each.heads for each in seen))
-    for wanted, there, what in ((kept.layers, layers, "layer"), (kept.heads, heads, "head")):
+    for wanted, there, what in (
+        (kept.layers, layers, "layer"),
+        (kept.exact, layers, "layer"),
+        (kept.heads, heads, "head"),
+    ):
         missing = [one for one in wanted or () if one not in there]
         if missing:
             raise InputError(

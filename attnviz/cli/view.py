@@ -93,14 +93,22 @@ def view(
         raise InputError("Expected a text beside --compare, got none. Type both.")
     several = [given] if compare is None else [given, typed.given(compare, *[None] * 5)]
     path = typed.page(output)
-    kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
+    kept = {"mode": mode.value, "exact": None if layer is None else [layer]}
     results = typed.attend_each(several, model, device, dtype, truncate, **kept)
 
     from attnviz.cli import report
     from attnviz.html import view as make
     from attnviz.records import AgreementReport
 
-    page = make(*results, layer=layer, head=head, show=show.value, words=words, size=size)
+    page = make(
+        results[0],
+        compare=results[1] if compare is not None else None,
+        layer=layer,
+        head=head,
+        show=show.value,
+        words=words,
+        size=size,
+    )
     page.save(path)
     code = report.finish(
         AgreementReport.joined(each.agreement for each in results), path, json=False

@@ -28,8 +28,8 @@ _AROUND = 3_000  # bytes of the page around data and front end
 
 def view(
     result: AttentionResult,
-    other: AttentionResult | None = None,
     *,
+    compare: AttentionResult | None = None,
     layer: int | None = None,
     head: int | None = None,
     show: Show = "grid",
@@ -45,7 +45,7 @@ def view(
     Parameters
     ----------
     result : from `attend`, also of a long text.
-    other : a second result to compare with: as many layers, heads and tokens.
+    compare : a second result to compare with: as many layers, heads and tokens.
     layer, head : what is shown first, counted from 0; by default the head that relates the content
         words of the text most.
     show : "grid", all heads; "head", one of them, its lines and its map; "token", the row of one
@@ -59,11 +59,11 @@ def view(
     InputError : no such layer, head or view, a second result of another shape, or a size in which
         nothing fits.
     """
-    results = [one_result(each, streamed=True) for each in (result, other) if each is not None]
+    results = [one_result(each, streamed=True) for each in (result, compare) if each is not None]
     if show not in _SHOWS:
         raise InputError(f"Expected show to be {', '.join(_SHOWS)}, got {show!r}.")
-    if other is not None:
-        _expect_same_shape(result, other)
+    if compare is not None:
+        _expect_same_shape(result, compare)
     layer, heads, _ = choose_head(result, layer, head)
     start = {
         "stack": result.stack().stacks[0],
@@ -103,7 +103,7 @@ class View:
         """
         path = check_output(path, PAGE_SUFFIXES)
         with atomic(path) as temporary:
-            temporary.write_text(self._page, encoding="ascii")
+            temporary.write_text(self._page, encoding="utf-8", newline="\n")
 
     def data(self) -> dict[str, Any]:
         """Return what the page shows, as the front end takes it: "payload" and "blocks"."""

@@ -14,10 +14,10 @@ from attnviz.html.heads import Head
 
 FINEST = 2**16 - 1
 _WITH_VECTORS = (FINEST, 2**14 - 1, 2**12 - 1)
-_ALONE = (*_WITH_VECTORS, 2**11 - 1, 2**10 - 1)
+_ALONE = (*_WITH_VECTORS, 3071, 2047, 1535, 1023)
 _EXACT = 2**12 - 1  # levels of a map where the others are pooled
 _ASKED, _DOUBT = 8, 1.2  # how many heads tell what all weigh, and how far that may be off
-ABOUT = 400  # bytes that are said of a head
+_ABOUT_MAP, _ABOUT_VECTORS = 110, 260  # bytes that are said of what travels of a head
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def choose(heads: Sequence[Twins], room: int) -> list[Choice]:
     ----------
     heads : in the order in which they are wanted. room : bytes, before they are written as text.
     """
-    room -= len(heads) * ABOUT
+    if not heads:
+        return []
     vectors = sum(map(_vectors, heads))
     for levels in _WITH_VECTORS:
         if _may_fit(heads, levels, room - vectors) and _maps(heads, levels) + vectors <= room:
@@ -74,11 +75,11 @@ def _follows(twins: Twins) -> bool:
 
 
 def _vectors(twins: Twins) -> int:
-    return sum(head.weight_of_vectors for head in twins)
+    return sum(head.weight_of_vectors + _ABOUT_VECTORS for head in twins)
 
 
 def _map(twins: Twins, levels: int) -> int:
-    return sum(len(head.map(levels).deflated) for head in twins)
+    return sum(len(head.map(levels).deflated) + _ABOUT_MAP for head in twins)
 
 
 def _maps(heads: Sequence[Twins], levels: int) -> int:

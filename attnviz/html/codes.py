@@ -36,7 +36,7 @@ class Codes:
         """Return codes of weights (m, n), or of (H, m, n) with a scale for each head.
 
         Steps are even on the scale of square roots: the error of a weight w is at most
-        √(w · top) / levels, where top is the largest, and no weight vanishes.
+        √(w · top) / levels + top / levels², where top is the largest. No weight vanishes.
         """
         wide = weights.double()
         top = wide.amax((-2, -1))
@@ -57,10 +57,11 @@ class Codes:
     @property
     def values(self) -> Tensor:
         """The numbers that the codes stand for, float64."""
+        codes = self.codes.double()
         if self.kind == "linear":
-            return (self.codes - _MIDDLE) * self.scale
+            return (codes - _MIDDLE) * self.scale
         scale = self.scale[:, None, None] if self.scale.dim() else self.scale
-        return scale * (self.codes / self.levels) ** 2
+        return scale * (codes / self.levels) ** 2
 
     @cached_property
     def deflated(self) -> bytes:

@@ -31,8 +31,8 @@ class Head:
 
     @cached_property
     def weights(self) -> Tensor:
-        """The whole map, (m, n)."""
-        return self.record.weights(self.head).cpu()
+        """The whole map, (m, n), float64."""
+        return self.record.weights(self.head, dtype=torch.float64).cpu()
 
     @cache  # noqa: B019  a head lives as long as the page is made
     def map(self, levels: int) -> Codes:
@@ -106,7 +106,9 @@ class Head:
         worst = 0.0
         for rows in self._blocks():
             had = self.record.weights(self.head, rows, torch.float64).cpu()
-            worst = max(worst, float((coded.weights(0, rows).cpu() - had).abs().max()))
+            worst = max(
+                worst, float((coded.weights(0, rows, torch.float64).cpu() - had).abs().max())
+            )
         return worst
 
     def error_of_map(self, levels: int) -> float:

@@ -20,7 +20,7 @@ def static(name: str) -> str:
 
 
 def make_page(payload: dict[str, Any], blocks: str) -> str:
-    """Return the document, in ASCII. What is not its own script or style cannot run in it."""
+    """Return the document. What is not its own script or style cannot run in it."""
     from jinja2 import Environment, PackageLoader
 
     template = Environment(loader=PackageLoader("attnviz.html", ""), autoescape=True)
@@ -36,8 +36,7 @@ def make_page(payload: dict[str, Any], blocks: str) -> str:
         payload=to_script(payload),
         blocks=blocks,
     )
-    # References to characters stand in the title only: all else is ASCII already.
-    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+    return page
 
 
 def to_script(payload: Any) -> str:
@@ -46,11 +45,12 @@ def to_script(payload: Any) -> str:
 
 
 def make_frame(page: str, title: str) -> str:
-    """Return a frame with the document inside, which can reach nothing of what is around it."""
-    return (
+    """Return a frame with the document inside, in ASCII; it can reach nothing around it."""
+    frame = (
         f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_HEIGHT}" '
         f'frameborder="0" title="{html.escape(title)}" srcdoc="{html.escape(page)}"></iframe>'
     )
+    return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _hash(text: str) -> str:

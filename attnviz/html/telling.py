@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from attnviz.captions import literal, source
@@ -32,7 +31,10 @@ def show_result(
     """
     axes: list[Axis] = []
     stacks: list[dict[str, Any]] = []
-    for (name, rows, columns), some in groupby(enumerate(attentions), lambda each: _kind(each[1])):
+    kinds: dict[tuple[str, Axis, Axis], list[int]] = {}
+    for at, each in enumerate(attentions):
+        kinds.setdefault((each.stack, each.query_axis, each.key_axis), []).append(at)
+    for (name, rows, columns), places in kinds.items():
         for axis in (rows, columns):
             if axis not in axes:
                 axes.append(axis)
@@ -42,15 +44,7 @@ def show_result(
                 "title": _TITLES.get(name, name.capitalize()),
                 "queries": axes.index(rows),
                 "keys": axes.index(columns),
-                "layers": [
-                    {
-                        "layer": each.layer,
-                        "heads": kept(each),
-                        "pooled": overviews[at],
-                        "exact": [exact.get((at, head)) for head in kept(each)],
-                    }
-                    for at, each in some
-                ],
+                "layers": [_layer(attentions[at], at, overviews[at], exact) for at in places],
             }
         )
     return {
@@ -63,8 +57,18 @@ def show_result(
     }
 
 
-def _kind(each: Attention) -> tuple[str, Axis, Axis]:
-    return each.stack, each.query_axis, each.key_axis
+def _layer(
+    each: Attention,
+    at: int,
+    overview: dict[str, Any] | None,
+    exact: dict[Place, dict[str, Any] | None],
+) -> dict[str, Any]:
+    return {
+        "layer": each.layer,
+        "heads": kept(each),
+        "pooled": overview,
+        "exact": [exact.get((at, head)) for head in kept(each)],
+    }
 
 
 def _told_apart(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ class _Either(TypedDict, total=False):
     heads: int | Sequence[int] | None
     cells: int | None
     top: int
+    exact: int | Sequence[int] | None
 
 
 class One(_Either, total=False):
@@ -126,6 +127,7 @@ def attend(
     heads: int | Sequence[int] | None = None,
     cells: int | None = None,
     top: int = 0,
+    exact: int | Sequence[int] | None = None,
 ) -> AttentionResult | list[AttentionResult]:
     """Run a model on a text, an image or a sound; return every head's attention, with its proof.
 
@@ -149,11 +151,12 @@ def attend(
         each of them attended to all before it.
     mode : "full" keeps what whole maps follow from, "streamed" reduces them; "auto" streams a text
         whose maps would hold more than 160 million weights, and where `cells` or `top` are given.
-    layers, heads : of a streamed text, which to keep; all by default. Of layers that are named
-        exact parts of the maps can be had.
+    layers, heads : of a streamed text, which to keep; all by default.
     cells : of a streamed text, how many rows and columns a map is pooled to at most; by default 500
         where few heads are kept, and as many as 64 MB hold else.
     top : of a streamed text, of how many keys to keep the weight for each query.
+    exact : of a streamed text, the layers of which exact parts of the maps can be had, since
+        Q, K and V are kept of them; by default those that are named in `layers`.
 
     Returns
     -------
@@ -175,7 +178,7 @@ def attend(
         sampling_rate=sampling_rate,
         generate=generate,
     )
-    wanted = Wanted.of(layers, heads, cells, top)
+    wanted = Wanted.of(layers, heads, cells, top, exact)
     results = model.attend_all(given, truncate=truncate, mode=mode, wanted=wanted)
     return results if given.several else results[0]
 

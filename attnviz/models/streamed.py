@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -26,12 +26,16 @@ _SAMPLED, _FEWEST = 2**18, 4  # weights of a layer that are compared with the mo
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is kept of a streamed text: layers and heads (None for all), cells and top keys."""
+    """What is kept of a streamed text: layers and heads (None for all), cells and top keys.
+
+    exact : the layers of which exact parts can be had; None for those that are named.
+    """
 
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     cells: int | None = None
     top: int = 0
+    exact: tuple[int, ...] | None = None
 
     @classmethod
     def of(
@@ -40,6 +44,7 @@ class Wanted:
         heads: int | Sequence[int] | None,
         cells: int | None,
         top: int,
+        exact: int | Sequence[int] | None = None,
     ) -> Wanted:
         """Return what was asked for, checked as far as it can be without a model.
 
@@ -51,7 +56,13 @@ class Wanted:
             raise InputError(f"Expected cells to be 1 or more, got {cells}.")
         if not 0 <= whole_number(top, "top") <= _TOP:
             raise InputError(f"Expected top to be from 0 to {_TOP} keys, got {top}.")
-        return cls(_numbers(layers, "a layer"), _numbers(heads, "a head"), cells, top)
+        named, some = _numbers(layers, "a layer"), _numbers(exact, "a layer")
+        if named and some and (other := [one for one in some if one not in named]):
+            raise InputError(
+                f"Expected exact layers among those that are kept, {', '.join(map(str, named))}, "
+                f"got {other[0]}. Name it in layers too."
+            )
+        return cls(named, _numbers(heads, "a head"), cells, top, named if exact is None else some)
 
 
 def _numbers(given: Any, what: str) -> tuple[int, ...] | None:
@@ -73,7 +84,7 @@ def streamed_result(
     axis, device = batch.axes["text"][0], checkpoint.module.device
     rows = sampled_rows(len(axis), head_counts(checkpoint)[1]).to(device)
     kept = _kept(checkpoint, wanted, axis, device)
-    taken = _Taken(rows, kept.marked, keep=wanted.layers is not None)
+    taken = _Taken(rows, kept.marked, kept.exact)
     capture_streamed(
         checkpoint.module, batch.inputs, batch.axes, rows, kept, taken.prove, taken.keep_some
     )
@@ -92,11 +103,11 @@ def streamed_result(
 class _Taken:
     """What is left of the attentions that passed by, and the proof of each.
 
-    keep : whether to keep what the weights follow from.
+    exact : the layers of which to keep what the weights follow from.
     """
 
-    def __init__(self, rows: Tensor, marked: Tensor | None, *, keep: bool) -> None:
-        self._rows, self._marked, self._keep = rows, marked, keep
+    def __init__(self, rows: Tensor, marked: Tensor | None, exact: Collection[int]) -> None:
+        self._rows, self._marked, self._exact = rows, marked, exact
         self._weights: dict[tuple[str, int], Tensor] = {}  # of the rows, by the model itself
         self.proofs: list[agreement.Proof] = []
         self.attentions: list[StreamedAttention] = []
@@ -127,7 +138,7 @@ class _Taken:
                 layers=streamed.layers,
                 kept=streamed.heads,
                 summary=summary,
-                record=record if self._keep else None,
+                record=record if record.layer in self._exact else None,
             )
         )
 
@@ -146,7 +157,7 @@ def _kept(checkpoint: Checkpoint, wanted: Wanted, axis: Axis, device: torch.devi
     count = len(wanted.layers or range(layers)) * len(wanted.heads or range(heads))
     cells = wanted.cells or min(_CELLS, max(1, isqrt(_POOLED // count)))
     marked = content_positions(axis).to(device)
-    return Kept(wanted.layers, wanted.heads, cells, wanted.top, marked)
+    return Kept(wanted.layers, wanted.heads, cells, wanted.top, marked, wanted.exact or ())
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

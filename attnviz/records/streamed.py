@@ -75,7 +75,7 @@ class StreamedAttention:
         if self.record is None:
             raise InputError(
                 f"Expected layer {self.layer} to be kept for exact weights, but of a long text "
-                f"only what is asked for is. Ask for it: attend(text, layers=[{self.layer}])."
+                f"only what is asked for is. Ask for it: attend(text, exact=[{self.layer}])."
             )
         start, stop, _ = rows.indices(len(self.query_axis))
         step = max(1, _WEIGHTS // len(self.key_axis))  # whole rows, that their sums be known

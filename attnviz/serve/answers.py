@@ -68,7 +68,7 @@ class Answers:
         for each in texts:
             self._expect_short(model, each)
         results = [attend(each, model=model) for each in track(texts, "the model reads")]
-        return view(*results).data()
+        return view(results[0], compare=results[1] if other else None).data()
 
     def _shift(self, model: Model, word: str, text: str, read: tuple[str, str]) -> dict[str, Any]:
         for each in read:

@@ -40,6 +40,32 @@ def test_every_family(family, tokenizer):
         assert_close(kept.summary.top_weights.double(), P.topk(2).values, **NEAR)
 
 
+def test_exact_parts_of_one_layer_beside_the_maps_of_all(model):
+    found = attnviz.attend(LONG, model=model, mode="streamed", exact=2)
+    assert found.layers == (0, 1, 2, 3, 4, 5)
+    assert [kept.record is not None for kept in found.streamed] == [False] * 2 + [True] + [
+        False
+    ] * 3
+    whole = attnviz.attend(LONG, model=model, mode="full").weights(2, 3)[20:30, 5:25]
+    part = found.layer(2).crop(3, slice(20, 30), slice(5, 25))
+    assert_close(part, whole, **NEAR)
+    with pytest.raises(InputError, match=r"exact=\[4\]"):
+        found.layer(4).crop(3, slice(20, 30), slice(5, 25))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"exact": 6}, "Expected a layer from 0 to 5, got 6"),
+        ({"exact": [1], "layers": [0, 2]}, "Expected exact layers among those that are kept, 0, 2"),
+        ({"exact": []}, "Expected a layer"),
+    ],
+)
+def test_exact_layers_that_there_are_not(model, asked, said):
+    with pytest.raises(InputError, match=said):
+        attnviz.attend(LONG, model=model, mode="streamed", **asked)
+
+
 @pytest.mark.parametrize("family", ["bloom", "mpt", "deberta", "longformer", "reformer"])
 def test_attention_that_nobody_shows_is_refused(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)

@@ -1,0 +1,216 @@
+/** The controls above a view: real buttons, lists and fields, which follow the state. */
+
+import type { Layer, Payload, Stack } from "./data";
+import { el } from "./dom";
+import { MOST_HEADS, type State } from "./state";
+import { parseRanges, ranges } from "./text";
+
+type Change = (changed: Partial<State>) => void;
+interface Control {
+  node: HTMLElement;
+  follow(state: State): void;
+}
+export interface Controls {
+  node: HTMLElement;
+  follow(state: State): void;
+}
+/** What a control asks of its page beside a change of the state. */
+export interface Actions {
+  change: Change;
+  next(): void;
+  save(kind: "svg" | "png"): void;
+}
+
+const VIEWS = { grid: "Grid", head: "Head", token: "Token", steps: "Steps" } as const;
+const CHIPS = 32; // heads that have a button each
+const HELP = [
+  ["1 – 4", "grid, head, token, steps"],
+  ["← ↑ → ↓", "move over the view"],
+  ["Enter", "open a head, lock a token"],
+  ["Esc", "unlock"],
+  ["+ − 0", "zoom a map, show all of it"],
+  ["/", "search a token"],
+];
+
+export function controls(payload: Payload, theme: () => string[], actions: Actions): Controls {
+  const { change } = actions;
+  const two = payload.results.length > 1;
+  const stacks = payload.results[0].stacks;
+  const stack = (state: State) => stacks.find(({ name }) => name === state.stack)!;
+  const layer = (state: State) => stack(state).layers.find((each) => each.layer === state.layer)!;
+  const inGrid = ({ view }: State) => view === "grid" || view === "token";
+  const [first, second] = payload.results.map(({ name }) => name);
+
+  const main: Control[] = [
+    tabs(change),
+    ...(stacks.length > 1 ? [choice("stack", "Stack", stacks.map(({ name, title }) => [name, title]), change)] : []),
+    only(layers(change, stack), (state) => !inGrid(state)),
+    only(heads(change, layer, theme), (state) => !inGrid(state)),
+    only(some("layers", "Layers", change, (state) => stack(state).layers.map(({ layer }) => layer)), inGrid),
+    only(some("only", "Heads", change, (state) => [...new Set(stack(state).layers.flatMap(({ heads }) => heads))]), inGrid),
+  ];
+  const more: Control[] = [
+    ...(two ? [choice("show", "Show", [["first", `1: ${first}`], ["second", `2: ${second}`], ["difference", "1 − 2"]], change)] : []),
+    only(choice("by", "Weights", [["query", "it gives"], ["key", "it gets"]], change), ({ view }) => view === "token"),
+    only(words(change), ({ view }) => view !== "steps"),
+    only(choice("special", "Special tokens", [["keep", "keep"], ["hide", "hide"], ["remove", "remove"]], change), ({ view }) => view !== "steps"),
+    only(threshold(change), ({ view }) => view !== "steps"),
+    only(choice("colours", "Colours", [["shared", "shared"], ["head", "per head"]], change), ({ view }) => view === "grid"),
+    search(change, actions.next),
+    choice("theme", "Theme", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], change),
+    buttons(actions),
+  ];
+  const all = [...main, ...more];
+  const row = (name: string, label: string, some: Control[]) =>
+    el("div", { class: name, role: "group", "aria-label": label }, ...some.map(({ node }) => node));
+  return {
+    node: el("div", { class: "bars" }, row("bar", "What is shown", main), row("bar more", "How it is shown", more)),
+    follow: (state) => all.forEach((control) => control.follow(state)),
+  };
+}
+
+/** Show a control only where a state has a use for it. */
+function only(control: Control, isUsed: (state: State) => boolean): Control {
+  return {
+    node: control.node,
+    follow: (state) => {
+      control.node.hidden = !isUsed(state);
+      if (isUsed(state)) control.follow(state);
+    },
+  };
+}
+
+function tabs(change: Change): Control {
+  const made = Object.entries(VIEWS).map(([view, name], n) =>
+    el("button", { type: "button", "data-control": `view-${view}`, title: `${name} (${n + 1})`, click: () => change({ view: view as State["view"] }) }, name),
+  );
+  return {
+    node: el("div", { class: "tabs", role: "group", "aria-label": "View" }, ...made),
+    follow: ({ view }) => made.forEach((button, n) => button.setAttribute("aria-pressed", String(Object.keys(VIEWS)[n] === view))),
+  };
+}
+
+function field(name: string, input: HTMLElement, ...after: HTMLElement[]): HTMLElement {
+  return el("label", {}, el("span", {}, name), input, ...after);
+}
+
+function choice(name: keyof State, label: string, choices: string[][], change: Change): Control {
+  const options = choices.map(([value, text]) => el("option", { value }, text));
+  const select = el("select", { "data-control": name, change: () => change({ [name]: select.value }) }, ...options);
+  return { node: field(label, select), follow: (state) => (select.value = String(state[name])) };
+}
+
+function layers(change: Change, stack: (state: State) => Stack): Control {
+  const select = el("select", { "data-control": "layer", change: () => change({ layer: Number(select.value) }) });
+  let shown: Stack | null = null;
+  return {
+    node: field("Layer", select),
+    follow: (state) => {
+      if (shown !== stack(state)) {
+        shown = stack(state);
+        select.replaceChildren(...shown.layers.map(({ layer }) => el("option", { value: layer }, String(layer))));
+      }
+      select.value = String(state.layer);
+    },
+  };
+}
+
+/** One button a head, several of which can be on; a field where there are too many. */
+function heads(change: Change, layer: (state: State) => Layer, theme: () => string[]): Control {
+  const box = el("span", { class: "chips" });
+  let numbers = "";
+  let now: State;
+  const typed = ranged("heads", (text) => change({ heads: parseRanges(text, layer(now).heads) ?? now.heads }));
+  const toggle = (head: number, alone: boolean) => {
+    const on = now.heads.includes(head);
+    const rest = now.heads.filter((each) => each !== head);
+    const next = on ? rest : [...now.heads, head].sort((a, b) => a - b);
+    change({ heads: alone || now.view === "steps" || !next.length ? [head] : next.slice(-MOST_HEADS) });
+  };
+  return {
+    node: el("div", { class: "field", role: "group", "aria-label": "Heads" }, el("span", {}, "Heads"), box),
+    follow: (state) => {
+      now = state;
+      const there = layer(state).heads;
+      if (numbers !== String(there)) {
+        numbers = String(there);
+        const chip = (head: number) =>
+          el("button", {
+            type: "button", class: "chip", "data-control": `head-${head}`,
+            title: "click to add or take away, double click for this one alone",
+            click: () => toggle(head, false), dblclick: () => toggle(head, true),
+          }, String(head));
+        box.replaceChildren(...(there.length > CHIPS ? [typed] : there.map(chip)));
+      }
+      typed.value = ranges(state.heads);
+      there.forEach((head, n) => {
+        if (there.length > CHIPS) return;
+        const button = box.children[n] as HTMLElement;
+        const at = (state.view === "steps" ? state.heads.slice(0, 1) : state.heads).indexOf(head);
+        button.setAttribute("aria-pressed", String(at >= 0));
+        button.style.borderBottomColor = at >= 0 ? theme()[at % theme().length] : "";
+      });
+    },
+  };
+}
+
+function ranged(name: string, change: (text: string) => void): HTMLInputElement {
+  const input = el("input", { type: "text", size: 7, "data-control": name, placeholder: "all", title: "numbers such as 0-3, 7", change: () => change(input.value) });
+  return input;
+}
+
+function some(name: "layers" | "only", label: string, change: Change, there: (state: State) => number[]): Control {
+  let now: State;
+  const input = ranged(name, (text) => {
+    change({ [name]: parseRanges(text, there(now)) });
+    input.value = ranges(now[name] ?? []);
+  });
+  return {
+    node: field(label, input),
+    follow: (state) => {
+      now = state;
+      input.value = ranges(state[name] ?? []);
+    },
+  };
+}
+
+function words(change: Change): Control {
+  const select = el("select", { "data-control": "words", change: () => change({ words: select.value === "words" }) },
+    el("option", { value: "words" }, "words"), el("option", { value: "pieces" }, "pieces"));
+  return { node: field("Tokens", select), follow: (state) => (select.value = state.words ? "words" : "pieces") };
+}
+
+function threshold(change: Change): Control {
+  // The slider goes by squares, since most weights are small.
+  const slider = el("input", { type: "range", min: 0, max: 1, step: 0.01, "data-control": "threshold-slider", "aria-label": "Hide weights below", input: () => change({ threshold: Number((Number(slider.value) ** 2).toPrecision(2)) }) });
+  const typed = el("input", { type: "number", min: 0, max: 1, step: "any", "data-control": "threshold", "aria-label": "Hide weights below, as a number", change: () => change({ threshold: Number(typed.value) || 0 }) });
+  return {
+    node: el("div", { class: "field" }, el("span", {}, "Hide below"), slider, typed),
+    follow: ({ threshold }) => {
+      if (Math.abs(Number(slider.value) ** 2 - threshold) > 0.006 * Math.max(threshold, 0.01)) slider.value = String(Math.sqrt(threshold));
+      if (document.activeElement !== typed) typed.value = String(threshold);
+    },
+  };
+}
+
+function search(change: Change, next: () => void): Control {
+  const input = el("input", {
+    type: "search", size: 9, "data-control": "find", placeholder: "token", title: "Enter goes to the next match",
+    input: () => change({ find: input.value }),
+    keydown: (event) => (event as KeyboardEvent).key === "Enter" && next(),
+  });
+  return {
+    node: field("Find", input),
+    follow: ({ find }) => {
+      if (input.value !== find) input.value = find;
+    },
+  };
+}
+
+function buttons({ save }: Actions): Control {
+  const keys = el("dl", {}, ...HELP.flatMap(([key, what]) => [el("dt", {}, key), el("dd", {}, what)]));
+  const help = el("details", { class: "help" }, el("summary", { "aria-label": "Keyboard help", "data-control": "help" }, "?"), keys);
+  const button = (kind: "svg" | "png") =>
+    el("button", { type: "button", "data-control": `save-${kind}`, title: `Save this view as ${kind.toUpperCase()}`, click: () => save(kind) }, kind.toUpperCase());
+  return { node: el("div", { class: "end" }, button("svg"), button("png"), help), follow: () => {} };
+}

@@ -1,0 +1,72 @@
+/** What stands below a view: whether its weights are proven, where they are from, what to know. */
+
+import type { Payload } from "./data";
+import { el } from "./dom";
+import { ONLY_POOLED, type Look } from "./reader";
+import type { Caption } from "./save";
+import type { State } from "./state";
+import { ranges } from "./text";
+
+const MOST_OFFERED = 12;
+
+export interface Footer {
+  node: HTMLElement;
+  follow(look: Look): void;
+  caption(look: Look): Caption;
+}
+
+export function footer({ results, notes }: Payload): Footer {
+  const verdict = el("p", { class: "verdict", "data-control": "verdict" });
+  const source = el("p", { class: "source" });
+  const list = el("ul");
+  const about = el("details", {}, el("summary", {}, "About these numbers"), list);
+  const shown = (look: Look) => (look.signed ? results : [look.result]);
+  const worst = (look: Look) => shown(look).find(({ verdict }) => verdict !== "verified") ?? look.result;
+  const said = (look: Look) => shown(look).map(({ source }, n) => (look.signed ? `${n + 1}: ${source}` : source)).join(". ");
+  return {
+    node: el("footer", {}, verdict, source, about),
+    follow(look) {
+      const result = worst(look);
+      verdict.dataset.verdict = result.verdict;
+      verdict.textContent = `${result.verdict === "verified" ? "✓" : "✗"} ${result.summary}`;
+      source.textContent = said(look);
+      const all = [...shown(look).flatMap(({ notes }) => notes), ...notes];
+      list.replaceChildren(...all.map((note) => el("li", {}, note)));
+      about.hidden = all.length === 0;
+    },
+    caption(look) {
+      const { state } = look;
+      const treated = state.special === "remove" ? "special tokens removed, rows renormalised to 1" : "special tokens hidden, rows not renormalised";
+      const merged = look.rows.units.positions.concat(look.columns.units.positions).some(({ length }) => length > 1);
+      const parts = [
+        said(look),
+        ...(look.cell > 1 || state.special === "keep" || state.view === "steps" ? [] : [treated]),
+        ...(look.cell === 1 && merged ? ["word pieces merged (columns summed, rows averaged)"] : []),
+        ...(state.threshold > 0 ? [`weights below ${state.threshold} not drawn`] : []),
+        ...look.notes,
+      ];
+      const { summary, verdict } = worst(look);
+      return { verdict: summary, isProven: verdict === "verified", lines: [parts.join(". ") + "."] };
+    },
+  };
+}
+
+/** Say what a view lacks, and offer the heads that have it. */
+export function offer(notice: HTMLElement, look: Look, state: State, isDrawn: boolean, change: (changed: Partial<State>) => void): void {
+  const steps = state.view === "steps";
+  const lacks = (steps && !isDrawn) || (state.view === "head" && look.notes.includes(ONLY_POOLED));
+  const said = isDrawn ? look.notes.join("; ") : `The queries and keys of layer ${state.layer}, head ${state.heads[0]} do not travel with this page`;
+  const parts: (Node | string)[] = said ? [`${said}. `] : [];
+  if (lacks) {
+    const heads = look.stack.layers.flatMap(({ layer, heads, exact }) =>
+      heads.filter((_, n) => (steps ? exact[n]?.query : exact[n])).map((head) => ({ layer, head })));
+    const near = heads.sort((a, b) => Math.abs(a.layer - state.layer) - Math.abs(b.layer - state.layer)).slice(0, MOST_OFFERED);
+    const button = ({ layer, head }: { layer: number; head: number }) =>
+      el("button", { type: "button", "data-control": `offer-${layer}-${head}`, click: () => change({ layer, heads: [head] }) }, `${layer}.${head}`);
+    const layers = [...new Set(heads.map(({ layer }) => layer))].sort((a, b) => a - b);
+    const what = steps ? "They do" : "Exact weights do";
+    parts.push(heads.length ? `${what} for ${heads.length} heads of layers ${ranges(layers)}, such as ` : `${what} for no head.`, ...near.map(button));
+  }
+  notice.replaceChildren(...parts);
+  notice.hidden = parts.length === 0;
+}

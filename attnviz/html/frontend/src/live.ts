@@ -1,0 +1,2 @@
+/** The page of `attnviz serve`. */
+export function live(): void {}

@@ -1,0 +1,18 @@
+/** The script of a saved page: shows what stands in it. */
+
+import "./page.css";
+import { unpack, type Payload } from "./data";
+import { live } from "./live";
+import { mount } from "./page";
+
+export { mount, unpack };
+
+const data = document.getElementById("attnviz-data");
+const root = document.getElementById("attnviz");
+if (data && root) {
+  const payload = JSON.parse(data.textContent ?? "") as Payload;
+  const blocks = document.getElementById("attnviz-blocks")?.textContent ?? "";
+  mount(root, { payload, block: unpack(blocks.trim(), payload.blocks) }, { hash: true });
+} else if (document.querySelector('meta[name="attnviz-live"]')) {
+  live();
+}

@@ -1,0 +1,119 @@
+/** Rows and columns of a map: words or pieces, with special tokens or without, single or pooled. */
+
+import type { Axis } from "./data";
+
+/** The rows or columns of a map: which positions each joins, and what it is called. */
+export interface Units {
+  labels: string[];
+  special: boolean[];
+  positions: number[][];
+  /** The unit that each position belongs to, −1 where it was taken out. */
+  of: Int32Array;
+}
+/** The units that are seen, from one up to, not including, another. */
+export interface Side {
+  units: Units;
+  from: number;
+  to: number;
+}
+
+/** Join the pieces of each word (or take each by itself); `whole`: special tokens too. */
+export function unitsOf(axis: Axis, words: boolean, whole: boolean): Units {
+  const special = new Set(axis.special);
+  const joined = new Map<string, number[]>();
+  axis.labels.forEach((_, position) => {
+    if (!whole && special.has(position)) return;
+    const word = words ? axis.words[position] : null;
+    const name = word === null ? `piece ${position}` : `word ${word}`;
+    joined.set(name, [...(joined.get(name) ?? []), position]);
+  });
+  const positions = [...joined.values()];
+  const label = ([first]: number[]) => {
+    const word = words ? axis.words[first] : null;
+    return word === null ? axis.labels[first] : axis.wordLabels[word];
+  };
+  return make(axis, positions, positions.map(label));
+}
+
+/** Return the cells of a pooled map, each named by its first token. */
+export function cellsOf(axis: Axis, cell: number, count: number): Units {
+  const size = axis.labels.length;
+  const positions = Array.from({ length: count }, (_, c) =>
+    Array.from({ length: Math.max(0, Math.min(cell, size - c * cell)) }, (_, i) => c * cell + i),
+  );
+  const label = ([first]: number[]) => {
+    const word = axis.words[first] ?? null;
+    return `${(word === null ? axis.labels[first] : axis.wordLabels[word]) ?? ""} …`;
+  };
+  return make(axis, positions, positions.map(label));
+}
+
+function make(axis: Axis, positions: number[][], labels: string[]): Units {
+  const of = new Int32Array(axis.labels.length).fill(-1);
+  positions.forEach((some, unit) => some.forEach((position) => (of[position] = unit)));
+  const special = new Set(axis.special);
+  const isSpecial = (some: number[]) => some.length > 0 && some.every((at) => special.has(at));
+  return { labels, positions, of, special: positions.map(isSpecial) };
+}
+
+/** Return the units that have a position of first ≤ position < end. */
+export function part(units: Units, first: number, end: number): Side {
+  const seen = units.positions.map((some) => some.some((at) => at >= first && at < end));
+  const from = Math.max(0, seen.indexOf(true));
+  return { units, from, to: Math.max(from, seen.lastIndexOf(true) + 1) };
+}
+
+/** Return the one unit that a position belongs to; the nearest one where it was taken out. */
+export function unitAt(units: Units, position: number): number {
+  for (let far = 0; far < units.of.length; far++) {
+    for (const at of [position + far, position - far]) if (units.of[at] >= 0) return units.of[at];
+  }
+  return 0;
+}
+
+/** Name the units of two texts that are compared: both where they differ. */
+export function paired(units: Units, other: Units): Units {
+  const labels = units.labels.map((label, i) => (label === other.labels[i] ? label : `${label} | ${other.labels[i]}`));
+  return { ...units, labels };
+}
+
+export function isAlike(units: Units, other: Units): boolean {
+  return String(units.positions) === String(other.positions);
+}
+
+/** Weights of a map's visible rows and columns; how far they may be from the record's, by row. */
+export interface Table {
+  values: Float32Array;
+  errors: Float32Array;
+}
+
+/**
+ * Merge weights of pieces: sum over each column's pieces, mean over each row's.
+ *
+ * `row` gives the weights of one position over all positions, right within `error`.
+ * `renormalise`: rows sum to 1 again, although special tokens were taken out.
+ */
+export function merge(
+  row: (position: number) => ArrayLike<number>,
+  error: number,
+  rows: Side,
+  columns: Side,
+  renormalise: boolean,
+): Table {
+  const [R, C] = [rows.to - rows.from, columns.to - columns.from];
+  const table = { values: new Float32Array(R * C), errors: new Float32Array(R) };
+  const { of, positions } = columns.units;
+  const widest = positions.reduce((most, { length }) => Math.max(most, length), 1);
+  for (let r = 0; r < R; r++) {
+    const pieces = rows.units.positions[rows.from + r];
+    const sums = new Float64Array(positions.length);
+    for (const piece of pieces) {
+      const weights = row(piece);
+      for (let j = 0; j < of.length; j++) if (of[j] >= 0) sums[of[j]] += weights[j] / pieces.length;
+    }
+    const kept = renormalise ? sums.reduce((a, b) => a + b, 0) || 1 : 1;
+    for (let c = 0; c < C; c++) table.values[r * C + c] = sums[columns.from + c] / kept;
+    table.errors[r] = (error * widest) / kept;
+  }
+  return table;
+}

@@ -1,0 +1,188 @@
+/** A view in an element of any page: its state, its controls, and what the pointer and keys do. */
+
+import { DARK, LIGHT, type Theme } from "./colours";
+import { controls } from "./controls";
+import type { Source } from "./data";
+import { el } from "./dom";
+import { footer, offer } from "./footer";
+import { CanvasPen } from "./pen";
+import { Reader, type Look } from "./reader";
+import { save } from "./save";
+import type { Scene, Setting, Spot } from "./scene";
+import { read, selection, sound, startOf, write, type Selection, type State } from "./state";
+import { tooltip } from "./tooltip";
+import { pointing } from "./pointing";
+import { grid } from "./views/grid";
+import { head } from "./views/head";
+import { steps } from "./views/steps";
+import { token } from "./views/token";
+import { including } from "./zoom";
+
+const VIEWS: Record<State["view"], (setting: Setting) => Scene | null> = { grid, head, token, steps };
+
+export interface Options {
+  /** Keep the state in the page's address. */
+  hash?: boolean;
+  onselect?: (selection: Selection) => void;
+  state?: Partial<State>;
+}
+/** A place by its numbers: layer, head, and the positions of the pieces. */
+export type Place = { layer?: number; head?: number; query?: number; key?: number; dimension?: number; part?: string };
+export interface View {
+  show(state: Partial<State>): void;
+  readonly state: State;
+  /** Resolves once what is shown follows the state. */
+  readonly ready: Promise<void>;
+  /** Return where a place is drawn, in pixels of the window; null where it is not. */
+  locate(place: Place): { x: number; y: number } | null;
+  destroy(): void;
+}
+
+export function mount(root: HTMLElement, source: Source, options: Options = {}): View {
+  const { payload } = source;
+  const start = startOf(payload);
+  const reader = new Reader(source);
+  let state = sound({ ...(options.hash ? read(location.hash, payload) : start), ...options.state }, payload);
+  let look: Look | null = null;
+  let scene: Scene | null = null;
+  let at: Spot | null = null;
+  let asked = 0;
+  let frame = 0;
+  let ready: Promise<void> = Promise.resolve();
+
+  const night = matchMedia("(prefers-color-scheme: dark)");
+  const theme = (): Theme => (state.theme === "dark" || (state.theme === "auto" && night.matches) ? DARK : LIGHT);
+  const canvas = el("canvas", { tabindex: 0, role: "application" });
+  const context = canvas.getContext("2d")!;
+  const tip = tooltip();
+  const stage = el("div", { class: "stage" }, canvas, ...tip.nodes);
+  const notice = el("div", { class: "notice", role: "status" });
+  const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind) });
+  const foot = footer(payload);
+  root.classList.add("attnviz");
+  root.replaceChildren(bars.node, stage, notice, foot.node);
+
+  function change(changed: Partial<State>): void {
+    const before = state;
+    const merged = { ...state, ...changed };
+    if ("stack" in changed && changed.stack !== before.stack) merged.range = null;
+    state = sound(merged, payload);
+    if (options.hash) remember();
+    if (JSON.stringify(selection(before)) !== JSON.stringify(selection(state))) options.onselect?.(selection(state));
+    if (before.view !== state.view) at = null;
+    refresh();
+  }
+  function remember(): void {
+    try {
+      history.replaceState(null, "", `#${write(state, start)}`);
+    } catch {
+      // a sandboxed frame has no address of its own
+    }
+  }
+  function refresh(): void {
+    const dark = theme().dark;
+    root.dataset.theme = dark ? "dark" : "light";
+    root.dataset.view = state.view;
+    bars.follow(state);
+    const turn = ++asked;
+    stage.setAttribute("aria-busy", "true");
+    ready = reader.look(state).then(
+      (found) => turn === asked && build(found),
+      (error: unknown) => turn === asked && (notice.textContent = `This view could not be drawn: ${String(error)}. Write the page again.`),
+    ).then(() => undefined);
+  }
+  function build(found: Look): void {
+    look = found;
+    const width = Math.max(240, Math.floor(stage.clientWidth));
+    const wanted = state.find.trim().toLocaleLowerCase();
+    const isFound = (label: string) => wanted !== "" && label.toLocaleLowerCase().includes(wanted);
+    scene = VIEWS[state.view]({ look, theme: theme(), width, found: isFound });
+    offer(notice, look, state, scene !== null, change);
+    foot.follow(look);
+    stage.hidden = scene === null;
+    if (scene) {
+      canvas.setAttribute("aria-label", scene.label);
+      const fine = Math.max(1, devicePixelRatio);
+      [canvas.width, canvas.height] = [Math.round(width * fine), Math.round(scene.height * fine)];
+      [canvas.style.width, canvas.style.height] = [`${width}px`, `${scene.height}px`];
+      if (at && !scene.place(at)) at = null;
+      draw();
+    }
+    stage.setAttribute("aria-busy", "false");
+  }
+  function draw(): void {
+    if (!scene) return;
+    const fine = canvas.width / parseFloat(canvas.style.width);
+    context.setTransform(fine, 0, 0, fine, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    scene.draw(new CanvasPen(context), at);
+  }
+  function point(to: Spot | null, x: number, y: number): void {
+    if (JSON.stringify(to) !== JSON.stringify(at)) {
+      at = to;
+      cancelAnimationFrame(frame);
+      frame = requestAnimationFrame(draw);
+    }
+    const lines = to && scene ? scene.say(to) : [];
+    if (lines.length) tip.show(lines, x, y, stage.clientWidth);
+    else tip.hide();
+  }
+  /** Go to the next token that the search finds. */
+  function next(): void {
+    if (!look || !state.find.trim()) return;
+    const wanted = state.find.trim().toLocaleLowerCase();
+    const gets = state.view === "token" && state.by === "key";
+    const { labels, positions } = (gets ? look.columns : look.rows).units;
+    const now = gets ? state.key : state.query;
+    const matches = labels.flatMap((label, unit) => (label.toLocaleLowerCase().includes(wanted) ? [positions[unit][0]] : []));
+    if (!matches.length) return;
+    const position = matches.find((match) => now !== null && match > now) ?? matches[0];
+    if (gets) return change({ key: position });
+    const range = including(state.range, sizes(), position, null);
+    change({ query: position, key: null, range, lock: state.view === "head", view: state.view === "grid" ? "token" : state.view });
+  }
+  function sizes(): [number, number] {
+    const stack = payload.results[0].stacks.find(({ name }) => name === state.stack)!;
+    return [stack.queries, stack.keys].map((axis) => payload.results[0].axes[axis].labels.length) as [number, number];
+  }
+  function keep(kind: "svg" | "png"): void {
+    if (!scene || !look) return;
+    save(kind, `attnviz-${state.view}`, scene, parseFloat(canvas.style.width), theme(), foot.caption(look));
+  }
+
+  const stop = pointing({ root, canvas, sizes, change, point, state: () => state, at: () => at, scene: () => scene, page: Boolean(options.hash) });
+  const onhash = () => {
+    state = read(location.hash, payload);
+    refresh();
+  };
+  const resized = new ResizeObserver(() => look && Math.floor(stage.clientWidth) !== parseFloat(canvas.style.width) && build(look));
+  resized.observe(stage);
+  night.addEventListener("change", refresh);
+  if (options.hash) addEventListener("hashchange", onhash);
+  refresh();
+
+  const view: View = {
+    show: change,
+    get state() {
+      return state;
+    },
+    get ready() {
+      return ready;
+    },
+    locate({ query, key, ...place }) {
+      if (!scene || !look) return null;
+      const unit = (of: Int32Array, position?: number) => (position === undefined ? undefined : of[position]);
+      const found = scene.place({ ...place, row: unit(look.rows.units.of, query), column: unit(look.columns.units.of, key) });
+      const { left, top } = canvas.getBoundingClientRect();
+      return found && { x: left + found[0], y: top + found[1] };
+    },
+    destroy() {
+      stop();
+      resized.disconnect();
+      night.removeEventListener("change", refresh);
+      removeEventListener("hashchange", onhash);
+      root.replaceChildren();
+    },
+  };
+  return Object.assign(root, { attnviz: view }).attnviz;
+}

@@ -1,0 +1,212 @@
+/** From a state to the numbers that are drawn: which maps, which rows and columns, in which scale. */
+
+import { decode, type Codes, type Exact, type Layer, type Result, type Rule, type Source, type Stack } from "./data";
+import { weights } from "./formula";
+import { cellsOf, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
+import type { State } from "./state";
+
+/** Cells a side beyond which a map is shown pooled, where a pooled one is there. */
+const WIDE = 128;
+export const ONLY_POOLED = "only such pooled weights of some of these heads travel with this page";
+const MOST_KEPT = 2 ** 24; // recomputed weights that are kept
+
+/** What is drawn of a state. */
+export interface Look {
+  state: State;
+  result: Result;
+  stack: Stack;
+  layers: { layer: Layer; heads: number[] }[];
+  rows: Side;
+  columns: Side;
+  /** How many tokens a cell joins a side; 1 where cells are single. */
+  cell: number;
+  /** Whether numbers are differences. */
+  signed: boolean;
+  notes: string[];
+  table(layer: number, head: number): Table;
+  vectors(layer: number, head: number): Vectors | null;
+}
+/** What the weights of a head follow from. query: (m, d), key: (n, d). */
+export interface Vectors {
+  query: Float32Array;
+  key: Float32Array;
+  d: number;
+  rule: Rule;
+}
+interface Place {
+  layer: Layer;
+  head: number;
+  exact: Exact | null;
+}
+
+export class Reader {
+  private bytes = new Map<number, Uint8Array>();
+  private known = new Map<Exact, Map<number, Float32Array>>();
+
+  constructor(private source: Source) {}
+
+  /** Fetch and compute what a state shows; long computations pause, so that the page stays alive. */
+  async look(state: State): Promise<Look> {
+    const { results } = this.source.payload;
+    const shown = state.show === "difference" ? results.slice(0, 2) : [results[state.show === "second" ? 1 : 0]];
+    const stacks = shown.map((result) => result.stacks.find(({ name }) => name === state.stack)!);
+    const layers = layersOf(state, stacks[0]);
+    const places = stacks.map((stack) => (layer: number, head: number) => placeOf(stack, layer, head));
+    const wanted = layers.flatMap(({ layer, heads }) => heads.map((head) => [layer.layer, head] as const));
+    const { rows, columns, pooled, cell, notes } = sidesOf(state, shown, stacks, layers);
+
+    for (const place of places) {
+      const found = wanted.map(([layer, head]) => place(layer, head));
+      await this.load(found.flatMap(({ layer, exact }) => (pooled ? [layer.pooled!.maps] : codesOf(exact, state.view))));
+      if (!pooled && state.view !== "steps") await this.compute(found, rows);
+    }
+    const renormalise = state.special === "remove" && cell === 1;
+    const table = (layer: number, head: number): Table => {
+      const [first, second] = places.map((place) => {
+        const found = place(layer, head);
+        const [row, error] = pooled ? this.pooledRow(found) : this.exactRow(found.exact!);
+        return merge(row, error, ...(pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalise);
+      });
+      return second ? subtract(first, second) : first;
+    };
+    const vectors = (layer: number, head: number) => this.vectors(places[0](layer, head).exact);
+    const signed = shown.length > 1;
+    return { state, result: shown[0], stack: stacks[0], layers, rows, columns, cell, signed, notes, table, vectors };
+  }
+
+  private async load(codes: (Codes | null)[]): Promise<void> {
+    const blocks = new Set(codes.filter((each) => each !== null).map(({ block }) => block));
+    const missing = [...blocks].filter((block) => !this.bytes.has(block));
+    const found = await Promise.all(missing.map((block) => this.source.block(block)));
+    missing.forEach((block, n) => this.bytes.set(block, found[n]));
+  }
+
+  private part(codes: Codes, start: number, count: number): Float32Array {
+    return decode(codes, this.bytes.get(codes.block)!, start, count);
+  }
+
+  private exactRow(exact: Exact): [(i: number) => ArrayLike<number>, number] {
+    if (exact.map === null) return [(i) => this.known.get(exact)!.get(i)!, exact.error];
+    const { map } = exact;
+    return [(i) => this.part(map, i * map.shape[1], map.shape[1]), exact.error];
+  }
+
+  private pooledRow({ layer, head }: Place): [(r: number) => ArrayLike<number>, number] {
+    const { maps, rows, columns } = layer.pooled!;
+    const at = layer.heads.indexOf(head);
+    const scale = typeof maps.scale === "number" ? maps.scale : maps.scale[at];
+    return [(r) => this.part(maps, (at * rows + r) * columns, columns), scale / maps.levels];
+  }
+
+  private vectors(exact: Exact | null): Vectors | null {
+    if (!exact?.query || !exact.key || !exact.rule) return null;
+    const [query, key] = [exact.query, exact.key].map((codes) => this.part(codes, 0, codes.shape[0] * codes.shape[1]));
+    return { query, key, d: exact.key.shape[1], rule: exact.rule };
+  }
+
+  /** Recompute the rows of heads whose q and k travel in place of their maps. */
+  private async compute(places: Place[], rows: Side): Promise<void> {
+    let [since, kept] = [performance.now(), 0];
+    for (const found of this.known.values()) for (const row of found.values()) kept += row.length;
+    if (kept > MOST_KEPT) this.known.clear();
+    for (const { exact } of places) {
+      if (!exact || exact.map) continue;
+      const found = this.known.get(exact) ?? new Map<number, Float32Array>();
+      this.known.set(exact, found);
+      const missing = rows.units.positions.slice(rows.from, rows.to).flat().filter((i) => !found.has(i));
+      if (!missing.length) continue;
+      const { query, key, d, rule } = this.vectors(exact)!;
+      for (const i of missing) {
+        found.set(i, Float32Array.from(weights(query.subarray(i * d, (i + 1) * d), key, rule, i)));
+        if (performance.now() - since < 25) continue;
+        await new Promise((resume) => setTimeout(resume));
+        since = performance.now();
+      }
+    }
+  }
+}
+
+function layersOf(state: State, stack: Stack): Look["layers"] {
+  const one = state.view === "head" || state.view === "steps";
+  const seen = (layer: Layer) => (one ? layer.layer === state.layer : !state.layers || state.layers.includes(layer.layer));
+  const heads = (layer: Layer) =>
+    one ? state.heads : layer.heads.filter((head) => !state.only || state.only.includes(head));
+  return stack.layers.filter(seen).map((layer) => ({ layer, heads: heads(layer) }));
+}
+
+function placeOf(stack: Stack, layer: number, head: number): Place {
+  const found = stack.layers.find((each) => each.layer === layer)!;
+  return { layer: found, head, exact: found.exact[found.heads.indexOf(head)] };
+}
+
+function codesOf(exact: Exact | null, view: State["view"]): (Codes | null)[] {
+  if (!exact) return [];
+  return exact.map && view !== "steps" ? [exact.map] : [exact.query, exact.key];
+}
+
+/** Choose rows and columns: the words or pieces that are seen, or cells that join some of them. */
+function sidesOf(
+  state: State,
+  shown: Result[],
+  stacks: Stack[],
+  layers: Look["layers"],
+): { rows: Side; columns: Side; pooled: boolean; cell: number; notes: string[] } {
+  const steps = state.view === "steps";
+  const axes = stacks.map(({ queries, keys }, n) => [shown[n].axes[queries], shown[n].axes[keys]]);
+  const split = (words: boolean) =>
+    axes.map((pair) => pair.map((axis) => unitsOf(axis, words && !steps, state.special === "keep" || steps)));
+  const notes: string[] = [];
+  let units = split(state.words);
+  if (units.length > 1 && !(isAlike(units[0][0], units[1][0]) && isAlike(units[0][1], units[1][1]))) {
+    notes.push("The words of the two texts have different pieces, so pieces are compared");
+    units = split(false);
+  }
+  const join = (side: number, pairs: Units[][]) => (pairs.length > 1 ? paired(pairs[0][side], pairs[1][side]) : pairs[0][side]);
+  const cut = (left: Units, across: Units): [Side, Side] => {
+    const [m, n] = axes[0].map(({ labels }) => labels.length);
+    const range = state.view === "grid" ? null : state.range;
+    const [a, b, c, d] = range ?? [0, m, 0, n];
+    const rows = part(left, a, b);
+    const columns = part(across, c, d);
+    const one = (side: Side, position: number | null): Side => {
+      const at = unitAt(side.units, position ?? firstWord(side.units));
+      return { units: side.units, from: at, to: at + 1 };
+    };
+    if (state.view === "token" && state.by === "key") return [rows, one(columns, state.key)];
+    return state.view === "token" || steps ? [one(rows, state.query), columns] : [rows, columns];
+  };
+  const [rows, columns] = cut(join(0, units), join(1, units));
+  const size = Math.max(rows.to - rows.from, columns.to - columns.from);
+  const poolable = !steps && layers.every(({ layer }) => layer.pooled);
+  const isExact = layers.every(({ layer, heads }) => heads.every((head) => layer.exact[layer.heads.indexOf(head)]));
+  if (!poolable || (size <= WIDE && isExact)) return { rows, columns, pooled: false, cell: 1, notes };
+  const { cell, rows: down, columns: across } = layers[0].layer.pooled!;
+  const cells = axes.map(([left, right]) => [cellsOf(left, cell, down), cellsOf(right, cell, across)]);
+  const [left, right] = cut(join(0, cells), join(1, cells));
+  const keptSpecial = state.special === "keep" ? [] : ["special tokens are not taken out of them"];
+  if (isExact && state.view === "token" && state.by === "query") {
+    notes.push(`Each cell joins ${cell} keys, whose weights are summed`, ...keptSpecial);
+    return { rows, columns: right, pooled: false, cell, notes };
+  }
+  notes.push(`Each cell joins ${cell} × ${cell} tokens: weights summed over keys, averaged over queries`, ...keptSpecial);
+  if (!isExact) notes.push(ONLY_POOLED);
+  else if (state.view === "head") notes.push("zoom in for single tokens: wheel, pinch, or + on the map");
+  return { rows: left, columns: right, pooled: true, cell, notes };
+}
+
+function firstWord({ special, positions }: Units): number {
+  return positions[Math.max(0, special.indexOf(false))][0];
+}
+
+/** Return a side of cells as one of single positions: the numbers of a pooled map. */
+function single({ units, from, to }: Side): Side {
+  const positions = units.positions.map((_, at) => [at]);
+  return { units: { ...units, positions, of: Int32Array.from(positions, ([at]) => at) }, from, to };
+}
+
+function subtract(first: Table, second: Table): Table {
+  return {
+    values: first.values.map((value, n) => value - second.values[n]),
+    errors: first.errors.map((error, n) => error + second.errors[n]),
+  };
+}

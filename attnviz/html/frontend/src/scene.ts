@@ -1,0 +1,146 @@
+/** What every view is: something drawn, that knows what is at a point and what to say of it. */
+
+import { index, palette, type Scale, type Theme } from "./colours";
+import type { Look } from "./reader";
+import { measure, type Pen } from "./pen";
+import type { State } from "./state";
+import { literal, tick } from "./text";
+
+/** A place in a view: a head, a row or a column (counted as units), or a cell of them. */
+export interface Spot {
+  layer?: number;
+  head?: number;
+  row?: number;
+  column?: number;
+  dimension?: number;
+  /** Which drawing of a view it lies in. */
+  part?: string;
+}
+/** A line of a tooltip: tokens are set apart, since they may run from right to left. */
+export type Line = (string | { token: string })[];
+
+export interface Scene {
+  height: number;
+  label: string;
+  draw(pen: Pen, at: Spot | null): void;
+  hit(x: number, y: number): Spot | null;
+  /** Where the pointer goes with an arrow key. */
+  move(at: Spot | null, right: number, down: number): Spot;
+  say(at: Spot): Line[];
+  /** What a click changes. */
+  press(at: Spot): Partial<State>;
+  /** Where a spot is drawn: its middle. */
+  place(at: Spot): [number, number] | null;
+  /** Where the cells lie of a map that can be zoomed. */
+  map?: Box;
+}
+export interface Setting {
+  look: Look;
+  theme: Theme;
+  width: number;
+  /** Rows and columns that the search found. */
+  found: (label: string) => boolean;
+}
+export interface Box {
+  x: number;
+  y: number;
+  w: number;
+  h: number;
+}
+
+export function inside({ x, y, w, h }: Box, px: number, py: number): boolean {
+  return px >= x && px < x + w && py >= y && py < y + h;
+}
+
+export function clamp(value: number, low: number, high: number): number {
+  return Math.max(low, Math.min(value, high));
+}
+
+/** Paint numbers as a picture, a pixel each; what is below the threshold stays blank. */
+export function paint(values: ArrayLike<number>, rows: number, columns: number, scale: Scale, threshold = 0): HTMLCanvasElement {
+  const picture = document.createElement("canvas");
+  [picture.width, picture.height] = [columns, rows];
+  const context = picture.getContext("2d")!;
+  const pixels = context.createImageData(columns, rows);
+  fill(pixels, values, rows, columns, scale, threshold, 0, 0);
+  context.putImageData(pixels, 0, 0);
+  return picture;
+}
+
+export function fill(
+  { data, width }: ImageData, values: ArrayLike<number>, rows: number, columns: number, scale: Scale,
+  threshold: number, left: number, top: number,
+): void {
+  const table = palette(scale.map);
+  for (let r = 0, n = 0; r < rows; r++) {
+    for (let c = 0, to = 4 * ((top + r) * width + left); c < columns; c++, n++, to += 4) {
+      const value = values[n];
+      if (Number.isNaN(value) || (threshold > 0 && Math.abs(value) < threshold)) continue;
+      const from = 3 * index(scale, value);
+      data[to] = table[from];
+      data[to + 1] = table[from + 1];
+      data[to + 2] = table[from + 2];
+      data[to + 3] = 255;
+    }
+  }
+}
+
+/** Return the colours of what a look shows, up to `top`. */
+export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: number, largest = top): Scale {
+  const high = Math.max(top, 1e-9);
+  const over = largest > 1.005 * high;
+  if (signed) return { map: theme.signed, low: -high, high, log: false, over, label: "difference of weights" };
+  // Of the cells of a long text most have next to nothing, as in attnviz.plot.
+  const alike = 1 / (columns.to - columns.from);
+  if (cell > 1) return { map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
+  return { map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
+}
+
+/** Return what a share of some numbers do not exceed. */
+export function quantile(values: ArrayLike<number>, share: number): number {
+  const step = Math.max(1, Math.floor(values.length / 50000));
+  const some = Float32Array.from({ length: Math.ceil(values.length / step) }, (_, n) => Math.abs(values[n * step])).sort();
+  return some.length ? some[Math.floor(share * (some.length - 1))] : 0;
+}
+
+export const TITLE = 34;
+
+/** Draw a view's title and, right of it or (where it is narrow) below, its colours. */
+export function heading(pen: Pen, { theme, width }: Setting, title: string, scale: Scale | null): void {
+  pen.text(title, 0, 12, { size: 15, bold: true, fill: theme.ink });
+  if (!scale) return;
+  const [bar, height] = [Math.min(170, width * 0.36), 8];
+  const narrow = isNarrow(width, title, scale);
+  const [x, y] = [width - bar - 8, narrow ? 30 : 6];
+  const table = paint(Float32Array.from({ length: 256 }, (_, n) => n), 1, 256, { ...scale, low: 0, high: 255, log: false });
+  pen.image(table, [0, 0, 256, 1], x, y, bar, height);
+  pen.frame(x, y, bar, height, theme.faint, 0.5);
+  pen.text(scale.label, x - 10, y + 4, { size: 11, fill: theme.muted, align: "right" });
+  const middle = scale.log ? Math.sqrt(scale.low * scale.high) : (scale.low + scale.high) / 2;
+  for (const [share, value] of [[0, scale.low], [0.5, middle], [1, scale.high]]) {
+    const align = share === 0 ? "left" : share === 1 ? "right" : "center";
+    const beyond = scale.over && share === 1 ? "≥ " : scale.over && share === 0 && value < 0 ? "≤ " : "";
+    pen.text(beyond + tick(value), x + share * bar, y + 17, { size: 10, fill: theme.muted, align });
+  }
+}
+
+function isNarrow(width: number, title: string, scale: Scale): boolean {
+  return measure(title, 15, true) + measure(scale.label, 11) + Math.min(170, width * 0.36) + 50 > width;
+}
+
+/** Return how high a heading is. */
+export function headroom({ width }: Setting, title: string, scale: Scale | null): number {
+  return scale && isNarrow(width, title, scale) ? TITLE + 26 : TITLE + 4;
+}
+
+/** Return the lines of a tooltip for a weight. */
+export function pair(look: Look, row: number, column: number): Line {
+  const token = (label: string) => ({ token: literal(label) });
+  return [token(look.rows.units.labels[row]), " ← ", token(look.columns.units.labels[column])];
+}
+
+export function span(positions: number[]): string {
+  const [first, last] = [positions[0], positions[positions.length - 1]];
+  return first === last ? `${first}` : `${first}–${last}`;
+}
+

@@ -1,0 +1,153 @@
+/** What is looked at, and how: all of it stands in the page's address, so that a link reopens it. */
+
+import type { Payload, ViewName } from "./data";
+import { parseRanges, ranges } from "./text";
+
+export interface State {
+  view: ViewName;
+  stack: string;
+  layer: number;
+  /** The heads of the layer that are looked at; the first is the one of views of one head. */
+  heads: number[];
+  /** The token that attends, and the one attended to: the position of its first piece. */
+  query: number | null;
+  key: number | null;
+  lock: boolean;
+  words: boolean;
+  special: "keep" | "hide" | "remove";
+  threshold: number;
+  find: string;
+  /** Which of two results, or the first less the second. */
+  show: "first" | "second" | "difference";
+  /** Layers and heads of the grid and token views; null for all. */
+  layers: number[] | null;
+  only: number[] | null;
+  colours: "shared" | "head";
+  /** Whose weights the token view shows: those that the token gives, or those it gets. */
+  by: "query" | "key";
+  /** The tokens of a zoomed map: first and end of the queries, first and end of the keys. */
+  range: [number, number, number, number] | null;
+  theme: "auto" | "light" | "dark";
+}
+/** What is told to others: positions are those of pieces. */
+export type Selection = Pick<State, "view" | "stack" | "layer" | "heads" | "query" | "key" | "words">;
+
+export const MOST_HEADS = 12;
+
+export function startOf({ start }: Payload): State {
+  return {
+    view: start.view, stack: start.stack, layer: start.layer, heads: [start.head],
+    query: null, key: null, lock: false, words: start.words, special: "keep", threshold: 0,
+    find: "", show: "first", layers: null, only: null, colours: "shared", by: "query",
+    range: null, theme: "auto",
+  };
+}
+
+export function selection({ view, stack, layer, heads, query, key, words }: State): Selection {
+  return { view, stack, layer, heads, query, key, words };
+}
+
+const CHOICES: Partial<Record<keyof State, readonly string[]>> = {
+  view: ["grid", "head", "token", "steps"],
+  special: ["keep", "hide", "remove"],
+  show: ["first", "second", "difference"],
+  colours: ["shared", "head"],
+  by: ["query", "key"],
+  theme: ["auto", "light", "dark"],
+};
+
+/** Write what differs from the start: view=head&layer=5&head=3. */
+export function write(state: State, start: State): string {
+  const parts: string[] = [];
+  for (const name of Object.keys(start) as (keyof State)[]) {
+    const value = state[name];
+    if (String(value) === String(start[name])) continue;
+    parts.push(`${name}=${encodeURIComponent(written(name, value)).replace(/%2C/g, ",")}`);
+  }
+  return parts.join("&");
+}
+
+function written(name: string, value: State[keyof State]): string {
+  if (typeof value === "boolean") return value ? "1" : "0";
+  if (!Array.isArray(value)) return String(value ?? "");
+  return name === "range" ? value.join(",") : ranges(value).replace(/–/g, "-").replace(/ /g, "");
+}
+
+/** Read a fragment; what is not there, or makes no sense for these results, stays as at the start. */
+export function read(fragment: string, payload: Payload): State {
+  const state = startOf(payload);
+  const given: Record<string, string> = {};
+  for (const part of fragment.replace(/^#/, "").split("&")) {
+    const [name, value = ""] = part.split("=");
+    try {
+      given[name] = decodeURIComponent(value);
+    } catch {
+      continue; // a broken escape
+    }
+  }
+  return sound({ ...state, ...parse(given) }, payload);
+}
+
+function parse(given: Record<string, string>): Partial<State> {
+  const any = Array.from({ length: 512 }, (_, n) => n);
+  const whole = (text: string) => (/^\d{1,7}$/.test(text) ? Number(text) : null);
+  const found: Record<string, unknown> = {};
+  for (const [name, text] of Object.entries(given)) {
+    if (CHOICES[name as keyof State]) {
+      if (CHOICES[name as keyof State]!.includes(text)) found[name] = text;
+    } else if (name === "stack" || name === "find") found[name] = text.slice(0, 200);
+    else if (name === "lock" || name === "words") found[name] = text === "1";
+    else if (name === "layer" && whole(text) !== null) found[name] = whole(text);
+    else if (name === "query" || name === "key") found[name] = whole(text);
+    else if (name === "threshold" && Number.isFinite(Number(text))) found[name] = Number(text);
+    else if (name === "layers" || name === "only") found[name] = parseRanges(text, any);
+    else if (name === "heads" && parseRanges(text, any)) found[name] = parseRanges(text, any);
+    else if (name === "range") {
+      const sides = text.split(",").map(whole);
+      found[name] = sides.length === 4 && sides.every((side) => side !== null) ? sides : null;
+    }
+  }
+  return found as Partial<State>;
+}
+
+/** Return a state that these results have: another layer, head or token in place of one they lack. */
+export function sound(state: State, { results, start }: Payload): State {
+  const stack =
+    results[0].stacks.find(({ name }) => name === state.stack) ??
+    results[0].stacks.find(({ name }) => name === start.stack) ??
+    results[0].stacks[0];
+  const layer = stack.layers.find(({ layer }) => layer === state.layer) ?? stack.layers[0];
+  const heads = state.heads.filter((head) => layer.heads.includes(head)).slice(0, MOST_HEADS);
+  const [m, n] = [stack.queries, stack.keys].map((axis) => results[0].axes[axis].labels.length);
+  const inside = (at: number | null, size: number) => (at !== null && at < size ? at : null);
+  const some = (numbers: number[] | null, there: number[]) => {
+    const found = numbers?.filter((number) => there.includes(number)) ?? [];
+    return found.length && found.length < there.length ? found : null;
+  };
+  const all = [...new Set(stack.layers.flatMap(({ heads }) => heads))];
+  const [query, key] = [inside(state.query, m), inside(state.key, n)];
+  return {
+    ...state,
+    stack: stack.name,
+    layer: layer.layer,
+    heads: heads.length ? heads : [layer.heads[0]],
+    query,
+    key,
+    lock: state.lock && (query !== null || key !== null),
+    threshold: Math.min(1, Math.max(0, state.threshold)),
+    show: results.length > 1 ? state.show : "first",
+    layers: some(state.layers, stack.layers.map(({ layer }) => layer)),
+    only: some(state.only, all),
+    range: soundRange(state.range, m, n),
+  };
+}
+
+function soundRange(range: State["range"], m: number, n: number): State["range"] {
+  if (!range) return null;
+  const side = (first: number, end: number, size: number) => {
+    const start = Math.max(0, Math.min(Math.round(first), size - 1));
+    return [start, Math.max(start + 1, Math.min(Math.round(end), size))];
+  };
+  const [a, b, c, d] = [...side(range[0], range[1], m), ...side(range[2], range[3], n)];
+  return b - a === m && d - c === n ? null : [a, b, c, d];
+}

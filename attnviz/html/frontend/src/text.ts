@@ -1,0 +1,81 @@
+/** Tokens and numbers as they are written. */
+
+// What steers a terminal or the direction of a text, and what no XML file may hold.
+const STEERING = /[\p{Cc}\p{Cs}\p{Co}\p{Noncharacter_Code_Point}\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]/gu;
+const LONGEST = 60;
+
+/** Return a token as it can be shown: control characters visible, a very long one clipped. */
+export function literal(token: string): string {
+  const shown = token.replace(STEERING, (character) => {
+    const code = character.codePointAt(0)!;
+    if (code === 0x2028 || code === 0x2029) return "␊";
+    if (code === 0x7f) return "␡";
+    return code < 0x20 ? String.fromCharCode(0x2400 + code) : "\ufffd";
+  });
+  const seen = shown.trim() === "" ? shown.replace(/\s/gu, "·") || "∅" : shown;
+  return seen.length <= LONGEST ? seen : [...seen].slice(0, LONGEST - 1).join("") + "…";
+}
+
+/** Return a text that fits `room`, its end cut off where it is longer. */
+export function clip(text: string, room: number, measure: (text: string) => number): string {
+  if (measure(text) <= room) return text;
+  const letters = [...text];
+  let [fits, over] = [0, letters.length];
+  while (over - fits > 1) {
+    const middle = (fits + over) >> 1;
+    if (measure(letters.slice(0, middle).join("") + "…") <= room) fits = middle;
+    else over = middle;
+  }
+  return letters.slice(0, fits).join("") + "…";
+}
+
+/** Return a weight with as many decimals as its error leaves, four digits at most. */
+export function weight(value: number, error: number): string {
+  if (value === 0) return "0 (masked)";
+  return number(value, error);
+}
+
+/** Return a number of either sign with the digits that its error leaves, four at most. */
+export function number(value: number, error: number): string {
+  const decimals = Math.min(12, Math.max(0, Math.floor(-Math.log10(2 * Math.max(error, 1e-12)))));
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  const leading = Math.floor(Math.log10(size));
+  const digits = Math.min(4, decimals + leading + 1);
+  if (digits < 1) return `${value < 0 ? "−" : ""}<${10 ** -decimals >= 1e-4 ? (10 ** -decimals).toFixed(decimals) : `1e-${decimals}`}`;
+  const written = size < 1e-3 ? size.toExponential(digits - 1) : size.toPrecision(digits);
+  return (value < 0 ? "−" : "") + written;
+}
+
+/** Return a number in two decimals as it fits a cell: ".25". */
+export function brief(value: number): string {
+  return value.toFixed(2).replace(/^-0\.00$/, "0.00").replace(/^(-?)0\./, "$1.").replace("-", "−");
+}
+
+/** Return a number for a scale's end, in few digits. */
+export function tick(value: number): string {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const written = size < 0.005 ? size.toExponential(0) : String(Number(size.toPrecision(2)));
+  return (value < 0 ? "−" : "") + written;
+}
+
+/** Return whole numbers in few words: 0–3, 7. */
+export function ranges(numbers: number[]): string {
+  const parts: string[] = [];
+  for (let start = 0, end; start < numbers.length; start = end + 1) {
+    for (end = start; numbers[end + 1] === numbers[end] + 1; ) end++;
+    parts.push(start === end ? `${numbers[start]}` : `${numbers[start]}–${numbers[end]}`);
+  }
+  return parts.join(", ");
+}
+
+/** Read whole numbers written as in `ranges`, of those there are; null where nothing is named. */
+export function parseRanges(text: string, there: number[]): number[] | null {
+  const found = new Set<number>();
+  for (const [, first, last] of text.matchAll(/(\d+)(?:\s*[-–]\s*(\d+))?/g)) {
+    const end = Number(last ?? first);
+    for (const number of there) if (number >= Number(first) && number <= end) found.add(number);
+  }
+  return found.size ? [...found].sort((a, b) => a - b) : null;
+}

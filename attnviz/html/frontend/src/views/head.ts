@@ -1,0 +1,195 @@
+/** One head, or some of a layer: lines between the tokens, and the matrix of the same weights. */
+
+import { type Scale } from "../colours";
+import { matrix } from "../matrix";
+import { measure, type Pen } from "../pen";
+import { clip, literal, number, ranges, weight } from "../text";
+import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, type Line, type Scene, type Setting, type Spot } from "../scene";
+
+const MOST_TOKENS = 100; // in each column of tokens
+const MOST_LINES = 6000;
+
+export function head(setting: Setting): Scene {
+  const { look, theme, width, found } = setting;
+  const { state, rows, columns } = look;
+  const [R, C] = [rows.to - rows.from, columns.to - columns.from];
+  const heads = look.layers[0].heads;
+  const tables = heads.map((head) => look.table(state.layer, head));
+  const mean = tables[0].values.map((_, n) => tables.reduce((sum, { values }) => sum + values[n], 0) / tables.length);
+  const error = (r: number) => Math.max(...tables.map(({ errors }) => errors[r]));
+  const top = topOf(mean, R, C, rows.units.special.slice(rows.from, rows.to));
+  const scale = scaleOf(look, theme, top, quantile(mean, 1));
+  const title = `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
+  const upper = headroom(setting, title, scale);
+  const stacked = width < 720;
+  const gap = stacked ? 0 : 40;
+  const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
+  // The matrix takes what its cells can fill; the lines take the rest.
+  const cell = clamp(660 / R, 4, 54);
+  const left = stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
+  const [most, below] = [Math.max(m, n), 26];
+  const narrow = clamp(420 / most, 10.5, 24);
+
+  const cells = matrix({
+    values: mean, scale, theme, threshold: state.threshold,
+    rows: rows.units.labels.slice(rows.from, rows.to),
+    columns: columns.units.labels.slice(columns.from, columns.to),
+    x: stacked ? 0 : left + gap,
+    y: upper + 22 + (stacked ? most * narrow + below : 0),
+    width: stacked ? width : width - left - gap,
+    largest: cell,
+    xName: "key (attended to)",
+    yName: "query (attending)",
+    found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
+  });
+  // Beside the matrix, a token stands level with its row.
+  const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
+  const lower = most * row;
+  const tokens = Math.min(130, left * 0.3); // room for a label
+  const place = { x: 0, y: upper + 22, w: left, h: lower };
+  const several = heads.length > 1;
+  const height = Math.max(place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
+
+  /** What is pointed at: what was locked, or what the pointer is on. */
+  function focus(at: Spot | null): { row: number | null; column: number | null } {
+    const [q, k] = [state.query, state.key];
+    const unit = (of: Int32Array, position: number | null) => (position === null || of[position] < 0 ? null : of[position]);
+    const spot = state.lock ? { row: unit(rows.units.of, q), column: unit(columns.units.of, k) } : at;
+    const inner = (value: number | null | undefined, from: number, to: number) =>
+      value === null || value === undefined || value < from || value >= to ? null : value - from;
+    return { row: inner(spot?.row, rows.from, rows.to), column: inner(spot?.column, columns.from, columns.to) };
+  }
+  function draw(pen: Pen, at: Spot | null): void {
+    const spot = focus(at);
+    heading(pen, setting, title, scale);
+    drawLines(pen, spot.row, spot.column);
+    drawTokens(pen, spot.row, spot.column);
+    cells.draw(pen, spot.row, spot.column);
+  }
+  function drawLines(pen: Pen, r: number | null, c: number | null): void {
+    const lines: [number, number, number, number][] = []; // share, row, column, head
+    tables.forEach(({ values }, h) => {
+      for (let i = r ?? 0; i < (r === null ? m : r + 1); i++) {
+        for (let j = c ?? 0; j < (c === null ? n : c + 1); j++) {
+          const value = Math.abs(values[i * C + j]);
+          const share = Math.min(1, value / (scale.log ? scale.high : top));
+          if (share >= 0.02 && value >= state.threshold && i < m && j < n) lines.push([share, i, j, h]);
+        }
+      }
+    });
+    lines.sort((a, b) => a[0] - b[0]);
+    // Of one token the lines are told apart by how they compare with its strongest.
+    const strongest = (r === null && c === null) || !lines.length ? 1 : lines[lines.length - 1][0];
+    for (const [share, i, j, h] of lines.slice(-MOST_LINES)) {
+      const negative = look.signed && tables[h].values[i * C + j] < 0;
+      const stroke = theme.lines[look.signed ? Number(!negative) : h % theme.lines.length];
+      pen.curve(tokens + 8, middle(i), left - tokens - 8, middle(j), stroke, 0.6 + 2.6 * share, 0.08 + (0.87 * share) / strongest);
+    }
+  }
+  function middle(i: number): number {
+    return place.y + (i + 0.5) * row;
+  }
+  function drawTokens(pen: Pen, r: number | null, c: number | null): void {
+    const muted = { size: 11, fill: theme.muted };
+    pen.text("query", tokens, upper + 8, { ...muted, align: "right" });
+    pen.text("key", left - tokens, upper + 8, muted);
+    if (several) drawNames(pen);
+    const size = clamp(Math.floor(row - 1), 9, 13);
+    const write = (label: string, i: number, align: "left" | "right", pointed: boolean) => {
+      const bold = pointed;
+      const text = clip(literal(label), tokens - 4, (some) => measure(some, size, bold));
+      const fill = pointed || found(label) ? theme.accent : theme.ink;
+      pen.text(text, align === "right" ? tokens : left - tokens, middle(i), { size, fill, align, bold });
+    };
+    for (let j = 0; r !== null && c === null && j < n; j++) shade(pen, scale, left - tokens - 3, j, mean[r * C + j]);
+    for (let i = 0; c !== null && r === null && i < m; i++) shade(pen, scale, 3, i, mean[i * C + c]);
+    for (let i = 0; i < m; i++) write(rows.units.labels[rows.from + i], i, "right", i === r);
+    for (let j = 0; j < n; j++) write(columns.units.labels[columns.from + j], j, "left", j === c);
+    if (R > m || C > n) pen.text(`first ${MOST_TOKENS} of ${Math.max(R, C)}: zoom the matrix for others`, 0, place.y + lower + 12, muted);
+  }
+  /** Shade a token by what it gives to, or gets from, the one that is pointed at. */
+  function shade(pen: Pen, { log, high }: Scale, x: number, i: number, value: number): void {
+    const share = Math.min(1, Math.abs(value) / (log ? high : top));
+    pen.rect(x, middle(i) - row / 2 + 0.5, tokens, row - 1, theme.lines[0], 0.45 * share);
+  }
+  function drawNames(pen: Pen): void {
+    const each = Math.min(30, (left - 2 * tokens) / heads.length);
+    heads.forEach((head, h) => {
+      const x = left / 2 + (h - (heads.length - 1) / 2) * each;
+      pen.rect(x - each / 2 + 1, upper + 14, each - 2, 3, theme.lines[h % theme.lines.length]);
+      if (each > 13) pen.text(String(head), x, upper + 6, { size: 10, fill: theme.muted, align: "center" });
+    });
+  }
+  function hit(x: number, y: number): Spot | null {
+    const cell = cells.at(x, y);
+    if (cell) {
+      const row = cell.row === undefined ? undefined : rows.from + cell.row;
+      return { part: "matrix", row, column: cell.column === undefined ? undefined : columns.from + cell.column };
+    }
+    if (!inside(place, x, y)) return null;
+    const i = Math.floor((y - place.y) / row);
+    if (x <= tokens + 8 && i < m) return { part: "lines", row: rows.from + i };
+    return x >= left - tokens - 8 && i < n ? { part: "lines", column: columns.from + i } : null;
+  }
+  function say({ row, column }: Spot): Line[] {
+    const where = [`${title.toLowerCase()}${several ? ", mean" : ""}`];
+    if (row !== undefined && column !== undefined) {
+      const [r, c] = [row - rows.from, column - columns.from];
+      const value = (look.signed ? number : weight)(mean[r * C + c], error(r));
+      const [q, k] = [rows.units.positions[row], columns.units.positions[column]];
+      const each = several && heads.map((head, h) => `${head}: ${number(tables[h].values[r * C + c], error(r))}`);
+      const lines: Line[] = [[...pair(look, row, column), `  ${value}`], [`query ${span(q)}, key ${span(k)}`], where];
+      if (each) for (let h = 0; h < each.length; h += 4) lines.push([each.slice(h, h + 4).join("   ")]);
+      return lines;
+    }
+    return row !== undefined ? [...strongest(row, true), where] : column !== undefined ? [...strongest(column, false), where] : [];
+  }
+  /** Say with whom a token has its three largest weights. */
+  function strongest(unit: number, gives: boolean): Line[] {
+    const at = unit - (gives ? rows : columns).from;
+    const value = (other: number) => (gives ? mean[at * C + other] : mean[other * C + at]);
+    const order = Array.from({ length: gives ? C : R }, (_, other) => other).sort((a, b) => value(b) - value(a));
+    return order.slice(0, 3).map((other) => {
+      const [r, c] = gives ? [at, other] : [other, at];
+      return [...pair(look, rows.from + r, columns.from + c), `  ${(look.signed ? number : weight)(value(other), error(r))}`];
+    });
+  }
+  function press({ row, column }: Spot): Partial<typeof state> {
+    const query = row === undefined ? null : rows.units.positions[row][0];
+    const key = column === undefined ? null : columns.units.positions[column][0];
+    if (query === null && key === null) return { lock: false };
+    const again = state.lock && state.query === query && state.key === key;
+    return again ? { lock: false, key: null } : { query, key, lock: true };
+  }
+  function place_(at: Spot): [number, number] | null {
+    const r = at.row === undefined ? null : at.row - rows.from;
+    const c = at.column === undefined ? null : at.column - columns.from;
+    if (at.part === "lines" && r !== null && c === null && r < m) return [tokens - 8, middle(r)];
+    if (at.part === "lines" && c !== null && r === null && c < n) return [left - tokens + 8, middle(c)];
+    return (r ?? 0) < R && (c ?? 0) < C ? cells.centre(r, c) : null;
+  }
+  return {
+    height, draw, hit, say, press,
+    label: `${title}: lines between ${R} queries and ${C} keys, and their matrix`,
+    place: place_,
+    move: (at, right, down) => ({
+      part: "matrix",
+      row: clamp((at?.row ?? rows.from) + (at ? down : 0), rows.from, rows.to - 1),
+      column: clamp((at?.column ?? columns.from) + (at ? right : 0), columns.from, columns.to - 1),
+    }),
+    map: cells.cells,
+  };
+}
+
+/** Return where colours end: at the largest weight that a word gives, since what special tokens
+ * give says little and is often so much that all else looks pale. */
+function topOf(values: Float32Array, R: number, C: number, special: boolean[]): number {
+  let [words, all] = [0, 0];
+  for (let r = 0, n = 0; r < R; r++) {
+    for (let c = 0; c < C; c++, n++) {
+      all = Math.max(all, Math.abs(values[n]));
+      if (!special[r]) words = Math.max(words, Math.abs(values[n]));
+    }
+  }
+  return words || all;
+}

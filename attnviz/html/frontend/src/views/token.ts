@@ -1,0 +1,96 @@
+/** One token in all heads: a row for each head, what the token gives to (or gets from) every other. */
+
+import { flow } from "../flow";
+import { matrix } from "../matrix";
+import type { Pen } from "../pen";
+import { clamp, heading, headroom, pair, quantile, scaleOf, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { literal, number, weight } from "../text";
+import type { State } from "../state";
+
+export function token(setting: Setting): Scene {
+  const { look, theme, width, found } = setting;
+  const { state } = look;
+  const gives = state.by === "query";
+  const [mine, others] = gives ? [look.rows, look.columns] : [look.columns, look.rows];
+  const all = look.layers.flatMap(({ layer, heads }) => heads.map((head) => ({ layer: layer.layer, head })));
+  const tables = all.map(({ layer, head }) => look.table(layer, head));
+  const C = others.to - others.from;
+  const values = new Float32Array(all.length * C);
+  tables.forEach((table, r) => values.set(table.values, r * C));
+  const scale = scaleOf(look, theme, quantile(values, 0.995), quantile(values, 1));
+  const name = literal(mine.units.labels[mine.from]);
+  const title = gives ? `What “${name}” attends to` : `What attends to “${name}”`;
+  const upper = headroom(setting, title, scale);
+  const text = flow(mine.units, mine.from, upper, width, theme, found);
+  const breaks = all.flatMap(({ layer }, r) => (r > 0 && all[r - 1].layer !== layer ? [r] : []));
+  const flat = clamp(760 / all.length, 5, 20);
+  const step = Math.ceil(9.5 / flat);
+  const rows = matrix({
+    values, scale, theme, threshold: state.threshold, breaks, flat,
+    rows: all.map(({ layer, head }, r) => (step > 1 ? (r % step ? "" : head === 0 || r === 0 || breaks.includes(r) ? `layer ${layer}` : "·") : `${layer}.${head}`)),
+    columns: others.units.labels.slice(others.from, others.to),
+    x: 0, y: upper + text.height + 4, width,
+    largest: 120,
+    xName: gives ? "key (attended to)" : "query (attending)",
+    yName: "layer.head",
+    found: { row: () => false, column: (c) => found(others.units.labels[others.from + c]) },
+  });
+  const rowOf = (at: Spot) => all.findIndex(({ layer, head }) => layer === at.layer && head === at.head);
+  const otherOf = (at: Spot) => (gives ? at.column : at.row);
+  const other = (unit: number): Spot => (gives ? { column: unit } : { row: unit });
+  const chosen = { ...(gives ? { row: mine.from } : { column: mine.from }) };
+
+  function draw(pen: Pen, at: Spot | null): void {
+    heading(pen, setting, title, scale);
+    const isText = at?.part === "text";
+    text.draw(pen, mine.from, isText ? (gives ? at.row! : at.column!) : null);
+    const r = at && !isText ? rowOf(at) : -1;
+    const c = at && !isText ? otherOf(at) : undefined;
+    rows.draw(pen, r < 0 ? null : r, c === undefined ? null : c - others.from);
+  }
+  function hit(x: number, y: number): Spot | null {
+    const unit = text.at(x, y);
+    if (unit !== null) return gives ? { part: "text", row: unit } : { part: "text", column: unit };
+    const cell = rows.at(x, y);
+    if (!cell) return null;
+    const found = cell.row === undefined ? {} : all[cell.row];
+    return { part: "rows", ...chosen, ...found, ...(cell.column === undefined ? {} : other(others.from + cell.column)) };
+  }
+  function say(at: Spot): Line[] {
+    if (at.part === "text") return [[{ token: literal(mine.units.labels[gives ? at.row! : at.column!]) }], ["click to look at it"]];
+    const [r, unit] = [rowOf(at), otherOf(at)];
+    const head = r < 0 ? [] : [[`layer ${all[r].layer}, head ${all[r].head}`]];
+    if (unit === undefined) return head;
+    const [row, column] = gives ? [mine.from, unit] : [unit, mine.from];
+    if (r < 0) return [pair(look, row, column)];
+    const value = values[r * C + unit - others.from];
+    const error = tables[r].errors[gives ? 0 : unit - others.from];
+    return [[...pair(look, row, column), `  ${(look.signed ? number : weight)(value, error)}`], ...head];
+  }
+  function press(at: Spot): Partial<State> {
+    if (at.part === "text") {
+      const unit = gives ? at.row! : at.column!;
+      const position = mine.units.positions[unit][0];
+      return gives ? { query: position } : { key: position };
+    }
+    if (at.layer === undefined) return {};
+    const position = mine.units.positions[mine.from][0];
+    return { view: "head", layer: at.layer, heads: [at.head!], lock: true, ...(gives ? { query: position, key: null } : { key: position, query: null }) };
+  }
+  return {
+    height: rows.box.y + rows.box.h + 4,
+    label: `${title}: ${all.length} heads down, ${C} tokens across`,
+    draw, hit, say, press,
+    place: (at) => {
+      if (at.part === "text") return text.place(gives ? at.row! : at.column!);
+      const [r, unit] = [rowOf(at), otherOf(at)];
+      return rows.centre(r < 0 ? null : r, unit === undefined ? null : unit - others.from);
+    },
+    move: (at, right, down) => {
+      const here = at && at.part !== "text" ? at : null;
+      const r = clamp(here ? rowOf(here) + down : 0, 0, all.length - 1);
+      const unit = clamp((here ? (otherOf(here) ?? others.from) : others.from) + (here ? right : 0), others.from, others.to - 1);
+      return { part: "rows", ...chosen, ...all[r], ...other(unit) };
+    },
+  };
+}

@@ -1,0 +1,41 @@
+/** The widget's module: the view in a notebook that runs, whose selection Python reads and sets. */
+
+import { unpack, type Payload } from "./data";
+import { mount } from "./page";
+import type { Selection } from "./state";
+
+export { mount, unpack };
+
+/** What anywidget hands over of the widget's side in Python. */
+interface Model {
+  get(name: string): unknown;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  on(event: string, callback: () => void): void;
+  off(event: string, callback: () => void): void;
+}
+
+function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
+  const payload = model.get("payload") as Payload;
+  const block = unpack(model.get("blocks") as string, payload.blocks);
+  const asked = () => model.get("selection") as Partial<Selection>;
+  let telling = false;
+  const onselect = (selection: Selection) => {
+    telling = true;
+    model.set("selection", selection);
+    model.save_changes();
+    telling = false;
+  };
+  const root = el.appendChild(document.createElement("div"));
+  const view = mount(root, { payload, block }, { state: asked(), onselect });
+  const follow = () => {
+    if (!telling) view.show(asked());
+  };
+  model.on("change:selection", follow);
+  return () => {
+    model.off("change:selection", follow);
+    view.destroy();
+  };
+}
+
+export default { render };

@@ -1,0 +1,76 @@
+"""What a page should not do is seen: no test of a page passes because nobody looked."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INNER = "<iframe sandbox='allow-scripts' srcdoc=\"<script>{}</script>\"></iframe>"
+REFUSED = "console: .*ERR_"  # what Chromium says of a request that was not answered
+
+
+def test_a_quiet_page_has_no_trouble_and_is_as_asked(open_page):
+    page = open_page("<title>a ⊕ b</title><p>text", width=400, height=300, dark=True)
+    assert page.title() == "a ⊕ b"
+    assert page.viewport_size == {"width": 400, "height": 300}
+    assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+
+
+def test_a_file_opens_from_disk(open_page, tmp_path):
+    file = tmp_path / "a #1.html"
+    file.write_text("<p>here")
+    assert open_page(file).inner_text("p") == "here"
+
+
+@pytest.mark.parametrize(
+    ("html", "expects"),
+    [
+        ("<img src='http://127.0.0.1:9/a.png'>", ["request: http://127.0.0.1:9/a.png", REFUSED]),
+        ("<script src='https://cdn.example/d3.js'></script>", ["request: .*d3.js", REFUSED]),
+        ("<script>new WebSocket('ws://127.0.0.1:9')</script>", ["websocket: ws:", "console: "]),
+        ("<script>console.error('said')</script>", ["console: said"]),
+        ("<script>throw Error('outer')</script>", ["error: .*outer"]),
+        ("<script>Promise.reject(Error('late'))</script>", ["error: .*late"]),
+        (INNER.format("throw Error(1234)"), ["error: .*1234"]),
+        (INNER.format("fetch(`http://a.example`)"), ["request: http:", "error: ", REFUSED]),
+    ],
+)
+def test_what_it_should_not_do_is_seen(open_page, html, expects):
+    page = open_page(html, expects=expects)
+    page.wait_for_timeout(300)
+
+
+def test_trouble_fails_the_test_and_so_does_expected_trouble_that_stays_away(tmp_path):
+    said = outcome(
+        tmp_path,
+        "def test_trouble(open_page): open_page('<script>throw Error(1)</script>')\n"
+        "def test_absent(open_page): open_page('<p>', expects=['console: a'])\n"
+        "def test_quiet(open_page): open_page('<p>')\n",
+    )
+    assert "3 passed, 2 errors" in said
+    assert "error: 1" in said
+    assert "expected 'console: a', which did not come" in said
+
+
+@pytest.mark.parametrize(("told", "end"), [("", "2 skipped"), ("required", "2 errors")])
+def test_without_the_programs_a_test_is_skipped_or_fails_as_told(tmp_path, told, end):
+    tests = "def test_page(open_page): ...\ndef test_npm(npm): ...\n"
+    said = outcome(tmp_path, tests, PATH=str(tmp_path), ATTNVIZ_BROWSER=told)
+    assert end in said
+    assert "needs chromium or chromium-browser or google-chrome: none is on the PATH" in said
+    assert "needs npm: none is on the PATH" in said
+
+
+def outcome(folder, tests, **environment):
+    """Return what pytest says of tests that lie beside a copy of this folder's conftest."""
+    shutil.copy(Path(__file__).with_name("conftest.py"), folder)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = browser: ...\n")
+    (folder / "test_it.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-rsE", "-p", "no:cacheprovider", "."]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True
+    )
+    return done.stdout

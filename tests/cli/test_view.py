@@ -1,0 +1,46 @@
+"""The command `view`."""
+
+from pathlib import Path
+
+import pytest
+
+from attnviz.cli import run
+
+
+def test_a_page(capsys):
+    assert run(["view", "the train left the station", "-o", "train.html"]) == 0
+    page = Path("train.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "the train left the station" in page
+    out = capsys.readouterr().out
+    assert "verified: 72 heads" in out
+    assert "wrote train.html" in out
+
+
+def test_two_texts(capsys):
+    cash = ["--compare", "The bank was full of cash."]
+    assert run(["view", "The bank was full of mud.", *cash]) == 0
+    assert "full of cash" in Path("view.html").read_text("utf-8")
+    assert "on 2 texts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["text", "-o", "view.png"], 2, ".html"),
+        (["text", "-o", "none/view.html"], 4, "Create it first"),
+        ([""], 2, "at least one word"),
+        (["a text", "--compare", "another text than that"], 2, "same shape"),
+        (["a text", "--compare", ""], 2, "at least one word"),
+        (["a text", "--size", "0"], 2, "above 0"),
+        (["a text", "--show", "all"], 2, "--show"),
+        (["a text", "--layer", "7"], 2, "from 0 to 5"),
+        (["--image", "none.png", "--compare", "text"], 2, "--image"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, code, said, capsys):
+    assert run(["view", *arguments]) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not list(Path().glob("*.html"))

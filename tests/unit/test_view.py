@@ -1,0 +1,262 @@
+"""What travels with a page is what was verified, to the error that the page states."""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from families import TEXTS, tiny
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attnviz
+from attnviz.errors import InputError, OutputError
+from attnviz.html import codes
+
+SENTENCE = " ".join(TEXTS[0:2])
+FAMILIES = [
+    *("bert", "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "t5", "bart"),
+    *("bloom", "deberta", "longformer"),
+]
+
+
+def numbers(about, blocks, places):
+    """Undo codes as a reader of the page does, with nothing of the package."""
+    start, length = places[about["block"]]
+    data = zlib.decompress(base64.b64decode(blocks[start : start + length]), -15)
+    planes = np.frombuffer(data, np.uint8).reshape(-1, np.prod(about["shape"])).astype(int)
+    assert len(planes) == 1 + (about["levels"] > 255)
+    code = sum(plane << 8 * at for at, plane in enumerate(planes)).reshape(about["shape"])
+    scale = np.array(about["scale"])
+    scale = scale[:, None, None] if scale.ndim else scale
+    if about["kind"] == "linear":
+        return scale * (code - 32768)
+    return scale * (code / about["levels"]) ** 2
+
+
+def by_the_rule(Q, K, rule):
+    """The formula, written out once more, with what the page knows of masks."""
+    scores = Q @ K.T * rule["scale"]
+    if rule["softCap"]:
+        scores = rule["softCap"] * np.tanh(scores / rule["softCap"])
+    i, j = np.arange(len(Q))[:, None] + rule["offset"], np.arange(len(K))
+    hidden = np.isin(j, rule["hidden"])[None] | (i < 0)
+    if rule["before"] is not None:
+        hidden = hidden | (j < i - rule["before"])
+    if rule["after"] is not None:
+        hidden = hidden | (j > i + rule["after"])
+    scores = np.where(hidden, -np.inf, scores)
+    if rule["sink"] is not None:
+        sink = np.broadcast_to(rule["sink"], len(Q))[:, None]
+        scores = np.concatenate([scores, sink], 1)
+    odds = np.exp(scores - scores.max(1, keepdims=True))
+    return (odds / odds.sum(1, keepdims=True))[:, : len(K)]
+
+
+def in_float64(record, head):
+    return record.weights(head, dtype=torch.float64).numpy()
+
+
+def travelled(data, result=0):
+    """Yield (stack, layer, head, weights, error) of every head of which more than a map travels."""
+    payload, blocks = data["payload"], data["blocks"]
+    for stack in payload["results"][result]["stacks"]:
+        for layer in stack["layers"]:
+            for head, exact in zip(layer["heads"], layer["exact"], strict=True):
+                if exact is None:
+                    continue
+                ways = []
+                if exact["map"]:
+                    ways.append(numbers(exact["map"], blocks, payload["blocks"]))
+                if exact["rule"]:
+                    Q, K = (
+                        numbers(exact[name], blocks, payload["blocks"]) for name in ("query", "key")
+                    )
+                    ways.append(by_the_rule(Q, K, exact["rule"]))
+                yield stack["name"], layer["layer"], head, ways, exact["error"]
+
+
+@pytest.mark.parametrize("size", [0.12, 8.0])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_of_every_family(family, size, tokenizer):
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    target = {"target": "le train est parti"} if family in ("t5", "bart") else {}
+    result = attnviz.attend(TEXTS[0], model=model, **target)
+    seen = 0
+    for stack, layer, head, ways, error in travelled(attnviz.view(result, size=size).data()):
+        P = in_float64(result.stack(stack).record(layer), head)
+        assert np.abs(ways[0] - P).max() <= error + 1e-12
+        assert error <= 1e-3
+        assert all(((W == 0) == (P == 0)).all() for W in ways[:1])
+        for W in ways:  # both, where both travel
+            assert np.abs(W - P).max() <= 1e-3
+        seen += 1
+    assert seen == sum(record.heads for record in result.records)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([2**16 - 1, 2**12 - 1, 2**10 - 1, 255]))
+def test_no_weight_vanishes_and_the_error_is_bounded(seed, levels):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(3, 6, 9, generator=generator) * 8
+    P = scores.masked_fill(torch.rand(3, 6, 9, generator=generator) < 0.3, -torch.inf)
+    P = P.softmax(-1).nan_to_num().double()
+    coded = codes.Codes.of_weights(P, levels)
+    top = P.amax((1, 2))[:, None, None]
+    bound = (P * top).sqrt() / levels + top / levels**2
+    assert ((coded.values - P).abs() <= bound * (1 + 1e-9)).all()
+    assert ((coded.values > 0) == (P > 0)).all()
+
+
+def test_vectors_are_finer_than_float16_where_it_counts():
+    x = torch.randn(50, 32, dtype=torch.float64)
+    coded = codes.Codes.of_vectors(x)
+    assert (coded.values - x).abs().max() <= x.abs().max() / 32767 / 2 * (1 + 1e-9)
+    assert (coded.values - x).abs().max() < (x.half().double() - x).abs().max()
+
+
+@pytest.fixture(scope="module")
+def sixty_four(model):
+    """A sentence of exactly 64 tokens."""
+    result = attnviz.attend(
+        "the train left the station on time . " * 7 + "it was so early today .", model=model
+    )
+    assert len(result.records[0].query_axis) == 64
+    return result
+
+
+def test_sixty_four_tokens_weigh_half_a_megabyte(sixty_four, tmp_path):
+    attnviz.view(sixty_four).save(tmp_path / "view.html")
+    assert (tmp_path / "view.html").stat().st_size <= 500_000
+    error = max(error for *_, error in travelled(attnviz.view(sixty_four).data()))
+    assert 0 < error <= 7e-4
+
+
+@pytest.fixture(scope="module")
+def long(model):
+    """As many tokens as the bundled model reads."""
+    text = "the train left the station on time and nobody noticed that it was early . " * 40
+    return attnviz.attend(text, model=model, truncate=True)
+
+
+def test_all_heads_of_512_tokens_travel_exactly_within_eight_megabytes(long, tmp_path):
+    view = attnviz.view(long)
+    view.save(tmp_path / "view.html")
+    assert (tmp_path / "view.html").stat().st_size <= 8_000_000
+    heads = list(travelled(view.data()))
+    assert len(heads) == 72
+    for _, layer, head, ways, error in heads[::17]:
+        assert np.abs(ways[0] - in_float64(long.record(layer), head)).max() <= error + 1e-12 <= 1e-3
+
+
+def test_pooled_maps_join_weights_as_words_join_pieces(long):
+    data = attnviz.view(long).data()
+    layer = data["payload"]["results"][0]["stacks"][0]["layers"][2]["pooled"]
+    maps = numbers(layer["maps"], data["blocks"], data["payload"]["blocks"])
+    P = long.record(2).weights().numpy()
+    expected = P.reshape(12, 64, 8, 64, 8).sum((2, 4)) / 8
+    assert layer["cell"] == 8
+    np.testing.assert_allclose(maps, expected, atol=expected.max() / 1000)
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=0.02)
+
+
+def test_what_does_not_fit_is_pooled_and_said(long):
+    data = attnviz.view(long, size=2.0).data()
+    found = list(travelled(data))
+    assert 0 < len(found) < 72
+    assert len(json.dumps(data["payload"])) + len(data["blocks"]) <= 2_000_000
+    best = attnviz.rank_heads(long).scores[: len(found)]
+    assert {(layer, head) for _, layer, head, *_ in found} == {(s.layer, s.head) for s in best}
+    assert f"Exact weights of {len(found)} of 72 heads" in " ".join(data["payload"]["notes"])
+
+
+def test_a_streamed_text_shows_pooled_maps_and_the_layers_that_were_kept(model):
+    text = "the train left the station on time and nobody noticed that it was early . " * 12
+    found = attnviz.attend(text, model=model, mode="streamed", layers=[0, 3])
+    data = attnviz.view(found).data()
+    heads = list(travelled(data))
+    assert {(layer, head) for _, layer, head, *_ in heads} == {
+        (layer, head) for layer in (0, 3) for head in range(12)
+    }
+    for _, layer, head, ways, error in heads[::7]:
+        P = in_float64(found.layer(layer).record, head)
+        assert np.abs(ways[0] - P).max() <= error + 1e-12
+    pooled = attnviz.attend(text, model=model, mode="streamed")
+    assert not list(travelled(attnviz.view(pooled).data()))
+
+
+def test_the_page_runs_one_script_and_loads_nothing(train, tmp_path):
+    attnviz.view(train).save(tmp_path / "view.html")
+    page = (tmp_path / "view.html").read_text("utf-8")
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page).group(1)
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    (script,) = scripts
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert re.search(r"script-src ([^;]*)", policy).group(1) == f"'sha256-{digest}'"
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
+
+
+STRANGE = "</script><img src=x onerror=alert(1)> \" ' \u2028 <!-- שלום 😀 &amp; ]]>"
+
+
+def test_strange_tokens_cannot_leave_their_place(model, tmp_path):
+    result = attnviz.attend(STRANGE, model=model)
+    view = attnviz.view(result)
+    view.save(tmp_path / "view.html")
+    page = (tmp_path / "view.html").read_text("utf-8")
+    head = page[: page.index("<script>")]
+    assert "<img" not in head
+    assert page.count("</script>") == 3
+    data = re.search(r'id="attnviz-data">(.*?)</script>', page, re.DOTALL).group(1)
+    assert json.loads(data) == json.loads(json.dumps(view.data()["payload"]))
+    frame = view._repr_html_()
+    assert frame.isascii()
+    assert frame.count("<") == 2  # the frame, and its end
+    assert 'sandbox="allow-scripts allow-downloads"' in frame
+
+
+def test_two_results_are_compared_weight_by_weight(model):
+    one, other = (
+        attnviz.attend(f"The bank was full of {word}.", model=model) for word in ("mud", "cash")
+    )
+    data = attnviz.view(one, compare=other).data()
+    assert [each["name"] for each in data["payload"]["results"]] == [
+        "The bank was full of mud.",
+        "The bank was full of cash.",
+    ]
+    for number, result in enumerate((one, other)):
+        for _, layer, head, ways, error in travelled(data, number):
+            assert np.abs(ways[0] - in_float64(result.record(layer), head)).max() <= error + 1e-12
+    longer = attnviz.attend("The bank was full of old mud.", model=model)
+    with pytest.raises(InputError, match=r"same shape.*9 tokens and.*10"):
+        attnviz.view(one, compare=longer)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"show": "brain"}, "Expected show to be grid, head, token, steps"),
+        ({"layer": 6}, "Expected a layer from 0 to 5"),
+        ({"head": 12}, "Expected a head from 0 to 11"),
+        ({"size": 0}, "above 0"),
+        ({"size": True}, "above 0"),
+        ({"size": float("nan")}, "above 0"),
+        ({"size": 0.02}, "larger size"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(train, asked, said):
+    with pytest.raises(InputError, match=said):
+        attnviz.view(train, **asked).data()
+
+
+def test_a_page_is_written_whole_or_not_at_all(train, tmp_path):
+    with pytest.raises(InputError, match=r"\.html"):
+        attnviz.view(train).save(tmp_path / "view.png")
+    with pytest.raises(OutputError, match="Create it first"):
+        attnviz.view(train).save(tmp_path / "none" / "view.html")
+    assert not list(tmp_path.iterdir())
