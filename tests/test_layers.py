@@ -21,6 +21,7 @@ FLOORS = [
     {"dissection", "interventions"},
     {"models", "plot", "html"},
     {"displacement", "separation"},
+    {"serve"},
     {"cli"},
     {"__main__"},
 ]

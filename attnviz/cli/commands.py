@@ -35,6 +35,7 @@ from attnviz.cli.options import (
     output_file,
 )
 from attnviz.cli.senses import senses
+from attnviz.cli.serve import serve
 from attnviz.cli.shift import shift
 from attnviz.cli.view import view
 
@@ -159,3 +160,4 @@ app.command()(senses)
 app.command()(shift)
 app.command()(example)
 app.command()(models)
+app.command()(serve)

@@ -1,0 +1,135 @@
+"""What is computed for a reader: attention as the page's view, senses and shift as figures."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from attnviz.displacement import shift
+from attnviz.displacement.references import read_pair
+from attnviz.errors import InputError
+from attnviz.html import view
+from attnviz.inputs import encode
+from attnviz.models import Model, attend
+from attnviz.progress import part, track
+from attnviz.separation import gather, senses
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from attnviz.records import SenseResult, ShiftResult
+
+Asked: TypeAlias = Mapping[str, Any]
+Work: TypeAlias = Callable[[], bytes]  # JSON
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the models say; of each request first what is wrong with it, then the work to do.
+
+    models : those that may be asked, by name. most : tokens of a text.
+    """
+
+    models: Mapping[str, Model]
+    most: int
+
+    def attention(self, asked: Asked) -> Work:
+        """Show every attention on a text, or on two that are compared."""
+        model, text = self._model(asked), _text(asked, "text")
+        other = _text(asked, "other") if asked.get("other") else None
+        return partial(_json, partial(self._attention, model, text, other))
+
+    def senses(self, asked: Asked) -> Work:
+        """Draw in which layers the senses of a word are told apart."""
+        model, word = self._model(asked), _text(asked, "word")
+        gather(word, None)
+        return partial(_json, partial(_senses, model, word))
+
+    def shift(self, asked: Asked) -> Work:
+        """Draw what moved a word of a text; {mud|cash} in it compares two texts."""
+        model, word, text = self._model(asked), _text(asked, "word"), _text(asked, "text")
+        read = read_pair(text, None)
+        return partial(_json, partial(self._shift, model, word, text, read))
+
+    def _model(self, asked: Asked) -> Model:
+        name = asked.get("model")
+        name = next(iter(self.models)) if name is None else name
+        if not isinstance(name, str) or name not in self.models:
+            raise InputError(f"Expected one of {', '.join(self.models)}, got {str(name)[:80]!r}.")
+        return self.models[name]
+
+    def _attention(self, model: Model, text: str, other: str | None) -> dict[str, Any]:
+        texts = [each for each in (text, other) if each is not None]
+        for each in texts:
+            self._expect_short(model, each)
+        results = [attend(each, model=model) for each in track(texts, "the model reads")]
+        return view(results[0], compare=results[1] if other else None).data()
+
+    def _shift(self, model: Model, word: str, text: str, read: tuple[str, str]) -> dict[str, Any]:
+        for each in read:
+            self._expect_short(model, each)
+        with part(0, 2, "the model reads"):
+            result = shift(word, text, model=model)
+        from attnviz.plot import waterfall
+
+        with part(1, 2, "its figure is drawn"):
+            return _figure(result, waterfall)
+
+    def _expect_short(self, model: Model, text: str) -> None:
+        count = len(encode(model.checkpoint, [text]).axes["text"][0])
+        if count > self.most:
+            raise InputError(
+                f"Expected at most {self.most} tokens, the most that is read here, got {count}. "
+                "Shorten the text."
+            )
+
+
+def _senses(model: Model, word: str) -> dict[str, Any]:
+    with part(0, 2, "the model reads"):
+        result = senses(word, model=model)
+    from attnviz.plot import disambiguation
+
+    with part(1, 2, "its figure is drawn"):
+        return _figure(result, disambiguation)
+
+
+def _figure(result: SenseResult | ShiftResult, draw: Callable[..., Figure]) -> dict[str, Any]:
+    """Return a figure as SVG, which is never a file here, with what must be said beside it."""
+    import matplotlib.pyplot as plt
+
+    from attnviz.plot.style import style
+
+    figure, svg = draw(result), io.BytesIO()
+    with style():
+        figure.savefig(svg, format="svg", metadata={"Creator": "attnviz", "Date": None})
+    plt.close(figure)
+    agreement = result.agreement
+    return {
+        "svg": svg.getvalue().decode(),
+        "verdict": agreement.verdict,
+        "summary": agreement.summary(),
+        "notes": list(result.notes),
+    }
+
+
+def _json(work: Callable[[], dict[str, Any]]) -> bytes:
+    """Do the work; warnings, which may repeat what was typed, go to the reader and nowhere else."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found = work()
+    said = list(dict.fromkeys(str(each.message) for each in heard))
+    return json.dumps({**found, "warnings": said}).encode()
+
+
+def _text(asked: Asked, name: str) -> str:
+    text = asked.get(name)
+    if not isinstance(text, str):
+        raise InputError(f"Expected a {name} as a string, got {type(text).__name__}. Type one.")
+    if not text.strip():
+        raise InputError(f"Expected a {name} with at least one word, got an empty one. Type one.")
+    return text

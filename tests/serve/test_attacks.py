@@ -1,0 +1,293 @@
+"""Each attack is refused, by the real server, and every refusal carries the defences too."""
+
+import json
+
+import httpx2
+import pytest
+
+TEXT = {"text": "the train left"}
+POSTS = ["/attention", "/senses", "/shift"]
+PAGES = ["/", "/about", "/static/attnviz.iife.js", "/turn/1", *POSTS]
+
+
+def refused(answer, status):
+    assert answer.status_code == status, answer.text
+    headed(answer)
+    assert len(answer.text.splitlines()) == 1
+    assert "Traceback" not in answer.text
+    return answer.text
+
+
+def headed(answer):
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy  # no other page may frame this one
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.fixture
+def stranger(server):
+    with server.stranger() as client:
+        yield client
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize("path", ["/", "/health", "/attention"])
+def test_dns_rebinding(server, reader, host, path):
+    refused(reader.get(path, headers={"Host": host.format(port=server.port)}), 400)
+
+
+def test_no_host(server):
+    assert " 400 " in server.raw(b"GET /health HTTP/1.0\r\n\r\n").splitlines()[0]
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_a_form_on_another_site(server, reader, path):
+    forged = {"Origin": "https://evil.example"}
+    refused(reader.post(path, data=TEXT, headers=forged), 403)
+    refused(reader.post(path, data=TEXT, headers={"Origin": "null"}), 403)
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example",
+        "http://127.0.0.1",
+        "http://127.0.0.1:{other}",
+        "https://127.0.0.1:{port}",
+        "http://127.0.0.1:{port}.evil.example",
+        "http://evil.example:{port}",
+        "null",
+        "",
+    ],
+)
+def test_json_from_another_origin(server, reader, path, origin):
+    origin = origin.format(port=server.port, other=server.port ^ 1)
+    refused(reader.post(path, json=TEXT, headers={"Origin": origin}), 403)
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_json_without_an_origin(server, reader, path):
+    with server.stranger(cookies=reader.cookies) as client:
+        refused(client.post(path, json=TEXT), 403)
+
+
+def test_a_preflight_allows_nothing(reader):
+    asked = {"Access-Control-Request-Method": "POST", "Origin": "https://evil.example"}
+    refused(reader.options("/attention", headers=asked), 403)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_cookie(server, stranger, path):
+    post = path in POSTS
+    how = {"json": TEXT, "headers": {"Origin": server.address}} if post else {}
+    refused(stranger.request("POST" if post else "GET", path, **how), 403)
+
+
+@pytest.mark.parametrize("value", ["", "wrong", "ä", "x" * 4000])
+def test_a_wrong_cookie(server, stranger, value):
+    cookie = f"attnviz-{server.port}={value}".encode()
+    refused(stranger.get("/", headers={"Cookie": cookie}), 403)
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "ä", "%00", "x" * 4000])
+def test_a_wrong_token(stranger, token):
+    answer = stranger.get(f"/?token={token}")
+    refused(answer, 403)
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_token_opens_once_and_becomes_a_cookie_that_no_script_reads(server, reader):
+    link = server.link
+    with server.stranger() as first:
+        answer = first.get(link)
+        headed(answer)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert "token" not in str(first.get("/").url)
+        assert first.get("/").status_code == 200
+        assert first.get(link).headers["location"] == "/"  # who is in stays in
+    with server.stranger() as second:
+        refused(second.get(link), 403)
+        assert second.get(server.read_link()).status_code == 303
+    server.read_link()
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "", "text/json"]
+)
+def test_what_is_not_called_json(reader, path, kind):
+    content = json.dumps(TEXT)
+    refused(reader.post(path, content=content, headers={"Content-Type": kind}), 415)
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_a_huge_body(reader, path):
+    refused(reader.post(path, json={"text": "x" * 100_000}), 413)
+
+
+def test_a_huge_body_in_chunks(server, reader):
+    cookie = "; ".join(f"{name}={value}" for name, value in reader.cookies.items())
+    head = (
+        f"POST /attention HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nOrigin: {server.address}\r\n"
+        f"Cookie: {cookie}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    before = server.memory_mb()
+    answer = server.raw(head.encode() + (b"10000\r\n" + b"x" * 65536 + b"\r\n") * 800)
+    assert " 413 " in answer.splitlines()[0]
+    assert server.memory_mb() < before + 25  # of the 50 MB
+    assert reader.get("/health").json()["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/..%2f..%2fapp.py",
+        "/static/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/static//etc/passwd",
+        "/static/attnviz.es.js",
+        "/static/",
+        "/static",
+        "/../../etc/passwd",
+        "/static/attnviz.iife.js%00.css",
+        "/static/..\\app.py",
+    ],
+)
+def test_files_that_are_not_served(server, reader, path):
+    cookie = "; ".join(f"{name}={value}" for name, value in reader.cookies.items())
+    answer = server.raw(
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {cookie}\r\n"
+        "Connection: close\r\n\r\n".encode()
+    )
+    assert " 404 " in answer.splitlines()[0]
+    assert "root:" not in answer
+    assert "frame-ancestors" in answer
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "GET", "TRACE"])
+@pytest.mark.parametrize("path", POSTS)
+def test_other_methods(reader, path, method):
+    refused(reader.request(method, path, headers={"Content-Type": "application/json"}), 405)
+
+
+@pytest.mark.parametrize("path", ["/", "/about", "/health", "/static/attnviz.css"])
+def test_pages_are_only_read(reader, path):
+    refused(reader.post(path, json=TEXT), 405)
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("name", ["gpt2", "../../etc", "\ud800", "x" * 5000, "<script>", 3, [], {}])
+def test_a_model_that_was_not_named(reader, path, name):
+    asked = json.dumps({"text": "the bank", "word": "bank", "model": name})
+    answer = reader.post(path, content=asked, headers={"Content-Type": "application/json"})
+    assert "Expected one of all-MiniLM-L6-v2, small, got" in refused(answer, 400)
+    assert len(answer.text) < 200
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/attention", {"text": "go " * 63}),
+        ("/attention", {"text": "go", "other": "go " * 63}),
+        ("/shift", {"word": "go#2", "text": "go " * 63}),
+        ("/shift", {"word": "bank", "text": "the bank of {" + "go " * 63 + "|mud}"}),
+    ],
+)
+def test_too_many_tokens(reader, path, asked):
+    told = refused(reader.post(path, json=asked), 400)
+    assert "Expected at most 64 tokens" in told
+    assert "Shorten" in told
+
+
+def test_more_tokens_than_the_model_can_read(reader):
+    assert "Expected at most 512 tokens, the most that all-MiniLM-L6-v2 can read" in refused(
+        reader.post("/attention", json={"text": "go " * 600}), 400
+    )
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"text"',
+        b"3",
+        b"null",
+        b"NaN",
+        b"\xff\xfe{}",
+        b"[" * 60_000,
+        b'{"text":' * 8_000,
+        b"9" * 60_000,
+        b"{}",
+        b'{"text": null, "word": null}',
+        b'{"text": 3, "word": 3}',
+        b'{"text": ["a"], "word": ["a"]}',
+        b'{"text": {"a": 1}, "word": {}}',
+        b'{"text": " ", "word": " "}',
+        b'{"text": "\\u0000", "word": "\\u0000"}',
+        b'{"text": "\\ud800", "word": "\\ud800"}',
+    ],
+    ids=lambda content: content[:30].decode("latin-1"),
+)
+def test_what_is_no_request(reader, path, content):
+    headers = {"Content-Type": "application/json"}
+    assert "Expected" in refused(reader.post(path, content=content, headers=headers), 400)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\x00b",
+        "\u202eabc\u2066",
+        "</script><img src=x onerror=alert(1)>",
+        "\U0001f600 ok",
+        "a\u2028b",
+    ],
+)
+def test_odd_text_is_text(reader, text):
+    answer = reader.post("/attention", json={"text": text})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    headed(answer)
+
+
+def test_files_are_not_read_for_a_reader(reader, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("The bank was full of mud.\nThe bank was full of cash.\n")
+    refused(reader.post("/senses", json={"word": f"bank={secret}"}), 400)
+    answer = reader.post("/attention", json={"text": str(secret)})
+    assert answer.status_code == 200
+    assert "mud" not in json.dumps(answer.json()["payload"])
+
+
+def test_health_tells_nothing_of_what_was_read(stranger, reader):
+    reader.post("/attention", json={"text": "xylophone"})
+    answer = stranger.get("/health")
+    assert answer.status_code == 200
+    headed(answer)
+    assert set(answer.json()) == {
+        "status", "models", "running", "waiting", "served", "uptime_s", "memory_mb", "max_tokens",
+        "time_limit_s",
+    }  # fmt: skip
+    assert "xylophone" not in answer.text
+
+
+def test_no_request_is_too_odd_for_the_server(server, reader):
+    for odd in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"G" * 100_000):
+        assert server.raw(odd)[:12] in ("HTTP/1.1 400", "HTTP/1.1 505", "")
+    assert isinstance(reader.get("/health"), httpx2.Response)

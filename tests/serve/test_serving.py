@@ -1,0 +1,298 @@
+"""What a reader gets from the real server: right answers, many at once, an end without trace."""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import zlib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import httpx2
+import numpy as np
+import pytest
+
+import attnviz
+from attnviz.cli import run
+from attnviz.serve import _names
+
+CLIENTS, REQUESTS = 20, 200
+LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
+NAMES = ("cat", "train", "bank", "word", "sea", "king", "tree", "road", "song", "fire")
+TEXTS = [f"the {name} {'left the station ' * (1 + n % 3)}early" for n, name in enumerate(NAMES)]
+
+
+def maps(data):
+    """Return every map of an answer by (layer, head), decoded as its format says."""
+    places, found = data["payload"]["blocks"], {}
+    (result,) = data["payload"]["results"]
+    for layer in result["stacks"][0]["layers"]:
+        for head, exact in zip(layer["heads"], layer["exact"], strict=True):
+            codes = exact["map"]
+            at, length = places[codes["block"]]
+            raw = zlib.decompress(base64.b64decode(data["blocks"][at : at + length]), -15)
+            planes = np.frombuffer(raw, np.uint8).reshape(-1, *codes["shape"]).astype(float)
+            code = planes[0] + (256 * planes[1] if codes["levels"] > 255 else 0)
+            weights = codes["scale"] * (code / codes["levels"]) ** 2
+            found[layer["layer"], head] = weights, exact["error"]
+    return found
+
+
+def expect_same(data, result):
+    """The answer holds each weight of a result, and no other."""
+    assert data["payload"]["results"][0]["axes"][0]["labels"] == [
+        *result.records[0].query_axis.labels
+    ]
+    found = maps(data)
+    assert len(found) == sum(record.heads for record in result)
+    for (layer, head), (weights, error) in found.items():
+        assert error < 1e-4
+        assert np.abs(weights - result.weights(layer, head).numpy()).max() <= error + 1e-6
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+
+
+def leaving(server, reader, path, asked):
+    """Ask, and return the connection, which the reader closes on leaving."""
+    body = json.dumps(asked)
+    cookie = "; ".join(f"{name}={value}" for name, value in reader.cookies.items())
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    connection.sendall(
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nOrigin: {server.address}\r\n"
+        f"Cookie: {cookie}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"{body}".encode()
+    )
+    return connection
+
+
+def test_the_page_and_what_may_be_asked(reader):
+    page = reader.get("/").text
+    assert 'name="attnviz-live"' in page
+    for link in ("/static/attnviz.iife.js", "/static/attnviz.css"):
+        assert link in page
+        assert reader.get(link).status_code == 200
+    about = reader.get("/about").json()
+    assert about["models"] == ["all-MiniLM-L6-v2", "small"]
+    assert "bank" in about["words"]
+    assert about["max_tokens"] == 64
+
+
+def test_attention_is_that_of_attend(reader, train):
+    text = train.provenance.text
+    expect_same(reader.post("/attention", json={"text": text}).json(), train)
+
+
+def test_two_texts_are_compared(reader):
+    asked = {"text": "the bank of the river", "other": "the bank of the city"}
+    answer = reader.post("/attention", json=asked).json()
+    assert len(answer["payload"]["results"]) == 2
+    asked["other"] = "another length of text"
+    wrong = reader.post("/attention", json={**asked, "other": "one more of quite another length"})
+    assert wrong.status_code == 400
+    assert "same shape" in wrong.text
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "said"),
+    [
+        ("/senses", {"word": "bank"}, "river"),
+        ("/shift", {"word": "bank", "text": "The bank was full of {mud|cash}."}, "cash"),
+    ],
+)
+def test_figures_are_drawn(reader, path, asked, said):
+    answer = reader.post(path, json=asked).json()
+    root = ElementTree.fromstring(answer["svg"])
+    assert said in "".join(root.itertext())
+    assert answer["verdict"] == "verified"
+    assert "recomputed in float64" in answer["summary"]
+
+
+def test_a_missing_font_is_told_to_the_reader_only(reader):
+    asked = {"word": "bank", "text": "the bank \U0001320f \u1980 was full"}
+    answer = reader.post("/shift", json=asked)
+    assert answer.status_code == 200, answer.text
+    assert all("font" in said for said in answer.json()["warnings"])
+
+
+@pytest.mark.parametrize("word", ["bnak", "the"])
+def test_a_word_without_sentences(reader, word):
+    answer = reader.post("/senses", json={"word": word})
+    assert answer.status_code == 400
+    assert "Expected one of the words that come with sentences" in answer.text
+
+
+def test_two_hundred_requests_of_twenty_clients_none_lost_none_wrong(server, reader, small):
+    model = attnviz.load(small)
+    direct = [attnviz.attend(text, model=model) for text in TEXTS]
+    before = reader.get("/health").json()
+    memory = server.memory_mb()
+    numbers, answers, most = iter(range(REQUESTS)), {}, [0]
+
+    async def client():
+        headers = {"Origin": server.address}
+        how = {"cookies": reader.cookies, "headers": headers, "verify": False, "trust_env": False}
+        async with httpx2.AsyncClient(base_url=server.address, timeout=60, **how) as asking:
+            for number in numbers:
+                asked = {"text": TEXTS[number % len(TEXTS)], "model": "small"}
+                answers[number] = await asking.post("/attention", json=asked)
+                if number % 10 == 0:
+                    health = (await asking.get("/health")).json()
+                    assert health["running"] <= 1
+                    most[0] = max(most[0], health["waiting"])
+
+    async def main():
+        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+
+    asyncio.run(main())
+    assert sorted(answers) == list(range(REQUESTS))
+    for number, answer in answers.items():
+        assert answer.status_code == 200, answer.text
+        expect_same(answer.json(), direct[number % len(TEXTS)])
+    after = reader.get("/health").json()
+    assert after["served"] - before["served"] == REQUESTS
+    assert (after["running"], after["waiting"]) == (0, 0)
+    assert most[0] >= CLIENTS // 2  # they did wait for each other
+    assert server.memory_mb() < memory + 60
+
+
+def test_more_than_may_wait_are_told_to_come_again(server, reader):
+    some = [leaving(server, reader, "/shift", {"word": "bank", "text": LONG}) for _ in range(33)]
+    until(lambda: reader.get("/health").json()["waiting"] == 32)
+    answer = reader.post("/attention", json={"text": "the train"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    served = reader.get("/health").json()["served"]
+    for connection in some:
+        connection.close()
+    until(lambda: reader.get("/health").json()["running"] == 0)
+    after = reader.get("/health").json()
+    assert after["waiting"] == 0
+    assert after["served"] <= served + 1
+    assert reader.post("/attention", json={"text": "the train"}).status_code == 200
+
+
+def test_a_reader_sees_their_place_and_how_far_it_is(server, reader):
+    asked = {"word": "bank", "text": LONG}
+    some = [leaving(server, reader, "/shift", {**asked, "ticket": f"t{n}"}) for n in range(3)]
+    until(lambda: reader.get("/turn/t2").status_code == 200)
+    seen = [reader.get(f"/turn/t{n}") for n in range(3)]
+    aheads = [each.json()["ahead"] for each in seen if each.status_code == 200]
+    assert aheads[-1] > 0
+    assert aheads == sorted(aheads)
+    until(lambda: 0 < reader.get("/turn/t1").json()["done"] < 1)
+    assert reader.get("/turn/unknown").status_code == 404
+    for connection in some:
+        connection.close()
+    until(lambda: reader.get("/health").json()["running"] == 0)
+
+
+def test_what_takes_too_long_is_stopped_and_a_killed_server_leaves_nothing(start, tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "tmp").mkdir()
+    how = {"cwd": tmp_path / "here", "env": {**os.environ, "TMPDIR": str(tmp_path / "tmp")}}
+    with start("--time-limit", "0.3", **how) as served, served.enter() as reader:
+        began = time.monotonic()
+        answer = reader.post("/senses", json={"word": "bank"})
+        assert answer.status_code == 504
+        assert "within 0.3 s" in answer.text
+        assert time.monotonic() - began < 3
+        connection = leaving(served, reader, "/senses", {"word": "bank"})
+        until(lambda: reader.get("/health").json()["running"] == 1)
+        tasks = Path(f"/proc/{served.process.pid}/task").glob("*/children")
+        assert not "".join(each.read_text() for each in tasks)
+        assert served.end(signal.SIGKILL)[0] == -signal.SIGKILL
+        connection.close()
+        port = served.port
+    with start(port=port, **how) as served, served.enter() as reader:
+        assert served.port == port
+        assert reader.post("/attention", json={"text": "the train"}).status_code == 200
+        assert served.end(signal.SIGTERM) == (143, "")
+    assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
+
+
+def test_ctrl_c_stops_what_runs_and_nothing_typed_was_said(start):
+    with start() as served, served.enter() as reader:
+        reader.post("/attention", json={"text": "xylophone \U0001320f"})
+        reader.post("/shift", json={"word": "xylophone", "text": "xylophone"})
+        reader.post("/senses", json={"word": "xylophone"})
+        answers = []
+        asked = {"word": "bank", "text": LONG}
+        asking = [
+            threading.Thread(target=lambda: answers.append(reader.post("/shift", json=asked)))
+            for _ in range(3)
+        ]
+        for each in asking:
+            each.start()
+        until(lambda: reader.get("/health").json()["waiting"] == 2)
+        began = time.monotonic()
+        served.process.send_signal(signal.SIGINT)
+        out, errors = served.process.communicate(timeout=20)
+        assert served.process.returncode == 130
+        assert time.monotonic() - began < 5
+        assert errors == ""
+        assert "xylophone" not in out
+        for each in asking:
+            each.join()
+        assert [answer.status_code for answer in answers] == [503] * 3
+        with socket.create_server(("127.0.0.1", served.port)):
+            pass  # it is free again
+
+
+def test_another_host_is_let_in_by_its_names_only_and_with_a_warning(start, small):
+    with start("--host", "0.0.0.0", "--model", str(small)) as served:
+        name = served.address.removeprefix("http://")
+        assert name == f"{socket.gethostname().lower()}:{served.port}"
+        for host, status in (
+            (name, 200),
+            ("127.0.0.1", 200),
+            ("evil.example", 400),
+            ("0.0.0.0", 400),
+        ):
+            answer = served.raw(
+                f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+            )
+            assert f" {status} " in answer.splitlines()[0]
+        code, errors = served.end()
+        assert code == 143
+        assert errors == "attnviz: Whoever reaches 0.0.0.0 and has the link can use it.\n"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_this_machine_goes_by_its_own_names(host):
+    assert _names(host)[0] == host
+    assert set(_names(host)) == {"127.0.0.1", "localhost", "::1"}
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("attnviz.cli.serve.find_spec", lambda name: None)
+    assert run(["serve"]) == 2
+    said = capsys.readouterr().err
+    assert "pip install 'attnviz[serve]'" in said
+    assert said.count("\n") == 1
+
+
+def test_a_port_in_use(server, capsys):
+    assert run(["serve", "--port", str(server.port)]) == 2
+    assert "Address already in use. Choose another --port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a" * 300])
+def test_a_host_that_is_not_ours(host, capsys):
+    assert run(["serve", "--port", "0", "--host", host]) == 2
+    said = capsys.readouterr().err
+    assert "Expected to listen at" in said
+    assert said.count("\n") == 1
+
+
+def test_a_model_that_is_not_there_or_twice(small, capsys):
+    assert run(["serve", "--port", "0", "--model", "./no-such-folder"]) == 3
+    assert run(["serve", "--port", "0", "--model", str(small), "--model", str(small)]) == 2
+    assert "Expected each model once, got small twice." in capsys.readouterr().err
