@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 import attnviz
 from attnviz.progress import tell
@@ -151,18 +152,26 @@ def test_what_goes_wrong_comes_back_and_the_next_one_runs():
     asyncio.run(main())
 
 
-def test_a_model_stops_in_the_midst_of_a_short_text_and_is_as_before(model, train):
-    turn, entered = Turn(""), []
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.15])
+def test_a_run_stops_at_once_wherever_it_is_and_the_model_is_as_before(model, train, after):
+    turn, text = Turn(""), train.provenance.text
 
-    def stop_in_the_third_block(*_):
-        entered.append(1)
-        turn.stopped.set()
+    def work():
+        threading.Timer(after, turn.stopped.set).start()
+        while True:
+            attnviz.attend(text, model=model)
 
-    hook = model.module.encoder.layer[2].register_forward_pre_hook(stop_in_the_third_block)
+    state = random_state(), [dict(module.__dict__) for module in model.module.modules()]
+    began = time.monotonic()
     with pytest.raises(Left):
-        turn.do(lambda: attnviz.attend("the train left the station on time", model=model))
-    assert entered == [1]
-    hook.remove()
-    again = attnviz.attend("the train left the station on time", model=model)
-    for before, after in zip(train, again, strict=True):
-        assert (before.weights() == after.weights()).all()
+        turn.do(work)
+    assert time.monotonic() - began < after + 2
+    assert str(random_state()) == str(state[0])
+    assert [dict(module.__dict__) for module in model.module.modules()] == state[1]
+    again = turn.do(lambda: attnviz.attend(text, model=model))  # it is stopped once
+    for before, now in zip(train, again, strict=True):
+        assert (before.weights() == now.weights()).all()
+
+
+def random_state():
+    return torch.random.get_rng_state().tolist()
