@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 FLAGS = [
     "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -49,6 +49,7 @@ def npm():
 def browser():
     """Chromium, without a window."""
     chromium = needed("chromium", "chromium-browser", "google-chrome")
+    expect.set_options(timeout=30_000)  # milliseconds: a machine may be busy
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=chromium, args=FLAGS, chromium_sandbox=False, proxy=NOWHERE

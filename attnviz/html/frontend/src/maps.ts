@@ -9,6 +9,8 @@ export interface Units {
   positions: number[][];
   /** The unit that each position belongs to, −1 where it was taken out. */
   of: Int32Array;
+  /** The unit with which the second text of a pair begins. */
+  second: number | null;
 }
 /** The units that are seen, from one up to, not including, another. */
 export interface Side {
@@ -53,7 +55,8 @@ function make(axis: Axis, positions: number[][], labels: string[]): Units {
   positions.forEach((some, unit) => some.forEach((position) => (of[position] = unit)));
   const special = new Set(axis.special);
   const isSpecial = (some: number[]) => some.length > 0 && some.every((at) => special.has(at));
-  return { labels, positions, of, special: positions.map(isSpecial) };
+  const second = axis.second === null ? -1 : positions.findIndex(([first]) => first >= axis.second!);
+  return { labels, positions, of, special: positions.map(isSpecial), second: second > 0 ? second : null };
 }
 
 /** Return the units that have a position of first ≤ position < end. */

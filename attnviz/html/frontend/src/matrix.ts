@@ -21,8 +21,9 @@ export interface Plan {
   xName: string;
   yName: string;
   found?: { row(r: number): boolean; column(c: number): boolean };
-  /** Rows above which a line is drawn. */
+  /** Rows above which, and columns before which, a line is drawn. */
   breaks?: number[];
+  splits?: number[];
 }
 export interface Matrix {
   cells: Box;
@@ -56,6 +57,7 @@ export function matrix(plan: Plan): Matrix {
     if (cw >= 8 && ch >= 8) lines(pen);
     pen.frame(cells.x, cells.y, cells.w, cells.h, theme.faint, 0.75);
     for (const r of plan.breaks ?? []) pen.line(cells.x - 4, cells.y + r * ch, cells.x + cells.w, cells.y + r * ch, theme.muted, 0.75);
+    for (const c of plan.splits ?? []) pen.line(cells.x + c * cw, cells.y, cells.x + c * cw, cells.y + cells.h + 4, theme.muted, 0.75);
     if (numbered) numbers(pen);
     labels(pen, row, column);
     const [x, y] = [cells.x + (column ?? 0) * cw, cells.y + (row ?? 0) * ch];

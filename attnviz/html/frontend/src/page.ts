@@ -171,8 +171,9 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     },
     locate({ query, key, ...place }) {
       if (!scene || !look) return null;
-      const unit = (of: Int32Array, position?: number) => (position === undefined ? undefined : of[position]);
-      const found = scene.place({ ...place, row: unit(look.rows.units.of, query), column: unit(look.columns.units.of, key) });
+      const unit = (of: Int32Array, position?: number) => (position === undefined ? undefined : (of[position] ?? -1));
+      const [row, column] = [unit(look.rows.units.of, query), unit(look.columns.units.of, key)];
+      const found = row === -1 || column === -1 ? null : scene.place({ ...place, row, column });
       const { left, top } = canvas.getBoundingClientRect();
       return found && { x: left + found[0], y: top + found[1] };
     },

@@ -66,6 +66,7 @@ export function pointing({ root, canvas, sizes, change, point, state, at, scene,
       const map = scene()?.map;
       dragged = { x, y, range: range(), moved: false };
       if (state().range && map && inside(map, x, y)) canvas.setPointerCapture(event.pointerId);
+      point(scene()?.hit(x, y) ?? null, x, y); // a finger does not hover
     },
     pointermove(event) {
       const [x, y] = place(event);

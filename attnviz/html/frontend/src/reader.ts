@@ -23,7 +23,8 @@ export interface Look {
   /** Whether numbers are differences. */
   signed: boolean;
   notes: string[];
-  table(layer: number, head: number): Table;
+  /** The weights of a head, or the mean of several. */
+  table(layer: number, ...heads: number[]): Table;
   vectors(layer: number, head: number): Vectors | null;
 }
 /** What the weights of a head follow from. query: (m, d), key: (n, d). */
@@ -33,6 +34,8 @@ export interface Vectors {
   d: number;
   rule: Rule;
 }
+/** The weights of one position over all, and how far they may be from the record's. */
+type Rows = [(position: number) => ArrayLike<number>, number];
 interface Place {
   layer: Layer;
   head: number;
@@ -48,7 +51,8 @@ export class Reader {
   /** Fetch and compute what a state shows; long computations pause, so that the page stays alive. */
   async look(state: State): Promise<Look> {
     const { results } = this.source.payload;
-    const shown = state.show === "difference" ? results.slice(0, 2) : [results[state.show === "second" ? 1 : 0]];
+    const both = state.show === "difference" && state.view !== "steps";
+    const shown = both ? results.slice(0, 2) : [results[state.show === "second" ? 1 : 0]];
     const stacks = shown.map((result) => result.stacks.find(({ name }) => name === state.stack)!);
     const layers = layersOf(state, stacks[0]);
     const places = stacks.map((stack) => (layer: number, head: number) => placeOf(stack, layer, head));
@@ -61,10 +65,10 @@ export class Reader {
       if (!pooled && state.view !== "steps") await this.compute(found, rows);
     }
     const renormalise = state.special === "remove" && cell === 1;
-    const table = (layer: number, head: number): Table => {
+    const table = (layer: number, ...heads: number[]): Table => {
       const [first, second] = places.map((place) => {
-        const found = place(layer, head);
-        const [row, error] = pooled ? this.pooledRow(found) : this.exactRow(found.exact!);
+        const found = heads.map((head) => place(layer, head));
+        const [row, error] = mean(found.map((each) => (pooled ? this.pooledRow(each) : this.exactRow(each.exact!))));
         return merge(row, error, ...(pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalise);
       });
       return second ? subtract(first, second) : first;
@@ -85,13 +89,13 @@ export class Reader {
     return decode(codes, this.bytes.get(codes.block)!, start, count);
   }
 
-  private exactRow(exact: Exact): [(i: number) => ArrayLike<number>, number] {
+  private exactRow(exact: Exact): Rows {
     if (exact.map === null) return [(i) => this.known.get(exact)!.get(i)!, exact.error];
     const { map } = exact;
     return [(i) => this.part(map, i * map.shape[1], map.shape[1]), exact.error];
   }
 
-  private pooledRow({ layer, head }: Place): [(r: number) => ArrayLike<number>, number] {
+  private pooledRow({ layer, head }: Place): Rows {
     const { maps, rows, columns } = layer.pooled!;
     const at = layer.heads.indexOf(head);
     const scale = typeof maps.scale === "number" ? maps.scale : maps.scale[at];
@@ -155,7 +159,7 @@ function sidesOf(
   const axes = stacks.map(({ queries, keys }, n) => [shown[n].axes[queries], shown[n].axes[keys]]);
   const split = (words: boolean) =>
     axes.map((pair) => pair.map((axis) => unitsOf(axis, words && !steps, state.special === "keep" || steps)));
-  const notes: string[] = [];
+  const notes = steps && state.show === "difference" ? ["Step by step, the first text is shown"] : [];
   let units = split(state.words);
   if (units.length > 1 && !(isAlike(units[0][0], units[1][0]) && isAlike(units[0][1], units[1][1]))) {
     notes.push("The words of the two texts have different pieces, so pieces are compared");
@@ -202,6 +206,15 @@ function firstWord({ special, positions }: Units): number {
 function single({ units, from, to }: Side): Side {
   const positions = units.positions.map((_, at) => [at]);
   return { units: { ...units, positions, of: Int32Array.from(positions, ([at]) => at) }, from, to };
+}
+
+function mean(heads: Rows[]): Rows {
+  if (heads.length === 1) return heads[0];
+  const row = (position: number) => {
+    const rows = heads.map(([row]) => row(position));
+    return Float64Array.from(rows[0], (_, j) => rows.reduce((sum, row) => sum + row[j], 0) / rows.length);
+  };
+  return [row, Math.max(...heads.map(([, error]) => error))];
 }
 
 function subtract(first: Table, second: Table): Table {

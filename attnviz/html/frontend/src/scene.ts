@@ -2,6 +2,7 @@
 
 import { index, palette, type Scale, type Theme } from "./colours";
 import type { Look } from "./reader";
+import type { Side } from "./maps";
 import { measure, type Pen } from "./pen";
 import type { State } from "./state";
 import { literal, tick } from "./text";
@@ -96,9 +97,16 @@ export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: numb
   return { map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
 }
 
+function largest(values: ArrayLike<number>): number {
+  let most = 0;
+  for (let n = 0; n < values.length; n++) most = Math.max(most, Math.abs(values[n]));
+  return most;
+}
+
 /** Return what a share of some numbers do not exceed. */
 export function quantile(values: ArrayLike<number>, share: number): number {
-  const step = Math.max(1, Math.floor(values.length / 50000));
+  if (share === 1) return largest(values);
+  const step = Math.max(1, Math.floor(values.length / 20000));
   const some = Float32Array.from({ length: Math.ceil(values.length / step) }, (_, n) => Math.abs(values[n * step])).sort();
   return some.length ? some[Math.floor(share * (some.length - 1))] : 0;
 }
@@ -137,6 +145,11 @@ export function headroom({ width }: Setting, title: string, scale: Scale | null)
 export function pair(look: Look, row: number, column: number): Line {
   const token = (label: string) => ({ token: literal(label) });
   return [token(look.rows.units.labels[row]), " ← ", token(look.columns.units.labels[column])];
+}
+
+/** Return before which of the visible units a second text begins, if it does. */
+export function splits({ units, from, to }: Side): number[] {
+  return units.second !== null && units.second > from && units.second < to ? [units.second - from] : [];
 }
 
 export function span(positions: number[]): string {

@@ -47,14 +47,14 @@ export function selection({ view, stack, layer, heads, query, key, words }: Stat
   return { view, stack, layer, heads, query, key, words };
 }
 
-const CHOICES: Partial<Record<keyof State, readonly string[]>> = {
-  view: ["grid", "head", "token", "steps"],
-  special: ["keep", "hide", "remove"],
-  show: ["first", "second", "difference"],
-  colours: ["shared", "head"],
-  by: ["query", "key"],
-  theme: ["auto", "light", "dark"],
-};
+const CHOICES = new Map([
+  ["view", ["grid", "head", "token", "steps"]],
+  ["special", ["keep", "hide", "remove"]],
+  ["show", ["first", "second", "difference"]],
+  ["colours", ["shared", "head"]],
+  ["by", ["query", "key"]],
+  ["theme", ["auto", "light", "dark"]],
+]);
 
 /** Write what differs from the start: view=head&layer=5&head=3. */
 export function write(state: State, start: State): string {
@@ -76,11 +76,11 @@ function written(name: string, value: State[keyof State]): string {
 /** Read a fragment; what is not there, or makes no sense for these results, stays as at the start. */
 export function read(fragment: string, payload: Payload): State {
   const state = startOf(payload);
-  const given: Record<string, string> = {};
+  const given = new Map<string, string>();
   for (const part of fragment.replace(/^#/, "").split("&")) {
     const [name, value = ""] = part.split("=");
     try {
-      given[name] = decodeURIComponent(value);
+      given.set(name, decodeURIComponent(value));
     } catch {
       continue; // a broken escape
     }
@@ -88,13 +88,13 @@ export function read(fragment: string, payload: Payload): State {
   return sound({ ...state, ...parse(given) }, payload);
 }
 
-function parse(given: Record<string, string>): Partial<State> {
+function parse(given: Map<string, string>): Partial<State> {
   const any = Array.from({ length: 512 }, (_, n) => n);
   const whole = (text: string) => (/^\d{1,7}$/.test(text) ? Number(text) : null);
   const found: Record<string, unknown> = {};
-  for (const [name, text] of Object.entries(given)) {
-    if (CHOICES[name as keyof State]) {
-      if (CHOICES[name as keyof State]!.includes(text)) found[name] = text;
+  for (const [name, text] of given) {
+    if (CHOICES.has(name)) {
+      if (CHOICES.get(name)!.includes(text)) found[name] = text;
     } else if (name === "stack" || name === "find") found[name] = text.slice(0, 200);
     else if (name === "lock" || name === "words") found[name] = text === "1";
     else if (name === "layer" && whole(text) !== null) found[name] = whole(text);

@@ -2,7 +2,7 @@
 
 import { unpack, type Payload } from "./data";
 import { mount } from "./page";
-import type { Selection } from "./state";
+import { selection, type Selection } from "./state";
 
 export { mount, unpack };
 
@@ -20,16 +20,17 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const block = unpack(model.get("blocks") as string, payload.blocks);
   const asked = () => model.get("selection") as Partial<Selection>;
   let telling = false;
-  const onselect = (selection: Selection) => {
+  const tell = (now: Selection) => {
     telling = true;
-    model.set("selection", selection);
+    model.set("selection", now);
     model.save_changes();
     telling = false;
   };
-  const root = el.appendChild(document.createElement("div"));
-  const view = mount(root, { payload, block }, { state: asked(), onselect });
+  const view = mount(el.appendChild(document.createElement("div")), { payload, block }, { state: asked(), onselect: tell });
   const follow = () => {
-    if (!telling) view.show(asked());
+    if (telling) return;
+    view.show(asked());
+    tell(selection(view.state)); // all of it, also where Python set a part or what there is not
   };
   model.on("change:selection", follow);
   return () => {

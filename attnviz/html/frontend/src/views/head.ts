@@ -4,7 +4,7 @@ import { type Scale } from "../colours";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
 import { clip, literal, number, ranges, weight } from "../text";
-import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // in each column of tokens
 const MOST_LINES = 6000;
@@ -15,8 +15,7 @@ export function head(setting: Setting): Scene {
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
   const heads = look.layers[0].heads;
   const tables = heads.map((head) => look.table(state.layer, head));
-  const mean = tables[0].values.map((_, n) => tables.reduce((sum, { values }) => sum + values[n], 0) / tables.length);
-  const error = (r: number) => Math.max(...tables.map(({ errors }) => errors[r]));
+  const { values: mean, errors } = look.table(state.layer, ...heads);
   const top = topOf(mean, R, C, rows.units.special.slice(rows.from, rows.to));
   const scale = scaleOf(look, theme, top, quantile(mean, 1));
   const title = `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
@@ -38,6 +37,8 @@ export function head(setting: Setting): Scene {
     y: upper + 22 + (stacked ? most * narrow + below : 0),
     width: stacked ? width : width - left - gap,
     largest: cell,
+    breaks: splits(rows),
+    splits: splits(columns),
     xName: "key (attended to)",
     yName: "query (attending)",
     found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
@@ -135,9 +136,9 @@ export function head(setting: Setting): Scene {
     const where = [`${title.toLowerCase()}${several ? ", mean" : ""}`];
     if (row !== undefined && column !== undefined) {
       const [r, c] = [row - rows.from, column - columns.from];
-      const value = (look.signed ? number : weight)(mean[r * C + c], error(r));
+      const value = (look.signed ? number : weight)(mean[r * C + c], errors[r]);
       const [q, k] = [rows.units.positions[row], columns.units.positions[column]];
-      const each = several && heads.map((head, h) => `${head}: ${number(tables[h].values[r * C + c], error(r))}`);
+      const each = several && heads.map((head, h) => `${head}: ${number(tables[h].values[r * C + c], tables[h].errors[r])}`);
       const lines: Line[] = [[...pair(look, row, column), `  ${value}`], [`query ${span(q)}, key ${span(k)}`], where];
       if (each) for (let h = 0; h < each.length; h += 4) lines.push([each.slice(h, h + 4).join("   ")]);
       return lines;
@@ -151,7 +152,7 @@ export function head(setting: Setting): Scene {
     const order = Array.from({ length: gives ? C : R }, (_, other) => other).sort((a, b) => value(b) - value(a));
     return order.slice(0, 3).map((other) => {
       const [r, c] = gives ? [at, other] : [other, at];
-      return [...pair(look, rows.from + r, columns.from + c), `  ${(look.signed ? number : weight)(value(other), error(r))}`];
+      return [...pair(look, rows.from + r, columns.from + c), `  ${(look.signed ? number : weight)(value(other), errors[r])}`];
     });
   }
   function press({ row, column }: Spot): Partial<typeof state> {
@@ -166,7 +167,8 @@ export function head(setting: Setting): Scene {
     const c = at.column === undefined ? null : at.column - columns.from;
     if (at.part === "lines" && r !== null && c === null && r < m) return [tokens - 8, middle(r)];
     if (at.part === "lines" && c !== null && r === null && c < n) return [left - tokens + 8, middle(c)];
-    return (r ?? 0) < R && (c ?? 0) < C ? cells.centre(r, c) : null;
+    const isSeen = (r === null || (r >= 0 && r < R)) && (c === null || (c >= 0 && c < C));
+    return isSeen ? cells.centre(r, c) : null;
   }
   return {
     height, draw, hit, say, press,

@@ -3,7 +3,7 @@
 import { flow } from "../flow";
 import { matrix } from "../matrix";
 import type { Pen } from "../pen";
-import { clamp, heading, headroom, pair, quantile, scaleOf, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, heading, headroom, pair, quantile, scaleOf, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 import { literal, number, weight } from "../text";
 import type { State } from "../state";
 
@@ -30,7 +30,7 @@ export function token(setting: Setting): Scene {
     rows: all.map(({ layer, head }, r) => (step > 1 ? (r % step ? "" : head === 0 || r === 0 || breaks.includes(r) ? `layer ${layer}` : "·") : `${layer}.${head}`)),
     columns: others.units.labels.slice(others.from, others.to),
     x: 0, y: upper + text.height + 4, width,
-    largest: 120,
+    largest: 120, splits: splits(others),
     xName: gives ? "key (attended to)" : "query (attending)",
     yName: "layer.head",
     found: { row: () => false, column: (c) => found(others.units.labels[others.from + c]) },

@@ -1,0 +1,43 @@
+"""What is committed of the front end is what its sources build, byte for byte."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import attnviz.html
+
+ROOM = Path(attnviz.html.__file__).parent
+FILES = "attnviz.iife.js", "attnviz.es.js", "attnviz.css"
+
+
+def test_the_committed_files_are_what_the_sources_build(npm, tmp_path):
+    copy = tmp_path / "frontend"
+    shutil.copytree(ROOM / "frontend", copy, ignore=shutil.ignore_patterns("node_modules"))
+    for command in (["ci"], ["run", "check"], ["run", "build"]):
+        done = subprocess.run([npm, *command], cwd=copy, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    for name in FILES:
+        assert (tmp_path / "static" / name).read_bytes() == (ROOM / "static" / name).read_bytes()
+        assert (ROOM / "static" / name).read_bytes().isascii()
+
+
+def test_no_registry_is_written_down_and_versions_are_exact():
+    lock = (ROOM / "frontend/package-lock.json").read_text()
+    assert "resolved" not in lock
+    assert "registry" not in lock
+    wanted = json.loads((ROOM / "frontend/package.json").read_text())
+    assert "dependencies" not in wanted
+    for version in wanted["devDependencies"].values():
+        assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+
+
+def test_nothing_makes_markup_or_code_of_text():
+    found = [
+        f"{file.name}: {word}"
+        for file in (ROOM / "frontend/src").rglob("*.ts")
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "Function(", "style=")
+        if word in file.read_text("utf-8")
+    ]
+    assert not found

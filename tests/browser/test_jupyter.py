@@ -1,0 +1,132 @@
+"""Notebooks show the view: JupyterLab, what nbconvert makes of them, and the widget."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+
+import nbformat
+import psutil
+import pytest
+from PIL import Image
+from playwright.sync_api import expect
+
+TOKEN = "of-this-test-only"
+SENTENCE = "the train left the station on time"
+CELLS = [
+    f"import attnviz\nview = attnviz.view(attnviz.attend('{SENTENCE}'))\nview",
+    "widget = view.widget()\nwidget",
+    "print('looked at', widget.selection['view'], widget.selection['heads'])\n"
+    "widget.selection = {'view': 'head', 'layer': 5, 'heads': [3]}",
+    "print('now at layer', widget.selection['layer'], 'of', widget.selection['stack'])",
+]
+# nbconvert's own page asks for these, which the view does not need.
+CONVERTED = ["request: https://cdnjs", "console: .*ERR_FAILED"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("notebooks")
+
+
+@pytest.fixture(scope="module")
+def environment(folder):
+    """Jupyter's settings, kernels and history lie in a folder of the test, and nowhere else."""
+    own = {
+        name: str(folder / name.lower())
+        for name in (
+            "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR",
+            "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
+        )
+    }  # fmt: skip
+    return os.environ | own
+
+
+@pytest.fixture(scope="module")
+def lab(folder, environment):
+    """The address of a JupyterLab of this test, which asks nothing of the network."""
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+        "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", f"--ServerApp.root_dir={folder}",
+        f"--IdentityProvider.token={TOKEN}", "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        yield _address(server, folder)
+    finally:
+        kernels = psutil.Process(server.pid).children(recursive=True)
+        server.terminate()
+        server.wait(20)
+        _, left = psutil.wait_procs(kernels, 10)
+        assert not left
+
+
+def _address(server, folder):
+    for _ in range(600):
+        for told in (folder / "jupyter_runtime_dir").glob("jpserver-*.json"):
+            return json.loads(told.read_text())["url"]
+        assert server.poll() is None, (folder / "log").read_text()
+        time.sleep(0.1)
+    raise AssertionError(
+        "JupyterLab did not start within a minute:\n" + (folder / "log").read_text()
+    )
+
+
+@pytest.fixture(scope="module")
+def notebook(folder):
+    """A notebook whose cells show the view and the widget, none of which has run."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(book, folder / "view.ipynb")
+    return folder / "view.ipynb"
+
+
+def expect_view(frame):
+    """Expect what a reader sees at first: maps, the verdict, and a tooltip under the pointer."""
+    expect(frame.locator(".stage[aria-busy=false]")).to_be_visible(timeout=90_000)
+    expect(frame.get_by_text("verified: 72 heads recomputed in float64")).to_be_visible()
+    canvas = frame.locator("canvas")
+    seen = Image.open(io.BytesIO(canvas.screenshot())).convert("RGB")
+    assert len(seen.getcolors(seen.width * seen.height)) > 30, "the canvas is blank"
+    expect(frame.get_by_role("tooltip")).to_be_hidden()
+    canvas.hover(position={"x": 200, "y": 200})
+    expect(frame.get_by_role("tooltip")).to_contain_text("Layer")
+
+
+def test_jupyterlab_shows_the_view_and_the_widget_and_nbconvert_keeps_the_view(
+    open_page, lab, notebook, environment
+):
+    page = open_page(f"{lab}lab/tree/{notebook.name}?token={TOKEN}", height=2600)
+    cells = page.locator(".jp-Notebook .jp-CodeCell")
+    cells.nth(0).click()
+    for _ in range(2):
+        page.keyboard.press("Shift+Enter")
+
+    expect_view(cells.nth(0).frame_locator("iframe"))
+
+    widget = cells.nth(1).locator(".attnviz")
+    expect_view(widget)
+    widget.get_by_role("button", name="Token").click()
+    expect(widget).to_have_attribute("data-view", "token")
+    page.keyboard.press("Escape")
+    cells.nth(2).locator(".jp-InputArea").click()
+    page.keyboard.press("Shift+Enter")
+    expect(cells.nth(2)).to_contain_text("looked at token [3]")
+    expect(widget).to_have_attribute("data-view", "head")  # as Python asked
+    page.keyboard.press("Shift+Enter")
+    expect(cells.nth(3)).to_contain_text("now at layer 5 of encoder")
+
+    page.keyboard.press("Control+s")
+    expect(page.locator("li.jp-mod-dirty")).to_have_count(0)
+    assert "srcdoc" in notebook.read_text()
+    page.reload()  # what was run here is trusted when it is opened again
+    expect_view(cells.nth(0).frame_locator("iframe"))
+
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)]
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    kept = open_page(notebook.with_suffix(".html"), expects=CONVERTED)
+    expect_view(kept.frame_locator("iframe"))

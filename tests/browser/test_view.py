@@ -1,0 +1,563 @@
+"""The page as its readers use it: real Chromium, a real mouse and keyboard, and no network."""
+
+import io
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from playwright.sync_api import expect
+
+import attnviz
+from attnviz.html import view
+from attnviz.html.page import make_page
+from attnviz.records import one_result
+
+TEXT = "The unfathomable train left the old station on time"
+OTHER = "The unfathomable ship left the old harbour on time"
+LONG = " ".join(
+    ["The old train left the station on time, although its driver was unsure of the way."] * 14
+)
+VIEWS = "grid", "head", "token", "steps"
+NUMBER = re.compile(r"(−?<)?(−)?(\d+(?:\.(\d+))?(?:e-(\d+))?)")
+
+
+@pytest.fixture(scope="module")
+def result():
+    return attnviz.attend(TEXT)
+
+
+@pytest.fixture(scope="module")
+def saved(result, tmp_path_factory):
+    """Pages on disk, made once: with two results where `other` is named."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def save(name, *, size=None, other=None):
+        path = folder / f"{name}.html"
+        if not path.exists():
+            first = result if name != "long" else attnviz.attend(LONG)
+            view(first, compare=other and attnviz.attend(other), size=size).save(path)
+        return path
+
+    return save
+
+
+@dataclass
+class Reader:
+    """Someone who looks at a page: mouse, keys, and what they read."""
+
+    page: object
+
+    def settle(self):
+        self.page.evaluate("document.querySelector('.attnviz').attnviz.ready.then(() => null)")
+
+    def state(self):
+        return self.page.evaluate("document.querySelector('.attnviz').attnviz.state")
+
+    def show(self, **state):
+        self.page.evaluate("state => document.querySelector('.attnviz').attnviz.show(state)", state)
+        self.settle()
+        return self
+
+    def locate(self, **place):
+        script = "place => document.querySelector('.attnviz').attnviz.locate(place)"
+        return self.page.evaluate(script, place)
+
+    def hover(self, **place):
+        at = self.locate(**place)
+        assert at, place
+        self.page.mouse.move(at["x"], at["y"])
+        return self
+
+    def click(self, **place):
+        self.hover(**place)
+        self.page.mouse.down()
+        self.page.mouse.up()
+        self.settle()
+        return self
+
+    def away(self):
+        self.page.mouse.move(2, 2)
+        return self.picture()
+
+    def tip(self):
+        tip = self.page.locator("[role=tooltip]")
+        expect(tip).to_be_visible()
+        return tip.inner_text()
+
+    def control(self, name):
+        return self.page.locator(f"[data-control='{name}']")
+
+    def picture(self):
+        """What the canvas holds, once it was drawn."""
+        script = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
+            () => done(document.querySelector('.stage canvas').toDataURL()))))"""
+        return self.page.evaluate(script)
+
+    def alpha(self, **place):
+        """How much is drawn at a place, 0 to 255, a third of a cell beside its number."""
+        at = self.locate(**place)
+        script = """({x, y}) => {
+            const canvas = document.querySelector('.stage canvas');
+            const {left, top} = canvas.getBoundingClientRect();
+            return canvas.getContext('2d').getImageData(x - left - 14, y - top - 12, 1, 1).data[3];
+        }"""
+        return self.page.evaluate(script, at)
+
+
+@pytest.fixture
+def read(open_page, saved):
+    """Open a page, large enough to see all of it."""
+
+    def read_(what="short", *, width=1280, height=1600, fragment="", dark=False):
+        path = saved(what) if isinstance(what, str) and not what.startswith("<") else what
+        reader = Reader(open_page(path, width=width, height=height, dark=dark))
+        if fragment:
+            reader.page.goto(f"{path.as_uri()}#{fragment}")
+            reader.page.reload()
+        reader.settle()
+        return reader
+
+    return read_
+
+
+def number(tip):
+    """Return the last number of a tooltip's first line, and half of its last digit."""
+    line = tip.splitlines()[0]
+    if line.endswith("0 (masked)"):
+        return 0.0, 0.0
+    below, minus, digits, decimals, power = NUMBER.fullmatch(line.split("  ")[-1]).groups()
+    value = float(digits)
+    if below:
+        return 0.0, value
+    step = 10.0 ** -(len(decimals or "") + int(power or 0))
+    return (-value if minus else value), step / 2
+
+
+def weights_of(result, layer, heads, *, words, special):
+    return attnviz.make_map(result, layer=layer, head=heads, words=words, special=special)
+
+
+def unit_positions(result, *, words, special):
+    """Return the first position of each row of a map, and the most pieces that one joins."""
+    axis = one_result(result).records[0].query_axis
+    joined = {}
+    for position, word in enumerate(axis.words):
+        if special == "keep" or not axis.special[position]:
+            unit = word if words and word is not None else ("piece", position)
+            joined.setdefault(unit, []).append(position)
+    return [some[0] for some in joined.values()], max(map(len, joined.values()))
+
+
+def test_it_opens_from_disk_with_its_verdict_and_few_elements(read, result):
+    reader = read()
+    assert reader.page.locator(".attnviz").get_attribute("data-view") == "grid"
+    expect(reader.control("verdict")).to_contain_text(data_of(result)[0]["results"][0]["summary"])
+    assert reader.page.evaluate("document.querySelectorAll('*').length") <= 150
+    for number_, name in enumerate(VIEWS):
+        reader.control(f"view-{name}").click()
+        reader.settle()
+        assert reader.state()["view"] == name
+        assert len(reader.picture()) > 20_000
+        reader.page.keyboard.press(str((number_ + 1) % 4 + 1))
+        assert reader.state()["view"] == VIEWS[(number_ + 1) % 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "special"), [(False, "keep"), (True, "keep"), (True, "remove"), (False, "hide")]
+)
+@pytest.mark.parametrize(("layer", "heads"), [(0, [3]), (1, [8]), (5, [11]), (2, [0, 5, 9])])
+def test_the_number_under_the_pointer_is_the_records(read, result, words, special, layer, heads):
+    reader = read().show(view="head", layer=layer, heads=heads, words=words, special=special)
+    drawn = weights_of(result, layer, heads, words=words, special=special)
+    places, widest = unit_positions(result, words=words, special=special)
+    error = max(exact_errors(result)[layer][head] for head in heads)
+    if special == "remove":  # a sum of what is left divides
+        left = weights_of(result, layer, heads, words=words, special="hide").weights.sum(1)
+        error /= left.min().item()
+    size = len(places)
+    assert drawn.weights.shape == (size, size)
+    for cell in range(0, size * size, 7):
+        row, column = divmod(cell, size)
+        tip = reader.hover(part="matrix", query=places[row], key=places[column]).tip()
+        said, rounding = number(tip)
+        weight = drawn.weights[row, column].item()
+        assert said == pytest.approx(weight, abs=widest * error + rounding)
+        assert tip.startswith(f"{drawn.rows[row]} ← {drawn.columns[column]}  ")
+
+
+def exact_errors(result):
+    stack = view(result).data()["payload"]["results"][0]["stacks"][0]
+    return [[exact["error"] for exact in layer["exact"]] for layer in stack["layers"]]
+
+
+def test_a_number_has_no_more_digits_than_its_error_leaves(read, result):
+    reader = read().show(view="head", layer=1, heads=[8], words=False)
+    error = exact_errors(result)[1][8]
+    for key in range(8):
+        _, rounding = number(reader.hover(part="matrix", query=3, key=key).tip())
+        assert 2 * rounding >= 10 ** math.floor(math.log10(error))
+
+
+def test_pointing_shows_one_tokens_lines_and_a_click_keeps_them(read):
+    reader = read().show(view="head", layer=1, heads=[4])
+    calm = reader.away()
+    reader.hover(part="lines", query=3)
+    one = reader.picture()
+    assert one != calm
+    assert reader.away() == calm
+    reader.click(part="lines", query=3)
+    assert (reader.state()["lock"], reader.state()["query"]) == (True, 2)  # its first piece
+    locked = reader.away()
+    assert locked != calm
+    reader.hover(part="lines", query=6)  # what is locked stays, and is told
+    assert reader.picture() == locked
+    assert "←" in reader.tip()
+    reader.click(part="lines", query=3)
+    assert not reader.state()["lock"]
+    reader.click(part="lines", key=0)
+    assert (reader.state()["key"], reader.state()["query"]) == (0, None)
+    reader.page.keyboard.press("Escape")
+    reader.settle()
+    assert not reader.state()["lock"]
+    assert reader.away() == calm
+
+
+def test_a_head_of_the_grid_opens(read, result):
+    reader = read()
+    tip = reader.hover(layer=4, head=9).tip()
+    assert tip.startswith("Layer 4, head 9\nlargest ")
+    largest, rounding = number("x  " + tip.splitlines()[1].split("  ")[-1])
+    drawn = weights_of(result, 4, [9], words=True, special="keep").weights
+    error = 5 * exact_errors(result)[4][9]  # the pieces of a word
+    assert largest == pytest.approx(drawn.max().item(), abs=error + rounding)
+    reader.click(layer=4, head=9)
+    state = reader.state()
+    assert (state["view"], state["layer"], state["heads"]) == ("head", 4, [9])
+
+
+def test_layers_and_heads_are_chosen(read):
+    reader = read()
+    reader.control("layers").fill("0-1, 5")
+    reader.control("layers").press("Enter")
+    reader.control("only").fill("3")
+    reader.control("only").press("Tab")
+    reader.settle()
+    assert reader.locate(layer=5, head=3)
+    assert reader.locate(layer=2, head=3) is None
+    assert reader.locate(layer=5, head=4) is None
+    reader.show(view="head", layer=1, heads=[4])
+    for head in (6, 7):
+        reader.control(f"head-{head}").click()
+    reader.control("head-4").click()
+    assert reader.state()["heads"] == [6, 7]
+    reader.control("layer").select_option("3")
+    assert reader.state()["layer"] == 3
+
+
+def test_special_tokens_and_words_are_chosen_by_hand(read):
+    reader = read().show(view="head")
+    assert reader.locate(part="matrix", query=0, key=0)
+    reader.control("special").select_option("remove")
+    reader.settle()
+    assert reader.locate(part="matrix", query=0, key=0) is None
+    reader.control("words").select_option("pieces")
+    reader.settle()
+    assert "##hom" in reader.hover(part="matrix", query=4, key=4).tip()
+
+
+def test_weights_below_the_threshold_are_not_drawn(read, result):
+    drawn = weights_of(result, 1, [4], words=True, special="keep")
+    places, _ = unit_positions(result, words=True, special="keep")
+    reader = read().show(view="head", layer=1, heads=[4])
+    reader.control("threshold").fill("0.2")
+    reader.control("threshold").press("Enter")
+    reader.settle()
+    for row in range(len(places)):
+        for column in range(len(places)):
+            alpha = reader.alpha(part="matrix", query=places[row], key=places[column])
+            assert (alpha > 0) == (drawn.weights[row, column].item() >= 0.2), (row, column)
+    reader.control("threshold-slider").press("End")
+    reader.settle()
+    assert reader.state()["threshold"] == 1
+
+
+def test_a_token_is_searched(read):
+    reader = read().show(view="head")
+    reader.page.keyboard.press("/")
+    reader.page.keyboard.type("th")
+    found = []
+    for _ in range(4):
+        reader.page.keyboard.press("Enter")
+        reader.settle()
+        found.append(reader.state()["query"])
+    assert found == [1, 2, 8, 1]  # The, unfathomable, the
+    assert reader.state()["lock"]
+
+
+def test_two_results_are_compared(read, saved, result):
+    reader = read(saved("two", other=OTHER)).show(view="head", layer=2, heads=[9], words=False)
+    one, other = (
+        weights_of(each, 2, [9], words=False, special="keep").weights
+        for each in (result, attnviz.attend(OTHER))
+    )
+    for show, wanted in (("first", one), ("second", other), ("difference", one - other)):
+        reader.control("show").select_option(show)
+        reader.settle()
+        for query, key in ((0, 0), (2, 1), (6, 3), (10, 9), (5, 10)):
+            tip = reader.hover(part="matrix", query=query, key=key).tip()
+            said, rounding = number(tip)
+            assert said == pytest.approx(wanted[query, key].item(), abs=1e-4 + rounding), tip
+    assert "train | ship" in reader.hover(part="matrix", query=6, key=0).tip()
+    footer = reader.page.locator("footer").inner_text()
+    assert "ship" in footer
+    assert "train" in footer
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_saved_as_svg_and_png(read, result, name):
+    reader = read().show(view=name, layer=1, heads=[4])
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    assert started.value.suggested_filename == f"attnviz-{name}.svg"
+    svg = ET.fromstring(started.value.path().read_text("utf-8"))
+    texts = [each.text for each in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert any("float64" in text for text in texts), texts  # the verdict
+    assert svg.findall("{http://www.w3.org/2000/svg}image")
+    if name == "head":
+        assert {"train", "[SEP]"} <= set(texts)
+        assert len(svg.findall("{http://www.w3.org/2000/svg}path")) > 20
+    with reader.page.expect_download() as started:
+        reader.control("save-png").click()
+    picture = Image.open(io.BytesIO(started.value.path().read_bytes())).convert("L")
+    assert picture.width > 3000
+    assert np.asarray(picture).std() > 5
+
+
+def test_a_link_opens_the_same_view(read, saved):
+    reader = read().show(
+        view="head", layer=3, heads=[1, 2, 3, 7], query=2, key=None, lock=True, words=False,
+        special="remove", threshold=0.05, find="a&b=ü", theme="dark",
+    )  # fmt: skip
+    state, picture, link = reader.state(), reader.away(), reader.page.url
+    assert "view=head&layer=3&heads=1-3,7&query=2&lock=1&words=0" in link
+    again = read(saved("short"), fragment=link.split("#")[1])
+    assert again.state() == state
+    assert again.away() == picture
+    again.page.evaluate("location.hash = 'view=token&query=3'")
+    expect(again.page.locator(".attnviz")).to_have_attribute("data-view", "token")
+    assert again.state()["special"] == "keep"
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    ["view=nowhere&layer=99&heads=77", "layer=-1&heads=&query=1e9&key=x&lock=1", "%E0%A4%A&view=%",
+     "threshold=NaN&range=1,2&range=9,3,2,1", "stack=<script>&find=%3Cimg&words=maybe",
+     "__proto__=1&constructor=2&layers=900&only=-&threshold=1e99"],
+)  # fmt: skip
+def test_a_fragment_that_makes_no_sense_does_no_harm(read, saved, fragment):
+    reader = read(saved("short"), fragment=fragment)
+    assert reader.state()["view"] == "grid"
+    assert reader.hover(layer=0, head=0).tip().startswith("Layer 0, head 0")
+
+
+STRANGE = [
+    "</script><script>window.ran = 1</script>", "<img src=x onerror='window.ran = 1'>",
+    '"quotes" & \'more\'', "a\u2028b", "مرحبا", "👩\u200d👩\u200d👧", "\x00nul", "x" * 5000, "\n",
+    "\u202edrawkcab", "$x$ \\alpha", "", "\ud800", "]]>",
+]  # fmt: skip
+SHOWN = [
+    STRANGE[0], STRANGE[1], STRANGE[2], "a␊b", "مرحبا", STRANGE[5], "␀nul", "x" * 59 + "…", "␊",
+    "\ufffddrawkcab", "$x$ \\alpha", "∅", "\ufffd", "]]>",
+]  # fmt: skip
+
+
+def data_of(result):
+    data = view(result).data()
+    return json.loads(json.dumps(data["payload"])), data["blocks"]
+
+
+def test_strange_tokens_are_text(open_page, result):
+    payload, blocks = data_of(result)
+    axis = payload["results"][0]["axes"][0]
+    for at, label in enumerate(STRANGE[: len(axis["labels"])]):
+        axis["labels"][at] = label
+    assert len(axis["labels"]) >= len(STRANGE) - 2
+    payload["start"] |= {"words": False, "view": "head"}
+    reader = Reader(open_page(make_page(payload, blocks), height=1400))
+    reader.settle()
+    for at, shown in enumerate(SHOWN[: len(axis["labels"])]):
+        tip = reader.hover(part="matrix", query=at, key=at).tip()
+        assert tip.startswith(f"{shown} ← {shown}  ")
+    assert reader.page.evaluate("window.ran") is None
+    assert reader.page.locator("img").count() == 0
+    for name in VIEWS:
+        reader.show(view=name)
+        with reader.page.expect_download() as started:
+            reader.control("save-svg").click()
+        ET.fromstring(started.value.path().read_text("utf-8"))
+    assert reader.page.evaluate("window.ran") is None
+
+
+def test_it_is_used_by_keyboard_alone(read):
+    reader = read()
+    keys = reader.page.keyboard
+    for _ in range(30):
+        keys.press("Tab")
+        if reader.page.evaluate("document.activeElement.tagName") == "CANVAS":
+            break
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        keys.press(key)
+    assert reader.tip().startswith("Layer 1, head 1")
+    expect(reader.page.locator("[aria-live=polite]")).to_contain_text("Layer 1, head 1")
+    keys.press("Enter")
+    reader.settle()
+    assert [reader.state()[name] for name in ("view", "layer", "heads")] == ["head", 1, [1]]
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        keys.press(key)
+    assert reader.tip().startswith("The ← The")
+    keys.press("Enter")
+    reader.settle()
+    assert [reader.state()[name] for name in ("query", "key", "lock")] == [1, 1, True]
+    keys.press("Escape")
+    reader.settle()
+    assert not reader.state()["lock"]
+    assert reader.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def test_the_token_view_shows_one_row_of_every_head(read, result):
+    reader = read().show(view="token", query=6, words=False)
+    column = {"part": "rows", "key": 3}
+    for by, wanted in (("query", lambda w: w[6, 3]), ("key", lambda w: w[3, 6])):
+        reader.show(by=by, key=6)
+        for layer, head in ((0, 0), (2, 7), (5, 11)):
+            place = column if by == "query" else {"part": "rows", "query": 3}
+            said, rounding = number(reader.hover(layer=layer, head=head, **place).tip())
+            drawn = weights_of(result, layer, [head], words=False, special="keep").weights
+            assert said == pytest.approx(wanted(drawn).item(), abs=2e-5 + rounding)
+    reader.click(part="text", key=2)
+    assert reader.state()["key"] == 2
+    reader.click(layer=2, head=7, part="rows", query=3)
+    assert (reader.state()["view"], reader.state()["heads"]) == ("head", [7])
+
+
+def test_steps_say_what_a_weight_is_made_of(read, result):
+    reader = read().show(view="steps", layer=1, heads=[4], query=6)
+    record = result.record(1)
+    q, k = record.query[4, 6].double(), record.key[4].double()
+    for key in (0, 3, 8):
+        tip = reader.hover(part="score", query=6, key=key).tip()
+        said = tip.replace("−", "-").splitlines()[1]
+        score, weight = map(float, re.findall(r"-?\d+\.\d+(?:e-\d+)?", said))
+        assert score == pytest.approx((q @ k[key] * record.scale).item(), abs=2e-3)
+        assert weight == pytest.approx(record.weights(4)[6, key].item(), rel=1e-2, abs=1e-4)
+    tip = reader.hover(part="product", query=6, key=3, dimension=7).tip().replace("−", "-")
+    entries = [float(each) for each in re.findall(r"-?\d+\.\d+(?:e-\d+)?", tip.splitlines()[1])]
+    assert entries == pytest.approx([float(q[7]), float(k[3, 7]), float(q[7] * k[3, 7])], abs=2e-3)
+
+
+RULES = {
+    "plain": {},
+    "soft cap": {"softCap": 2.0},
+    "sink": {"sink": 1.5},
+    "sink of each query": {"sink": [float(n) / 5 for n in range(14)]},
+    "causal": {"after": 0},
+    "window": {"before": 2, "after": 1, "offset": 1},
+    "unread": {"hidden": [0, 4]},
+    "nothing to read": {"before": 0, "after": 0, "offset": -1},
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result, rule):
+    payload, blocks = data_of(result)
+    exact = payload["results"][0]["stacks"][0]["layers"][2]["exact"][3]
+    exact["map"] = None
+    exact["rule"] |= rule
+    payload["start"] |= {"words": False, "view": "head", "layer": 2, "head": 3}
+    reader = Reader(open_page(make_page(payload, blocks), height=1400))
+    reader.settle()
+    record = result.record(2)
+    wanted = by_formula(record.query[3].double(), record.key[3].double(), exact["rule"])
+    for query, key in ((0, 0), (0, 5), (3, 3), (5, 4), (7, 9), (12, 12)):
+        tip = reader.hover(part="matrix", query=query, key=key).tip()
+        said, rounding = number(tip)
+        assert said == pytest.approx(wanted[query, key].item(), abs=5e-4 + rounding)
+        assert ("masked" in tip) == (wanted[query, key] == 0)
+
+
+def by_formula(Q, K, rule):
+    scores = Q @ K.T * rule["scale"]
+    if rule["softCap"]:
+        scores = rule["softCap"] * torch.tanh(scores / rule["softCap"])
+    i, j = torch.arange(len(Q))[:, None] + rule["offset"], torch.arange(len(K))
+    for far, bound in ((i - j, rule["before"]), (j - i, rule["after"])):
+        if bound is not None:
+            scores[far > bound] = -torch.inf
+    scores[:, rule["hidden"]] = -torch.inf
+    sink = torch.tensor(-torch.inf if rule["sink"] is None else rule["sink"]).double()
+    odds = torch.cat([scores, sink.expand(len(Q))[:, None]], 1).softmax(1)
+    return odds[:, :-1].nan_to_num(0)  # a row without any key
+
+
+def test_a_long_text_is_pooled_first_and_exact_where_it_is_zoomed(read):
+    reader = read("long", height=1400)
+    long = attnviz.attend(LONG)
+    record = long.record(1)
+    size = len(record.query_axis)
+    assert size > 200
+    reader.show(view="head", layer=1, heads=[4], words=False)
+    payload = view(long).data()["payload"]
+    cell = payload["results"][0]["stacks"][0]["layers"][1]["pooled"]["cell"]
+    weights = record.weights(4, dtype=torch.float64)
+    tip = reader.hover(part="matrix", query=2 * cell, key=3 * cell).tip()
+    said, rounding = number(tip)
+    rows, columns = (slice(n * cell, (n + 1) * cell) for n in (2, 3))
+    assert said == pytest.approx(weights[rows, columns].sum(1).mean().item(), abs=1e-3 + rounding)
+    for _ in range(12):
+        reader.hover(part="matrix", query=2 * cell, key=2 * cell)
+        reader.page.mouse.wheel(0, -240)
+        reader.settle()
+        if reader.state()["range"] and reader.state()["range"][1] - reader.state()["range"][0] < 60:
+            break
+    first, end, left, right = reader.state()["range"]
+    assert end - first < 60 > right - left
+    for query, key in ((first, left), (first + 5, left + 9), (end - 1, right - 1)):
+        said, rounding = number(reader.hover(part="matrix", query=query, key=key).tip())
+        assert said == pytest.approx(weights[query, key].item(), abs=1e-3 + rounding)
+    reader.hover(part="matrix", query=first + 10, key=left + 10)
+    box = reader.locate(part="matrix", query=first + 10, key=left + 10)
+    reader.page.mouse.down()
+    reader.page.mouse.move(box["x"] - 100, box["y"] - 60, steps=4)
+    reader.page.mouse.up()
+    reader.settle()
+    assert reader.state()["range"][0] > first
+    assert not reader.state()["lock"]
+    reader.page.mouse.dblclick(box["x"], box["y"])
+    reader.settle()
+    assert reader.state()["range"] is None
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_narrow_window_needs_no_scrolling_sideways(read, name, dark):
+    reader = read(width=400, height=800, dark=dark).show(view=name, layer=1)
+    assert reader.page.evaluate("document.documentElement.scrollWidth") == 400
+    theme = reader.page.locator(".attnviz").get_attribute("data-theme")
+    assert theme == ("dark" if dark else "light")
+
+
+def test_it_works_in_the_frame_of_a_notebook(open_page, result):
+    page = open_page(view(result)._repr_html_(), height=900)
+    frame = page.frame_locator("iframe")
+    expect(frame.locator(".stage")).to_have_attribute("aria-busy", "false")
+    frame.locator("[data-control='view-head']").click()
+    expect(frame.locator(".attnviz")).to_have_attribute("data-view", "head")
+    with page.expect_download() as started:
+        frame.locator("[data-control='save-svg']").click()
+    ET.parse(started.value.path())
