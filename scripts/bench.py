@@ -78,6 +78,20 @@ def capture(
 
 
 @app.command()
+def html(
+    rounds: Annotated[int, typer.Option(help="How often each page is opened.")] = 5,
+    patience: Annotated[float, typer.Option(help="Seconds for writing or drawing a page.")] = 60,
+) -> None:
+    """The interactive view beside BertViz' two, on the same weights, in the same Chromium.
+
+    Bytes, seconds until it is drawn and until it answers the pointer, elements.
+    """
+    from benchmarks.html import measure
+
+    measure(rounds, patience)
+
+
+@app.command()
 def gpu(
     tokens: Annotated[int, typer.Option(help="Queries and keys.")] = 131_072,
     rounds: int = 5,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 
 import torch
@@ -27,14 +28,16 @@ def eager(model: PreTrainedModel, ids: Tensor) -> tuple[Tensor, ...]:
 
 def bertviz(model: PreTrainedModel, ids: Tensor) -> list[str]:
     """Return the HTML of BertViz' view of the heads and of its view of the model."""
-    from bertviz import head_view, model_view
-
     attentions = eager(model, ids)
     words = [f"w{number}" for number in range(ids.shape[1])]
-    return [
-        view(attention=attentions, tokens=words, html_action="return").data
-        for view in (head_view, model_view)
-    ]
+    return [bertviz_page(view, attentions, words) for view in ("head_view", "model_view")]
+
+
+def bertviz_page(view: str, attentions: tuple[Tensor, ...], words: list[str]) -> str:
+    """Return the HTML of one of BertViz' views. attentions : of every layer, (1, H, T, T)."""
+    shown = getattr(import_module("bertviz"), view)
+    html: str = shown(attention=attentions, tokens=words, html_action="return").data
+    return html
 
 
 def transformer_lens(model: PreTrainedModel) -> Callable[[Tensor], object]:

@@ -6,7 +6,7 @@ import { isHidden, scores, sinkOf, softmax } from "../formula";
 import { measure, wrap, type Pen } from "../pen";
 import type { Rule } from "../data";
 import type { State } from "../state";
-import { clip, literal, number, tick } from "../text";
+import { clip, literal, number } from "../text";
 import { clamp, heading, headroom, inside, paint, quantile, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_KEYS = 64;
@@ -140,12 +140,12 @@ export function steps(setting: Setting): Scene | null {
 /** Name what is computed, with the numbers of this head. */
 function formula({ scale, softCap, sink, before, after }: Rule, d: number): string {
   const root = Math.abs(scale * Math.sqrt(d) - 1) < 1e-4;
-  const factor = root ? `/ √${d}` : `× ${tick(scale)}`;
+  const factor = root ? `/ √${d}` : `× ${Number(scale.toPrecision(4))}`;
   const scored = softCap === null ? `q·k ${factor}` : `${softCap} tanh(q·k ${factor} / ${softCap})`;
   const said = [
     sink === null ? "" : "a sink takes a share that no key gets",
     after === 0 ? "causal" : "",
-    before === null ? "" : `only the ${before} keys before`,
+    before === null ? "" : `no key more than ${before} back`,
   ].filter(Boolean);
   const more = said.length ? ` (${said.join(", ")})` : "";
   return `weight = softmax(${scored})${more}: the pieces as the model reads them, words are not merged here`;
