@@ -10,7 +10,8 @@ import { ranges } from "./text";
 const MOST_OFFERED = 12;
 
 export interface Footer {
-  node: HTMLElement;
+  /** The verdict, which stays in sight, and what stands below it. */
+  nodes: HTMLElement[];
   follow(look: Look): void;
   caption(look: Look): Caption;
 }
@@ -36,7 +37,7 @@ export function footer({ results, notes }: Payload): Footer {
     ];
   };
   return {
-    node: el("footer", {}, verdict, source, about),
+    nodes: [verdict, el("footer", {}, source, about)],
     follow(look) {
       const result = worst(look);
       verdict.dataset.verdict = result.verdict;
