@@ -16,6 +16,7 @@ from attnviz.errors import InputError
 from attnviz.html import view
 from attnviz.inputs import encode
 from attnviz.models import Model, attend
+from attnviz.plot.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.progress import part, track
 from attnviz.separation import gather, senses
 
@@ -41,20 +42,21 @@ class Answers:
     def attention(self, asked: Asked) -> Work:
         """Show every attention on a text, or on two that are compared."""
         model, text = self._model(asked), _text(asked, "text")
-        other = _text(asked, "other") if asked.get("other") else None
-        return partial(_json, partial(self._attention, model, text, other))
+        compare = _text(asked, "compare") if asked.get("compare") else None
+        return partial(_json, partial(self._attention, model, text, compare))
 
     def senses(self, asked: Asked) -> Work:
         """Draw in which layers the senses of a word are told apart."""
         model, word = self._model(asked), _text(asked, "word")
         gather(word, None)
-        return partial(_json, partial(_senses, model, word))
+        return partial(_json, partial(_senses, model, word, _width(asked)))
 
     def shift(self, asked: Asked) -> Work:
         """Draw what moved a word of a text; {mud|cash} in it compares two texts."""
         model, word, text = self._model(asked), _text(asked, "word"), _text(asked, "text")
         read = read_pair(text, None)
-        return partial(_json, partial(self._shift, model, word, text, read))
+        width = _width(asked)
+        return partial(_json, partial(self._shift, model, word, text, read, width))
 
     def _model(self, asked: Asked) -> Model:
         name = asked.get("model")
@@ -63,14 +65,16 @@ class Answers:
             raise InputError(f"Expected one of {', '.join(self.models)}, got {str(name)[:80]!r}.")
         return self.models[name]
 
-    def _attention(self, model: Model, text: str, other: str | None) -> dict[str, Any]:
-        texts = [each for each in (text, other) if each is not None]
+    def _attention(self, model: Model, text: str, compare: str | None) -> dict[str, Any]:
+        texts = [each for each in (text, compare) if each is not None]
         for each in texts:
             self._expect_short(model, each)
         results = [attend(each, model=model) for each in track(texts, "the model reads")]
-        return view(results[0], compare=results[1] if other else None).data()
+        return view(results[0], compare=results[1] if compare else None).data()
 
-    def _shift(self, model: Model, word: str, text: str, read: tuple[str, str]) -> dict[str, Any]:
+    def _shift(
+        self, model: Model, word: str, text: str, read: tuple[str, str], width: float
+    ) -> dict[str, Any]:
         for each in read:
             self._expect_short(model, each)
         with part(0, 2, "the model reads"):
@@ -78,7 +82,7 @@ class Answers:
         from attnviz.plot import waterfall
 
         with part(1, 2, "its figure is drawn"):
-            return _figure(result, waterfall)
+            return _figure(result, waterfall(result, width=width))
 
     def _expect_short(self, model: Model, text: str) -> None:
         count = len(encode(model.checkpoint, [text]).axes["text"][0])
@@ -89,22 +93,22 @@ class Answers:
             )
 
 
-def _senses(model: Model, word: str) -> dict[str, Any]:
+def _senses(model: Model, word: str, width: float) -> dict[str, Any]:
     with part(0, 2, "the model reads"):
         result = senses(word, model=model)
     from attnviz.plot import disambiguation
 
     with part(1, 2, "its figure is drawn"):
-        return _figure(result, disambiguation)
+        return _figure(result, disambiguation(result, width=width))
 
 
-def _figure(result: SenseResult | ShiftResult, draw: Callable[..., Figure]) -> dict[str, Any]:
+def _figure(result: SenseResult | ShiftResult, figure: Figure) -> dict[str, Any]:
     """Return a figure as SVG, which is never a file here, with what must be said beside it."""
     import matplotlib.pyplot as plt
 
     from attnviz.plot.style import style
 
-    figure, svg = draw(result), io.BytesIO()
+    svg = io.BytesIO()
     with style():
         figure.savefig(svg, format="svg", metadata={"Creator": "attnviz", "Date": None})
     plt.close(figure)
@@ -124,6 +128,11 @@ def _json(work: Callable[[], dict[str, Any]]) -> bytes:
         found = work()
     said = list(dict.fromkeys(str(each.message) for each in heard))
     return json.dumps({**found, "warnings": said}).encode()
+
+
+def _width(asked: Asked) -> float:
+    """Return how wide a figure is, in mm."""
+    return COLUMN_WIDTH if asked.get("narrow") is True else FULL_WIDTH
 
 
 def _text(asked: Asked, name: str) -> str:

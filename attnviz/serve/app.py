@@ -83,10 +83,10 @@ class Pages:
         return _json({"models": list(self.answers.models), "words": words, **self._limits()})
 
     async def turn(self, request: Request) -> Response:
-        """Say how many come before a reader, and how far the reader's own work is."""
+        """Say how many come before a reader, and how far the reader's work is; null at its end."""
         found = self.turns.find(request.path_params["ticket"])
         if found is None:
-            raise HTTPException(404)
+            return _json(None)
         ahead, turn = found
         return _json({"ahead": ahead, "doing": turn.doing, "done": turn.done})
 
@@ -234,7 +234,7 @@ async def _refuse_failed(_: Request, error: Exception) -> Response:
     return refuse(500, "Expected the model to run, but it failed. The terminal says where.")
 
 
-def _json(data: dict[str, Any]) -> Response:
+def _json(data: dict[str, Any] | None) -> Response:
     return Response(json.dumps(data), media_type="application/json")
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 
 from attnviz.progress import listening
 
@@ -44,24 +44,38 @@ class Turn:
     doing: str = ""
     done: float = 0.0
     stopped: threading.Event = field(default_factory=threading.Event)
+    _left: bool = False
 
     def do(self, work: Callable[[], T]) -> T:
-        """Do the work; it ends at the next module of a model, or word of progress, once stopped."""
-        hook = register_module_forward_pre_hook(self._look)
-        try:
-            self._look()
-            with listening(self._hear):
-                return work()
-        finally:
-            hook.remove()
+        """Do the work; once stopped, it ends at its next call of torch or word of progress."""
+        with listening(self._hear), _Looking(self.look):
+            self.look()
+            return work()
 
     def _hear(self, name: str, done: float) -> None:
-        self._look()
+        self.look()
         self.doing, self.done = name, done
 
-    def _look(self, *_: Any) -> None:
-        if self.stopped.is_set():
+    def look(self) -> None:
+        """Raise Left where the work is to stop; once, so that it can put back what it changed."""
+        if self.stopped.is_set() and not self._left:
+            self._left = True
             raise Left
+
+
+class _Looking(TorchFunctionMode):
+    """Looks up at each call of torch, in the thread that it is entered in."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call `func` as it is."""
+        self._look()
+        return func(*args, **(kwargs or {}))
 
 
 class Turns:

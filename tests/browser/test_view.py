@@ -6,10 +6,12 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from families import tiny
 from PIL import Image
 from playwright.sync_api import expect
 
@@ -34,13 +36,13 @@ def result():
 
 @pytest.fixture(scope="module")
 def saved(result, tmp_path_factory):
-    """Pages on disk, made once: with two results where `other` is named."""
+    """Pages on disk, made once: of another text, or with two results where `other` is given."""
     folder = tmp_path_factory.mktemp("pages")
 
-    def save(name, *, size=None, other=None):
+    def save(name, *, text=None, size=None, other=None):
         path = folder / f"{name}.html"
         if not path.exists():
-            first = result if name != "long" else attnviz.attend(LONG)
+            first = attnviz.attend(text) if text else result
             view(first, compare=other and attnviz.attend(other), size=size).save(path)
         return path
 
@@ -114,8 +116,8 @@ class Reader:
 def read(open_page, saved):
     """Open a page, large enough to see all of it."""
 
-    def read_(what="short", *, width=1280, height=1600, fragment="", dark=False):
-        path = saved(what) if isinstance(what, str) and not what.startswith("<") else what
+    def read_(what=None, *, width=1280, height=1600, fragment="", dark=False):
+        path = saved("short") if what is None else what
         reader = Reader(open_page(path, width=width, height=height, dark=dark))
         if fragment:
             reader.page.goto(f"{path.as_uri()}#{fragment}")
@@ -168,29 +170,32 @@ def test_it_opens_from_disk_with_its_verdict_and_few_elements(read, result):
         assert reader.state()["view"] == VIEWS[(number_ + 1) % 4]
 
 
-@pytest.mark.parametrize(
-    ("words", "special"), [(False, "keep"), (True, "keep"), (True, "remove"), (False, "hide")]
-)
+TREATED = (False, "keep"), (True, "keep"), (True, "remove"), (False, "hide")  # words, special
+
+
 @pytest.mark.parametrize(("layer", "heads"), [(0, [3]), (1, [8]), (5, [11]), (2, [0, 5, 9])])
-def test_the_number_under_the_pointer_is_the_records(read, result, words, special, layer, heads):
-    reader = read().show(view="head", layer=layer, heads=heads, words=words, special=special)
-    drawn = weights_of(result, layer, heads, words=words, special=special)
-    places, widest = unit_positions(result, words=words, special=special)
-    error = max(exact_errors(result)[layer][head] for head in heads)
-    if special == "remove":  # a sum of what is left divides
-        left = weights_of(result, layer, heads, words=words, special="hide").weights.sum(1)
-        error /= left.min().item()
-    size = len(places)
-    assert drawn.weights.shape == (size, size)
-    for cell in range(0, size * size, 7):
-        row, column = divmod(cell, size)
-        tip = reader.hover(part="matrix", query=places[row], key=places[column]).tip()
-        said, rounding = number(tip)
-        weight = drawn.weights[row, column].item()
-        assert said == pytest.approx(weight, abs=widest * error + rounding)
-        assert tip.startswith(f"{drawn.rows[row]} ← {drawn.columns[column]}  ")
+def test_the_number_under_the_pointer_is_the_records(read, result, layer, heads):
+    reader = read().show(view="head", layer=layer, heads=heads)
+    for words, special in TREATED:
+        reader.show(words=words, special=special)
+        drawn = weights_of(result, layer, heads, words=words, special=special)
+        places, widest = unit_positions(result, words=words, special=special)
+        error = max(exact_errors(result)[layer][head] for head in heads)
+        if special == "remove":  # what is left divides it
+            left = weights_of(result, layer, heads, words=words, special="hide").weights.sum(1)
+            error /= left.min().item()
+        size = len(places)
+        assert drawn.weights.shape == (size, size)
+        for cell in range(0, size * size, 7):
+            row, column = divmod(cell, size)
+            tip = reader.hover(part="matrix", query=places[row], key=places[column]).tip()
+            said, rounding = number(tip)
+            weight = drawn.weights[row, column].item()
+            assert said == pytest.approx(weight, abs=widest * error + rounding)
+            assert tip.startswith(f"{drawn.rows[row]} ← {drawn.columns[column]}  ")
 
 
+@cache
 def exact_errors(result):
     stack = view(result).data()["payload"]["results"][0]["stacks"][0]
     return [[exact["error"] for exact in layer["exact"]] for layer in stack["layers"]]
@@ -430,6 +435,28 @@ def test_it_is_used_by_keyboard_alone(read):
     assert reader.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
 
 
+def test_another_token_is_chosen_by_keyboard(read):
+    for name in ("token", "steps"):
+        reader = read().show(view=name, query=6)
+        reader.page.locator(".stage canvas").focus()
+        for key in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter"):
+            reader.page.keyboard.press(key)
+        reader.settle()
+        assert reader.state()["query"] == 7
+        assert reader.state()["view"] == name
+
+
+def test_the_caption_says_what_was_done_to_the_weights(read):
+    reader = read().show(view="head", special="remove", threshold=0.1)
+    caption = reader.page.locator(".source")
+    expect(caption).to_contain_text("Special tokens removed, rows renormalised to 1")
+    expect(caption).to_contain_text("Word pieces merged (columns summed, rows averaged)")
+    expect(caption).to_contain_text("Weights below 0.1 not drawn")
+    reader.show(special="keep", threshold=0, words=False)
+    expect(caption).not_to_contain_text("removed")
+    expect(caption).not_to_contain_text("merged")
+
+
 def test_the_token_view_shows_one_row_of_every_head(read, result):
     reader = read().show(view="token", query=6, words=False)
     column = {"part": "rows", "key": 3}
@@ -505,8 +532,8 @@ def by_formula(Q, K, rule):
     return odds[:, :-1].nan_to_num(0)  # a row without any key
 
 
-def test_a_long_text_is_pooled_first_and_exact_where_it_is_zoomed(read):
-    reader = read("long", height=1400)
+def test_a_long_text_is_pooled_first_and_exact_where_it_is_zoomed(read, saved):
+    reader = read(saved("long", text=LONG), height=1400)
     long = attnviz.attend(LONG)
     record = long.record(1)
     size = len(record.query_axis)
@@ -561,3 +588,66 @@ def test_it_works_in_the_frame_of_a_notebook(open_page, result):
     with page.expect_download() as started:
         frame.locator("[data-control='save-svg']").click()
     ET.parse(started.value.path())
+
+
+def test_heads_that_travel_whole_are_offered_where_others_do_not(read, saved):
+    path = saved("small", text=LONG, size=1.2)
+    reader = read(path, height=1400)
+    held = re.search(r'id="attnviz-data">(.*?)</script>', path.read_text("utf-8"))[1]
+    layers = json.loads(held)["results"][0]["stacks"][0]
+    exact = {
+        (layer["layer"], head)
+        for layer in layers["layers"]
+        for head, each in enumerate(layer["exact"])
+        if each
+    }
+    assert 0 < len(exact) < 72
+    poor = next((at, head) for at in range(6) for head in range(12) if (at, head) not in exact)
+    reader.show(view="head", layer=poor[0], heads=[poor[1]])
+    notice = reader.page.locator(".notice")
+    expect(notice).to_contain_text("only such pooled weights")
+    expect(notice).to_contain_text(f"Exact weights do for {len(exact)} heads")
+    offered = notice.locator("button").first
+    name = offered.get_attribute("data-control")
+    offered.click()
+    reader.settle()
+    chosen = reader.state()["layer"], reader.state()["heads"][0]
+    assert name == f"offer-{chosen[0]}-{chosen[1]}"
+    assert chosen in exact
+    reader.show(view="steps", layer=poor[0], heads=[poor[1]])
+    expect(notice).to_contain_text(f"layer {poor[0]}, head {poor[1]} do not travel with this page")
+    expect(reader.page.locator(".stage")).to_be_hidden()
+
+
+@pytest.mark.parametrize("verdict", ["failed", "not proven"])
+def test_what_is_not_verified_is_said_loudly_in_every_view(open_page, result, verdict):
+    payload, blocks = data_of(result)
+    payload["results"][0] |= {"verdict": verdict, "summary": "3 of 72 heads differ by 0.12"}
+    reader = Reader(open_page(make_page(payload, blocks), height=1400))
+    for name in VIEWS:
+        reader.show(view=name)
+        said = reader.control("verdict")
+        expect(said).to_be_visible()
+        expect(said).to_have_text("✗ 3 of 72 heads differ by 0.12")
+        expect(said).to_have_css("background-color", "rgb(176, 0, 32)")
+        expect(said).to_have_css("font-weight", "600")
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    assert "3 of 72 heads differ by 0.12" in started.value.path().read_text("utf-8")
+
+
+def test_stacks_of_an_encoder_and_decoder_are_chosen(open_page, tmp_path, tokenizer):
+    model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
+    result = attnviz.attend("the train left", model=model, target="le train est parti")
+    view(result, show="head", words=False).save(tmp_path / "t5.html")
+    reader = Reader(open_page(tmp_path / "t5.html", height=1400))
+    reader.settle()
+    for stack in result.stack().stacks:
+        reader.control("stack").select_option(stack)
+        reader.settle()
+        record = result.stack(stack).records[1]
+        reader.show(layer=record.layer, heads=[2])
+        drawn = record.weights(2, dtype=torch.float64)
+        for query, key in ((0, 0), (2, 1), (3, 4)):
+            said, rounding = number(reader.hover(part="matrix", query=query, key=key).tip())
+            assert said == pytest.approx(drawn[query, key].item(), abs=5e-5 + rounding)

@@ -201,7 +201,7 @@ def test_a_model_that_was_not_named(reader, path, name):
     ("path", "asked"),
     [
         ("/attention", {"text": "go " * 63}),
-        ("/attention", {"text": "go", "other": "go " * 63}),
+        ("/attention", {"text": "go", "compare": "go " * 63}),
         ("/shift", {"word": "go#2", "text": "go " * 63}),
         ("/shift", {"word": "bank", "text": "the bank of {" + "go " * 63 + "|mud}"}),
     ],

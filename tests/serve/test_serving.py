@@ -19,6 +19,7 @@ import pytest
 import attnviz
 from attnviz.cli import run
 from attnviz.serve import _names
+from serve.served import serving
 
 CLIENTS, REQUESTS = 20, 200
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
@@ -92,11 +93,10 @@ def test_attention_is_that_of_attend(reader, train):
 
 
 def test_two_texts_are_compared(reader):
-    asked = {"text": "the bank of the river", "other": "the bank of the city"}
+    asked = {"text": "the bank of the river", "compare": "the bank of the city"}
     answer = reader.post("/attention", json=asked).json()
     assert len(answer["payload"]["results"]) == 2
-    asked["other"] = "another length of text"
-    wrong = reader.post("/attention", json={**asked, "other": "one more of quite another length"})
+    wrong = reader.post("/attention", json={**asked, "compare": "one more of quite another length"})
     assert wrong.status_code == 400
     assert "same shape" in wrong.text
 
@@ -182,23 +182,27 @@ def test_more_than_may_wait_are_told_to_come_again(server, reader):
 def test_a_reader_sees_their_place_and_how_far_it_is(server, reader):
     asked = {"word": "bank", "text": LONG}
     some = [leaving(server, reader, "/shift", {**asked, "ticket": f"t{n}"}) for n in range(3)]
-    until(lambda: reader.get("/turn/t2").status_code == 200)
-    seen = [reader.get(f"/turn/t{n}") for n in range(3)]
-    aheads = [each.json()["ahead"] for each in seen if each.status_code == 200]
+
+    def turn(name):
+        return reader.get(f"/turn/{name}").json()
+
+    until(lambda: turn("t2") is not None)
+    aheads = [each["ahead"] for each in map(turn, ("t0", "t1", "t2")) if each]
     assert aheads[-1] > 0
     assert aheads == sorted(aheads)
-    until(lambda: 0 < reader.get("/turn/t1").json()["done"] < 1)
-    assert reader.get("/turn/unknown").status_code == 404
+    until(lambda: turn("t2")["ahead"] < aheads[-1])
+    until(lambda: turn("t2")["done"] > 0)
+    assert turn("unknown") is None
     for connection in some:
         connection.close()
     until(lambda: reader.get("/health").json()["running"] == 0)
 
 
-def test_what_takes_too_long_is_stopped_and_a_killed_server_leaves_nothing(start, tmp_path):
+def test_what_takes_too_long_is_stopped_and_a_killed_server_leaves_nothing(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "tmp").mkdir()
     how = {"cwd": tmp_path / "here", "env": {**os.environ, "TMPDIR": str(tmp_path / "tmp")}}
-    with start("--time-limit", "0.3", **how) as served, served.enter() as reader:
+    with serving("--time-limit", "0.3", **how) as served, served.enter() as reader:
         began = time.monotonic()
         answer = reader.post("/senses", json={"word": "bank"})
         assert answer.status_code == 504
@@ -211,15 +215,15 @@ def test_what_takes_too_long_is_stopped_and_a_killed_server_leaves_nothing(start
         assert served.end(signal.SIGKILL)[0] == -signal.SIGKILL
         connection.close()
         port = served.port
-    with start(port=port, **how) as served, served.enter() as reader:
+    with serving(port=port, **how) as served, served.enter() as reader:
         assert served.port == port
         assert reader.post("/attention", json={"text": "the train"}).status_code == 200
         assert served.end(signal.SIGTERM) == (143, "")
     assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
 
 
-def test_ctrl_c_stops_what_runs_and_nothing_typed_was_said(start):
-    with start() as served, served.enter() as reader:
+def test_ctrl_c_stops_what_runs_and_nothing_typed_was_said():
+    with serving() as served, served.enter() as reader:
         reader.post("/attention", json={"text": "xylophone \U0001320f"})
         reader.post("/shift", json={"word": "xylophone", "text": "xylophone"})
         reader.post("/senses", json={"word": "xylophone"})
@@ -246,8 +250,8 @@ def test_ctrl_c_stops_what_runs_and_nothing_typed_was_said(start):
             pass  # it is free again
 
 
-def test_another_host_is_let_in_by_its_names_only_and_with_a_warning(start, small):
-    with start("--host", "0.0.0.0", "--model", str(small)) as served:
+def test_another_host_is_let_in_by_its_names_only_and_with_a_warning(small):
+    with serving("--host", "0.0.0.0", "--model", str(small)) as served:
         name = served.address.removeprefix("http://")
         assert name == f"{socket.gethostname().lower()}:{served.port}"
         for host, status in (

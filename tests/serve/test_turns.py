@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 import attnviz
 from attnviz.progress import tell
@@ -151,18 +152,38 @@ def test_what_goes_wrong_comes_back_and_the_next_one_runs():
     asyncio.run(main())
 
 
-def test_a_model_stops_in_the_midst_of_a_short_text_and_is_as_before(model, train):
-    turn, entered = Turn(""), []
+class Counted(Turn):
+    """Stops itself at one of its looks."""
 
-    def stop_in_the_third_block(*_):
-        entered.append(1)
-        turn.stopped.set()
+    def __init__(self, last=None):
+        super().__init__("")
+        self.last, self.looks = last, 0
 
-    hook = model.module.encoder.layer[2].register_forward_pre_hook(stop_in_the_third_block)
+    def look(self):
+        self.looks += 1
+        if self.looks == self.last:
+            self.stopped.set()
+        super().look()
+
+
+def traces(model):
+    """Return what a run changes and puts back."""
+    return (
+        [dict(module.__dict__) for module in model.module.modules()],
+        [len(module._forward_pre_hooks) for module in model.module.modules()],
+        model.module.config._attn_implementation,
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.get_rng_state().tolist(),
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95, 0.99, 1.0])
+def test_a_run_stops_wherever_it_is_and_the_model_is_as_before(model, train, share):
+    text, whole = train.provenance.text, Counted()
+    whole.do(lambda: attnviz.attend(text, model=model))
+    before = traces(model)
     with pytest.raises(Left):
-        turn.do(lambda: attnviz.attend("the train left the station on time", model=model))
-    assert entered == [1]
-    hook.remove()
-    again = attnviz.attend("the train left the station on time", model=model)
-    for before, after in zip(train, again, strict=True):
-        assert (before.weights() == after.weights()).all()
+        Counted(max(1, int(share * whole.looks))).do(lambda: attnviz.attend(text, model=model))
+    assert traces(model) == before
+    for one, again in zip(train, attnviz.attend(text, model=model), strict=True):
+        assert (one.weights() == again.weights()).all()

@@ -210,6 +210,7 @@ function search(change: Change, next: () => void): Control {
 function buttons({ save }: Actions): Control {
   const keys = el("dl", {}, ...HELP.flatMap(([key, what]) => [el("dt", {}, key), el("dd", {}, what)]));
   const help = el("details", { class: "help" }, el("summary", { "aria-label": "Keyboard help", "data-control": "help" }, "?"), keys);
+  help.addEventListener("focusout", () => (help.open = false));
   const button = (kind: "svg" | "png") =>
     el("button", { type: "button", "data-control": `save-${kind}`, title: `Save this view as ${kind.toUpperCase()}`, click: () => save(kind) }, kind.toUpperCase());
   return { node: el("div", { class: "end" }, button("svg"), button("png"), help), follow: () => {} };

@@ -1,2 +1,226 @@
-/** The page of `attnviz serve`. */
-export function live(): void {}
+/** The page of `attnviz serve`: what is typed is asked of the server, and its answer shown. */
+
+import "./live.css";
+import { unpack, type Payload } from "./data";
+import { download, el } from "./dom";
+import { mount, type View } from "./page";
+
+interface About { models: string[]; words: string[]; max_tokens: number }
+interface Turn { ahead: number; doing: string; done: number }
+interface Attention { payload: Payload; blocks: string; warnings: string[] }
+interface Figure { svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
+type Asked = Record<string, string>;
+
+/** What is asked, and how its answer is shown. */
+interface Page {
+  path: string;
+  title: string;
+  /** Of each field: what it is called, what stands in it first, and what it is for. */
+  fields: Record<string, { label: string; value?: string; hint?: string; optional?: boolean; words?: string[] }>;
+  show(answer: unknown, into: HTMLElement, asked: Asked): void;
+}
+
+const NARROW = 620; // pixels of a window, below which figures are narrow too
+const POLL = 400; // milliseconds between two looks at the queue
+
+export async function live(): Promise<void> {
+  const root = document.getElementById("attnviz")!;
+  root.classList.add("attnviz", "live");
+  const night = matchMedia("(prefers-color-scheme: dark)");
+  const follow = () => (root.dataset.theme = night.matches ? "dark" : "light");
+  night.addEventListener("change", follow);
+  follow();
+  try {
+    const answer = await fetch("/about");
+    if (!answer.ok) throw new Error(await answer.text());
+    build(root, (await answer.json()) as About);
+  } catch (error) {
+    root.replaceChildren(el("p", { role: "alert" }, told(error)));
+  }
+}
+
+function build(root: HTMLElement, about: About): void {
+  const model = el("select", { "data-control": "model" }, ...about.models.map((name) => el("option", {}, name)));
+  const panels = pages(root, about).map((page) => panel(page, () => model.value));
+  const tabs = panels.map(({ title }, n) =>
+    el("button", { type: "button", role: "tab", id: `tab-${n}`, "aria-controls": `panel-${n}`, "data-control": `page-${n}`, click: () => open(n) }, title),
+  );
+  panels.forEach(({ node }, n) => {
+    node.id = `panel-${n}`;
+    node.setAttribute("aria-labelledby", `tab-${n}`);
+  });
+  function open(chosen: number): void {
+    panels.forEach(({ node }, n) => {
+      node.hidden = n !== chosen;
+      tabs[n].setAttribute("aria-selected", String(n === chosen));
+      tabs[n].tabIndex = n === chosen ? 0 : -1;
+    });
+  }
+  const bar = el("div", { class: "pages", role: "tablist", "aria-label": "What to ask" }, ...tabs);
+  bar.addEventListener("keydown", ({ key }) => {
+    const step = { ArrowRight: 1, ArrowLeft: tabs.length - 1 }[key];
+    if (step === undefined) return;
+    const next = (tabs.indexOf(document.activeElement as HTMLButtonElement) + step) % tabs.length;
+    open(next);
+    tabs[next].focus();
+  });
+  const top = el("header", { class: "top" }, el("h1", {}, "attnviz"), bar, el("label", { class: "model" }, el("span", {}, "Model"), model));
+  root.replaceChildren(top, ...panels.map(({ node }) => node));
+  open(0);
+  panels[0].node.querySelector("textarea")?.select();
+}
+
+function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
+  const most = `Up to ${max_tokens.toLocaleString("en")} tokens.`;
+  return [
+    {
+      path: "/attention", title: "Attention", show: attention(root),
+      fields: {
+        text: { label: "Sentence", value: "the train left the station on time", hint: `${most} Enter shows it.` },
+        compare: { label: "Compare with", hint: "A second sentence of as many tokens.", optional: true },
+      },
+    },
+    {
+      path: "/senses", title: "Senses", show: figure(({ word }) => `Where the senses of “${word}” are told apart`),
+      fields: { word: { label: "Word", value: words[0], hint: `Sentences come along for ${words.join(", ")}.`, words } },
+    },
+    {
+      path: "/shift", title: "Shift", show: figure(({ word }) => `What moved “${word}”`),
+      fields: {
+        text: { label: "Sentence", value: "The bank was full of {mud|cash}.", hint: `{mud|cash} compares two sentences. ${most}` },
+        word: { label: "Word of it", value: "bank", hint: "the#2 is the second “the”." },
+      },
+    },
+  ];
+}
+
+/** A form, what it says of its progress, and below it the last answer. */
+function panel(page: Page, model: () => string): { title: string; node: HTMLElement } {
+  const inputs = Object.entries(page.fields).map(([name, field]) => {
+    const more = { name, "aria-describedby": `${page.path}-${name}`, autocomplete: "off", spellcheck: "false", required: !field.optional };
+    const input = name === "word" ? el("input", field.words ? { ...more, list: `${page.path}-words` } : more) : el("textarea", { ...more, rows: 1 });
+    input.value = field.value ?? "";
+    return { name, field, input };
+  });
+  const said = el("p", { class: "said", role: "status", "aria-live": "polite" });
+  const into = el("div", { class: "answer" });
+  const show = el("button", { type: "submit", class: "first", "data-control": "ask" }, "Show");
+  const cancel = el("button", { type: "button", hidden: true, "data-control": "cancel", click: () => asking?.abort() }, "Cancel");
+  const form = el(
+    "form", { class: "ask", novalidate: true },
+    ...inputs.map(({ name, field, input }) =>
+      el("div", { class: "typed" },
+        el("label", {}, el("span", {}, field.label), input),
+        el("small", { id: `${page.path}-${name}` }, field.hint ?? ""),
+        ...(field.words ? [el("datalist", { id: `${page.path}-words` }, ...field.words.map((value) => el("option", { value })))] : []))),
+    el("div", { class: "press" }, show, cancel),
+  );
+  let asking: AbortController | null = null;
+
+  function say(line: string, wrong = false): void {
+    if (said.textContent !== line) said.textContent = line;
+    said.classList.toggle("wrong", wrong);
+  }
+  async function submit(): Promise<void> {
+    asking?.abort();
+    const mine = (asking = new AbortController());
+    const asked = Object.fromEntries([["model", model()], ...inputs.map(({ name, input }) => [name, input.value])]);
+    const tell = (line: string, wrong = false) => mine === asking && say(line, wrong);
+    cancel.hidden = false;
+    into.setAttribute("aria-busy", "true");
+    tell("Asked.");
+    try {
+      const answer = await ask(page.path, asked, mine.signal, tell);
+      if (mine !== asking) return;
+      page.show(answer, into, asked);
+      say((answer as { warnings: string[] }).warnings.join(" "));
+    } catch (error) {
+      tell(mine.signal.aborted ? "Cancelled." : told(error), !mine.signal.aborted);
+    } finally {
+      if (mine === asking) {
+        asking = null;
+        cancel.hidden = true;
+        into.setAttribute("aria-busy", "false");
+      }
+    }
+  }
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    void submit();
+  });
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target instanceof HTMLTextAreaElement) {
+      event.preventDefault();
+      form.requestSubmit();
+    }
+    if (event.key === "Escape") asking?.abort();
+  });
+  return { title: page.title, node: el("section", { role: "tabpanel" }, form, said, into) };
+}
+
+/** Ask the server; meanwhile say how many come before us, and how far our own turn is. */
+async function ask(path: string, asked: Asked, signal: AbortSignal, say: (line: string) => void): Promise<unknown> {
+  // crypto.randomUUID is for secure contexts only; another machine's page is none
+  const ticket = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  let pending = true;
+  const timer = setInterval(async () => {
+    const turn = await fetch(`/turn/${ticket}`, { signal }).then((found) => found.json() as Promise<Turn | null>, () => null);
+    if (turn && pending) say(place(turn));
+  }, POLL);
+  try {
+    const answer = await fetch(path, {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...asked, ticket, narrow: innerWidth < NARROW }), signal,
+    });
+    if (!answer.ok) throw new Error(await answer.text());
+    return await answer.json();
+  } finally {
+    pending = false;
+    clearInterval(timer);
+  }
+}
+
+function place({ ahead, doing, done }: Turn): string {
+  if (ahead) return `${ahead} before you.`;
+  return doing ? `${doing[0].toUpperCase()}${doing.slice(1)}: ${Math.round(100 * done)} %` : "The model reads.";
+}
+
+function told(error: unknown): string {
+  if (error instanceof TypeError) return "The server does not answer. See whether it still runs in its terminal.";
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** Show attention as the page of `attnviz view` does; what is looked at stays from text to text. */
+function attention(root: HTMLElement): Page["show"] {
+  let view: View | null = null;
+  let read = "";
+  return (answer, into, { model }) => {
+    const { payload, blocks } = answer as Attention;
+    const { stack, layer, heads, query, key, lock, range, find, show, layers, only, ...kept } = view?.state ?? ({} as Partial<View["state"]>);
+    const state = !view ? {} : model === read ? { ...kept, stack, layer, heads, layers, only } : kept;
+    read = model;
+    view?.destroy();
+    const inner = el("div");
+    new MutationObserver(() => (root.dataset.theme = inner.dataset.theme)).observe(inner, { attributeFilter: ["data-theme"] });
+    into.replaceChildren(inner);
+    view = mount(inner, { payload, block: unpack(blocks, payload.blocks) }, { state });
+  };
+}
+
+/** Show a figure that the server drew, as an image, in which nothing runs. */
+function figure(title: (asked: Asked) => string): Page["show"] {
+  let address = "";
+  return (answer, into, asked) => {
+    const { svg, verdict, summary } = answer as Figure;
+    const blob = new Blob([svg], { type: "image/svg+xml" });
+    URL.revokeObjectURL(address);
+    address = URL.createObjectURL(blob);
+    const name = `attnviz-${asked.word.replace(/[^\p{L}\p{N}]+/gu, "-")}.svg`;
+    into.replaceChildren(
+      el("figure", {},
+        el("img", { src: address, alt: `${title(asked)}. ${summary}` }),
+        el("figcaption", {},
+          el("p", { class: "verdict", "data-verdict": verdict }, `${verdict === "verified" ? "✓" : "✗"} ${summary}`),
+          el("button", { type: "button", "data-control": "save-figure", title: "Save this figure as SVG", click: () => download(name, blob) }, "SVG"))),
+    );
+  };
+}

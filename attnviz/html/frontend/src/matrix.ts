@@ -40,7 +40,7 @@ export function matrix(plan: Plan): Matrix {
   const { theme, scale } = plan;
   const [R, C] = [plan.rows.length, plan.columns.length];
   const [rows, columns] = [plan.rows.map(literal), plan.columns.map(literal)];
-  const widest = (labels: string[], size: number) => labels.reduce((most, label) => Math.max(most, measure(label, size)), 0);
+  const widest = (labels: string[], size: number) => labels.reduce((most, label) => Math.max(most, measure(label, size, true)), 0);
   const left = 22 + Math.min(plan.width * 0.28, 120, widest(rows, 12));
   const cw = Math.min(plan.largest, (plan.width - left) / C);
   const ch = plan.flat ?? cw;
@@ -73,7 +73,7 @@ export function matrix(plan: Plan): Matrix {
     for (let r = 0, n = 0; r < R; r++) {
       for (let c = 0; c < C; c++, n++) {
         const value = plan.values[n];
-        if (plan.threshold > 0 && Math.abs(value) < plan.threshold) continue;
+        if (value === 0 || Math.abs(value) < plan.threshold) continue; // masked, or below the threshold
         const fill = isDark(scale, value) ? "#ffffff" : "#1a1a1a";
         pen.text(brief(value), cells.x + (c + 0.5) * cw, cells.y + (r + 0.5) * ch, { size: 10, fill, align: "center" });
       }

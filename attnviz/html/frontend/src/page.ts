@@ -48,6 +48,8 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   let at: Spot | null = null;
   let asked = 0;
   let frame = 0;
+  let writing = 0;
+  let written = -Infinity;
   let ready: Promise<void> = Promise.resolve();
 
   const night = matchMedia("(prefers-color-scheme: dark)");
@@ -72,7 +74,15 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     if (before.view !== state.view) at = null;
     refresh();
   }
+  /** Write the state into the address, a few times a second at most: browsers refuse more. */
   function remember(): void {
+    clearTimeout(writing);
+    const wait = written + 200 - performance.now();
+    if (wait > 0) {
+      writing = setTimeout(remember, wait);
+      return;
+    }
+    written = performance.now();
     try {
       history.replaceState(null, "", `#${write(state, start)}`);
     } catch {
@@ -179,6 +189,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     },
     destroy() {
       stop();
+      clearTimeout(writing);
       resized.disconnect();
       night.removeEventListener("change", refresh);
       removeEventListener("hashchange", onhash);

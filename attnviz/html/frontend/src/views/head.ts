@@ -84,7 +84,8 @@ export function head(setting: Setting): Scene {
     for (const [share, i, j, h] of lines.slice(-MOST_LINES)) {
       const negative = look.signed && tables[h].values[i * C + j] < 0;
       const stroke = theme.lines[look.signed ? Number(!negative) : h % theme.lines.length];
-      pen.curve(tokens + 8, middle(i), left - tokens - 8, middle(j), stroke, 0.6 + 2.6 * share, 0.08 + (0.87 * share) / strongest);
+      const beside = several ? (h / (heads.length - 1) - 0.5) * Math.min(0.5 * row, 14) : 0;
+      pen.curve(tokens + 8, middle(i) + beside, left - tokens - 8, middle(j) + beside, stroke, 0.6 + 2.6 * share, 0.08 + (0.87 * share) / strongest);
     }
   }
   function middle(i: number): number {

@@ -6,7 +6,7 @@ import { isHidden, scores, sinkOf, softmax } from "../formula";
 import { measure, wrap, type Pen } from "../pen";
 import type { Rule } from "../data";
 import type { State } from "../state";
-import { clip, literal, number, tick } from "../text";
+import { clip, literal, number } from "../text";
 import { clamp, heading, headroom, inside, paint, quantile, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_KEYS = 64;
@@ -130,7 +130,9 @@ export function steps(setting: Setting): Scene | null {
       return keys.includes(column) ? [across, first + keys.indexOf(column) * ROW + ROW / 2 - 2] : null;
     },
     move: (at, right, down) => {
-      const n = clamp(keys.indexOf(at?.column ?? -1) + (at ? down : 1), 0, keys.length - 1);
+      const above = at && at.part !== "text" && keys.indexOf(at.column ?? -1) <= 0 && down < 0;
+      if (above || (at?.part === "text" && down <= 0)) return { part: "text", row: text.beside(above ? i : at!.row!, right) };
+      const n = clamp(keys.indexOf(at?.column ?? -1) + (at?.column === undefined ? 1 : down), 0, keys.length - 1);
       const c = at?.dimension === undefined ? (right ? 0 : undefined) : clamp(at.dimension + right, 0, d - 1);
       return { part: c === undefined ? "score" : "product", row: i, column: keys[n], dimension: c };
     },
@@ -140,12 +142,12 @@ export function steps(setting: Setting): Scene | null {
 /** Name what is computed, with the numbers of this head. */
 function formula({ scale, softCap, sink, before, after }: Rule, d: number): string {
   const root = Math.abs(scale * Math.sqrt(d) - 1) < 1e-4;
-  const factor = root ? `/ √${d}` : `× ${tick(scale)}`;
+  const factor = root ? `/ √${d}` : `× ${Number(scale.toPrecision(4))}`;
   const scored = softCap === null ? `q·k ${factor}` : `${softCap} tanh(q·k ${factor} / ${softCap})`;
   const said = [
     sink === null ? "" : "a sink takes a share that no key gets",
     after === 0 ? "causal" : "",
-    before === null ? "" : `only the ${before} keys before`,
+    before === null ? "" : `no key more than ${before} back`,
   ].filter(Boolean);
   const more = said.length ? ` (${said.join(", ")})` : "";
   return `weight = softmax(${scored})${more}: the pieces as the model reads them, words are not merged here`;
