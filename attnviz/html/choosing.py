@@ -80,7 +80,7 @@ def _vectors(twins: Twins) -> int:
 
 
 def _map(twins: Twins, levels: int) -> int:
-    return sum(len(head.map(levels).deflated) + _ABOUT_MAP for head in twins)
+    return sum(head.map(levels).size + _ABOUT_MAP for head in twins)
 
 
 def _maps(heads: Sequence[Twins], levels: int) -> int:

@@ -62,7 +62,7 @@ class Head:
     @property
     def weight_of_vectors(self) -> int:
         """The bytes of its queries, and of its share of the keys."""
-        return len(self.query.deflated) + len(self.key.deflated) // self.sharing
+        return self.query.size + self.key.size // self.sharing
 
     @property
     def vectors_are_less(self) -> bool:
