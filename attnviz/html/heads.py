@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,10 +34,15 @@ class Head:
         """The whole map, (m, n), float64."""
         return self.record.weights(self.head, dtype=torch.float64).cpu()
 
-    @cache  # noqa: B019  a head lives as long as the page is made
+    @cached_property
+    def _maps(self) -> dict[int, Codes]:
+        return {}  # of each head by itself: what is cached for all outlives the page
+
     def map(self, levels: int) -> Codes:
         """The map in so many levels."""
-        return Codes.of_weights(self.weights, levels)
+        if levels not in self._maps:
+            self._maps[levels] = Codes.of_weights(self.weights, levels)
+        return self._maps[levels]
 
     @cached_property
     def query(self) -> Codes:

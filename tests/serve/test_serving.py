@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import json
 import os
 import signal
@@ -15,10 +16,12 @@ from xml.etree import ElementTree
 import httpx2
 import numpy as np
 import pytest
+import torch
 
 import attnviz
 from attnviz.cli import run
 from attnviz.serve import _names
+from attnviz.serve.answers import Answers
 from serve.served import serving
 
 CLIENTS, REQUESTS = 20, 200
@@ -164,6 +167,17 @@ def test_two_hundred_requests_of_twenty_clients_none_lost_none_wrong(server, rea
     assert (after["running"], after["waiting"]) == (0, 0)
     assert most[0] >= CLIENTS // 2  # they did wait for each other
     assert server.memory_mb() < memory + 60
+
+
+def test_what_was_shown_is_forgotten(small):
+    answers = Answers({"small": attnviz.load(small)}, 64)
+    answers.attention({"text": "the first"})()  # what is made once for all is there
+    gc.collect()
+    before = {id(each) for each in gc.get_objects() if type(each) is torch.Tensor}
+    answers.attention({"text": "the train left the station"})()
+    gc.collect()
+    after = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+    assert not [each.shape for each in after if id(each) not in before]
 
 
 def test_more_than_may_wait_are_told_to_come_again(server, reader):
