@@ -72,7 +72,7 @@ def _first(
 
 
 def _follows(twins: Twins) -> bool:
-    return all(head.rule is not None for head in twins)
+    return all(head.follows for head in twins)
 
 
 def _vectors(twins: Twins) -> int:

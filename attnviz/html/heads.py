@@ -77,18 +77,23 @@ class Head:
         )
         return both * 1.5 < self.cells
 
+    @property
+    def follows(self) -> bool:
+        """Whether weights follow from queries, keys and the rule: no table is added to scores."""
+        return not self.rule["added"]
+
     @cached_property
-    def rule(self) -> dict[str, Any] | None:
-        """What weights follow from beside queries and keys; None where that is a table."""
+    def rule(self) -> dict[str, Any]:
+        """What weights follow from beside queries and keys.
+
+        "added" says that scores have a table added which is no such rule: position biases, masks.
+        """
         record = self.record
-        if record.bias is not None or record.capped_bias is not None:
-            return None
         visible = record.visible or Visible(offset=len(record.key_axis) - len(record.query_axis))
+        added = record.bias is not None or record.capped_bias is not None
         if record.mask is not None:
             found = Visible.of(record.mask[self.head if len(record.mask) > 1 else 0])
-            if found is None:
-                return None
-            visible = found
+            visible, added = found or visible, added or found is None
         sinks = record.sinks
         hidden = [] if visible.keys is None else (~visible.keys).nonzero().flatten().tolist()
         return {
@@ -99,6 +104,7 @@ class Head:
             "after": visible.after,
             "offset": visible.offset,
             "hidden": hidden,
+            "added": added,
         }
 
     @cached_property

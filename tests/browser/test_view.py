@@ -488,6 +488,21 @@ def test_steps_say_what_a_weight_is_made_of(read, result):
     assert entries == pytest.approx([float(q[7]), float(k[3, 7]), float(q[7] * k[3, 7])], abs=2e-3)
 
 
+@pytest.mark.parametrize("family", ["bloom", "t5-encoder", "mpnet"])
+def test_steps_of_a_model_that_adds_to_its_scores(family, tokenizer, read, tmp_path):
+    result = attnviz.attend(TEXT, model=attnviz.load(tiny(family), tokenizer=tokenizer))
+    path = tmp_path / "view.html"
+    view(result, show="steps", layer=1, head=2).save(path)
+    reader = read(path).show(query=5)
+    record = result.record(1)
+    q, k = record.query[2, 5].double(), record.key[2].double()
+    for key in (0, 3, 5):
+        tip = reader.hover(part="score", query=5, key=key).tip().replace("−", "-")
+        score, weight = map(float, re.findall(r"-?\d+\.\d+(?:e-\d+)?", tip.splitlines()[1]))
+        assert score == pytest.approx((q @ k[key] * record.scale).item(), abs=2e-3)
+        assert weight == pytest.approx(record.weights(2)[5, key].item(), rel=1e-2, abs=1e-4)
+
+
 RULES = {
     "plain": {},
     "soft cap": {"softCap": 2.0},

@@ -73,7 +73,7 @@ def travelled(data, result=0):
                 ways = []
                 if exact["map"]:
                     ways.append(numbers(exact["map"], blocks, payload["blocks"]))
-                if exact["rule"]:
+                if exact["rule"] and not exact["rule"]["added"]:
                     Q, K = (
                         numbers(exact[name], blocks, payload["blocks"]) for name in ("query", "key")
                     )

@@ -60,6 +60,8 @@ export interface Rule {
   after: number | null;
   offset: number;
   hidden: number[];
+  /** The model adds a table of its own to the scores: weights are those of the map. */
+  added: boolean;
 }
 /** Numbers in 16 bits, from a byte of a block on: all low bytes, then all high bytes where there are any. */
 export interface Codes {

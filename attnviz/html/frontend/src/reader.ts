@@ -27,12 +27,13 @@ export interface Look {
   table(layer: number, ...heads: number[]): Table;
   vectors(layer: number, head: number): Vectors | null;
 }
-/** What the weights of a head follow from. query: (m, d), key: (n, d). */
+/** What the weights of a head follow from. query: (m, d), key: (n, d); weights: of one query. */
 export interface Vectors {
   query: Float32Array;
   key: Float32Array;
   d: number;
   rule: Rule;
+  weights(i: number): Float64Array;
 }
 /** The weights of one position over all, and how far they may be from the record's. */
 type Rows = [(position: number) => ArrayLike<number>, number];
@@ -105,7 +106,11 @@ export class Reader {
   private vectors(exact: Exact | null): Vectors | null {
     if (!exact?.query || !exact.key || !exact.rule) return null;
     const [query, key] = [exact.query, exact.key].map((codes) => this.part(codes, 0, codes.shape[0] * codes.shape[1]));
-    return { query, key, d: exact.key.shape[1], rule: exact.rule };
+    const { rule, map } = exact;
+    const d = exact.key.shape[1];
+    const computed = (i: number) => weights(query.subarray(i * d, (i + 1) * d), key, rule, i);
+    const given = (i: number) => Float64Array.from(this.part(map!, i * map!.shape[1], map!.shape[1]));
+    return { query, key, d, rule, weights: rule.added ? given : computed };
   }
 
   /** Recompute the rows of heads whose q and k travel in place of their maps. */
@@ -119,9 +124,9 @@ export class Reader {
       this.known.set(exact, found);
       const missing = rows.units.positions.slice(rows.from, rows.to).flat().filter((i) => !found.has(i));
       if (!missing.length) continue;
-      const { query, key, d, rule } = this.vectors(exact)!;
+      const { weights } = this.vectors(exact)!;
       for (const i of missing) {
-        found.set(i, Float32Array.from(weights(query.subarray(i * d, (i + 1) * d), key, rule, i)));
+        found.set(i, Float32Array.from(weights(i)));
         if (performance.now() - since < 25) continue;
         await new Promise((resume) => setTimeout(resume));
         since = performance.now();
@@ -145,7 +150,8 @@ function placeOf(stack: Stack, layer: number, head: number): Place {
 
 function codesOf(exact: Exact | null, view: State["view"]): (Codes | null)[] {
   if (!exact) return [];
-  return exact.map && view !== "steps" ? [exact.map] : [exact.query, exact.key];
+  if (view === "steps") return [exact.query, exact.key, exact.rule?.added ? exact.map : null];
+  return exact.map ? [exact.map] : [exact.query, exact.key];
 }
 
 /** Choose rows and columns: the words or pieces that are seen, or cells that join some of them. */

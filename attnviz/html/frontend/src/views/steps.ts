@@ -2,7 +2,7 @@
 
 import { colour, type Scale } from "../colours";
 import { flow } from "../flow";
-import { isHidden, scores, sinkOf, softmax } from "../formula";
+import { isHidden, scores } from "../formula";
 import { measure, wrap, type Pen } from "../pen";
 import type { Rule } from "../data";
 import type { State } from "../state";
@@ -22,7 +22,7 @@ export function steps(setting: Setting): Scene | null {
   const i = rows.from; // pieces: a unit is a position
   const q = vectors.query.subarray(i * d, (i + 1) * d);
   const all = scores(q, key, rule, i);
-  const weights = softmax(all, sinkOf(rule, i));
+  const weights = vectors.weights(i);
   const keys = chosenKeys(weights, columns.from, columns.to);
   const k = keys.map((j) => key.subarray(j * d, (j + 1) * d));
   const product = k.map((vector) => q.map((value, c) => value * vector[c]));
@@ -140,7 +140,7 @@ export function steps(setting: Setting): Scene | null {
 }
 
 /** Name what is computed, with the numbers of this head. */
-function formula({ scale, softCap, sink, before, after }: Rule, d: number): string {
+function formula({ scale, softCap, sink, before, after, added }: Rule, d: number): string {
   const root = Math.abs(scale * Math.sqrt(d) - 1) < 1e-4;
   const factor = root ? `/ √${d}` : `× ${Number(scale.toPrecision(4))}`;
   const scored = softCap === null ? `q·k ${factor}` : `${softCap} tanh(q·k ${factor} / ${softCap})`;
@@ -150,7 +150,7 @@ function formula({ scale, softCap, sink, before, after }: Rule, d: number): stri
     before === null ? "" : `no key more than ${before} back`,
   ].filter(Boolean);
   const more = said.length ? ` (${said.join(", ")})` : "";
-  return `weight = softmax(${scored})${more}: the pieces as the model reads them, words are not merged here`;
+  return `weight = softmax(${scored}${added ? " + what this model adds by position" : ""})${more}: the pieces as the model reads them, words are not merged here`;
 }
 
 /** Return the keys that are shown: all of them, or those with the largest weights. */
