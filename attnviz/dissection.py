@@ -60,7 +60,7 @@ def make_steps(
         raise InputError(f"Expected one head to take apart, got {len(chosen)}. Choose one of them.")
     (head,) = chosen
     record = result.record(layer)
-    row, name, said = _follow(record, choose_word(record) if word is None else word)
+    row, name, said = _follow(record, choose_word(record.query_axis) if word is None else word)
     one = _Head(result, record, head)
     return AttentionSteps(
         stages=(*one.inputs(), *one.projected(), *one.scored(), *one.mixed()),

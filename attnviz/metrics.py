@@ -130,9 +130,9 @@ def content_positions(axis: Axis) -> Tensor:
     return marked
 
 
-def choose_word(record: AttentionRecord) -> int:
-    """Return the position of the first query that carries content."""
-    rows = units(record.query_axis)
+def choose_word(axis: Axis) -> int:
+    """Return the first position that carries content."""
+    rows = units(axis)
     content = content_words(rows).nonzero().flatten().tolist()
     return rows.positions[content[0] if content else 0][0]
 

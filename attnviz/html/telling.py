@@ -7,6 +7,7 @@ from typing import Any
 
 from attnviz.captions import literal, source
 from attnviz.html.choosing import NOTHING, Choice
+from attnviz.metrics import choose_word
 from attnviz.records import AttentionRecord, AttentionResult, Axis, StreamedAttention
 
 _TITLES = {"cross": "Cross-attention"}
@@ -89,6 +90,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         "words": axis.words,
         "wordLabels": axis.word_labels,
         "special": [at for at, special in enumerate(axis.special) if special],
+        "word": choose_word(axis),
         "second": axis.segments.index(1) if 1 in axis.segments else None,
     }
 

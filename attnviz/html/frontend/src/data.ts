@@ -24,6 +24,8 @@ export interface Axis {
   wordLabels: string[];
   special: number[];
   second: number | null;
+  /** The first position that carries content: what is looked at where nothing was chosen. */
+  word: number;
 }
 export interface Stack {
   name: string;

@@ -178,12 +178,12 @@ function sidesOf(
     const [a, b, c, d] = range ?? [0, m, 0, n];
     const rows = part(left, a, b);
     const columns = part(across, c, d);
-    const one = (side: Side, position: number | null): Side => {
-      const at = unitAt(side.units, position ?? firstWord(side.units));
+    const one = (side: Side, position: number): Side => {
+      const at = unitAt(side.units, position);
       return { units: side.units, from: at, to: at + 1 };
     };
-    if (state.view === "token" && state.by === "key") return [rows, one(columns, state.key)];
-    return state.view === "token" || steps ? [one(rows, state.query), columns] : [rows, columns];
+    if (state.view === "token" && state.by === "key") return [rows, one(columns, state.key ?? axes[0][1].word)];
+    return state.view === "token" || steps ? [one(rows, state.query ?? axes[0][0].word), columns] : [rows, columns];
   };
   const [rows, columns] = cut(join(0, units), join(1, units));
   const size = Math.max(rows.to - rows.from, columns.to - columns.from);
@@ -202,10 +202,6 @@ function sidesOf(
   if (!isExact) notes.push(ONLY_POOLED);
   else if (state.view === "head") notes.push("zoom in for single tokens: wheel, pinch, or + on the map");
   return { rows: left, columns: right, pooled: true, cell, notes };
-}
-
-function firstWord({ special, positions }: Units): number {
-  return positions[Math.max(0, special.indexOf(false))][0];
 }
 
 /** Return a side of cells as one of single positions: the numbers of a pooled map. */
