@@ -20,6 +20,7 @@ from attnviz.cli.options import (
     Dtype,
     File,
     Generate,
+    Head,
     Image,
     Json,
     Layer,
@@ -78,12 +79,7 @@ def steps(
     generate: Generate = None,
     stack: Stack = None,
     layer: Layer = None,
-    head: Annotated[
-        int | None,
-        typer.Option(
-            help="Head, counted from 0.", show_default="the one that relates content words most"
-        ),
-    ] = None,
+    head: Head = None,
     word: Annotated[
         str | None,
         typer.Option(

@@ -106,6 +106,12 @@ ModelName = Annotated[
     ),
 ]
 Layer = Annotated[int | None, typer.Option(help="Layer, counted from 0.", show_default="chosen")]
+Head = Annotated[
+    int | None,
+    typer.Option(
+        help="Head, counted from 0.", show_default="the one that relates content words most"
+    ),
+]
 Heads = Annotated[
     list[int] | None,
     typer.Option(

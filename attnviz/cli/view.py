@@ -17,6 +17,7 @@ from attnviz.cli.options import (
     Dtype,
     File,
     Generate,
+    Head,
     Image,
     Layer,
     Mode,
@@ -53,12 +54,7 @@ def view(
         typer.Option(help="A second text to compare with, which has as many tokens."),
     ] = None,
     layer: Layer = None,
-    head: Annotated[
-        int | None,
-        typer.Option(
-            help="Head, counted from 0.", show_default="the one that relates content words most"
-        ),
-    ] = None,
+    head: Head = None,
     show: Annotated[
         Show,
         typer.Option(

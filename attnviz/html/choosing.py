@@ -42,20 +42,21 @@ def choose(heads: Sequence[Twins], room: int) -> list[Choice]:
     if not heads:
         return []
     vectors = sum(map(_vectors, heads))
-    for levels in _WITH_VECTORS:
-        if _may_fit(heads, levels, room - vectors) and _maps(heads, levels) + vectors <= room:
+    for levels in _that_may_fit(heads, _WITH_VECTORS, room - vectors):
+        if _maps(heads, levels) + vectors <= room:
             return [Choice(levels, True)] * len(heads)
     if vectors <= room and all(map(_follows, heads)):
         return [Choice(None, True)] * len(heads)
-    for levels in _ALONE:
-        if _may_fit(heads, levels, room) and (left := room - _maps(heads, levels)) >= 0:
+    for levels in _that_may_fit(heads, _ALONE, room):
+        if (left := room - _maps(heads, levels)) >= 0:
             return _first(heads, left, _vectors, Choice(levels, True), Choice(levels, False))
     chosen = []
     for twins in heads:
-        follows = _follows(twins) and _vectors(twins) < _map(twins, _EXACT)
-        cost = _vectors(twins) if follows else _map(twins, _EXACT)
-        room -= cost
-        chosen.append(NOTHING if room < 0 else Choice(None if follows else _EXACT, follows))
+        if room > 0:
+            follows = _follows(twins) and twins[0].vectors_are_less
+            room -= _vectors(twins) if follows else _map(twins, _EXACT)
+            best = Choice(None, True) if follows else Choice(_EXACT, False)
+        chosen.append(best if room > 0 else NOTHING)
     return chosen
 
 
@@ -79,14 +80,19 @@ def _vectors(twins: Twins) -> int:
 
 
 def _map(twins: Twins, levels: int) -> int:
-    return sum(len(head.map(levels).deflated) + _ABOUT_MAP for head in twins)
+    return sum(head.map(levels).size + _ABOUT_MAP for head in twins)
 
 
 def _maps(heads: Sequence[Twins], levels: int) -> int:
     return sum(_map(twins, levels) for twins in heads)
 
 
-def _may_fit(heads: Sequence[Twins], levels: int, room: float) -> bool:
-    """Whether it is worth the while to find out what all maps weigh: by what some do."""
+def _that_may_fit(heads: Sequence[Twins], several: Sequence[int], room: float) -> list[int]:
+    """Return the levels in which all maps may fit, finest first, by what some of them weigh."""
     some = heads[:: max(1, len(heads) // _ASKED)]
-    return _maps(some, levels) * len(heads) / len(some) <= _DOUBT * room
+    found: list[int] = []
+    for levels in reversed(several):
+        if room <= 0 or _maps(some, levels) * len(heads) / len(some) > _DOUBT * room:
+            break
+        found.insert(0, levels)
+    return found

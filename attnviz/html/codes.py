@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -63,18 +64,22 @@ class Codes:
         scale = self.scale[:, None, None] if self.scale.dim() else self.scale
         return scale * (codes / self.levels) ** 2
 
-    @cached_property
-    def deflated(self) -> bytes:
-        """All low bytes, then all high ones where there are any, deflated without a header."""
+    @property
+    def planes(self) -> bytes:
+        """All low bytes, then all high ones where there are any."""
         planes = [self.codes & 255] + ([self.codes >> 8] if self.levels > 255 else [])
-        deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-        parts = [deflate.compress(plane.to(torch.uint8).numpy().tobytes()) for plane in planes]
-        return b"".join([*parts, deflate.flush()])
+        return b"".join(plane.to(torch.uint8).numpy().tobytes() for plane in planes)
 
-    def about(self, block: int) -> dict[str, Any]:
-        """Return what a reader of the block has to know."""
+    @cached_property
+    def size(self) -> int:
+        """How many bytes they take when they are deflated."""
+        return len(deflate(self.planes))
+
+    def about(self, block: int, at: int) -> dict[str, Any]:
+        """Return what a reader has to know, who finds them at a byte of an inflated block."""
         return {
             "block": block,
+            "at": at,
             "shape": list(self.codes.shape),
             "kind": self.kind,
             "levels": self.levels,
@@ -82,24 +87,34 @@ class Codes:
         }
 
 
+def deflate(data: bytes) -> bytes:
+    """Return bytes deflated, without a header."""
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return compressor.compress(data) + compressor.flush()
+
+
+K = TypeVar("K", bound=Hashable)
+
+
 @dataclass
 class Blocks:
-    """Deflated bytes, written as text one after the other."""
+    """Deflated bytes, written as text one block after the other."""
 
     text: list[str] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
-    known: dict[object, dict[str, Any]] = field(default_factory=dict)
     length: int = 0
 
-    def add(self, codes: Codes, name: object = None) -> dict[str, Any]:
-        """Add codes, once for each name, and return what a reader has to know of them."""
-        if name in self.known:
-            return self.known[name]
-        text = base64.b64encode(codes.deflated).decode("ascii")
-        about = codes.about(len(self.places))
+    def add(self, codes: Mapping[K, Codes]) -> dict[K, dict[str, Any]]:
+        """Add codes as one block, none for none; return what a reader has to know of each."""
+        if not codes:
+            return {}
+        found, at = {}, 0
+        planes = {name: each.planes for name, each in codes.items()}
+        for name, each in codes.items():
+            found[name] = each.about(len(self.places), at)
+            at += len(planes[name])
+        text = base64.b64encode(deflate(b"".join(planes.values()))).decode("ascii")
         self.text.append(text)
         self.places.append((self.length, len(text)))
         self.length += len(text)
-        if name is not None:
-            self.known[name] = about
-        return about
+        return found

@@ -67,7 +67,15 @@ class Head:
     @property
     def weight_of_vectors(self) -> int:
         """The bytes of its queries, and of its share of the keys."""
-        return len(self.query.deflated) + len(self.key.deflated) // self.sharing
+        return self.query.size + self.key.size // self.sharing
+
+    @property
+    def vectors_are_less(self) -> bool:
+        """Whether queries and keys are fewer than weights, each at about what it takes."""
+        both = self.record.query.shape[-1] * sum(
+            map(len, (self.record.query_axis, self.record.key_axis))
+        )
+        return both * 1.5 < self.cells
 
     @cached_property
     def rule(self) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,10 +63,10 @@ def make_payload(
             "Give the page a larger size."
         )
     exact = [
-        {at: _exact(blocks, heads[at][number], chosen[at]) for at in wanted}
+        _exact(blocks, {at: twins[number] for at, twins in heads.items()}, chosen)
         for number in range(len(results))
     ]
-    error = max((each["error"] for some in exact for each in some.values() if each), default=0.0)
+    error = max((each["error"] for some in exact for each in some.values()), default=0.0)
     shown = [show_result(*part, some) for part, some in zip(parts, exact, strict=True)]
     names = name_results(results)
     payload = {
@@ -135,8 +135,8 @@ def _overview(blocks: Blocks, each: Attention, side: int) -> dict[str, Any] | No
         maps = _pool(each.weights().cpu(), cell)
     else:
         return None
-    codes = blocks.add(Codes.of_weights(maps, _LEVELS))
-    return {"cell": cell, "rows": maps.shape[1], "columns": maps.shape[2], "maps": codes}
+    codes = blocks.add({"maps": Codes.of_weights(maps, _LEVELS)})
+    return {"cell": cell, "rows": maps.shape[1], "columns": maps.shape[2], **codes}
 
 
 def _pool(weights: Tensor, cell: int) -> Tensor:
@@ -147,16 +147,29 @@ def _pool(weights: Tensor, cell: int) -> Tensor:
     return summed / cell_sizes(m, cell)[:, None]
 
 
-def _exact(blocks: Blocks, head: Head, chosen: Choice) -> dict[str, Any] | None:
-    """Return what travels of one head, and how far its weights are from the record's."""
-    if chosen == NOTHING:
-        return None
-    levels, vectors = chosen.levels, chosen.vectors
-    key = (id(head.record), head.key_head)
-    return {
-        "map": None if levels is None else blocks.add(head.map(levels)),
-        "query": blocks.add(head.query) if vectors else None,
-        "key": blocks.add(head.key, key) if vectors else None,
-        "rule": head.rule if vectors else None,
-        "error": head.error_of_vectors if levels is None else head.error_of_map(levels),
-    }
+def _exact(
+    blocks: Blocks, heads: Mapping[Place, Head], chosen: Mapping[Place, Choice]
+) -> dict[Place, dict[str, Any]]:
+    """Return what travels of each head, and how far its weights are from the record's.
+
+    The maps of a layer are one block, its queries and keys another.
+    """
+    found = {}
+    for attention in sorted({at for at, _ in heads}):
+        some = [at for at in heads if at[0] == attention and chosen[at] != NOTHING]
+        levels = {at: level for at in some if (level := chosen[at].levels) is not None}
+        maps = blocks.add({at: heads[at].map(level) for at, level in levels.items()})
+        both = {at: heads[at] for at in some if chosen[at].vectors}
+        queries = {("query", head.head): head.query for head in both.values()}
+        keys = {("key", head.key_head): head.key for head in both.values()}
+        vectors = blocks.add(queries | keys)
+        for at in some:
+            head, level = heads[at], levels.get(at)
+            found[at] = {
+                "map": maps.get(at),
+                "query": vectors[("query", head.head)] if at in both else None,
+                "key": vectors[("key", head.key_head)] if at in both else None,
+                "rule": head.rule if at in both else None,
+                "error": head.error_of_vectors if level is None else head.error_of_map(level),
+            }
+    return found

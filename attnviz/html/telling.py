@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnviz.captions import literal, source
@@ -23,7 +23,7 @@ def show_result(
     result: AttentionResult,
     attentions: Sequence[Attention],
     overviews: Sequence[dict[str, Any] | None],
-    exact: dict[Place, dict[str, Any] | None],
+    exact: Mapping[Place, dict[str, Any]],
 ) -> dict[str, Any]:
     """Return what a page shows of one result.
 
@@ -61,7 +61,7 @@ def _layer(
     each: Attention,
     at: int,
     overview: dict[str, Any] | None,
-    exact: dict[Place, dict[str, Any] | None],
+    exact: Mapping[Place, dict[str, Any]],
 ) -> dict[str, Any]:
     return {
         "layer": each.layer,

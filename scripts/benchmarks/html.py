@@ -23,6 +23,12 @@ from benchmarks.pages import Opened, loaded_bytes, open_page
 
 _OURS, _BERTVIZ = "attnviz", {"BertViz head_view": "head_view", "BertViz model_view": "model_view"}
 _COPIES = 40.0  # of the weights, at the peak of what BertViz takes to write a view
+_FLOOR = "a canvas with five squares"  # what Chromium takes for any page
+_SQUARES = """<!doctype html><canvas></canvas><script>
+const pen = document.querySelector("canvas").getContext("2d");
+for (const n of [0, 1, 2, 3, 4]) { pen.fillStyle = `hsl(${72 * n} 80% 50%)`; pen.fillRect(60 * n, 0, 60, 150); }
+document.onmousemove = () => document.querySelector("canvas").setAttribute("role", "tooltip");
+</script>"""  # noqa: E501
 _TEXT = Path(__file__).parents[2] / "LICENSE"
 
 
@@ -99,7 +105,11 @@ def _ways(result: AttentionResult) -> dict[str, Callable[[Path], object]]:
             f"<meta charset='utf-8'>{peers.bertviz_page(view, attentions, words)}", "utf-8"
         )
 
-    return {_OURS: attnviz.view(result).save, **{w: writer(v) for w, v in _BERTVIZ.items()}}
+    return {
+        _FLOOR: lambda file: file.write_text(_SQUARES, "utf-8"),
+        _OURS: attnviz.view(result).save,
+        **{way: writer(view) for way, view in _BERTVIZ.items()},
+    }
 
 
 def _write(write: Callable[[Path], object], file: Path, patience: float) -> str | None:

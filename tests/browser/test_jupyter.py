@@ -97,6 +97,7 @@ def expect_view(frame):
     expect(frame.get_by_role("tooltip")).to_contain_text("Layer")
 
 
+@pytest.mark.slow
 def test_jupyterlab_shows_the_view_and_the_widget_and_nbconvert_keeps_the_view(
     open_page, lab, notebook, environment
 ):

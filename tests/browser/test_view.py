@@ -435,6 +435,28 @@ def test_it_is_used_by_keyboard_alone(read):
     assert reader.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
 
 
+def test_another_token_is_chosen_by_keyboard(read):
+    for name in ("token", "steps"):
+        reader = read().show(view=name, query=6)
+        reader.page.locator(".stage canvas").focus()
+        for key in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter"):
+            reader.page.keyboard.press(key)
+        reader.settle()
+        assert reader.state()["query"] == 7
+        assert reader.state()["view"] == name
+
+
+def test_the_caption_says_what_was_done_to_the_weights(read):
+    reader = read().show(view="head", special="remove", threshold=0.1)
+    caption = reader.page.locator(".source")
+    expect(caption).to_contain_text("Special tokens removed, rows renormalised to 1")
+    expect(caption).to_contain_text("Word pieces merged (columns summed, rows averaged)")
+    expect(caption).to_contain_text("Weights below 0.1 not drawn")
+    reader.show(special="keep", threshold=0, words=False)
+    expect(caption).not_to_contain_text("removed")
+    expect(caption).not_to_contain_text("merged")
+
+
 def test_the_token_view_shows_one_row_of_every_head(read, result):
     reader = read().show(view="token", query=6, words=False)
     column = {"part": "rows", "key": 3}

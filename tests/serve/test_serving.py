@@ -39,7 +39,9 @@ def maps(data):
             codes = exact["map"]
             at, length = places[codes["block"]]
             raw = zlib.decompress(base64.b64decode(data["blocks"][at : at + length]), -15)
-            planes = np.frombuffer(raw, np.uint8).reshape(-1, *codes["shape"]).astype(float)
+            count = np.prod(codes["shape"]) * (1 + (codes["levels"] > 255))
+            planes = np.frombuffer(raw, np.uint8, count, codes["at"])
+            planes = planes.reshape(-1, *codes["shape"]).astype(float)
             code = planes[0] + (256 * planes[1] if codes["levels"] > 255 else 0)
             weights = codes["scale"] * (code / codes["levels"]) ** 2
             found[layer["layer"], head] = weights, exact["error"]

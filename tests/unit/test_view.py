@@ -28,8 +28,9 @@ def numbers(about, blocks, places):
     """Undo codes as a reader of the page does, with nothing of the package."""
     start, length = places[about["block"]]
     data = zlib.decompress(base64.b64decode(blocks[start : start + length]), -15)
-    planes = np.frombuffer(data, np.uint8).reshape(-1, np.prod(about["shape"])).astype(int)
-    assert len(planes) == 1 + (about["levels"] > 255)
+    size, planes = np.prod(about["shape"]), 1 + (about["levels"] > 255)
+    planes = np.frombuffer(data, np.uint8, planes * size, about["at"])
+    planes = planes.reshape(-1, size).astype(int)
     code = sum(plane << 8 * at for at, plane in enumerate(planes)).reshape(about["shape"])
     scale = np.array(about["scale"])
     scale = scale[:, None, None] if scale.ndim else scale

@@ -61,9 +61,10 @@ export interface Rule {
   offset: number;
   hidden: number[];
 }
-/** Numbers in 16 bits: all low bytes of a block, then all high bytes where there are any. */
+/** Numbers in 16 bits, from a byte of a block on: all low bytes, then all high bytes where there are any. */
 export interface Codes {
   block: number;
+  at: number;
   shape: number[];
   kind: "root" | "linear";
   levels: number;
@@ -87,7 +88,9 @@ export function unpack(base64: string, blocks: Payload["blocks"]): Source["block
 }
 
 async function inflate(base64: string): Promise<Uint8Array> {
-  const packed = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const text = atob(base64);
+  const packed = new Uint8Array(text.length);
+  for (let n = 0; n < text.length; n++) packed[n] = text.charCodeAt(n);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -97,11 +100,11 @@ export function decode(codes: Codes, bytes: Uint8Array, start: number, count: nu
   const { shape, levels, scale } = codes;
   const size = shape.reduce((product, side) => product * side, 1);
   const stride = size / shape[0];
-  const wide = bytes.length >= 2 * size;
+  const wide = levels > 255;
   const values = new Float32Array(count);
-  for (let n = 0, at = start; n < count; n++, at++) {
+  for (let n = 0, at = codes.at + start; n < count; n++, at++) {
     const code = bytes[at] + (wide ? bytes[size + at] << 8 : 0);
-    const unit = typeof scale === "number" ? scale : scale[Math.floor(at / stride)];
+    const unit = typeof scale === "number" ? scale : scale[Math.floor((start + n) / stride)];
     values[n] = codes.kind === "root" ? unit * (code / levels) ** 2 : unit * (code - 32768);
   }
   return values;

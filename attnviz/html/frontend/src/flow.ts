@@ -3,7 +3,7 @@
 import type { Theme } from "./colours";
 import type { Units } from "./maps";
 import { measure, type Pen } from "./pen";
-import { inside, type Box } from "./scene";
+import { clamp, inside, type Box } from "./scene";
 import { clip, literal } from "./text";
 
 const SIZE = 12;
@@ -14,11 +14,13 @@ export interface Flow {
   height: number;
   draw(pen: Pen, chosen: number, pointed: number | null): void;
   at(x: number, y: number): number | null;
+  /** The token that is some steps from another. */
+  beside(unit: number, steps: number): number;
   place(unit: number): [number, number] | null;
 }
 
 export function flow(units: Units, chosen: number, top: number, width: number, theme: Theme, found: (label: string) => boolean): Flow {
-  const first = Math.max(0, Math.min(chosen - MOST / 2, units.labels.length - MOST));
+  const first = clamp(chosen - MOST / 2, 0, Math.max(0, units.labels.length - MOST));
   const boxes: (Box & { unit: number; text: string })[] = [];
   let [x, y] = [0, top];
   for (let unit = first; unit < Math.min(first + MOST, units.labels.length); unit++) {
@@ -41,6 +43,7 @@ export function flow(units: Units, chosen: number, top: number, width: number, t
     height: y + LINE - top + 8,
     draw,
     at: (px, py) => boxes.find((box) => inside(box, px, py))?.unit ?? null,
+    beside: (unit, steps) => clamp(unit + steps, first, first + boxes.length - 1),
     place: (unit) => {
       const box = boxes.find((each) => each.unit === unit);
       return box ? [box.x + box.w / 2, box.y + box.h / 2] : null;

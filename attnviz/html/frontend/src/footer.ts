@@ -10,7 +10,8 @@ import { ranges } from "./text";
 const MOST_OFFERED = 12;
 
 export interface Footer {
-  node: HTMLElement;
+  /** The verdict, which stays in sight, and what stands below it. */
+  nodes: HTMLElement[];
   follow(look: Look): void;
   caption(look: Look): Caption;
 }
@@ -23,30 +24,32 @@ export function footer({ results, notes }: Payload): Footer {
   const shown = (look: Look) => (look.signed ? results : [look.result]);
   const worst = (look: Look) => shown(look).find(({ verdict }) => verdict !== "verified") ?? look.result;
   const said = (look: Look) => shown(look).map(({ source }, n) => (look.signed ? `${n + 1}: ${source}` : source)).join(". ");
+  /** Say what is seen, and what was done to it. */
+  const parts = (look: Look) => {
+    const { state, cell, rows, columns } = look;
+    const treated = state.special === "remove" ? "Special tokens removed, rows renormalised to 1" : "Special tokens hidden, rows not renormalised";
+    const isMerged = rows.units.positions.concat(columns.units.positions).some(({ length }) => length > 1);
+    return [
+      said(look),
+      ...(cell > 1 || state.special === "keep" || state.view === "steps" ? [] : [treated]),
+      ...(cell === 1 && isMerged ? ["Word pieces merged (columns summed, rows averaged)"] : []),
+      ...(state.threshold > 0 && state.view !== "steps" ? [`Weights below ${state.threshold} not drawn`] : []),
+    ];
+  };
   return {
-    node: el("footer", {}, verdict, source, about),
+    nodes: [verdict, el("footer", {}, source, about)],
     follow(look) {
       const result = worst(look);
       verdict.dataset.verdict = result.verdict;
       verdict.textContent = `${result.verdict === "verified" ? "✓" : "✗"} ${result.summary}`;
-      source.textContent = said(look);
+      source.textContent = parts(look).join(". ");
       const all = [...shown(look).flatMap(({ notes }) => notes), ...notes];
       list.replaceChildren(...all.map((note) => el("li", {}, note)));
       about.hidden = all.length === 0;
     },
     caption(look) {
-      const { state } = look;
-      const treated = state.special === "remove" ? "special tokens removed, rows renormalised to 1" : "special tokens hidden, rows not renormalised";
-      const merged = look.rows.units.positions.concat(look.columns.units.positions).some(({ length }) => length > 1);
-      const parts = [
-        said(look),
-        ...(look.cell > 1 || state.special === "keep" || state.view === "steps" ? [] : [treated]),
-        ...(look.cell === 1 && merged ? ["word pieces merged (columns summed, rows averaged)"] : []),
-        ...(state.threshold > 0 ? [`weights below ${state.threshold} not drawn`] : []),
-        ...look.notes,
-      ];
       const { summary, verdict } = worst(look);
-      return { verdict: summary, isProven: verdict === "verified", lines: [parts.join(". ") + "."] };
+      return { verdict: summary, isProven: verdict === "verified", lines: [`${[...parts(look), ...look.notes].join(". ")}.`] };
     },
   };
 }

@@ -62,7 +62,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind) });
   const foot = footer(payload);
   root.classList.add("attnviz");
-  root.replaceChildren(bars.node, stage, notice, foot.node);
+  root.replaceChildren(bars.node, stage, notice, ...foot.nodes);
 
   function change(changed: Partial<State>): void {
     const before = state;

@@ -20,7 +20,9 @@ export function tooltip(): Tooltip {
       box.replaceChildren(...lines.map((line) => el("div", {}, ...line.map((part) => (typeof part === "string" ? part : el("bdi", {}, part.token))))));
       box.hidden = false;
       box.style.left = `${Math.max(0, Math.min(x + 14, width - box.offsetWidth))}px`;
-      box.style.top = `${y + 18}px`;
+      const top = box.parentElement!.getBoundingClientRect().top;
+      const above = top + y + 18 + box.offsetHeight > innerHeight && top + y > box.offsetHeight;
+      box.style.top = `${above ? y - box.offsetHeight - 10 : y + 18}px`;
       clearTimeout(waiting); // spoken once the pointer rests
       waiting = setTimeout(() => (spoken.textContent = box.innerText), 150);
     },

@@ -130,7 +130,9 @@ export function steps(setting: Setting): Scene | null {
       return keys.includes(column) ? [across, first + keys.indexOf(column) * ROW + ROW / 2 - 2] : null;
     },
     move: (at, right, down) => {
-      const n = clamp(keys.indexOf(at?.column ?? -1) + (at ? down : 1), 0, keys.length - 1);
+      const above = at && at.part !== "text" && keys.indexOf(at.column ?? -1) <= 0 && down < 0;
+      if (above || (at?.part === "text" && down <= 0)) return { part: "text", row: text.beside(above ? i : at!.row!, right) };
+      const n = clamp(keys.indexOf(at?.column ?? -1) + (at?.column === undefined ? 1 : down), 0, keys.length - 1);
       const c = at?.dimension === undefined ? (right ? 0 : undefined) : clamp(at.dimension + right, 0, d - 1);
       return { part: c === undefined ? "score" : "product", row: i, column: keys[n], dimension: c };
     },

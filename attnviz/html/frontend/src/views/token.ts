@@ -23,7 +23,7 @@ export function token(setting: Setting): Scene {
   const upper = headroom(setting, title, scale);
   const text = flow(mine.units, mine.from, upper, width, theme, found);
   const breaks = all.flatMap(({ layer }, r) => (r > 0 && all[r - 1].layer !== layer ? [r] : []));
-  const flat = clamp(760 / all.length, 5, 20);
+  const flat = Math.min(20, Math.max(760 / all.length, Math.min(5, 7000 / all.length)));
   const step = Math.ceil(9.5 / flat);
   const rows = matrix({
     values, scale, theme, threshold: state.threshold, breaks, flat,
@@ -87,6 +87,11 @@ export function token(setting: Setting): Scene {
       return rows.centre(r < 0 ? null : r, unit === undefined ? null : unit - others.from);
     },
     move: (at, right, down) => {
+      const above = at && at.part !== "text" && rowOf(at) <= 0 && down < 0;
+      if (above || (at?.part === "text" && down <= 0)) {
+        const unit = text.beside(above ? mine.from : (gives ? at.row! : at.column!), right);
+        return gives ? { part: "text", row: unit } : { part: "text", column: unit };
+      }
       const here = at && at.part !== "text" ? at : null;
       const r = clamp(here ? rowOf(here) + down : 0, 0, all.length - 1);
       const unit = clamp((here ? (otherOf(here) ?? others.from) : others.from) + (here ? right : 0), others.from, others.to - 1);
