@@ -38,7 +38,7 @@ def test_a_sentence_is_shown_as_it_is_typed_and_what_is_looked_at_stays(page):
     expect(sentence).to_be_focused()
     shown.keyboard.press("Enter")
     expect(shown.locator("canvas")).to_be_visible(timeout=20_000)
-    expect(shown.locator("footer .verdict")).to_contain_text("verified: 72 heads")
+    expect(shown.locator(".answer .verdict").first).to_contain_text("verified: 72 heads")
     shown.get_by_role("button", name="Token", exact=True).click()
     sentence.fill("she sat by the bank of the river")
     sentence.press("Enter")
