@@ -167,6 +167,29 @@ def test_pooled_maps_join_weights_as_words_join_pieces(long):
     np.testing.assert_allclose(maps.sum(-1), 1, atol=0.02)
 
 
+def test_the_last_cells_of_a_pooled_map_may_be_smaller(model):
+    text = "the train left the station . " * 19 + "early"
+    result = attnviz.attend(text, model=model, truncate=True)
+    n = len(result.records[0].query_axis)
+    data = attnviz.view(result).data()
+    layer = data["payload"]["results"][0]["stacks"][0]["layers"][1]["pooled"]
+    assert layer["cell"] == 2
+    assert n % 2  # the last row and column hold one token
+    maps = numbers(layer["maps"], data["blocks"], data["payload"]["blocks"])
+    P = np.pad(result.record(1).weights().numpy(), ((0, 0), (0, 1), (0, 1)))
+    summed = P.reshape(12, n // 2 + 1, 2, n // 2 + 1, 2).sum((2, 4))
+    expected = summed / ([[2]] * (n // 2) + [[1]])
+    np.testing.assert_allclose(maps, expected, atol=expected.max() / 1000)
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=0.02)
+
+
+def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(model):
+    result = attnviz.attend("the train left", pair="it was early", model=model)
+    (axis,) = attnviz.view(result).data()["payload"]["results"][0]["axes"]
+    assert axis["labels"][axis["second"]] == "it"
+    assert axis["special"] == [0, 4, 8]
+
+
 def test_what_does_not_fit_is_pooled_and_said(long):
     data = attnviz.view(long, size=2.0).data()
     found = list(travelled(data))
