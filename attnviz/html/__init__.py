@@ -146,18 +146,15 @@ def _limit(results: Sequence[AttentionResult], size: float | None) -> int:
 
 def _expect_same_shape(one: AttentionResult, other: AttentionResult) -> None:
     """Raise InputError unless each weight of one result has its twin in the other."""
-    shapes = [
-        [
-            (each.stack, each.layer, each.heads, len(each.query_axis), len(each.key_axis))
-            for each in result.streamed or result.records
-        ]
-        for result in (one, other)
-    ]
-    if shapes[0] == shapes[1] and bool(one.streamed) == bool(other.streamed):
+    from attnviz.html.telling import shape
+
+    shapes = [[shape(each) for each in found.streamed or found.records] for found in (one, other)]
+    if shapes[0] == shapes[1]:
         return
-    (_, _, heads, m, _), (_, _, others, n, _) = shapes[0][0], shapes[1][0]
+    (_, _, heads, _, m, _), (_, _, others, _, n, _) = shapes[0][0], shapes[1][0]
     raise InputError(
         "Expected two results of the same shape, which can be compared weight by weight, got "
-        f"{len(shapes[0])} layers × {heads} heads on {m:,} tokens and "
-        f"{len(shapes[1])} × {others} on {n:,}. Choose words that the model splits alike."
+        f"{len(shapes[0])} layers × {len(heads)} heads on {m:,} tokens and "
+        f"{len(shapes[1])} × {len(others)} on {n:,}. Choose words that the model splits alike, "
+        "and read both texts in one way."
     )

@@ -94,7 +94,10 @@ class Head:
         if record.mask is not None:
             found = Visible.of(record.mask[self.head if len(record.mask) > 1 else 0])
             visible, added = found or visible, added or found is None
-        sinks = record.sinks
+        sinks, m, n = record.sinks, len(record.query_axis), len(record.key_axis)
+        if sinks is None:  # a row without a key is even in a model, and all zeros by the rule
+            device = record.query.device
+            added = added or bool(visible.empty(m, n, device).any())
         hidden = [] if visible.keys is None else (~visible.keys).nonzero().flatten().tolist()
         return {
             "scale": record.scale,

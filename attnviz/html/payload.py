@@ -15,7 +15,15 @@ from attnviz.html.choosing import NOTHING, Choice, choose
 from attnviz.html.codes import Blocks, Codes
 from attnviz.html.heads import Head
 from attnviz.html.page import to_script
-from attnviz.html.telling import Attention, Place, kept, make_notes, name_results, show_result
+from attnviz.html.telling import (
+    Attention,
+    Place,
+    kept,
+    make_notes,
+    name_results,
+    name_stack,
+    show_result,
+)
 from attnviz.maps.pooled import pooled
 from attnviz.metrics import rank_heads
 from attnviz.records import (
@@ -49,7 +57,7 @@ def make_payload(
     overviews = [_overviews(blocks, some) for some in attentions]
     parts = list(zip(results, attentions, overviews, strict=True))
     bare = len(to_script([show_result(*part, {}) for part in parts])) + blocks.length
-    wanted = _wanted(results[0], attentions[0], heads)
+    wanted = _wanted(results[0], attentions[0], overviews[0], heads)
     chosen = dict(
         zip(
             wanted,
@@ -57,7 +65,8 @@ def make_payload(
             strict=True,
         )
     )
-    if limit < bare or (overviews[0][0] is None and NOTHING in chosen.values()):
+    unseen = any(overviews[0][at] is None for (at, _), each in chosen.items() if each == NOTHING)
+    if limit < bare or unseen:
         raise InputError(
             f"Expected room for every head of {results[0].provenance.model}, got {limit:,} bytes. "
             "Give the page a larger size."
@@ -73,7 +82,7 @@ def make_payload(
         "format": 1,
         "results": [{"name": n, **each} for n, each in zip(names, shown, strict=True)],
         "blocks": blocks.places,
-        "start": start,
+        "start": {**start, "stack": name_stack(start["stack"], start["layer"], shown[0]["stacks"])},
         "notes": make_notes(attentions[0], overviews[0], chosen, error),
     }
     return payload, "".join(blocks.text)
@@ -105,15 +114,19 @@ def _heads(attentions: Sequence[Sequence[Attention]]) -> dict[Place, list[Head]]
 
 
 def _wanted(
-    result: AttentionResult, attentions: Sequence[Attention], heads: Iterable[Place]
+    result: AttentionResult,
+    attentions: Sequence[Attention],
+    overviews: Sequence[dict[str, Any] | None],
+    heads: Iterable[Place],
 ) -> list[Place]:
-    """Return the heads, the one that relates content words most first."""
+    """Return the heads: first those without an overview, then as they relate content words."""
     stack = result.stack().stacks[0]
     rank = {(s.layer, s.head): at for at, s in enumerate(rank_heads(result).scores)}
 
-    def place(each: Place) -> int:
-        found = attentions[each[0]]
-        return rank.get((found.layer, each[1]), len(rank)) if found.stack == stack else len(rank)
+    def place(each: Place) -> tuple[bool, int]:
+        found, last = attentions[each[0]], len(rank)
+        at = rank.get((found.layer, each[1]), last) if found.stack == stack else last
+        return overviews[each[0]] is not None, at
 
     return sorted(heads, key=place)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from attnviz.captions import literal, source
@@ -18,6 +19,17 @@ Place = tuple[int, int]  # which attention, and which head
 def kept(each: Attention) -> tuple[int, ...]:
     """Return the numbers of the heads that there are."""
     return each.kept if isinstance(each, StreamedAttention) else tuple(range(each.heads))
+
+
+def shape(each: Attention) -> tuple[str, int, tuple[int, ...], int | None, int, int]:
+    """Return what two attentions have in common whose weights are compared, padding left out.
+
+    Their stack, layer and heads, how many tokens a cell joins (None where maps are whole), and how
+    many queries and keys there are.
+    """
+    cell = each.summary.cell if isinstance(each, StreamedAttention) else None
+    m, n = (axis.padding.count(False) for axis in (each.query_axis, each.key_axis))
+    return each.stack, each.layer, kept(each), cell, m, n
 
 
 def show_result(
@@ -84,6 +96,15 @@ def _told_apart(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return stacks
 
 
+def name_stack(stack: str, layer: int, stacks: Sequence[dict[str, Any]]) -> str:
+    """Return what the stack of a layer is called among those that are told apart."""
+    for each in stacks:
+        layers = [found["layer"] for found in each["layers"]]
+        if layer in layers and each["name"] in (stack, f"{stack} {layers[0]}"):
+            return str(each["name"])
+    return stack
+
+
 def _axis(axis: Axis) -> dict[str, Any]:
     return {
         "labels": axis.labels,
@@ -126,7 +147,7 @@ def make_notes(
         said.append(f"In overviews a cell joins {sizes} weights, columns summed and rows averaged.")
     if maps:
         which = "Weights" if maps == count else f"Exact weights of {maps} of {count} heads"
-        said.append(f"{which} are within {worst:.1e} of those that were verified.")
+        said.append(f"{which} are within {_upwards(worst)} of those recomputed from the model.")
     if maps < count:
         said.append(
             f"Of the other {count - maps} heads only pooled maps travel with this page; "
@@ -138,3 +159,8 @@ def make_notes(
             "steps; view(result, size=…) allows more."
         )
     return said
+
+
+def _upwards(error: float) -> str:
+    """Return an error in two digits, rounded to what it does not exceed."""
+    return f"{float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(error)):.1e}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -81,7 +82,7 @@ class Answers:
             result = shift(word, text, model=model)
         from attnviz.plot import waterfall
 
-        with part(1, 2, "its figure is drawn"):
+        with part(1, 2, "its figure is drawn"), _drawing():
             return _figure(result, waterfall(result, width=width))
 
     def _expect_short(self, model: Model, text: str) -> None:
@@ -98,20 +99,29 @@ def _senses(model: Model, word: str, width: float) -> dict[str, Any]:
         result = senses(word, model=model)
     from attnviz.plot import disambiguation
 
-    with part(1, 2, "its figure is drawn"):
+    with part(1, 2, "its figure is drawn"), _drawing():
         return _figure(result, disambiguation(result, width=width))
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """Draw without a window, as in a thread, and keep no figure, also where a run is stopped."""
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("agg")
+    try:
+        yield
+    finally:
+        plt.close("all")
 
 
 def _figure(result: SenseResult | ShiftResult, figure: Figure) -> dict[str, Any]:
     """Return a figure as SVG, which is never a file here, with what must be said beside it."""
-    import matplotlib.pyplot as plt
-
     from attnviz.plot.style import style
 
     svg = io.BytesIO()
     with style():
         figure.savefig(svg, format="svg", metadata={"Creator": "attnviz", "Date": None})
-    plt.close(figure)
     agreement = result.agreement
     return {
         "svg": svg.getvalue().decode(),

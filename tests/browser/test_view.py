@@ -17,6 +17,7 @@ from playwright.sync_api import expect
 
 import attnviz
 from attnviz.html import view
+from attnviz.html.heads import Head
 from attnviz.html.page import make_page
 from attnviz.records import one_result
 
@@ -501,6 +502,19 @@ def test_steps_of_a_model_that_adds_to_its_scores(family, tokenizer, read, tmp_p
         score, weight = map(float, re.findall(r"-?\d+\.\d+(?:e-\d+)?", tip.splitlines()[1]))
         assert score == pytest.approx((q @ k[key] * record.scale).item(), abs=2e-3)
         assert weight == pytest.approx(record.weights(2)[5, key].item(), rel=1e-2, abs=1e-4)
+
+
+def test_a_weight_among_the_steps_has_no_digit_that_its_error_leaves_open(read, result):
+    heads = [Head(record, number) for record in result for number in range(record.heads)]
+    head = max(heads, key=lambda each: each.error_of_vectors)
+    layer, weights = head.record.layer, head.weights
+    coded = by_formula(head.query.values, head.key.values, head.rule)
+    worst = (coded - weights).abs().flatten().topk(6).indices.tolist()
+    for query, key in (divmod(at, len(weights)) for at in worst):
+        reader = read().show(view="steps", layer=layer, heads=[head.head], query=query)
+        said = reader.hover(part="score", query=query, key=key).tip().splitlines()[1].split()[-1]
+        rounding = 10.0 ** -len(said.partition(".")[2]) / 2
+        assert float(said) == pytest.approx(weights[query, key].item(), abs=2e-5 + rounding)
 
 
 RULES = {

@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import httpx2
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,7 @@ import attnviz
 from attnviz.cli import run
 from attnviz.serve import _names
 from attnviz.serve.answers import Answers
+from attnviz.serve.turns import Left
 from serve.served import serving
 
 CLIENTS, REQUESTS = 20, 200
@@ -178,6 +180,19 @@ def test_what_was_shown_is_forgotten(small):
     gc.collect()
     after = [each for each in gc.get_objects() if type(each) is torch.Tensor]
     assert not [each.shape for each in after if id(each) not in before]
+
+
+@pytest.mark.parametrize("path", ["senses", "shift"])
+def test_a_figure_that_is_stopped_is_forgotten(model, monkeypatch, path):
+    def stop(*_):
+        raise Left
+
+    monkeypatch.setattr("attnviz.serve.answers._figure", stop)
+    work = getattr(Answers({"bundled": model}, 64), path)
+    with pytest.raises(Left):
+        work({"word": "bank", "text": "The bank was full of {mud|cash}."})()
+    assert not plt.get_fignums()
+    assert plt.get_backend().lower() == "agg"  # another would open a window in this thread
 
 
 def test_more_than_may_wait_are_told_to_come_again(server, reader):

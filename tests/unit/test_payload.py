@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ import torch
 from families import TEXTS, tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from sights_and_sounds import picture, seeing
 
 import attnviz
 from attnviz.errors import InputError, OutputError
 from attnviz.html import codes
+from attnviz.html.heads import Head
 
 SENTENCE = " ".join(TEXTS[0:2])
 FAMILIES = [
@@ -45,7 +48,7 @@ def by_the_rule(Q, K, rule):
     if rule["softCap"]:
         scores = rule["softCap"] * np.tanh(scores / rule["softCap"])
     i, j = np.arange(len(Q))[:, None] + rule["offset"], np.arange(len(K))
-    hidden = np.isin(j, rule["hidden"])[None] | (i < 0)
+    hidden = np.isin(j, rule["hidden"])[None]
     if rule["before"] is not None:
         hidden = hidden | (j < i - rule["before"])
     if rule["after"] is not None:
@@ -164,6 +167,29 @@ def test_pooled_maps_join_weights_as_words_join_pieces(long):
     np.testing.assert_allclose(maps.sum(-1), 1, atol=0.02)
 
 
+def test_the_last_cells_of_a_pooled_map_may_be_smaller(model):
+    text = "the train left the station . " * 19 + "early"
+    result = attnviz.attend(text, model=model, truncate=True)
+    n = len(result.records[0].query_axis)
+    data = attnviz.view(result).data()
+    layer = data["payload"]["results"][0]["stacks"][0]["layers"][1]["pooled"]
+    assert layer["cell"] == 2
+    assert n % 2  # the last row and column hold one token
+    maps = numbers(layer["maps"], data["blocks"], data["payload"]["blocks"])
+    P = np.pad(result.record(1).weights().numpy(), ((0, 0), (0, 1), (0, 1)))
+    summed = P.reshape(12, n // 2 + 1, 2, n // 2 + 1, 2).sum((2, 4))
+    expected = summed / ([[2]] * (n // 2) + [[1]])
+    np.testing.assert_allclose(maps, expected, atol=expected.max() / 1000)
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=0.02)
+
+
+def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(model):
+    result = attnviz.attend("the train left", pair="it was early", model=model)
+    (axis,) = attnviz.view(result).data()["payload"]["results"][0]["axes"]
+    assert axis["labels"][axis["second"]] == "it"
+    assert axis["special"] == [0, 4, 8]
+
+
 def test_what_does_not_fit_is_pooled_and_said(long):
     data = attnviz.view(long, size=2.0).data()
     found = list(travelled(data))
@@ -236,6 +262,64 @@ def test_two_results_are_compared_weight_by_weight(model):
     longer = attnviz.attend("The bank was full of old mud.", model=model)
     with pytest.raises(InputError, match=r"same shape.*9 tokens and.*10"):
         attnviz.view(one, compare=longer)
+
+
+def test_padding_is_no_token_where_two_are_compared(model):
+    short, full = attnviz.attend(["the train left", "the train left the station"], model=model)
+    alone = attnviz.attend("the train left", model=model)
+    with pytest.raises(InputError, match=r"on 5 tokens and 6 × 12 on 7\."):
+        attnviz.view(short, compare=full)
+    lengths = [
+        len(each["axes"][0]["labels"])
+        for each in attnviz.view(short, compare=alone).data()["payload"]["results"]
+    ]
+    assert lengths == [5, 5]
+
+
+def test_texts_that_were_pooled_otherwise_are_not_compared(model):
+    one, other = (
+        attnviz.attend("the train left " * 40, model=model, mode="streamed", cells=cells)
+        for cells in (16, 32)
+    )
+    with pytest.raises(InputError, match="same shape"):
+        attnviz.view(one, compare=other)
+
+
+def test_the_first_layer_is_the_one_asked_for_where_stacks_are_told_apart(tokenizer):
+    result = seeing("swin", tokenizer).attend(image=picture())
+    payload = attnviz.view(result, layer=1, show="head").data()["payload"]
+    named = {stack["name"]: stack for stack in payload["results"][0]["stacks"]}
+    assert [layer["layer"] for layer in named[payload["start"]["stack"]]["layers"]] == [1]
+
+
+def test_every_head_can_be_seen_whatever_the_lengths_of_encoder_and_decoder(tokenizer):
+    model = attnviz.load(tiny("bart"), tokenizer=tokenizer)
+    text = "the train left the station on time . " * 10
+    result = attnviz.attend(text, model=model, target="le train est parti")
+    stacks = attnviz.view(result, size=0.12).data()["payload"]["results"][0]["stacks"]
+    layers = [layer for stack in stacks for layer in stack["layers"]]
+    assert not all(all(layer["exact"]) for layer in layers)  # some are pooled only
+    assert all(layer["pooled"] or all(layer["exact"]) for layer in layers)
+
+
+def test_a_row_without_any_key_travels_as_the_model_has_it(train):
+    record = train.record(0)
+    mask = torch.zeros(1, *[len(record.query_axis)] * 2)
+    mask[0].masked_fill_(torch.ones_like(mask[0]).triu(1).bool(), torch.finfo(torch.float32).min)
+    mask[0, :, 0] = torch.finfo(torch.float32).min  # now the first query may read nothing
+    head = Head(replace(record, mask=mask), 0)
+    assert head.weights[0].tolist() == pytest.approx([1 / len(mask[0])] * len(mask[0]))
+    assert not head.follows
+    assert Head(replace(record, mask=mask, sinks=torch.zeros(12)), 0).follows
+
+
+@pytest.mark.parametrize("text", TEXTS[:3])
+@pytest.mark.parametrize("size", [0.2, 0.5])
+def test_the_error_that_is_said_is_not_exceeded(model, text, size):
+    data = attnviz.view(attnviz.attend(text, model=model), size=size).data()
+    said = re.search(r"within (\S+) of", " ".join(data["payload"]["notes"])).group(1)
+    worst = max(error for *_, error in travelled(data))
+    assert worst <= float(said) <= 1.1 * worst
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,14 @@ export interface Look {
   table(layer: number, ...heads: number[]): Table;
   vectors(layer: number, head: number): Vectors | null;
 }
-/** What the weights of a head follow from. query: (m, d), key: (n, d); weights: of one query. */
+/** What the weights of a head follow from. query: (m, d), key: (n, d); weights: of one query, within the error. */
 export interface Vectors {
   query: Float32Array;
   key: Float32Array;
   d: number;
   rule: Rule;
   weights(i: number): Float64Array;
+  error: number;
 }
 /** The weights of one position over all, and how far they may be from the record's. */
 type Rows = [(position: number) => ArrayLike<number>, number];
@@ -110,7 +111,7 @@ export class Reader {
     const d = exact.key.shape[1];
     const computed = (i: number) => weights(query.subarray(i * d, (i + 1) * d), key, rule, i);
     const given = (i: number) => Float64Array.from(this.part(map!, i * map!.shape[1], map!.shape[1]));
-    return { query, key, d, rule, weights: rule.added ? given : computed };
+    return { query, key, d, rule, weights: map ? given : computed, error: exact.error };
   }
 
   /** Recompute the rows of heads whose q and k travel in place of their maps. */
@@ -150,7 +151,7 @@ function placeOf(stack: Stack, layer: number, head: number): Place {
 
 function codesOf(exact: Exact | null, view: State["view"]): (Codes | null)[] {
   if (!exact) return [];
-  if (view === "steps") return [exact.query, exact.key, exact.rule?.added ? exact.map : null];
+  if (view === "steps") return [exact.query, exact.key, exact.map];
   return exact.map ? [exact.map] : [exact.query, exact.key];
 }
 

@@ -18,7 +18,7 @@ export function steps(setting: Setting): Scene | null {
   const head = look.layers[0].heads[0];
   const vectors = look.vectors(state.layer, head);
   if (!vectors) return null;
-  const { key, d, rule } = vectors;
+  const { key, d, rule, error } = vectors;
   const i = rows.from; // pieces: a unit is a position
   const q = vectors.query.subarray(i * d, (i + 1) * d);
   const all = scores(q, key, rule, i);
@@ -82,7 +82,7 @@ export function steps(setting: Setting): Scene | null {
     pen.text(hidden ? "masked" : fixed(all[j]), score, at + ROW / 2 - 2, { size: 11, fill: hidden ? theme.muted : theme.ink, align: "right" });
     const wide = bars * weights[j];
     pen.rect(bar, at + 2, Math.max(wide, 0.5), ROW - 7, colour({ map: theme.weights, low: 0, high: 1, log: false, label: "" }, 0.35 + 0.45 * weights[j]));
-    pen.text(weights[j] === 0 ? "0" : number(weights[j], 1e-4), bar + wide + 4, at + ROW / 2 - 2, { size: 11, fill: theme.ink, bold: pointed });
+    pen.text(weights[j] === 0 ? "0" : number(weights[j], Math.max(1e-4, error)), bar + wide + 4, at + ROW / 2 - 2, { size: 11, fill: theme.ink, bold: pointed });
   }
   function write(pen: Pen, token: string, at: number, pointed: boolean): void {
     const shown = clip(literal(token), labels - 4, (some) => measure(some, 12, pointed));
@@ -113,7 +113,7 @@ export function steps(setting: Setting): Scene | null {
     const names: Line = [query, " ← ", { token: literal(label(column)) }];
     const entry = key[column * d + (c ?? 0)];
     if (c !== undefined) return [names, [`dimension ${c}: q ${fixed(q[c])} × k ${fixed(entry)} = ${fixed(q[c] * entry)}`]];
-    const why = isHidden(rule, i, column) ? "masked: this query may not read it" : `score ${fixed(all[column])}, weight ${number(weights[column], 1e-5)}`;
+    const why = isHidden(rule, i, column) ? "masked: this query may not read it" : `score ${fixed(all[column])}, weight ${number(weights[column], error)}`;
     return [names, [why]];
   }
   function press({ part, row, column }: Spot): Partial<State> {
