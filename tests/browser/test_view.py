@@ -1,6 +1,7 @@
 """The page as its readers use it: real Chromium, a real mouse and keyboard, and no network."""
 
 import io
+import itertools
 import json
 import math
 import re
@@ -197,9 +198,29 @@ def test_the_number_under_the_pointer_is_the_records(read, result, layer, heads)
 
 
 @cache
-def exact_errors(result):
-    stack = view(result).data()["payload"]["results"][0]["stacks"][0]
+def exact_errors(result, size=None):
+    stack = view(result, size=size).data()["payload"]["results"][0]["stacks"][0]
     return [[exact["error"] for exact in layer["exact"]] for layer in stack["layers"]]
+
+
+def test_every_digit_holds_where_weights_are_coarse_and_rows_renormalised(read, saved):
+    text = "The unfathomable train left the immemorial station on time . " * 3 + "So it was ."
+    coarse = attnviz.attend(text)
+    reader = read(saved("coarse", text=text, size=0.4)).show(view="head", special="remove")
+    places, _ = unit_positions(coarse, words=True, special="remove")
+    hidden = {
+        (layer, head): weights_of(coarse, layer, [head], words=True, special="hide").weights.sum(1)
+        for layer, head in itertools.product(range(6), range(12))
+    }
+    for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:3]:  # little is left
+        assert 5e-5 < exact_errors(coarse, 0.4)[layer][head] < 2e-3
+        reader.show(layer=layer, heads=[head])
+        drawn = weights_of(coarse, layer, [head], words=True, special="remove").weights
+        row = hidden[layer, head].argmin().item()
+        for column in range(0, len(places), 3):
+            at = {"query": places[row], "key": places[column]}
+            said, rounding = number(reader.hover(part="matrix", **at).tip())
+            assert said == pytest.approx(drawn[row, column].item(), abs=2 * rounding)
 
 
 def test_a_number_has_no_more_digits_than_its_error_leaves(read, result):

@@ -116,7 +116,9 @@ export function merge(
     }
     const kept = renormalise ? sums.reduce((a, b) => a + b, 0) || 1 : 1;
     for (let c = 0; c < C; c++) table.values[r * C + c] = sums[columns.from + c] / kept;
-    table.errors[r] = (error * widest) / kept;
+    // Of the many errors in the sum that rows are divided by, most cancel.
+    const divided = renormalise ? Math.sqrt(positions.length) : 0;
+    table.errors[r] = (error * (widest + divided)) / kept;
   }
   return table;
 }
