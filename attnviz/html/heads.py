@@ -133,6 +133,11 @@ class Head:
             )
         return worst
 
+    @property
+    def sampled(self) -> bool:
+        """Whether that error is measured in some rows only."""
+        return self.cells > _ROWS * _SAMPLED
+
     def error_of_map(self, levels: int) -> float:
         """The largest error of weights in so many levels."""
         return float((self.map(levels).values - self.weights).abs().max())
@@ -148,5 +153,5 @@ class Head:
         m = len(self.record.query_axis)
         step = max(1, _ROWS // len(self.record.key_axis))
         starts = list(range(0, m, step))
-        for at in range(0, len(starts), -(-len(starts) // _SAMPLED)):
+        for at in range(0, len(starts), -(-len(starts) // _SAMPLED) if self.sampled else 1):
             yield slice(starts[at], min(m, starts[at] + step))

@@ -76,6 +76,7 @@ def make_payload(
         for number in range(len(results))
     ]
     error = max((each["error"] for some in exact for each in some.values()), default=0.0)
+    sampled = any(heads[at][0].sampled for at in wanted if chosen[at] == Choice(None, True))
     shown = [show_result(*part, some) for part, some in zip(parts, exact, strict=True)]
     names = name_results(results)
     payload = {
@@ -83,7 +84,7 @@ def make_payload(
         "results": [{"name": n, **each} for n, each in zip(names, shown, strict=True)],
         "blocks": blocks.places,
         "start": {**start, "stack": name_stack(start["stack"], start["layer"], shown[0]["stacks"])},
-        "notes": make_notes(attentions[0], overviews[0], chosen, error),
+        "notes": make_notes(attentions[0], overviews[0], chosen, error, sampled),
     }
     return payload, "".join(blocks.text)
 

@@ -89,10 +89,9 @@ def _told_apart(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = [stack["name"] for stack in stacks]
     for stack in stacks:
         if names.count(stack["name"]) > 1:
-            first, last = stack["layers"][0]["layer"], stack["layers"][-1]["layer"]
-            layers = f"layer {first}" if first == last else f"layers {first}–{last}"
-            stack["title"] += f", {layers}"
-            stack["name"] += f" {first}"
+            layers = [str(each["layer"]) for each in stack["layers"]]
+            stack["title"] += f", layer{'s' if layers[1:] else ''} {', '.join(layers)}"
+            stack["name"] += f" {layers[0]}"
     return stacks
 
 
@@ -122,12 +121,14 @@ def _cutting(result: AttentionResult) -> list[str]:
 
 
 def name_results(results: Sequence[AttentionResult]) -> list[str]:
-    """Return what each result is called: by its text, or by its model where texts are the same."""
+    """Return what each result is called: by what was read, else by its model, else by number."""
     told = [each.provenance for each in results]
-    same = len({(each.text, each.pair, each.target) for each in told}) < len(told)
-    return [
-        literal(each.model if same else " ".join((each.text or "").split()), 40) for each in told
-    ]
+    read = [" ".join((each.text or each.image or each.audio or "").split()) for each in told]
+    for names in (read, [each.model for each in told]):
+        shown = [literal(name, 40) for name in names]
+        if len(set(shown)) == len(shown):
+            return shown
+    return [f"{name} ({number})" for number, name in enumerate(shown, 1)]
 
 
 def make_notes(
@@ -135,8 +136,9 @@ def make_notes(
     overviews: Sequence[dict[str, Any] | None],
     chosen: dict[Place, Choice],
     worst: float,
+    sampled: bool,
 ) -> list[str]:
-    """Say what of the weights the page holds, and how exactly."""
+    """Say what of the weights the page holds, and how exactly; `sampled`: as some rows tell."""
     count = sum(len(kept(each)) for each in attentions)
     maps = sum(each != NOTHING for each in chosen.values())
     vectors = sum(each.vectors for each in chosen.values())
@@ -147,7 +149,10 @@ def make_notes(
         said.append(f"In overviews a cell joins {sizes} weights, columns summed and rows averaged.")
     if maps:
         which = "Weights" if maps == count else f"Exact weights of {maps} of {count} heads"
-        said.append(f"{which} are within {_upwards(worst)} of those recomputed from the model.")
+        where = ", as some of their rows tell" if sampled else ""
+        said.append(
+            f"{which} are within {_upwards(worst)} of those recomputed from the model{where}."
+        )
     if maps < count:
         said.append(
             f"Of the other {count - maps} heads only pooled maps travel with this page; "

@@ -47,7 +47,8 @@ class AttentionWidget(anywidget.AnyWidget):
     def _expect_selection(self, proposal: dict[str, Any]) -> dict[str, Any]:
         given: dict[str, Any] = proposal["value"]
         for name, value in given.items():
-            if not isinstance(value, _KINDS.get(name, ())):
+            kinds = _KINDS.get(name, ())
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 raise InputError(
                     f"Expected a selection with {', '.join(_KINDS)}, got {name!r}: {value!r}. "
                     "Write {'view': 'head', 'layer': 5, 'heads': [3]}, for example."

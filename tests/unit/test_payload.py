@@ -345,3 +345,9 @@ def test_a_page_is_written_whole_or_not_at_all(train, tmp_path):
     with pytest.raises(OutputError, match="Create it first"):
         attnviz.view(train).save(tmp_path / "none" / "view.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_results_that_nothing_tells_apart_are_numbered(train):
+    payload = attnviz.view(train, compare=train).data()["payload"]
+    names = [each["name"] for each in payload["results"]]
+    assert names == ["all-MiniLM-L6-v2 (1)", "all-MiniLM-L6-v2 (2)"]

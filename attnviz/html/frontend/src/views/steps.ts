@@ -78,7 +78,7 @@ export function steps(setting: Setting): Scene | null {
     write(pen, label(j), at + ROW / 2 - 2, pointed);
     pen.image(pictures.key, [0, n, d, 1], x[0], at + 1, strip, ROW - 5);
     pen.image(pictures.product, [0, n, d, 1], x[1], at + 1, strip, ROW - 5);
-    const hidden = all[j] === -Infinity;
+    const hidden = all[j] === -Infinity || (rule.added && weights[j] === 0);
     pen.text(hidden ? "masked" : fixed(all[j]), score, at + ROW / 2 - 2, { size: 11, fill: hidden ? theme.muted : theme.ink, align: "right" });
     const wide = bars * weights[j];
     pen.rect(bar, at + 2, Math.max(wide, 0.5), ROW - 7, colour({ map: theme.weights, low: 0, high: 1, log: false, label: "" }, 0.35 + 0.45 * weights[j]));
