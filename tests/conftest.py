@@ -1,7 +1,11 @@
 """What all tests share: the real model, and shapes checked at run time."""
 
+import os
 import sys
 from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores, and so do what they start
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
