@@ -103,6 +103,15 @@ class Reader:
             () => done(document.querySelector('.stage canvas').toDataURL()))))"""
         return self.page.evaluate(script)
 
+    def ink(self):
+        """How much is drawn where the lines are, 0 to 255."""
+        script = """() => {
+            const canvas = document.querySelector('.stage canvas');
+            const {data} = canvas.getContext('2d').getImageData(200, 90, 80, 400);
+            return data.filter((_, n) => n % 4 === 3).reduce((a, b) => a + b) / (80 * 400);
+        }"""
+        return self.page.evaluate(script)
+
     def alpha(self, **place):
         """How much is drawn at a place, 0 to 255, a third of a cell beside its number."""
         at = self.locate(**place)
@@ -675,6 +684,24 @@ def test_a_state_that_makes_no_sense_does_no_harm(read):
     threshold.fill("5")
     threshold.press("Enter")
     expect(threshold).to_have_value("1")
+
+
+def test_a_short_streamed_text_is_shown_as_any_other(read, result, tmp_path):
+    view(attnviz.attend(TEXT, mode="streamed")).save(tmp_path / "streamed.html")
+    reader = read(tmp_path / "streamed.html", fragment="view=head&layer=3&heads=2&special=remove")
+    expect(reader.page.locator(".notice")).to_be_hidden()
+    wanted = weights_of(result, 3, 2, words=True, special="remove")
+    tip = reader.hover(part="matrix", query=2, key=6).tip()
+    rows, _ = unit_positions(result, words=True, special="remove")
+    assert tip.startswith("unfathomable ← train ")
+    value, half = number(tip)
+    expected = wanted.weights[rows.index(2), rows.index(6)]
+    assert value == pytest.approx(float(expected), abs=half + 2e-3)
+
+
+def test_many_lines_leave_those_of_most_weight_to_be_seen(read, saved):
+    reader = read(saved("long", text=LONG), fragment="view=head&layer=0&heads=0")
+    assert 40 < reader.ink() < 160
 
 
 def test_it_works_in_the_frame_of_a_notebook(open_page, result):
