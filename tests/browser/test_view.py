@@ -679,7 +679,8 @@ def test_a_zoomed_page_is_drawn_finely(read):
 
 def test_a_state_that_makes_no_sense_does_no_harm(read):
     reader = read().show(view="nix", special="?", theme="pink")
-    assert reader.state()["view"] == "grid" and reader.state()["special"] == "keep"
+    assert reader.state()["view"] == "grid"
+    assert reader.state()["special"] == "keep"
     threshold = reader.control("threshold")
     threshold.fill("5")
     threshold.press("Enter")

@@ -215,7 +215,8 @@ def test_a_streamed_text_shows_pooled_maps_and_the_layers_that_were_kept(model):
     data = attnviz.view(pooled).data()
     assert not list(travelled(data))
     notes = " ".join(data["payload"]["notes"])  # no size brings what was not kept
-    assert "exact=[layer]" in notes and "size=" not in notes
+    assert "exact=[layer]" in notes
+    assert "size=" not in notes
 
 
 def test_of_a_short_streamed_text_nothing_is_said_to_be_joined(model):
