@@ -19,7 +19,8 @@ from attnviz.inputs import encode
 from attnviz.models import Model, attend
 from attnviz.plot.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.progress import part, track
-from attnviz.separation import gather, senses
+from attnviz.separation import senses
+from attnviz.separation.sentences import bundled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +50,11 @@ class Answers:
     def senses(self, asked: Asked) -> Work:
         """Draw in which layers the senses of a word are told apart."""
         model, word = self._model(asked), _text(asked, "word")
-        gather(word, None)
+        if word.strip() not in bundled():
+            raise InputError(
+                f"Expected one of the words that come with sentences, {', '.join(bundled())}, got "
+                f"{word[:40]!r}. Type one of them."
+            )
         return partial(_json, partial(_senses, model, word, _width(asked)))
 
     def shift(self, asked: Asked) -> Work:
@@ -86,10 +91,12 @@ class Answers:
             return _figure(result, waterfall(result, width=width))
 
     def _expect_short(self, model: Model, text: str) -> None:
-        count = len(encode(model.checkpoint, [text]).axes["text"][0])
-        if count > self.most:
+        batch = encode(model.checkpoint, [text], truncate=True)
+        read = len(batch.axes["text"][0])
+        count, most = batch.cut_from[0] or read, min(self.most, read)
+        if count > most:
             raise InputError(
-                f"Expected at most {self.most} tokens, the most that is read here, got {count}. "
+                f"Expected at most {most} tokens, the most that is read here, got {count}. "
                 "Shorten the text."
             )
 

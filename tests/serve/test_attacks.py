@@ -213,9 +213,15 @@ def test_too_many_tokens(reader, path, asked):
 
 
 def test_more_tokens_than_the_model_can_read(reader):
-    assert "Expected at most 512 tokens, the most that all-MiniLM-L6-v2 can read" in refused(
-        reader.post("/attention", json={"text": "go " * 600}), 400
-    )
+    told = refused(reader.post("/attention", json={"text": "go " * 600}), 400)
+    assert "Expected at most 64 tokens, the most that is read here, got 602. Shorten" in told
+    assert "truncate" not in told  # a page has no such option
+
+
+def test_a_word_without_sentences_is_answered_for_who_reads_a_page(reader):
+    told = refused(reader.post("/senses", json={"word": "zebra"}), 400)
+    assert "got 'zebra'. Type one of them." in told
+    assert "--sense" not in told
 
 
 @pytest.mark.parametrize("path", POSTS)
