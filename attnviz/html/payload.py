@@ -68,8 +68,8 @@ def make_payload(
     unseen = any(overviews[0][at] is None for (at, _), each in chosen.items() if each == NOTHING)
     if limit < bare or unseen:
         raise InputError(
-            f"Expected room for every head of {results[0].provenance.model}, got {limit:,} bytes. "
-            "Give the page a larger size."
+            f"Expected room for every head of {results[0].provenance.model}, but beside its script "
+            f"the page has {max(0, limit) / 1e6:.2f} MB. Give it a larger size: size=, or --size."
         )
     exact = [
         _exact(blocks, {at: twins[number] for at, twins in heads.items()}, chosen)

@@ -351,3 +351,14 @@ def test_results_that_nothing_tells_apart_are_numbered(train):
     payload = attnviz.view(train, compare=train).data()["payload"]
     names = [each["name"] for each in payload["results"]]
     assert names == ["all-MiniLM-L6-v2 (1)", "all-MiniLM-L6-v2 (2)"]
+
+
+def test_the_steps_of_a_generation_follow_from_queries_and_keys(tokenizer):
+    model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
+    result = attnviz.attend("the train left", model=model, generate=5)
+    heads = list(travelled(attnviz.view(result).data()))
+    assert len(heads) == sum(record.heads for record in result.records)
+    for _, layer, head, ways, error in heads:
+        assert len(ways) == 2  # its map, and what it follows from
+        P = in_float64(result.record(layer), head)
+        assert all(np.abs(W - P).max() <= max(error, 1e-3) for W in ways)
