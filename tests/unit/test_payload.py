@@ -200,6 +200,12 @@ def test_what_does_not_fit_is_pooled_and_said(long):
     assert f"Exact weights of {len(found)} of 72 heads" in " ".join(data["payload"]["notes"])
 
 
+@pytest.mark.parametrize("size", [1.2, 2.0, 3.7])
+def test_a_page_weighs_no_more_than_was_asked(long, tmp_path, size):
+    attnviz.view(long, size=size).save(tmp_path / "view.html")
+    assert size * 0.9 < (tmp_path / "view.html").stat().st_size / 1e6 <= size
+
+
 def test_a_streamed_text_shows_pooled_maps_and_the_layers_that_were_kept(model):
     text = "the train left the station on time and nobody noticed that it was early . " * 12
     found = attnviz.attend(text, model=model, mode="streamed", layers=[0, 3])
