@@ -65,6 +65,8 @@ def view(
     if compare is not None:
         _expect_same_shape(result, compare)
     layer, heads, _ = choose_head(result, layer, head)
+    if len(heads) > 1:
+        raise InputError(f"Expected one head to show first, got {heads}. Name one of them.")
     start = {
         "stack": result.stack().stacks[0],
         "layer": layer,

@@ -143,7 +143,7 @@ def make_notes(
     maps = sum(each != NOTHING for each in chosen.values())
     vectors = sum(each.vectors for each in chosen.values())
     said = []
-    cells = sorted({each["cell"] for each in overviews if each is not None})
+    cells = sorted({each["cell"] for each in overviews if each is not None} - {1})
     if cells:
         sizes = " or ".join(f"{cell} × {cell}" for cell in cells)
         said.append(f"In overviews a cell joins {sizes} weights, columns summed and rows averaged.")
@@ -153,10 +153,15 @@ def make_notes(
         said.append(
             f"{which} are within {_upwards(worst)} of those recomputed from the model{where}."
         )
-    if maps < count:
+    if left := len(chosen) - maps:
         said.append(
-            f"Of the other {count - maps} heads only pooled maps travel with this page; "
-            "view(result, size=…) allows it more megabytes."
+            f"Of {left} heads only pooled maps travel with this page; view(result, size=…) allows "
+            "it more megabytes."
+        )
+    if unkept := count - len(chosen):
+        said.append(
+            f"Of {unkept} heads only pooled maps were kept as the model ran; "
+            "attend(…, exact=[layer]) keeps all of a layer."
         )
     if vectors < maps:
         said.append(

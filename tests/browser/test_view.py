@@ -103,6 +103,15 @@ class Reader:
             () => done(document.querySelector('.stage canvas').toDataURL()))))"""
         return self.page.evaluate(script)
 
+    def ink(self):
+        """How much is drawn where the lines are, 0 to 255."""
+        script = """() => {
+            const canvas = document.querySelector('.stage canvas');
+            const {data} = canvas.getContext('2d').getImageData(200, 90, 80, 400);
+            return data.filter((_, n) => n % 4 === 3).reduce((a, b) => a + b) / (80 * 400);
+        }"""
+        return self.page.evaluate(script)
+
     def alpha(self, **place):
         """How much is drawn at a place, 0 to 255, a third of a cell beside its number."""
         at = self.locate(**place)
@@ -627,6 +636,73 @@ def test_a_narrow_window_needs_no_scrolling_sideways(read, name, dark):
     assert reader.page.evaluate("document.documentElement.scrollWidth") == 400
     theme = reader.page.locator(".attnviz").get_attribute("data-theme")
     assert theme == ("dark" if dark else "light")
+
+
+def test_what_is_said_follows_what_is_drawn(read, result):
+    reader = read(fragment="layer=0&special=keep&words=0").hover(layer=2, head=5)
+    assert "Layer 2, head 5" in reader.tip()
+    reader.page.keyboard.press("2")
+    reader.settle()
+    expect(reader.page.locator("[role=tooltip]")).to_be_hidden()
+    reader.hover(part="matrix", query=3, key=1).tip()
+    for layer in (0, 4):
+        reader.show(layer=layer, heads=[7])
+        value, half = number(reader.tip())
+        wanted = float(result.weights(layer=layer, head=7)[3, 1])
+        assert value == pytest.approx(wanted, abs=half + 1e-4)
+
+
+def test_a_window_may_change_while_another_view_is_on_its_way(read, saved):
+    reader = read(saved("long", text=LONG), width=900)
+    reader.page.evaluate("""async () => {
+        const root = document.querySelector('.attnviz');
+        for (const view of ['steps', 'token', 'head', 'grid']) {
+            root.attnviz.show({view});
+            root.style.maxWidth = `${400 + 40 * view.length}px`;
+            await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+        }
+        await root.attnviz.ready;
+    }""")
+    assert reader.state()["view"] == "grid"  # and no error, as open_page sees to it
+
+
+def test_a_zoomed_page_is_drawn_finely(read):
+    reader = read(width=2560)
+    zoomed = {"width": 2048, "height": 1280, "deviceScaleFactor": 1.25, "mobile": False}
+    devtools = reader.page.context.new_cdp_session(reader.page)
+    devtools.send("Emulation.setDeviceMetricsOverride", zoomed)
+    reader.page.wait_for_function("""() => {
+        const canvas = document.querySelector('.stage canvas');
+        return canvas.width === Math.round(1.25 * parseFloat(canvas.style.width));
+    }""")
+
+
+def test_a_state_that_makes_no_sense_does_no_harm(read):
+    reader = read().show(view="nix", special="?", theme="pink")
+    assert reader.state()["view"] == "grid"
+    assert reader.state()["special"] == "keep"
+    threshold = reader.control("threshold")
+    threshold.fill("5")
+    threshold.press("Enter")
+    expect(threshold).to_have_value("1")
+
+
+def test_a_short_streamed_text_is_shown_as_any_other(read, result, tmp_path):
+    view(attnviz.attend(TEXT, mode="streamed")).save(tmp_path / "streamed.html")
+    reader = read(tmp_path / "streamed.html", fragment="view=head&layer=3&heads=2&special=remove")
+    expect(reader.page.locator(".notice")).to_be_hidden()
+    wanted = weights_of(result, 3, 2, words=True, special="remove")
+    tip = reader.hover(part="matrix", query=2, key=6).tip()
+    rows, _ = unit_positions(result, words=True, special="remove")
+    assert tip.startswith("unfathomable ← train ")
+    value, half = number(tip)
+    expected = wanted.weights[rows.index(2), rows.index(6)]
+    assert value == pytest.approx(float(expected), abs=half + 2e-3)
+
+
+def test_many_lines_leave_those_of_most_weight_to_be_seen(read, saved):
+    reader = read(saved("long", text=LONG), fragment="view=head&layer=0&heads=0")
+    assert 40 < reader.ink() < 160
 
 
 def test_it_works_in_the_frame_of_a_notebook(open_page, result):

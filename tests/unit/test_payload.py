@@ -218,7 +218,16 @@ def test_a_streamed_text_shows_pooled_maps_and_the_layers_that_were_kept(model):
         P = in_float64(found.layer(layer).record, head)
         assert np.abs(ways[0] - P).max() <= error + 1e-12
     pooled = attnviz.attend(text, model=model, mode="streamed")
-    assert not list(travelled(attnviz.view(pooled).data()))
+    data = attnviz.view(pooled).data()
+    assert not list(travelled(data))
+    notes = " ".join(data["payload"]["notes"])  # no size brings what was not kept
+    assert "exact=[layer]" in notes
+    assert "size=" not in notes
+
+
+def test_of_a_short_streamed_text_nothing_is_said_to_be_joined(model):
+    found = attnviz.attend("the train left", model=model, mode="streamed")
+    assert "cell" not in " ".join(attnviz.view(found).data()["payload"]["notes"])
 
 
 def test_the_page_runs_one_script_and_loads_nothing(train, tmp_path):
@@ -334,10 +343,11 @@ def test_the_error_that_is_said_is_not_exceeded(model, text, size):
         ({"show": "brain"}, "Expected show to be grid, head, token, steps"),
         ({"layer": 6}, "Expected a layer from 0 to 5"),
         ({"head": 12}, "Expected a head from 0 to 11"),
+        ({"head": [1, 2]}, "Expected one head"),
         ({"size": 0}, "above 0"),
         ({"size": True}, "above 0"),
         ({"size": float("nan")}, "above 0"),
-        ({"size": 0.02}, "larger size"),
+        ({"size": 0.02}, "got 0 bytes beside the page itself. Give the page a larger size"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(train, asked, said):

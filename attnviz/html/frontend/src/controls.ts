@@ -181,12 +181,17 @@ function words(change: Change): Control {
 }
 
 function threshold(change: Change): Control {
+  let now = 0;
   // The slider goes by squares, since most weights are small.
   const slider = el("input", { type: "range", min: 0, max: 1, step: 0.01, "data-control": "threshold-slider", "aria-label": "Hide weights below", input: () => change({ threshold: Number((Number(slider.value) ** 2).toPrecision(2)) }) });
-  const typed = el("input", { type: "number", min: 0, max: 1, step: "any", "data-control": "threshold", "aria-label": "Hide weights below, as a number", change: () => change({ threshold: Number(typed.value) || 0 }) });
+  const typed = el("input", { type: "number", min: 0, max: 1, step: "any", "data-control": "threshold", "aria-label": "Hide weights below, as a number", change: () => {
+    change({ threshold: Number(typed.value) || 0 });
+    typed.value = String(now); // what came of it
+  } });
   return {
     node: el("div", { class: "field" }, el("span", {}, "Hide below"), slider, typed),
     follow: ({ threshold }) => {
+      now = threshold;
       if (Math.abs(Number(slider.value) ** 2 - threshold) > 0.006 * Math.max(threshold, 0.01)) slider.value = String(Math.sqrt(threshold));
       if (document.activeElement !== typed) typed.value = String(threshold);
     },

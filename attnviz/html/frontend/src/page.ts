@@ -46,6 +46,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   let look: Look | null = null;
   let scene: Scene | null = null;
   let at: Spot | null = null;
+  let pointer: [number, number] = [0, 0];
   let asked = 0;
   let frame = 0;
   let writing = 0;
@@ -58,6 +59,8 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   const context = canvas.getContext("2d")!;
   const tip = tooltip();
   const stage = el("div", { class: "stage" }, canvas, ...tip.nodes);
+  const roomy = () => Math.max(240, Math.floor(stage.clientWidth));
+  const fineness = () => Math.max(1, devicePixelRatio);
   const notice = el("div", { class: "notice", role: "status" });
   const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind) });
   const foot = footer(payload);
@@ -103,20 +106,22 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   }
   function build(found: Look): void {
     look = found;
-    const width = Math.max(240, Math.floor(stage.clientWidth));
-    const wanted = state.find.trim().toLocaleLowerCase();
+    const width = roomy();
+    const { view, find } = found.state; // the page's may be ahead of it already
+    const wanted = find.trim().toLocaleLowerCase();
     const isFound = (label: string) => wanted !== "" && label.toLocaleLowerCase().includes(wanted);
-    scene = VIEWS[state.view]({ look, theme: theme(), width, found: isFound });
-    offer(notice, look, state, scene !== null, change);
+    scene = VIEWS[view]({ look, theme: theme(), width, found: isFound });
+    offer(notice, look, look.state, scene !== null, change);
     foot.follow(look);
     stage.hidden = scene === null;
     if (scene) {
       canvas.setAttribute("aria-label", scene.label);
-      const fine = Math.max(1, devicePixelRatio);
+      const fine = fineness();
       [canvas.width, canvas.height] = [Math.round(width * fine), Math.round(scene.height * fine)];
       [canvas.style.width, canvas.style.height] = [`${width}px`, `${scene.height}px`];
       if (at && !scene.place(at)) at = null;
       draw();
+      tell(); // what is said follows what is drawn
     }
     stage.setAttribute("aria-busy", "false");
   }
@@ -133,8 +138,13 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(draw);
     }
-    const lines = to && scene ? scene.say(to) : [];
-    if (lines.length) tip.show(lines, x, y, stage.clientWidth);
+    pointer = [x, y];
+    tell();
+  }
+  /** Say what is at the place that is pointed at. */
+  function tell(): void {
+    const lines = at && scene ? scene.say(at) : [];
+    if (lines.length) tip.show(lines, ...pointer, stage.clientWidth);
     else tip.hide();
   }
   /** Go to the next token that the search finds. */
@@ -162,11 +172,15 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
 
   const stop = pointing({ root, canvas, sizes, change, point, state: () => state, at: () => at, scene: () => scene, page: Boolean(options.hash) });
   const onhash = () => {
+    at = null;
     state = read(location.hash, payload);
     refresh();
   };
-  const resized = new ResizeObserver(() => look && Math.floor(stage.clientWidth) !== parseFloat(canvas.style.width) && build(look));
+  /** Draw again where there is another width, or another number of pixels for it: a page is zoomed. */
+  const fit = () => look && (roomy() !== parseFloat(canvas.style.width) || canvas.width !== Math.round(roomy() * fineness())) && build(look);
+  const resized = new ResizeObserver(fit);
   resized.observe(stage);
+  addEventListener("resize", fit);
   night.addEventListener("change", refresh);
   if (options.hash) addEventListener("hashchange", onhash);
   refresh();
@@ -191,6 +205,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       stop();
       clearTimeout(writing);
       resized.disconnect();
+      removeEventListener("resize", fit);
       night.removeEventListener("change", refresh);
       removeEventListener("hashchange", onhash);
       root.replaceChildren();

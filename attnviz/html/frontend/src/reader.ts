@@ -71,7 +71,7 @@ export class Reader {
       const [first, second] = places.map((place) => {
         const found = heads.map((head) => place(layer, head));
         const [row, error] = mean(found.map((each) => (pooled ? this.pooledRow(each) : this.exactRow(each.exact!))));
-        return merge(row, error, ...(pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalise);
+        return merge(row, error, ...(cell > 1 && pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalise);
       });
       return second ? subtract(first, second) : first;
     };
@@ -192,6 +192,7 @@ function sidesOf(
   const isExact = layers.every(({ layer, heads }) => heads.every((head) => layer.exact[layer.heads.indexOf(head)]));
   if (!poolable || (size <= WIDE && isExact)) return { rows, columns, pooled: false, cell: 1, notes };
   const { cell, rows: down, columns: across } = layers[0].layer.pooled!;
+  if (cell === 1) return { rows, columns, pooled: true, cell, notes }; // a short text: nothing is joined
   const cells = axes.map(([left, right]) => [cellsOf(left, cell, down), cellsOf(right, cell, across)]);
   const [left, right] = cut(join(0, cells), join(1, cells));
   const keptSpecial = state.special === "keep" ? [] : ["special tokens are not taken out of them"];

@@ -47,7 +47,7 @@ export function selection({ view, stack, layer, heads, query, key, words }: Stat
   return { view, stack, layer, heads, query, key, words };
 }
 
-const CHOICES = new Map([
+const CHOICES = new Map<keyof State, string[]>([
   ["view", ["grid", "head", "token", "steps"]],
   ["special", ["keep", "hide", "remove"]],
   ["show", ["first", "second", "difference"]],
@@ -93,9 +93,8 @@ function parse(given: Map<string, string>): Partial<State> {
   const whole = (text: string) => (/^\d{1,7}$/.test(text) ? Number(text) : null);
   const found: Record<string, unknown> = {};
   for (const [name, text] of given) {
-    if (CHOICES.has(name)) {
-      if (CHOICES.get(name)!.includes(text)) found[name] = text;
-    } else if (name === "stack" || name === "find") found[name] = text.slice(0, 200);
+    if (CHOICES.has(name as keyof State)) found[name] = text;
+    else if (name === "stack" || name === "find") found[name] = text.slice(0, 200);
     else if (name === "lock" || name === "words") found[name] = text === "1";
     else if (name === "layer" && whole(text) !== null) found[name] = whole(text);
     else if (name === "query" || name === "key") found[name] = whole(text);
@@ -111,7 +110,11 @@ function parse(given: Map<string, string>): Partial<State> {
 }
 
 /** Return a state that these results have: another layer, head or token in place of one they lack. */
-export function sound(state: State, { results, start }: Payload): State {
+export function sound(wanted: State, payload: Payload): State {
+  const { results, start } = payload;
+  const begun = startOf(payload);
+  const odd = [...CHOICES].filter(([name, choices]) => !choices.includes(String(wanted[name])));
+  const state = { ...wanted, ...Object.fromEntries(odd.map(([name]) => [name, begun[name]])) };
   const stack =
     results[0].stacks.find(({ name }) => name === state.stack) ??
     results[0].stacks.find(({ name }) => name === start.stack) ??

@@ -8,6 +8,7 @@ import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, splits
 
 const MOST_TOKENS = 100; // in each column of tokens
 const MOST_LINES = 6000;
+const FEW_LINES = 400; // of which each can be told apart
 
 export function head(setting: Setting): Scene {
   const { look, theme, width, found } = setting;
@@ -81,11 +82,13 @@ export function head(setting: Setting): Scene {
     lines.sort((a, b) => a[0] - b[0]);
     // Of one token the lines are told apart by how they compare with its strongest.
     const strongest = (r === null && c === null) || !lines.length ? 1 : lines[lines.length - 1][0];
+    // Many lines would be one block: the more there are, the fainter is each.
+    const faint = Math.min(1, Math.sqrt(FEW_LINES / lines.length));
     for (const [share, i, j, h] of lines.slice(-MOST_LINES)) {
       const negative = look.signed && tables[h].values[i * C + j] < 0;
       const stroke = theme.lines[look.signed ? Number(!negative) : h % theme.lines.length];
       const beside = several ? (h / (heads.length - 1) - 0.5) * Math.min(0.5 * row, 14) : 0;
-      pen.curve(tokens + 8, middle(i) + beside, left - tokens - 8, middle(j) + beside, stroke, 0.6 + 2.6 * share, 0.08 + (0.87 * share) / strongest);
+      pen.curve(tokens + 8, middle(i) + beside, left - tokens - 8, middle(j) + beside, stroke, 0.6 + 2.6 * share * faint, faint * (0.08 + (0.87 * share) / strongest));
     }
   }
   function middle(i: number): number {
