@@ -90,7 +90,8 @@ class Head:
         """
         record = self.record
         visible = record.visible or Visible(offset=len(record.key_axis) - len(record.query_axis))
-        added = record.bias is not None or record.capped_bias is not None
+        tables = (record.bias, record.capped_bias)  # zeros in a generation, whose steps are joined
+        added = any(table is not None and bool(table.any()) for table in tables)
         if record.mask is not None:
             found = Visible.of(record.mask[self.head if len(record.mask) > 1 else 0])
             visible, added = found or visible, added or found is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ from attnviz.records import (
 
 _SIDE, _CELLS = 64, 2_000_000  # of an overview: cells a side, and of all heads together
 _LEVELS = 2**10 - 1  # of an overview
+# A result, its attentions and their overviews.
+Part = tuple[AttentionResult, Sequence[Attention], Sequence[dict[str, Any] | None]]
 
 
 def make_payload(
@@ -58,35 +61,52 @@ def make_payload(
     parts = list(zip(results, attentions, overviews, strict=True))
     bare = len(to_script([show_result(*part, {}) for part in parts])) + blocks.length
     wanted = _wanted(results[0], attentions[0], overviews[0], heads)
-    chosen = dict(
-        zip(
-            wanted,
-            choose([heads[each] for each in wanted], (limit - bare) * 3 // 4),
-            strict=True,
-        )
+    room = (limit - bare) * 3 // 4
+    while True:
+        chosen = choose([heads[each] for each in wanted], room)
+        filled = deepcopy(blocks)
+        payload = _fill(filled, parts, heads, dict(zip(wanted, chosen, strict=True)), start)
+        over = len(to_script(payload)) + filled.length - limit
+        if over <= 0 or all(each == NOTHING for each in chosen):
+            break
+        room -= over  # several heads deflate a little worse together
+    unseen = any(
+        overviews[0][at] is None
+        for (at, _), each in zip(wanted, chosen, strict=True)
+        if each == NOTHING
     )
-    unseen = any(overviews[0][at] is None for (at, _), each in chosen.items() if each == NOTHING)
-    if limit < bare or unseen:
+    if over > 0 or unseen:
         raise InputError(
-            f"Expected room for every head of {results[0].provenance.model}, "
-            f"got {max(0, limit):,} bytes beside the page itself. Give the page a larger size."
+            f"Expected room for every head of {results[0].provenance.model}, but beside its script "
+            f"the page has {max(0, limit) / 1e6:.2f} MB. Give it a larger size: size=, or --size."
         )
+    return payload, "".join(filled.text)
+
+
+def _fill(
+    blocks: Blocks,
+    parts: Sequence[Part],
+    heads: Mapping[Place, Sequence[Head]],
+    chosen: Mapping[Place, Choice],
+    start: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Add what was chosen of each head to the blocks, and return the payload."""
     exact = [
         _exact(blocks, {at: twins[number] for at, twins in heads.items()}, chosen)
-        for number in range(len(results))
+        for number in range(len(parts))
     ]
     error = max((each["error"] for some in exact for each in some.values()), default=0.0)
-    sampled = any(heads[at][0].sampled for at in wanted if chosen[at] == Choice(None, True))
+    sampled = any(heads[at][0].sampled for at, how in chosen.items() if how == Choice(None, True))
     shown = [show_result(*part, some) for part, some in zip(parts, exact, strict=True)]
-    names = name_results(results)
-    payload = {
+    names = name_results([result for result, *_ in parts])
+    _, attentions, overviews = parts[0]
+    return {
         "format": 1,
         "results": [{"name": n, **each} for n, each in zip(names, shown, strict=True)],
         "blocks": blocks.places,
         "start": {**start, "stack": name_stack(start["stack"], start["layer"], shown[0]["stacks"])},
-        "notes": make_notes(attentions[0], overviews[0], chosen, error, sampled),
+        "notes": make_notes(attentions, overviews, chosen, error, sampled),
     }
-    return payload, "".join(blocks.text)
 
 
 def _without_padding(result: AttentionResult) -> Iterator[Attention]:

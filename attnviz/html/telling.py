@@ -134,7 +134,7 @@ def name_results(results: Sequence[AttentionResult]) -> list[str]:
 def make_notes(
     attentions: Sequence[Attention],
     overviews: Sequence[dict[str, Any] | None],
-    chosen: dict[Place, Choice],
+    chosen: Mapping[Place, Choice],
     worst: float,
     sampled: bool,
 ) -> list[str]:

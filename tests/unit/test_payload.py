@@ -200,6 +200,12 @@ def test_what_does_not_fit_is_pooled_and_said(long):
     assert f"Exact weights of {len(found)} of 72 heads" in " ".join(data["payload"]["notes"])
 
 
+@pytest.mark.parametrize("size", [1.2, 2.0, 3.7])
+def test_a_page_weighs_no_more_than_was_asked(long, tmp_path, size):
+    attnviz.view(long, size=size).save(tmp_path / "view.html")
+    assert size * 0.9 < (tmp_path / "view.html").stat().st_size / 1e6 <= size
+
+
 def test_a_streamed_text_shows_pooled_maps_and_the_layers_that_were_kept(model):
     text = "the train left the station on time and nobody noticed that it was early . " * 12
     found = attnviz.attend(text, model=model, mode="streamed", layers=[0, 3])
@@ -361,3 +367,14 @@ def test_results_that_nothing_tells_apart_are_numbered(train):
     payload = attnviz.view(train, compare=train).data()["payload"]
     names = [each["name"] for each in payload["results"]]
     assert names == ["all-MiniLM-L6-v2 (1)", "all-MiniLM-L6-v2 (2)"]
+
+
+def test_the_steps_of_a_generation_follow_from_queries_and_keys(tokenizer):
+    model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
+    result = attnviz.attend("the train left", model=model, generate=5)
+    heads = list(travelled(attnviz.view(result).data()))
+    assert len(heads) == sum(record.heads for record in result.records)
+    for _, layer, head, ways, error in heads:
+        assert len(ways) == 2  # its map, and what it follows from
+        P = in_float64(result.record(layer), head)
+        assert all(np.abs(W - P).max() <= max(error, 1e-3) for W in ways)
