@@ -28,6 +28,7 @@ from attnviz.cli.options import (
     Patch,
     Reading,
     Rows,
+    Saved,
     Special,
     SpecialTokens,
     Stack,
@@ -51,6 +52,7 @@ def heatmap(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     stack: Stack = None,
     layer: Layer = None,
     head: Heads = None,
@@ -80,7 +82,7 @@ def heatmap(
     What a query gives to the patches of an image is laid over the image. Of a long text an
     overview is drawn, and with --rows and --cols an exact part of it.
     """
-    given = typed.given(text, image, audio, pair, target, generate, file)
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
     path = typed.where(output, None if json else "heatmap.png")
     wanted = None if find is None else typed.two_words(find)
     over: dict[str, Any] = {"patch": typed.patch(patch), "matrix": matrix}
@@ -130,6 +132,7 @@ def heads(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     stack: Stack = None,
     layer: Layer = None,
     words: Words = True,
@@ -145,7 +148,7 @@ def heads(
     debug: Debug = False,
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
-    given = typed.given(text, image, audio, pair, target, generate, file)
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
     path = typed.where(output, None if json else "heads.png")
     kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
     result = typed.attend(given, model, device, dtype, truncate, **kept).stack(stack)

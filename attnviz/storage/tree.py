@@ -123,7 +123,7 @@ def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
 
     result, *_ = (value(each, "") for each in tree)
     if type(result) not in TYPES.values():
-        raise ValueError(f"it holds a {type(result).__name__}")
+        raise ValueError(f"what it holds is a {type(result).__name__}")
     if surplus := tensors.keys() - laid.keys():
         raise ValueError(f"nothing holds the tensor {min(surplus)!r:.60}")
     return result
@@ -145,7 +145,7 @@ def _wrong(kind: type, held: Mapping[str, Any]) -> str:
         if name not in hints:
             return f"{kind.__name__} has no field {name!r:.60}"
         if not _fits(value, hints[name]):
-            return f"{kind.__name__}.{name} cannot be a {type(value).__name__} such as it is"
+            return f"{kind.__name__}.{name} cannot hold this {type(value).__name__}"
     return ""
 
 

@@ -186,6 +186,12 @@ def test_what_is_held_twice_is_stored_once(train, tmp_path):
         assert "key_input" not in file.keys()  # noqa: SIM118
 
 
+def test_what_lies_in_the_same_memory_is_not_the_same(train, tmp_path):
+    X = torch.arange(16.0).reshape(4, 4)
+    one = replace(train.records[0], input=X, key_input=X.mT, bias=X.view(torch.int32), mask=X[:2])
+    assert_same(one, on_disk(one, tmp_path))
+
+
 @pytest.mark.gpu
 def test_it_comes_back_on_the_cpu(tmp_path):
     result = attnviz.attend(TEXTS[0], model=attnviz.load(device="cuda"))
@@ -210,7 +216,7 @@ def test_other_programs_find_what_they_found(train, tmp_path):
     [
         (lambda train: [train], "Expected a result of attnviz, got list"),
         (lambda train: torch.ones(2), "Expected a result of attnviz, got Tensor"),
-        (lambda train: Factor("2"), "Factor.factor cannot be a str"),
+        (lambda train: Factor("2"), "Factor.factor cannot hold this str"),
         (lambda train: replace(train, records=list(train.records)), "AttentionResult.records"),
         (lambda train: replace(train.records[0], layer=True), "AttentionRecord.layer"),
     ],
@@ -385,18 +391,30 @@ for _ in range(900):
     NESTED = [NESTED]
 FORGED = {
     "an unknown type": (lambda tree: [{"os.system": {"command": "true"}}], "no type 'os.system'"),
-    "a type in the wrong place": (put(*MAP, "provenance", value={"Side": {}}), "cannot be a Side"),
+    "a type in the wrong place": (
+        put(*MAP, "provenance", value={"Side": {}}),
+        "cannot hold this Side",
+    ),
     "an unknown field": (put(*MAP, "__class__", value="int"), "no field '__class__'"),
     "an unknown field inside": (put(*MAP, "sides", value=SIDES), "Side has no field 'unknown'"),
     "a field that is missing": (lambda tree: [{"AttentionMap": {}}, *tree[1:]], "TypeError"),
-    "a text for a number": (put(*MAP, "layer", value="2"), "AttentionMap.layer cannot be a str"),
-    "a bool for a number": (put(*MAP, "layer", value=True), "AttentionMap.layer cannot be a bool"),
-    "a float for a number": (put(*MAP, "layer", value=2.5), "layer cannot be a float"),
-    "a number for a text": (put(*MAP, "rows", 0, value=1), "AttentionMap.rows cannot be a tuple"),
-    "a pair of three": (put(*MAP, "boundary", value=[1, 2, 3]), "boundary cannot be a tuple"),
-    "a list for a tensor": (put(*MAP, "weights", value=[1.0]), "weights cannot be a tuple"),
-    "a tensor for a text": (put(*MAP, "stack", value={"tensor": ["weights", 0, 1]}), "a Tensor"),
-    "a dict for a tensor": (put(*MAP, "image", value={"dict": {}}), "image cannot be a dict"),
+    "a text for a number": (
+        put(*MAP, "layer", value="2"),
+        "AttentionMap.layer cannot hold this str",
+    ),
+    "a bool for a number": (
+        put(*MAP, "layer", value=True),
+        "AttentionMap.layer cannot hold this bool",
+    ),
+    "a float for a number": (put(*MAP, "layer", value=2.5), "layer cannot hold this float"),
+    "a number for a text": (
+        put(*MAP, "rows", 0, value=1),
+        "AttentionMap.rows cannot hold this tuple",
+    ),
+    "a pair of three": (put(*MAP, "boundary", value=[1, 2, 3]), "boundary cannot hold this tuple"),
+    "a list for a tensor": (put(*MAP, "weights", value=[1.0]), "weights cannot hold this tuple"),
+    "a tensor for a text": (put(*MAP, "stack", value={"tensor": ["weights", 0, 1]}), "this Tensor"),
+    "a dict for a tensor": (put(*MAP, "image", value={"dict": {}}), "image cannot hold this dict"),
     "a missing tensor": (put(*MAP, "image", value={"tensor": ["gone", 0]}), "'gone' is missing"),
     "a surplus tensor": (
         lambda tree: put(*MAP, "image", value=None)(tree)[:2],
@@ -412,8 +430,8 @@ FORGED = {
     "two in one": (put(*MAP, "layer", value={"float": "7ff8", "dict": {}}), "makes no sense"),
     "an empty object": (put(*MAP, "layer", value={}), "makes no sense"),
     "no dict": (put(*MAP, "provenance", "Provenance", "versions", value={"dict": 1}), "makes no"),
-    "a tensor alone": (lambda tree: tree[1:], "it holds a Tensor"),
-    "a number alone": (lambda tree: [7, *tree[1:]], "it holds a int"),
+    "a tensor alone": (lambda tree: tree[1:], "what it holds is a Tensor"),
+    "a number alone": (lambda tree: [7, *tree[1:]], "what it holds is a int"),
     "nothing": (lambda tree: [], "makes no sense"),
     "no list": (lambda tree: tree[0], "makes no sense"),
     "too deep": (put(*MAP, "rows", value=NESTED), "makes no sense"),
