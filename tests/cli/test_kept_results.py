@@ -143,3 +143,18 @@ def test_a_file_of_something_else_is_refused_in_one_line(capsys, command, train)
         error = capsys.readouterr().err
         assert said in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("_no_model")
+@pytest.mark.parametrize("command", ["heatmap", "steps", "verify"])
+def test_nothing_in_a_file_steers_the_terminal(capsys, command, train):
+    evil = "x\x1b[2J\x1b]0;owned\x07\r\u202ey\n"
+    agreement = train.agreement
+    if command == "verify":
+        agreement = replace(agreement, not_compared=((evil, evil, evil),), dtype=evil)
+    named = replace(train.provenance, model=evil)
+    attnviz.save_data(replace(train, agreement=agreement, provenance=named), "evil.safetensors")
+    assert run([command, "--result", "evil.safetensors"]) == 0
+    said = capsys.readouterr()
+    assert "owned" in said.out
+    assert not set("\x1b\x07\r\u202e") & set(said.out + said.err)
