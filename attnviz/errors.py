@@ -7,11 +7,16 @@ import difflib
 import operator
 from collections.abc import Iterable
 
+_HEAD, _TAIL = 600, 300  # characters of a long message that are said: what was typed lies between
+
 
 class AttnvizError(Exception):
     """What a user can mend: base of every exception that attnviz raises on purpose."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return on_one_line(super().__str__())
 
 
 class InputError(AttnvizError, ValueError):
@@ -30,6 +35,18 @@ class OutputError(AttnvizError, OSError):
     """The result cannot be written where it was asked for."""
 
     exit_code = 4
+
+
+class AttnvizWarning(UserWarning):
+    """What a user should know and no library says; the command line shows no other warning."""
+
+
+def on_one_line(message: str) -> str:
+    """Return a message of one line that fits a screen, in which nothing steers a terminal."""
+    line = " ".join(message.split())
+    if len(line) > _HEAD + _TAIL:
+        line = f"{line[:_HEAD]} … {line[-_TAIL:]}"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def whole_number(value: object, what: str) -> int:

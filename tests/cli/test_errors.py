@@ -14,7 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
+from transformers.models.bert.modeling_bert import BertEncoder
 
+import attnviz
 from attnviz.cli import run
 
 TEXT = "the train left the station"
@@ -223,7 +225,7 @@ def test_a_disk_that_fills_while_writing_ends_with_4_and_keeps_the_old_file(
 
     Path(path).write_text("old")
     monkeypatch.setattr(os, "fsync", full)
-    code, err = fails(capsys, "heads", TEXT, "-m", str(sound), "-o", path)
+    code, err = fails(capsys, "heads", TEXT, "-m", str(sound), "-o", path, "--force")
     assert code == 4
     assert "No space left on device" in err
     assert Path(path).read_text() == "old"
@@ -274,7 +276,7 @@ def test_a_signal_during_the_imports_ends_quietly(number, code):
 )
 def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number, code):
     Path("x.png").write_text("old")
-    process = start("heatmap", TEXT, "-o", "x.png")
+    process = start("heatmap", TEXT, "-o", "x.png", "--force")
     while process.poll() is None and not list(Path().glob(".attnviz-*")):
         time.sleep(0.01)
     process.send_signal(number)
@@ -336,11 +338,51 @@ def test_a_link_is_followed_and_a_device_is_refused(capsys):
     assert "is a device" in err or "ends in" in err
 
 
-def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
-    def broken(*args, **kwargs):
-        raise RuntimeError("shapes\ndo not fit")
+def broken(*args, **kwargs):
+    raise RuntimeError("shapes\ndo not fit")
 
-    monkeypatch.setattr("attnviz.models.whole.capture", broken)
+
+def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
+    monkeypatch.setattr(BertEncoder, "forward", broken)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
     assert "RuntimeError: shapes do not fit. Add --debug" in err
+
+
+class Panic(BaseException):
+    """What a library in Rust raises where it would abort."""
+
+
+Panic.__module__ = "pyo3_runtime"
+UNFORESEEN = {
+    "of ours": RuntimeError("shapes\ndo not fit"),
+    "a file that vanished": FileNotFoundError(2, "No such file or directory", "x.json"),
+    "the end of a file": EOFError("no more"),
+    "a library that wants to end": SystemExit(0),
+    "a library in Rust": Panic("index out of bounds"),
+}
+
+
+@pytest.mark.parametrize("error", UNFORESEEN.values(), ids=UNFORESEEN)
+def test_what_nobody_foresaw_is_one_line_and_ends_with_1(capsys, monkeypatch, error):
+    def unforeseen(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("attnviz.models.whole.capture", unforeseen)
+    code, err = fails(capsys, "heatmap", TEXT)
+    assert code == 1
+    assert f"got {type(error).__name__}: " in err
+    assert "Report it, with --debug" in err
+    assert run(["heatmap", TEXT, "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_in_python_stays_one(monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnviz.models.whole.capture", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        attnviz.attend(TEXT)
+    with pytest.raises(KeyboardInterrupt):
+        run(["heatmap", TEXT])
