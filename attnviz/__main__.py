@@ -32,6 +32,10 @@ def main() -> int:
     received: list[int] = []
     _listen(received)
     os.environ.setdefault("MPLBACKEND", "agg")  # files are drawn, no window is opened
+    if "--debug" not in sys.argv:
+        # What torch says in C++ comes by no logger. An abort is still heard.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     _open_streams()
     try:
         from attnviz.cli import run

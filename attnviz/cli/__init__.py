@@ -13,7 +13,7 @@ from typing import TextIO
 import typer
 
 from attnviz.cli.commands import app
-from attnviz.errors import AttnvizError, AttnvizWarning, on_one_line
+from attnviz.errors import AttnvizError, AttnvizWarning, printable
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -96,4 +96,4 @@ def _show_warning(
 
 def _say(message: str) -> None:
     if message:
-        print(f"attnviz: {on_one_line(message)}", file=sys.stderr)
+        print(f"attnviz: {printable(message)}", file=sys.stderr)

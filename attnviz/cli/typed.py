@@ -5,6 +5,7 @@ What cannot be right is refused here, before anything heavy is loaded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ def given(
                 f"Expected a {name} with at least one word, got an empty one. Type a sentence."
             )
     for name, file in (("--image", image), ("--audio", audio)):
-        if file is not None and not file.is_file():
+        if file is not None and not os.path.isfile(file):  # noqa: PTH113  of any name at all
             raise InputError(f"Expected a file for {name}, but there is no file {file}.")
     if text is None and image is None and audio is None:
         raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
