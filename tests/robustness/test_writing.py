@@ -128,6 +128,8 @@ def test_a_mark_is_sought_in_anything_without_an_error(ours, tmp_path, ending):
     for piece in pieces:
         path.write_bytes(piece)
         assert is_ours(path) in (True, False)
+    path.write_bytes(bytes(30) + b"\x07\0attnviz")  # ends as a .npz of ours
+    assert not is_ours(path)
     assert not is_ours(tmp_path / f"none{ending}")
 
 
@@ -205,13 +207,16 @@ def test_a_file_is_private_until_it_is_whole_and_keeps_its_permissions(tmp_path,
     assert [stat.S_ISREG(synced[0]), stat.S_ISDIR(synced[1])] == [True, True]
 
 
-def test_threads_that_write_at_once_leave_whole_files_and_the_umask(tmp_path):
+def test_threads_that_write_at_once_leave_whole_files_and_the_umask(tmp_path, monkeypatch):
     mask = os.umask(0o027)
+    at_once = os.umask
+    # Slow enough for one thread to come between the two calls of another.
+    monkeypatch.setattr(os, "umask", lambda new: (at_once(new), time.sleep(0.001))[0])
     try:
 
         def write(number):
-            for turn in range(30):
-                path = tmp_path / f"{turn % 3}.json"
+            for turn in range(20):
+                path = tmp_path / f"{turn}.json"
                 with atomic(path) as temporary:
                     temporary.write_text(str(number) * 50_000)
 
@@ -223,7 +228,7 @@ def test_threads_that_write_at_once_leave_whole_files_and_the_umask(tmp_path):
         assert os.umask(0o027) == 0o027
     finally:
         os.umask(mask)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json", "2.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {f"{turn}.json" for turn in range(20)}
     for path in tmp_path.iterdir():
         text = path.read_text()
         assert text == text[0] * 50_000
