@@ -387,6 +387,15 @@ def test_streams_of_every_kind(typed, known, code, out, err):
         assert json.loads(Path("x.json").read_text())["example"] == "cat"
 
 
+def test_no_file_takes_the_place_of_a_closed_stream():
+    code = (
+        "import sys; import attnviz.cli; from attnviz.__main__ import main; "
+        "attnviz.cli.run = lambda arguments: open('x', 'w').fileno(); sys.exit(main())"
+    )
+    done = subprocess.run(["sh", "-c", f'{sys.executable} -c "{code}" <&- >&- 2>&-'], check=False)
+    assert done.returncode > 2
+
+
 def in_terminal(**known):
     """Run a command in a terminal; return what it sends there."""
     terminal, end = pty.openpty()
