@@ -280,6 +280,13 @@ def refusal(path):
     return said
 
 
+def test_half_a_surrogate(small, tmp_path):
+    result = replace(small[1], rows=("a", "\ud83d", "b"))
+    assert_same(result, on_disk(result, tmp_path))
+    about = json.loads(parts(tmp_path / "result.safetensors")[0]["about"])
+    assert about["rows"] == ["a", "\ud83d", "b"]
+
+
 def test_a_file_that_was_cut_short_anywhere(small, tmp_path):
     data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
     lengths = {*range(64), *range(len(data) - 64, len(data)), *range(0, len(data), 29)}
