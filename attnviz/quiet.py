@@ -14,8 +14,8 @@ _LIBRARIES = ("transformers", "huggingface_hub", "torch")
 def unlogged() -> Iterator[None]:
     """Keep what libraries log in this thread off the terminal.
 
-    No setting of the user's is changed, and what other threads log is heard. With attnviz's own
-    logger at DEBUG all is: `logging.getLogger("attnviz").setLevel("DEBUG")`.
+    No setting of the user's is changed, and his files and other threads hear all. With attnviz's
+    own logger at DEBUG so does the terminal: `logging.getLogger("attnviz").setLevel("DEBUG")`.
     """
     if logging.getLogger("attnviz").isEnabledFor(logging.DEBUG):
         yield
@@ -25,9 +25,9 @@ def unlogged() -> Iterator[None]:
     def elsewhere(record: logging.LogRecord) -> bool:
         return record.thread != here
 
-    # The last is what speaks for libraries that have no handler.
-    handlers = [each for name in _LIBRARIES for each in logging.getLogger(name).handlers]
-    handlers += [logging.lastResort] if logging.lastResort else []
+    every = [each for name in _LIBRARIES for each in logging.getLogger(name).handlers]
+    handlers = [each for each in every if type(each) is logging.StreamHandler]  # no file
+    handlers += [logging.lastResort] if logging.lastResort else []  # of what has no handler
     for handler in handlers:
         handler.addFilter(elsewhere)
     try:
