@@ -14,7 +14,7 @@ _LIBRARIES = ("transformers", "huggingface_hub", "torch")
 def unlogged() -> Iterator[None]:
     """Keep what libraries log in this thread off the terminal.
 
-    No setting of the user's is changed, and his files and other threads hear all. With attnviz's
+    No setting of the user's is changed, and his own files and other threads hear all. With attnviz's
     own logger at DEBUG so does the terminal: `logging.getLogger("attnviz").setLevel("DEBUG")`.
     """
     if logging.getLogger("attnviz").isEnabledFor(logging.DEBUG):
@@ -26,12 +26,16 @@ def unlogged() -> Iterator[None]:
         return record.thread != here
 
     every = [each for name in _LIBRARIES for each in logging.getLogger(name).handlers]
-    handlers = [each for each in every if type(each) is logging.StreamHandler]  # no file
-    handlers += [logging.lastResort] if logging.lastResort else []  # of what has no handler
-    for handler in handlers:
+    # No file is one, and the last speaks for libraries that have no handler.
+    handlers = [
+        *(each for each in every if type(each) is logging.StreamHandler),
+        logging.lastResort,
+    ]
+    terminals = [each for each in handlers if each is not None]
+    for handler in terminals:
         handler.addFilter(elsewhere)
     try:
         yield
     finally:
-        for handler in handlers:
+        for handler in terminals:
             handler.removeFilter(elsewhere)
