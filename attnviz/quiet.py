@@ -14,8 +14,8 @@ _LIBRARIES = ("transformers", "huggingface_hub", "torch")
 def unlogged() -> Iterator[None]:
     """Keep what libraries log in this thread off the terminal.
 
-    No setting of the user's is changed, and what other threads log is heard. With attnviz's own
-    logger at DEBUG all is: `logging.getLogger("attnviz").setLevel("DEBUG")`.
+    No setting of the user's is changed, and his own files and other threads hear all. With attnviz's
+    own logger at DEBUG so does the terminal: `logging.getLogger("attnviz").setLevel("DEBUG")`.
     """
     if logging.getLogger("attnviz").isEnabledFor(logging.DEBUG):
         yield
@@ -25,13 +25,17 @@ def unlogged() -> Iterator[None]:
     def elsewhere(record: logging.LogRecord) -> bool:
         return record.thread != here
 
-    # The last is what speaks for libraries that have no handler.
-    handlers = [each for name in _LIBRARIES for each in logging.getLogger(name).handlers]
-    handlers += [logging.lastResort] if logging.lastResort else []
-    for handler in handlers:
+    every = [each for name in _LIBRARIES for each in logging.getLogger(name).handlers]
+    # No file is one, and the last speaks for libraries that have no handler.
+    handlers = [
+        *(each for each in every if type(each) is logging.StreamHandler),
+        logging.lastResort,
+    ]
+    terminals = [each for each in handlers if each is not None]
+    for handler in terminals:
         handler.addFilter(elsewhere)
     try:
         yield
     finally:
-        for handler in handlers:
+        for handler in terminals:
             handler.removeFilter(elsewhere)
