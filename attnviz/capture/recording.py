@@ -23,6 +23,7 @@ from attnviz.capture.calls import Attention, AttentionCall
 from attnviz.capture.interface import from_arguments, looking_on
 from attnviz.capture.operators import NotExpressibleError, OperatorWatch, Softmax, arrange
 from attnviz.capture.projections import Arrived, Holder, arrived, find_output
+from attnviz.capture.running import room_to_run, running
 from attnviz.errors import ModelError
 
 _HEADS = (
@@ -46,7 +47,7 @@ def record(
     ModelError : the model executed no attention, or one that could not be read.
     """
     recorder = _Recorder(model, texts, holders)
-    with looking_on(recorder.look), recorder.watch:
+    with looking_on(recorder.look), recorder.watch, running(model):
         run()
     recorder.leave(0)
     return recorder.finish()
@@ -92,6 +93,7 @@ class _Recorder:
         self._inside: list[_Entered] = []
         self._model = model
         self._texts = texts
+        self._room_is_seen = False
         self._paths = {module: path for path, module in model.named_modules()}
         self._holders = holders
         self._outputs = {path: find_output(model, path) for path in self._paths.values()}
@@ -201,6 +203,15 @@ class _Recorder:
             self._left[module].append((args[0] if args else None, output))
         # What a module leaves to its siblings must outlive it.
         self.leave(len(self._inside) + 1)
+        if not self._room_is_seen and self._seen and self._seen[0].attention is not None:
+            self._expect_room(self._seen[0].attention)
+
+    def _expect_room(self, first: Attention) -> None:
+        """Refuse maps that cannot all be kept, once the first of them tells their size."""
+        self._room_is_seen = True
+        size = first.scores.nbytes + first.weights.nbytes
+        # Each is kept of two runs; this one is there already.
+        room_to_run(self._model).expect(size * (2 * max(1, len(self._holders)) - 1))
 
     def _on_softmax(self, softmax: Softmax) -> None:
         module = self._at_work()

@@ -7,6 +7,7 @@ from config.json and is one of transformers' own.
 import logging
 import math
 import re
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,21 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as bars
 
-from attnviz.checkpoints.files import VOCABULARY_FILES, one_line, read_json
-from attnviz.errors import AttnvizError, ModelError
+from attnviz import failures
+from attnviz.checkpoints.files import VOCABULARY_FILES, Weights, read_json
+from attnviz.errors import ModelError
+from attnviz.failures import hushed
+from attnviz.memory import Room
+
+_COUNTED = re.compile(r"(^|_)(layers?|labels|depth)$")
+_MOST_COUNTED = 50_000
 
 
 def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
@@ -29,6 +40,7 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
     If not, the type decides, as in AutoModel.
     """
     settings = read_json(name, folder / "config.json")
+    _expect_countable(name, settings)
     kind, names = settings.get("model_type"), settings.get("architectures")
     named = names[0] if isinstance(names, list) and names else None
     declared: Any = getattr(transformers, named, None) if isinstance(named, str) else None
@@ -53,13 +65,32 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
     return config, declared[0] if isinstance(declared, tuple) else declared
 
 
+def _expect_countable(name: str, settings: Any) -> None:
+    """Refuse more layers or labels than there are anywhere: transformers would list them all."""
+    if isinstance(settings, dict):
+        for key, value in settings.items():
+            if _COUNTED.search(key) and isinstance(value, int | float) and value > _MOST_COUNTED:
+                raise ModelError(
+                    f"{name}: expected {key} up to {_MOST_COUNTED:,} in config.json, got {value:.3g}; "
+                    "use the config.json that was saved with these weights"
+                )
+            _expect_countable(name, value)
+
+
 def load_module(
-    name: str, folder: Path, config: Any, model_class: Any, dtype: torch.dtype | None
+    name: str,
+    folder: Path,
+    config: Any,
+    model_class: Any,
+    dtype: torch.dtype | None,
+    weights: Weights,
 ) -> PreTrainedModel:
     """Build the model that config.json describes, every weight of it from the file."""
-    # A file may ask for attention code from the hub, or for other weights than those hashed.
-    config._attn_implementation = config.transformers_weights = None
-    with translated(name, "the model"):
+    # A file may ask for attention code from the hub, for other weights than those hashed, for
+    # classes that are patched, or for answers in another form.
+    config._attn_implementation = config.transformers_weights = config.fusion_config = None
+    config.return_dict = True
+    with translated(name, "the model"), _no_larger_than(name, weights):
         module, report = model_class.from_pretrained(
             str(folder),
             config=config,
@@ -70,18 +101,70 @@ def load_module(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # only so that _complete can name them
         )
-    return _complete(name, module, report).requires_grad_(False)  # type: ignore[no-any-return]
+    module = _complete(name, module, report)
+    _expect_finite(name, module)
+    return module.requires_grad_(False)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _no_larger_than(name: str, weights: Weights) -> Iterator[None]:
+    """Refuse a config that describes far more than its files hold, before room is made for it.
+
+    While a model is built its tensors have a shape and no memory. Tied weights and missing heads
+    make it somewhat larger than its file.
+    """
+    tensors, numbers = 10 * weights.tensors + 2_000, 5 * weights.numbers + 2**26
+    thread, there, left = threading.get_ident(), [0], [numbers]
+
+    def count(module: torch.nn.Module, key: str, tensor: torch.Tensor | None) -> None:
+        if tensor is None or threading.get_ident() != thread:
+            return
+        there[0] += 1
+        left[0] -= tensor.numel()
+        if left[0] < 0 or there[0] > tensors:
+            raise ModelError(
+                f"{name}: expected a config.json for the {weights.numbers:,} numbers in "
+                f"{weights.tensors:,} tensors of its weights, but it describes far more "
+                f"({key} of {type(module).__name__}); use the one that was saved with these weights"
+            )
+
+    hooks = (
+        register_module_parameter_registration_hook(count),
+        register_module_buffer_registration_hook(count),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _expect_finite(name: str, module: PreTrainedModel) -> None:
+    """Refuse weights that are no numbers: nothing that follows from them would be one."""
+    for key, tensor in module.named_parameters():
+        if tensor.is_floating_point() and tensor.numel() and tensor.element_size() > 1:
+            if not all(bound.isfinite() for bound in tensor.detach().aminmax()):
+                raise ModelError(
+                    f"{name}: expected finite weights, but {key} holds NaN or infinity as "
+                    f"{str(tensor.dtype).removeprefix('torch.')}; get the file again, or load it "
+                    "in another precision (dtype='float32', --dtype float32)"
+                )
 
 
 def move(name: str, module: Any, device: torch.device) -> PreTrainedModel:
     """Put a model that attnviz loaded on its device."""
-    try:
+    room = weights_room(name, device)
+    if device.type != "cpu":
+        room.expect(sum(each.nbytes for each in [*module.parameters(), *module.buffers()]))
+    with translated(name, "the model", room):
         return module.to(device)  # type: ignore[no-any-return]
-    except torch.OutOfMemoryError as error:
-        raise ModelError(
-            f"{name}: expected room for the weights on {device}, got {one_line(error)}; "
-            "use device='cpu' or dtype='bfloat16'"
-        ) from error
+
+
+def weights_room(name: str, device: torch.device) -> Room:
+    """Return what to say where there is no room for a model."""
+    elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
+    ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
+    return Room(f"the weights of {name}", device, ways, ModelError)
 
 
 def _complete(name: str, module: Any, report: dict[str, Any]) -> Any:
@@ -100,16 +183,16 @@ def _complete(name: str, module: Any, report: dict[str, Any]) -> Any:
         module, missing = below, set()
 
     wrong = [
-        f"{key} is {tuple(got)} in the file and {tuple(shape)} by the config"
+        f"{key:.80} is {tuple(got)} in the file and {tuple(shape)} by the config"
         for key, got, shape in sorted(report["mismatched_keys"])
     ]
-    wrong += [f"{key} is missing" for key in sorted(missing)]
-    wrong += [f"the config has no layer for {key}" for key in lost]
+    wrong += [f"{key:.80} is missing" for key in sorted(missing)]
+    wrong += [f"the config has no layer for {key:.80}" for key in lost]
     if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise ModelError(
             f"{name}: expected the weights of the {type(module).__name__} in config.json, but "
-            f"{', '.join(wrong[:3])}{more}; random weights are never shown: "
+            f"{wrong[0]}{more}; random weights are never shown: "
             "use the config.json that was saved with these weights"
         )
     return module
@@ -142,7 +225,7 @@ def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     settings = read_json(name, described) if described.is_file() else {}
     kind = settings.get("tokenizer_class")
     refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, kind)
-    with translated(name, "the tokenizer"):
+    with translated(name, "the tokenizer"), hushed():
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
@@ -170,22 +253,38 @@ def has_vocabulary(folder: Path) -> bool:
 
 def check_rows(name: str, words: PreTrainedTokenizerBase | None, module: PreTrainedModel) -> None:
     """Refuse a tokenizer whose ids the embedding cannot look up."""
-    if words is None:
-        return
-    try:
-        embedding = module.get_input_embeddings()
-    except NotImplementedError:
-        return
-    if isinstance(embedding, torch.nn.Embedding) and len(words) > len(embedding.weight):
+    rows = embedding_rows(module)
+    if words is not None and rows is not None and len(words) > rows:
         raise ModelError(
-            f"{name}: expected a tokenizer of at most {len(embedding.weight)} entries, the rows "
+            f"{name}: expected a tokenizer of at most {rows} entries, the rows "
             f"of the embedding, got {len(words)}; pass the tokenizer= of this model"
         )
 
 
+def embedding_rows(module: PreTrainedModel) -> int | None:
+    """Return how many ids the embedding has rows for; None where ids are looked up otherwise."""
+    try:
+        embedding = module.get_input_embeddings()
+    except NotImplementedError:
+        return None
+    return len(embedding.weight) if isinstance(embedding, torch.nn.Embedding) else None
+
+
+_quiet_one = threading.RLock()
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep logs, progress bars and warnings off the terminal; then all is as it was."""
+    """Keep logs, progress bars and warnings off the terminal; then all is as it was.
+
+    One thread at a time: what is put back belongs to all of them.
+    """
+    with _quiet_one, _quiet():
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
     loggers = [logging.getLogger(library) for library in ("transformers", "huggingface_hub")]
     levels = [logger.level for logger in loggers]
     shown, hub_hidden = bars.is_progress_bar_enabled(), are_progress_bars_disabled()
@@ -207,14 +306,9 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def translated(name: str, what: str) -> Iterator[None]:
+def translated(name: str, what: str, room: Room | None = None) -> Iterator[None]:
     """Turn whatever transformers raises over a bad folder into one line."""
-    try:
+    said = f"{name}: transformers {transformers.__version__} cannot load {what}"
+    room = room or weights_room(name, torch.device("cpu"))
+    with failures.translated(said, "; check the files of this checkpoint", room):
         yield
-    except AttnvizError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"{name}: transformers {transformers.__version__} cannot load {what} "
-            f"({one_line(error)}); check the files of this checkpoint"
-        ) from error

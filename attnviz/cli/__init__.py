@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from attnviz.cli.commands import app
-from attnviz.errors import AttnvizError
+from attnviz.errors import AttnvizError, printable
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -48,8 +48,5 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 
 
 def _say(message: str, code: int) -> int:
-    # One line, in which nothing that was typed can steer the terminal.
-    line = " ".join(message.split())
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    print(f"attnviz: {line}", file=sys.stderr)
+    print(f"attnviz: {printable(message)}", file=sys.stderr)
     return code

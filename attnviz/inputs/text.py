@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import InputError
+from attnviz.failures import hushed, translated
+from attnviz.memory import Room
 from attnviz.records import Axis
 from attnviz.words import Span, make_axis
 
@@ -177,7 +180,15 @@ def max_tokens(
 def _tokenize(
     tokenizer: PreTrainedTokenizerBase, text: str, pair: str | None, cut: int | None = None
 ) -> BatchEncoding:
-    try:
+    for typed in filter(None, (text, pair)):
+        try:
+            typed.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"Expected text in valid Unicode, got {typed[error.start : error.start + 20]!a} at "
+                f"character {error.start:,}. Remove what cannot be encoded."
+            ) from error
+    with hushed():
         encoding: BatchEncoding = tokenizer(
             text,
             pair,
@@ -189,11 +200,22 @@ def _tokenize(
             split_special_tokens=True,
             verbose=False,
         )
-        return encoding
-    except (UnicodeError, TypeError) as error:
-        raise InputError(
-            f"Expected text in valid Unicode, got {text[:40]!a}. Remove what cannot be encoded."
-        ) from error
+    return encoding
+
+
+@contextmanager
+def reading(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn whatever a checkpoint's tokenizer or processor raises into one line.
+
+    Raises
+    ------
+    ModelError : it cannot read this. InputError : there is no memory for it.
+    """
+    said = f"Expected what {checkpoint.name} reads with to read this, but it fails"
+    ways = ". Check its tokenizer and processor files, or pass others (tokenizer=, processor=)."
+    room = Room(f"the input of {checkpoint.name}", torch.device("cpu"), "Give a smaller one.")
+    with translated(said, ways, room):
+        yield
 
 
 def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
@@ -204,7 +226,8 @@ def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
     InputError : text that is no Unicode, or a tokenizer that does not know where its tokens stand.
     """
     tokenizer = _tokenizer(checkpoint)
-    spans: list[Span] | None = _tokenize(tokenizer, text, None).get("offset_mapping")
+    with reading(checkpoint):
+        spans: list[Span] | None = _tokenize(tokenizer, text, None).get("offset_mapping")
     if spans is None:
         raise InputError(
             f"Expected a tokenizer that knows where its tokens stand, but that of "
