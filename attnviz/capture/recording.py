@@ -30,6 +30,7 @@ _HEADS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
     "encoder_attention_heads", "decoder_attention_heads",
 )  # fmt: skip
+_COMPARED = 12  # maps in float64 that comparing one attention takes (measured on BERT)
 
 
 @torch.no_grad()
@@ -50,7 +51,9 @@ def record(
     with looking_on(recorder.look), recorder.watch, running(model):
         run()
     recorder.leave(0)
-    return recorder.finish()
+    calls = recorder.finish()
+    recorder.forget()
+    return calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +190,11 @@ class _Recorder:
             )
         return calls
 
+    def forget(self) -> None:
+        """Let go of what was seen: the recorder and its watch hold each other for a while."""
+        self._seen.clear()
+        self._left.clear()
+
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
             self._unread.append((self._paths[module], "it runs in another thread"))
@@ -210,8 +218,10 @@ class _Recorder:
         """Refuse maps that cannot all be kept, once the first of them tells their size."""
         self._room_is_seen = True
         size = first.scores.nbytes + first.weights.nbytes
-        # Each is kept of two runs; this one is there already.
-        room_to_run(self._model).expect(size * (2 * max(1, len(self._holders)) - 1))
+        every = size * max(1, len(self._holders))
+        compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
+        # Those of two runs at once, and later those of one while they are compared.
+        room_to_run(self._model).expect(max(2 * every, every + compared) - size)
 
     def _on_softmax(self, softmax: Softmax) -> None:
         module = self._at_work()
