@@ -67,4 +67,6 @@ def printable(text: str) -> str:
     >>> printable("two\nlines\x1b[2J")
     'two lines�[2J'
     """
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
+    return "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split())
+    )

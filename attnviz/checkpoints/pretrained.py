@@ -5,7 +5,6 @@ from config.json and is one of transformers' own.
 """
 
 import logging
-import math
 import re
 import threading
 import warnings
@@ -17,14 +16,11 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as bars
 
 from attnviz import failures
+from attnviz.checkpoints.complete import complete, expect_finite, no_larger_than
 from attnviz.checkpoints.files import VOCABULARY_FILES, Weights, read_json
 from attnviz.errors import ModelError
 from attnviz.failures import hushed
@@ -71,8 +67,8 @@ def _expect_countable(name: str, settings: Any) -> None:
         for key, value in settings.items():
             if _COUNTED.search(key) and isinstance(value, int | float) and value > _MOST_COUNTED:
                 raise ModelError(
-                    f"{name}: expected {key} up to {_MOST_COUNTED:,} in config.json, got {value:.3g}; "
-                    "use the config.json that was saved with these weights"
+                    f"{name}: expected {key:.80} up to {_MOST_COUNTED:,} in config.json, "
+                    f"got {value!r:.20}; use the one that was saved with these weights"
                 )
             _expect_countable(name, value)
 
@@ -90,7 +86,7 @@ def load_module(
     # classes that are patched, or for answers in another form.
     config._attn_implementation = config.transformers_weights = config.fusion_config = None
     config.return_dict = True
-    with translated(name, "the model"), _no_larger_than(name, weights):
+    with translated(name, "the model"), no_larger_than(name, weights):
         module, report = model_class.from_pretrained(
             str(folder),
             config=config,
@@ -99,56 +95,11 @@ def load_module(
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # only so that _complete can name them
+            ignore_mismatched_sizes=True,  # only so that `complete` can name them
         )
-    module = _complete(name, module, report)
-    _expect_finite(name, module)
+    module = complete(name, module, report)
+    expect_finite(name, module)
     return module.requires_grad_(False)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _no_larger_than(name: str, weights: Weights) -> Iterator[None]:
-    """Refuse a config that describes far more than its files hold, before room is made for it.
-
-    While a model is built its tensors have a shape and no memory. Tied weights and missing heads
-    make it somewhat larger than its file.
-    """
-    tensors, numbers = 10 * weights.tensors + 2_000, 5 * weights.numbers + 2**26
-    thread, there, left = threading.get_ident(), [0], [numbers]
-
-    def count(module: torch.nn.Module, key: str, tensor: torch.Tensor | None) -> None:
-        if tensor is None or threading.get_ident() != thread:
-            return
-        there[0] += 1
-        left[0] -= tensor.numel()
-        if left[0] < 0 or there[0] > tensors:
-            raise ModelError(
-                f"{name}: expected a config.json for the {weights.numbers:,} numbers in "
-                f"{weights.tensors:,} tensors of its weights, but it describes far more "
-                f"({key} of {type(module).__name__}); use the one that was saved with these weights"
-            )
-
-    hooks = (
-        register_module_parameter_registration_hook(count),
-        register_module_buffer_registration_hook(count),
-    )
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _expect_finite(name: str, module: PreTrainedModel) -> None:
-    """Refuse weights that are no numbers: nothing that follows from them would be one."""
-    for key, tensor in module.named_parameters():
-        if tensor.is_floating_point() and tensor.numel() and tensor.element_size() > 1:
-            if not all(bound.isfinite() for bound in tensor.detach().aminmax()):
-                raise ModelError(
-                    f"{name}: expected finite weights, but {key} holds NaN or infinity as "
-                    f"{str(tensor.dtype).removeprefix('torch.')}; get the file again, or load it "
-                    "in another precision (dtype='float32', --dtype float32)"
-                )
 
 
 def move(name: str, module: Any, device: torch.device) -> PreTrainedModel:
@@ -165,52 +116,6 @@ def weights_room(name: str, device: torch.device) -> Room:
     elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
     ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
     return Room(f"the weights of {name}", device, ways, ModelError)
-
-
-def _complete(name: str, module: Any, report: dict[str, Any]) -> Any:
-    """Refuse random weights and lost layers.
-
-    A file that holds nothing of the declared head (sentence-transformers writes such) gives the
-    model below the head.
-    """
-    prefix = f"{module.base_model_prefix}."
-    names, missing = set(module.state_dict()), set(report["missing_keys"])
-    lost = _lost_layers(module, prefix, report["unexpected_keys"])
-    head = {key for key in names if not key.startswith(prefix)} - set(module.all_tied_weights_keys)
-    headless = head <= missing and not any(key.startswith(prefix) for key in missing)
-    below = module.base_model
-    if missing and headless and below is not module and isinstance(below, PreTrainedModel):
-        module, missing = below, set()
-
-    wrong = [
-        f"{key:.80} is {tuple(got)} in the file and {tuple(shape)} by the config"
-        for key, got, shape in sorted(report["mismatched_keys"])
-    ]
-    wrong += [f"{key:.80} is missing" for key in sorted(missing)]
-    wrong += [f"the config has no layer for {key:.80}" for key in lost]
-    if wrong:
-        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise ModelError(
-            f"{name}: expected the weights of the {type(module).__name__} in config.json, but "
-            f"{wrong[0]}{more}; random weights are never shown: "
-            "use the config.json that was saved with these weights"
-        )
-    return module
-
-
-def _lost_layers(module: torch.nn.Module, prefix: str, unexpected: set[str]) -> list[str]:
-    """Return the keys of the file that number a layer past the last one of the model."""
-    stacks = {
-        name.removeprefix(prefix): len(stack)
-        for name, stack in module.named_modules()
-        if isinstance(stack, torch.nn.ModuleList | torch.nn.Sequential)
-    }
-
-    def is_lost(key: str) -> bool:
-        numbers = re.finditer(r"\.(\d+)(?=\.)", key)
-        return any(int(n[1]) >= stacks.get(key[: n.start()], math.inf) for n in numbers)
-
-    return sorted(key for key in unexpected if is_lost(key.removeprefix(prefix)))
 
 
 def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:

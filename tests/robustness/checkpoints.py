@@ -71,6 +71,7 @@ def _made() -> dict[str, tuple[PreTrainedModel, PreTrainedTokenizerFast | ViTIma
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     size |= {"intermediate_size": 24}
     ends = {"bos_token_id": 0, "eos_token_id": 1, "vocab_size": len(of_decoders)}
+    byte_level = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
     merges = [("t", "h"), ("th", "e")]
     of_decoders |= {"".join(pair): len(of_decoders) + n for n, pair in enumerate(merges)}
     ends["vocab_size"] = len(of_decoders)
@@ -81,13 +82,13 @@ def _made() -> dict[str, tuple[PreTrainedModel, PreTrainedTokenizerFast | ViTIma
         ),
         "gpt2": (
             GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=40, **ends)),
-            _fast(models.BPE(of_decoders, merges), pre_tokenizers.ByteLevel(), decoders.ByteLevel()),
+            _fast(models.BPE(of_decoders, merges), *byte_level),
         ),
         "llama": (
             LlamaForCausalLM(
                 LlamaConfig(num_key_value_heads=1, max_position_embeddings=40, **size, **ends)
             ),
-            _fast(models.BPE(of_decoders, merges), pre_tokenizers.ByteLevel(), decoders.ByteLevel()),
+            _fast(models.BPE(of_decoders, merges), *byte_level),
         ),
         "t5": (
             T5ForConditionalGeneration(

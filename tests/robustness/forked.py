@@ -1,4 +1,4 @@
-"""Trials in processes of their own, so that a crash, a hang and too much memory are outcomes too."""
+"""Trials in processes of their own: a crash, a hang and too much memory are outcomes too."""
 
 import multiprocessing
 import os

@@ -24,7 +24,11 @@ from tests.robustness.checkpoints import READS, Files, checkpoints
 from tests.robustness.forked import tried
 from tests.robustness.mutants import OUTSIDE, spoil, write
 
-_LONGEST = 400
+_LONGEST = 400  # letters of a message
+# A part of a long run: which seeds.
+_FIRST, _COUNT = (
+    int(os.environ.get(f"ATTNVIZ_{n}", k)) for n, k in (("SEED", 0), ("MUTANTS", 300))
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +48,15 @@ def sound(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "count",
-    [pytest.param(int(os.environ.get("ATTNVIZ_MUTANTS", "300")), id="300"), pytest.param(50_000, id="50000", marks=pytest.mark.long)],
+    [
+        pytest.param(int(os.environ.get("ATTNVIZ_MUTANTS", "300")), id="300"),
+        pytest.param(50_000, id="50000", marks=pytest.mark.long),
+    ],
 )
 def test_spoilt_checkpoints_give_a_result_or_one_line(sound, count):
-    first = int(os.environ.get("ATTNVIZ_SEED", "0"))
     outcomes: Counter[tuple[str, str]] = Counter()
     faults = []
-    for seed, told in tried(partial(_trial, *sound), range(first, first + count)):
+    for seed, told in tried(partial(_trial, *sound), range(_FIRST, _FIRST + count)):
         kind, _, outcome = told.partition("\t")
         outcomes[kind, "FAULT" if "FAULT" in told else outcome.partition(":")[0]] += 1
         if "FAULT" in told:
@@ -80,7 +86,9 @@ def _trial(made: dict[str, Files], hashes: dict[str, str], folder: Path, seed: i
     write(spoilt, place)
     # Links are followed: where they lead is the choice of who made them, on this machine.
     known = [place, *(place / content for content in spoilt.values() if isinstance(content, Path))]
-    others = [n for n in made[name] if made[name][n] != spoilt.get(n) and n.endswith(".safetensors")]
+    others = [
+        n for n in made[name] if made[name][n] != spoilt.get(n) and n.endswith(".safetensors")
+    ]
     try:
         with _Watched(known) as watched:
             told = _outcome(place, READS[name.split()[0]])
