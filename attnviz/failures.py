@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
@@ -81,20 +81,19 @@ def _size(error: BaseException) -> int | None:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Keep what Rust says of its panics off standard error, which it writes to by itself."""
-    with _one_at_a_time:
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
-        try:
-            kept = os.dup(2)
-        except OSError:  # closed by the caller
-            yield
-            return
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)
-        os.close(nowhere)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+    """Keep what Rust says, of its panics above all, off standard output and error.
+
+    It writes to them by itself, past Python. One thread at a time: they belong to all.
+    """
+    with _one_at_a_time, ExitStack() as stack:
+        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+            with suppress(OSError):  # closed by the caller
+                kept = os.dup(number)
+                stack.callback(os.close, kept)
+                stack.callback(os.dup2, kept, number)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+        yield

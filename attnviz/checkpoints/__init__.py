@@ -21,6 +21,7 @@ from attnviz.checkpoints.files import (
     find_weights,
     locate,
     sha256_of_files,
+    weights_room,
 )
 from attnviz.checkpoints.pretrained import (
     check_rows,
@@ -31,7 +32,6 @@ from attnviz.checkpoints.pretrained import (
     load_tokenizer,
     move,
     quiet,
-    weights_room,
 )
 from attnviz.checkpoints.processors import Readers, is_two_sided, kinds_read, load_readers
 from attnviz.errors import InputError, ModelError

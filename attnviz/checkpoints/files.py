@@ -10,9 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 
 from attnviz.errors import InputError, ModelError, one_line
+from attnviz.failures import is_out_of_memory
+from attnviz.memory import Room
 
 BUNDLED = "all-MiniLM-L6-v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -151,6 +154,13 @@ def find_weights(name: str, folder: Path, more: Sequence[str] = ()) -> Weights:
     return Weights(tuple(found), len(shapes), sum(map(prod, shapes)), size)
 
 
+def weights_room(name: str, device: torch.device) -> Room:
+    """Return what to say where there is no room for a model."""
+    elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
+    ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
+    return Room(f"the weights of {name}", device, ways, ModelError)
+
+
 def _shards(name: str, shards: dict[str, Any]) -> list[str]:
     """Return the names in an index, each of a file in this folder."""
     for shard in shards.values():
@@ -176,6 +186,8 @@ def _shapes(name: str, file: Path) -> list[list[int]]:
         with safe_open(file, framework="pt") as opened:
             return [opened.get_slice(key).get_shape() for key in opened.keys()]  # noqa: SIM118
     except Exception as error:
+        if is_out_of_memory(error):
+            raise weights_room(name, torch.device("cpu")).lack(file.stat().st_size) from error
         raise ModelError(
             f"{name}: {file.name} is truncated or corrupt ({one_line(error)}); "
             "get it again (from git with 'git lfs pull')"

@@ -21,7 +21,7 @@ from transformers.utils import logging as bars
 
 from attnviz import failures
 from attnviz.checkpoints.complete import complete, expect_finite, no_larger_than
-from attnviz.checkpoints.files import VOCABULARY_FILES, Weights, read_json
+from attnviz.checkpoints.files import VOCABULARY_FILES, Weights, read_json, weights_room
 from attnviz.errors import ModelError
 from attnviz.failures import hushed
 from attnviz.memory import Room
@@ -46,7 +46,7 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
     if "auto_map" in settings and not (known and declared):
         raise ModelError(
             f"{name}: wants remote code, which attnviz does not run (model_type {kind!r}, "
-            f"class {named!r}); use a model whose class is in transformers"
+            f"class {named!r}); use a model whose class is in transformers, or pass a loaded one"
         )
     if not known and (declared is None or kind is not None):
         raise ModelError(
@@ -109,13 +109,6 @@ def move(name: str, module: Any, device: torch.device) -> PreTrainedModel:
         room.expect(sum(each.nbytes for each in [*module.parameters(), *module.buffers()]))
     with translated(name, "the model", room):
         return module.to(device)  # type: ignore[no-any-return]
-
-
-def weights_room(name: str, device: torch.device) -> Room:
-    """Return what to say where there is no room for a model."""
-    elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
-    ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
-    return Room(f"the weights of {name}", device, ways, ModelError)
 
 
 def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:

@@ -15,13 +15,13 @@ from attnviz.errors import InputError, ModelError
 from attnviz.inputs.generated import continue_axis, expect_room, said_text
 from attnviz.inputs.given import Given, Many, gather
 from attnviz.inputs.image import Photo, Picture, as_seen, encode_image, image_axis
+from attnviz.inputs.reading import reading
 from attnviz.inputs.sound import Recording, Sound, encode_sound, resample, sound_axis
 from attnviz.inputs.text import (
     encode_target,
     encode_texts,
     max_tokens,
     pieces_in,
-    reading,
     token_spans,
 )
 from attnviz.inputs.together import encode_together, fills_placeholders

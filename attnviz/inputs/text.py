@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import InputError
-from attnviz.failures import hushed, translated
-from attnviz.memory import Room
+from attnviz.failures import hushed
+from attnviz.inputs.reading import reading
 from attnviz.records import Axis
 from attnviz.words import Span, make_axis
 
@@ -201,21 +200,6 @@ def _tokenize(
             verbose=False,
         )
     return encoding
-
-
-@contextmanager
-def reading(checkpoint: Checkpoint) -> Iterator[None]:
-    """Turn whatever a checkpoint's tokenizer or processor raises into one line.
-
-    Raises
-    ------
-    ModelError : it cannot read this. InputError : there is no memory for it.
-    """
-    said = f"Expected what {checkpoint.name} reads with to read this, but it fails"
-    ways = ". Check its tokenizer and processor files, or pass others (tokenizer=, processor=)."
-    room = Room(f"the input of {checkpoint.name}", torch.device("cpu"), "Give a smaller one.")
-    with translated(said, ways, room):
-        yield
 
 
 def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
