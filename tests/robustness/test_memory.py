@@ -51,7 +51,7 @@ def within(size, trial):
         except AttnvizError as error:
             return f"{type(error).__name__}: {error}"
 
-    ((_, told),) = tried(limited, [0], memory=2**33)  # and no more, should a test fail
+    ((_, told),) = tried(limited, [0], seconds=300, memory=2**33)  # and no more, should a test fail
     return told
 
 
@@ -122,7 +122,7 @@ def test_what_fails_nevertheless_is_told_in_the_same_words(checkpoint, size):
 
 def test_the_estimate_is_near_what_is_taken(checkpoint, monkeypatch):
     model = attnviz.load(checkpoint, device="cpu")
-    text, sizes = "a " * 700, []
+    text, sizes = "a " * 500, []
     monkeypatch.setattr(memory.Room, "expect", lambda self, size: sizes.append(size))
 
     def peak():
