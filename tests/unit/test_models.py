@@ -114,7 +114,7 @@ def test_what_a_model_raises_is_one_line(tokenizer):
     module = tiny("bert")
     model = attnviz.load(module, tokenizer=tokenizer)
     module.bert.embeddings.token_type_embeddings = torch.nn.Embedding(0, 48)
-    said = r"Expected BertForMaskedLM to run on this input, but it fails \(IndexError: index out of"
+    said = r"Expected BertForMaskedLM to run on this input, but it fails \("
     for mode in ("full", "streamed"):
         with pytest.raises(ModelError, match=said):
             model.attend("the train left", mode=mode)
