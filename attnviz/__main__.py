@@ -135,8 +135,8 @@ def _wrapped(stream: TextIO | None, kind: type[io.TextIOWrapper], errors: str) -
         return Path(os.devnull).open("w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
-    encoding, by_line = stream.encoding, stream.line_buffering
-    return kind(stream.detach(), encoding, errors, line_buffering=by_line)
+    encoding, by_line, at_once = stream.encoding, stream.line_buffering, stream.write_through
+    return kind(stream.detach(), encoding, errors, line_buffering=by_line, write_through=at_once)
 
 
 def _let_go(stream: TextIO) -> None:
