@@ -35,7 +35,7 @@ strings = st.one_of(texts, st.text(st.characters(), max_size=12)).map(
 
 def costing(times):
     """Return settings for a property that takes so many times as long to try as a cheap one."""
-    return settings(max_examples=max(2, settings().max_examples // times))
+    return settings(max_examples=max(2, int(settings().max_examples / times)))
 
 
 REFUSED = object()

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 # busy is no fault of the code.
 _SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", max_examples=40, derandomize=True, **_SLOW)
-settings.register_profile("long", max_examples=2000, **_SLOW)
+settings.register_profile("long", max_examples=1700, **_SLOW)
 
 
 def pytest_configure(config):

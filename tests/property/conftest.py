@@ -1,4 +1,4 @@
-"""What holds for every input. `pytest -m long tests/property` tries fifty times as many.
+"""What holds for every input. `pytest -m long tests/property` tries forty times as many.
 
 That runs every property, on 100,000 inputs in all, and tells how many each has seen. Without it a
 few come up, the same each time. A property that takes long to try names its cost: see `costing`.

@@ -29,12 +29,14 @@ def test_a_part_of_a_map_is_a_slice(entry):
     range(10)[part]
 
 
+@costing(0.5)
 @given(st.none() | strings | st.from_regex(r"\s*\d+\s*,\s*\d+\s*", fullmatch=True))
 def test_a_patch_is_a_place_or_a_token(entry):
     patch = typed.patch(entry)
     assert patch == entry or (len(patch) == 2 and all(isinstance(at, int) for at in patch))
 
 
+@costing(0.5)
 @given(strings)
 def test_two_words_are_two(entry):
     found = value_or_refused(typed.two_words, entry)
@@ -45,6 +47,7 @@ def test_two_words_are_two(entry):
         assert entry.index(query) < entry.rindex(key)
 
 
+@costing(0.5)
 @example("The {mud|cash} bank", None)
 @given(texts, st.none() | texts)
 def test_braces_name_two_texts(text, reference):
@@ -92,6 +95,7 @@ def _empty_folder(tmp_path_factory):
         yield
 
 
+@costing(0.5)
 @given(st.lists(entries, max_size=4))
 def test_typed_senses_are_sentences_by_name(several):
     found = value_or_refused(read_senses, several)
@@ -104,6 +108,7 @@ def test_typed_senses_are_sentences_by_name(several):
 sentences = st.dictionaries(texts, texts | st.lists(texts, max_size=3), max_size=3)
 
 
+@costing(0.5)
 @example("bank", {"a": ["the bank", "a bank"], "b": ["bank", "banks"]})
 @example("", None)
 @given(texts, st.none() | sentences)
@@ -154,6 +159,7 @@ def written(data):
     return json.dumps(data, default=str)
 
 
+@costing(2)
 @example('{"a": 1, "a": 2}')
 @example("[" * 100_000)
 @example('{"X": [[1e999999999999999999999]]}')
@@ -181,7 +187,7 @@ def test_any_file_is_replayed_or_refused(data):
         worked.summary()
 
 
-@costing(2)
+@costing(4)
 @given(st.data())
 def test_a_book_of_fitting_matrices_is_replayed(data):
     T, d, k, v = (data.draw(st.integers(1, 4)) for _ in range(4))
@@ -206,6 +212,7 @@ def test_a_book_of_fitting_matrices_is_replayed(data):
     assert (weights.from_inputs.sum(-1) - 1).abs().max() < 1e-12
 
 
+@costing(0.5)
 @given(strings, st.lists(strings, max_size=5))
 def test_a_near_name_is_one_of_those_that_there_are(entry, known):
     hint = did_you_mean(entry, known)
@@ -214,6 +221,7 @@ def test_a_near_name_is_one_of_those_that_there_are(entry, known):
         assert hint
 
 
+@costing(0.5)
 @given(st.integers() | st.floats() | strings | st.booleans() | st.none() | st.binary())
 def test_a_whole_number_is_whole(value):
     found = value_or_refused(whole_number, value, "a layer")

@@ -294,7 +294,9 @@ def changed(data, changes):
     return bytes(data)
 
 
-edits = st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 40), st.binary(max_size=9)))
+anywhere = st.tuples(st.integers(0, 2**20), st.integers(0, 40), st.binary(max_size=9))
+in_the_numbers = st.tuples(st.integers(-5, -1), st.just(1), st.binary(min_size=1, max_size=1))
+edits = st.lists(anywhere | in_the_numbers, max_size=4)
 
 
 @example([])
@@ -306,6 +308,7 @@ def test_a_file_that_was_changed_is_refused(sound, changes):
     assert found is REFUSED or held(found) == sound[1]
 
 
+@costing(0.5)
 @given(
     st.binary(max_size=200) | st.binary(max_size=99).map(lambda b: len(b).to_bytes(8, "little") + b)
 )
@@ -360,6 +363,7 @@ nodes = st.recursive(
 )
 
 
+@costing(2)
 @given(st.randoms(use_true_random=False), st.lists(nodes, min_size=1, max_size=2))
 def test_a_file_that_was_made_to_deceive_is_a_result_or_refused(sound, random, values):
     data, _ = sound

@@ -83,6 +83,7 @@ def readers(model):
 kinds = st.sampled_from(["words", "bytes", "pieces"])
 
 
+@costing(0.5)
 @given(texts)
 def test_words_stand_in_order_and_leave_out_blanks_only(text):
     spans = find_words(text)
@@ -159,6 +160,7 @@ def test_merged_rows_share_out_what_their_pieces_did(rows, columns, seed):
         torch.testing.assert_close(merged[..., j], received[..., list(at)].sum(-1))
 
 
+@costing(2)
 @example(Axis.plain(["c", "c#", "the#2", "#", "#1"], special=[False] * 5), False)
 @given(axes(), st.booleans())
 def test_a_word_is_found_by_its_name_and_its_number(axis, words):
@@ -174,12 +176,14 @@ def test_a_word_is_found_by_its_name_and_its_number(axis, words):
             assert locate(label, side) == at
 
 
+@costing(2)
 @given(axes(), texts)
 def test_a_word_that_is_not_there_is_refused(axis, word):
     at = value_or_refused(locate, word, units(axis))
     assert at is REFUSED or word.casefold().startswith(units(axis).labels[at].casefold())
 
 
+@costing(2)
 @given(texts, st.data())
 def test_each_word_of_a_sentence_is_found_in_it(sentence, data):
     spans = find_words(sentence)
@@ -201,6 +205,7 @@ def test_what_is_found_is_the_word_or_an_inflection_of_it(word, sentence):
     assert all(near in sentence for near in near_words(word, sentence))
 
 
+@costing(0.5)
 @example("\u2028", 24)
 @given(strings, st.integers(2, 60))
 def test_a_label_is_one_line_of_what_can_be_printed(text, longest):
@@ -217,6 +222,7 @@ def test_a_label_is_one_line_of_what_can_be_printed(text, longest):
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
+@costing(0.5)
 @given(strings, strings, st.none() | strings, st.none() | strings)
 def test_what_was_read_is_told_on_one_line(model, text, pair, image):
     told = source(Provenance(model, "0", text, pair, "float32", "cpu", {}, image=image))

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from hypothesis import assume, given
+from anything import costing
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -19,6 +20,7 @@ from attnviz.attention import (
     additive_scores,
     attention,
     context,
+    hide,
     merge_heads,
     multiplicative_scores,
     repeat_heads,
@@ -91,6 +93,12 @@ def records(draw):
     )
 
 
+def plain(Q, scale):
+    """A record without terms, whose keys and values are its queries turned round."""
+    axis = Axis.numbered(Q.shape[1])
+    return AttentionRecord("", 0, 0, "encoder", axis, axis, Q, Q.flip(-1), Q, scale)
+
+
 def by_hand(record):
     """The weights, one cell after the other, in numpy."""
     H, (m, n) = record.heads, (len(record.query_axis), len(record.key_axis))
@@ -120,6 +128,7 @@ def by_hand(record):
     return found
 
 
+@costing(2)
 @given(records())
 def test_weights_are_those_worked_out_by_hand(record):
     with unchanged(*terms_of(record)):
@@ -127,6 +136,10 @@ def test_weights_are_those_worked_out_by_hand(record):
     close(weights, by_hand(record))
 
 
+NOTHING = hide(torch.tensor([[[True, True], [False, True]]])).double()
+
+
+@example(replace(plain(torch.ones(1, 2, 3, dtype=torch.float64), 1.0), mask=NOTHING))
 @given(records())
 def test_a_row_shares_out_one_or_nothing(record):
     weights = record.weights()
@@ -146,6 +159,7 @@ def test_a_row_shares_out_one_or_nothing(record):
         assert (total[~seen] == 0).all()
 
 
+@costing(2)
 @given(records(), st.data())
 def test_one_head_and_some_rows_are_a_part_of_all(record, data):
     m = len(record.query_axis)
@@ -157,6 +171,7 @@ def test_one_head_and_some_rows_are_a_part_of_all(record, data):
     assert torch.equal(record.scores(head), record.scores()[head])
 
 
+@costing(2)
 @given(records(), st.data())
 def test_a_record_of_some_positions_has_their_scores(record, data):
     rows, columns = (
@@ -168,6 +183,7 @@ def test_a_record_of_some_positions_has_their_scores(record, data):
     assert part.query_axis.labels == tuple(str(int(row)) for row in rows)
 
 
+@costing(2)
 @given(records(), st.randoms(use_true_random=False))
 def test_keys_in_another_order_get_the_same_weights(record, random):
     order = torch.tensor(random.sample(range(len(record.key_axis)), len(record.key_axis)))
@@ -175,6 +191,7 @@ def test_keys_in_another_order_get_the_same_weights(record, random):
     close(record.at(rows, order).weights(), record.weights()[..., order])
 
 
+@costing(2)
 @given(records(), st.floats(-100, 100))
 def test_a_bias_that_all_keys_share_changes_nothing(record, shift):
     record = replace(record, sinks=None, bias=None)
@@ -184,6 +201,7 @@ def test_a_bias_that_all_keys_share_changes_nothing(record, shift):
     close(shifted.weights(), record.weights(), atol=1e-9)
 
 
+@costing(2)
 @given(records(), st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
 def test_a_rule_hides_what_the_same_mask_hides(record, before, after, offset):
     rule = Visible(before=before, after=after, offset=offset)
@@ -198,7 +216,15 @@ def test_a_rule_hides_what_the_same_mask_hides(record, before, after, offset):
     assert torch.equal(rule.empty(m, n, torch.device("cpu")), ~seen)
 
 
-@given(st.integers(0, 2**31), MAGNITUDES, st.integers(1, 3), st.integers(1, 3), lengths, st.data())
+# Its scale is put half on Q and half on K, so that its scores are not exact: none may be large.
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([-500, -30, 0]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    lengths,
+    st.data(),
+)
 def test_torch_computes_the_same(seed, power, G, group, m, data):
     n, d, d_v = (data.draw(lengths) for _ in range(3))
     Q, K, V = tensors(seed, (G * group, m, d), (G, n, d), (G, n, d_v), power=power)
@@ -212,7 +238,7 @@ def test_torch_computes_the_same(seed, power, G, group, m, data):
     )[0]
     blank = torch.zeros(m, 1) if mask is None else (mask == -torch.inf).all(-1, keepdim=True)
     expected = theirs.masked_fill(blank.bool(), 0.0)  # where nothing is read, nothing comes
-    close(ours / 2.0**power, expected / 2.0**power)
+    close(ours / 2.0**power, expected / 2.0**power, atol=1e-9)
 
 
 halves = st.floats(width=16, allow_nan=False, allow_infinity=False)
@@ -221,16 +247,13 @@ halves = st.floats(width=16, allow_nan=False, allow_infinity=False)
 @given(st.lists(halves, min_size=4, max_size=12), st.data())
 def test_half_precision_overflows_nowhere(numbers, data):
     Q = torch.tensor(numbers[: len(numbers) // 4 * 4], dtype=torch.float16).reshape(1, -1, 4)
-    K = Q.flip(-1)
-    T = Q.shape[1]
-    record = AttentionRecord(
-        "", 0, 0, "encoder", Axis.numbered(T), Axis.numbered(T), Q, K, K, scale=0.5
-    )
+    T, record = Q.shape[1], plain(Q, 0.5)
     weights = record.weights()
     assert weights.dtype == torch.float32
     close(weights.sum(-1), torch.ones(1, T), atol=1e-5)
 
 
+@costing(0.5)
 @given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=8), st.floats(1e-3, 1e6))
 def test_a_soft_cap_bounds_and_keeps_the_order(numbers, cap):
     scores = torch.tensor(sorted(numbers), dtype=torch.float64)[None]
@@ -264,6 +287,7 @@ def test_recurrent_scores_are_those_worked_out_by_hand(seed, m, n, d_s, d_h):
     close(context(weights, H), np.einsum("ij,jd->id", weights.numpy(), H.numpy()))
 
 
+@costing(0.5)
 @given(st.integers(0, 2**31), lengths, lengths, st.integers(1, 4), lengths, st.booleans())
 def test_projecting_by_head_is_projecting_all_and_cutting(seed, T, d_in, heads, d, biased):
     X, W, b = tensors(seed, (2, T, d_in), (heads, d_in, d), (heads, d))
@@ -277,6 +301,7 @@ def test_projecting_by_head_is_projecting_all_and_cutting(seed, T, d_in, heads, 
     close(by_head, expected + (b.numpy()[:, None] if biased else 0))
 
 
+@costing(0.5)
 @given(st.integers(0, 2**31), lengths, st.integers(1, 9), MAGNITUDES)
 def test_norms_are_those_worked_out_by_hand(seed, T, d, power):
     x, weight, bias = tensors(seed, (T, d), (d,), (d,), power=min(power, 30))
