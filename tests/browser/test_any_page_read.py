@@ -10,7 +10,7 @@ from attnviz.captions import literal
 from attnviz.html.page import make_frame, make_page, static
 
 OWN = [
-    *("html", "head", "meta", "meta", "meta", "title", "style"),
+    *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),
     *("body", "main", "noscript", "p", "p", "p", "script", "script", "script"),
 ]
 READ = """frames => frames.map(frame => {

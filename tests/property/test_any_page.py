@@ -21,7 +21,7 @@ from attnviz.plot import save_figure
 from attnviz.records import AgreementReport, AttentionMap, Provenance
 
 OWN = [
-    *("html", "head", "meta", "meta", "meta", "title", "style"),
+    *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),
     *("body", "main", "noscript", "p", "p", "p", "script", "script", "script"),
 ]
 BREAKERS = (
