@@ -74,9 +74,7 @@ def _write_table(drawn: Result, path: Path, about: str) -> None:
         name: [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in each]
         for name, each in long_table(drawn).items()
     }
-    table = pa.table(columns).replace_schema_metadata(
-        {"generator": GENERATOR, "about": about}
-    )
+    table = pa.table(columns).replace_schema_metadata({"generator": GENERATOR, "about": about})
     pq.write_table(table, path)
 
 
