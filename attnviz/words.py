@@ -48,7 +48,7 @@ def make_axis(
     ----------
     labels, offsets, special, padding, segments : one entry per position; offsets are (start, end)
         in characters of the text that `segments` counts, or None where the tokenizer has none:
-        then every piece stands by itself.
+        then every piece stands by itself, as it does in a text of blanks.
     texts : the text, and its pair if there is one.
     """
     spans = [find_words(text) for text in texts]
@@ -56,7 +56,7 @@ def make_axis(
     names: list[str] = []
     index: dict[tuple[int, int], int] = {}
     for position, segment in enumerate(segments):
-        if offsets is None or special[position]:
+        if offsets is None or special[position] or not spans[segment]:
             words.append(None)
             continue
         word = _word_at(offsets[position], spans[segment])
@@ -166,10 +166,11 @@ def locate(word: str, side: Units) -> int:
     ------
     InputError : absent (near matches are named), or there several times and not numbered.
     """
-    name, _, number = word.rpartition("#") if "#" in word[1:] else (word, "", "")
-    if number and not number.isdecimal():
-        name, number = word, ""
-    found = [i for i, label in enumerate(side.labels) if label.casefold() == name.casefold()]
+    labels = [label.casefold() for label in side.labels]
+    name, _, number = word.rpartition("#")
+    if not (name and number.isdecimal()) or word.casefold() in labels:
+        name, number = word, ""  # the sign is part of the word, as in "c#"
+    found = [i for i, label in enumerate(labels) if label == name.casefold()]
     if not found:
         words = ", ".join(dict.fromkeys(side.without_special().labels))
         hint = did_you_mean(name, side.labels) or f"Its words are {words}."

@@ -9,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores, and so do wh
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 # The shapes in the signatures of the formula are checked while the tests run.
@@ -17,6 +18,16 @@ install_import_hook(["attnviz.attention", "attnviz.projection"], "beartype.beart
 import attnviz  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# The same few examples each time; with `-m long`, many that are new each time. That a machine is
+# busy is no fault of the code.
+_SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", max_examples=40, derandomize=True, **_SLOW)
+settings.register_profile("long", max_examples=1700, **_SLOW)
+
+
+def pytest_configure(config):
+    settings.load_profile("long" if config.option.markexpr == "long" else "ci")
 
 
 def pytest_runtest_setup(item):

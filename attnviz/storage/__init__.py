@@ -69,9 +69,12 @@ def _write_table(drawn: Result, path: Path, about: str) -> None:
 
     from attnviz.storage.tables import long_table
 
-    table = pa.table(long_table(drawn)).replace_schema_metadata(
-        {"generator": GENERATOR, "about": about}
-    )
+    # Halves of surrogate pairs, as names of files may hold them, are no UTF-8.
+    columns = {
+        name: [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in each]
+        for name, each in long_table(drawn).items()
+    }
+    table = pa.table(columns).replace_schema_metadata({"generator": GENERATOR, "about": about})
     pq.write_table(table, path)
 
 
@@ -96,7 +99,8 @@ def _data_uri(image: Tensor) -> str:
 
 def to_json(data: dict[str, Any]) -> str:
     """Return data as one JSON object; what is no number (NaN, infinity) becomes null."""
-    return json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
+    text = json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no UTF-8
 
 
 def _finite(data: Any) -> Any:

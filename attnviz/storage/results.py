@@ -38,8 +38,7 @@ def write_result(path: Path, result: Result, shown: dict[str, Tensor], about: st
     """
     tree, tensors = encode(result, shown)
     metadata = {
-        # Half a surrogate is no UTF-8; so escaped it is still JSON.
-        "about": about.encode("utf-8", "backslashreplace").decode(),
+        "about": about,
         "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
         "format": str(FORMAT),
         "attnviz": version("attnviz"),

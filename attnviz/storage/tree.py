@@ -69,11 +69,9 @@ def encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict
             while path in tensors:
                 path += "'"
             names[memory], tensors[path] = path, value
-        strides = value.stride()
-        order = sorted(range(value.dim()), key=lambda d: -strides[d])
-        return {"tensor": [names[memory], *order]}
+        return _named(names[memory], value)
 
-    return [node(each, "") for each in (result, *shown.values())], tensors
+    return [node(result, ""), *(_named(name, each) for name, each in shown.items())], tensors
 
 
 def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
@@ -127,6 +125,12 @@ def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
     if surplus := tensors.keys() - laid.keys():
         raise ValueError(f"nothing holds the tensor {min(surplus)!r:.60}")
     return result
+
+
+def _named(name: str, value: Tensor) -> dict[str, list[Any]]:
+    """Return how a tree says that a tensor stands here."""
+    strides = value.stride()
+    return {"tensor": [name, *sorted(range(value.dim()), key=lambda d: -strides[d])]}
 
 
 def _at(path: str, name: str) -> str:

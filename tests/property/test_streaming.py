@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from anything import costing
 from families import tiny
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -139,7 +140,7 @@ def scorings(draw):
     )
 
 
-@settings(deadline=None, max_examples=150)
+@costing(8)
 @given(scorings(), st.sampled_from(SIZES), st.integers(1, 50), st.data())
 def test_every_number_is_that_of_the_whole_map(scoring, engine, cells, data):
     k = data.draw(st.integers(0, scoring.shape[2]))
