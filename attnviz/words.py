@@ -159,6 +159,11 @@ def word_weights(record: AttentionRecord, *, words: bool = True) -> tuple[Tensor
     return merge(record.weights(), rows, columns).cpu(), rows, columns
 
 
+def shortened(text: str, most: int = 80) -> str:
+    """Return a text that a message can hold, its end left out where it is long."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def locate(word: str, side: Units) -> int:
     """Return where a word stands among the units; "the#2" is the second "the".
 
@@ -167,13 +172,13 @@ def locate(word: str, side: Units) -> int:
     InputError : absent (near matches are named), or there several times and not numbered.
     """
     name, _, number = word.rpartition("#") if "#" in word[1:] else (word, "", "")
-    if number and not number.isdecimal():
+    if number and not (number.isdecimal() and len(number) < 10):
         name, number = word, ""
     found = [i for i, label in enumerate(side.labels) if label.casefold() == name.casefold()]
     if not found:
         words = ", ".join(dict.fromkeys(side.without_special().labels))
-        hint = did_you_mean(name, side.labels) or f"Its words are {words}."
-        raise InputError(f"Expected a word of the text, got {name!r}. {hint}")
+        hint = did_you_mean(name, side.labels) or f"Its words are {shortened(words)}."
+        raise InputError(f"Expected a word of the text, got {shortened(name)!r}. {hint}")
     if number and not 1 <= int(number) <= len(found):
         raise InputError(f"Expected {name!r} to occur {number} times, but it occurs {len(found)}.")
     if not number and len(found) > 1:
