@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "attnviz"
 # floor or of one below.
 FLOORS = [
     {"attention", "projection", "errors", "progress"},
-    {"terms"},
+    {"terms", "marks", "quiet"},
     {"files", "records", "catalogue"},
     {"stages", "words", "locating", "streaming", "captions"},
     {"checkpoints", "capture"},

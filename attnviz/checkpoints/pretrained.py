@@ -21,6 +21,7 @@ from transformers.utils import logging as bars
 
 from attnviz.checkpoints.files import VOCABULARY_FILES, one_line, read_json
 from attnviz.errors import AttnvizError, ModelError
+from attnviz.quiet import unlogged
 
 
 def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
@@ -186,20 +187,15 @@ def check_rows(name: str, words: PreTrainedTokenizerBase | None, module: PreTrai
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep logs, progress bars and warnings off the terminal; then all is as it was."""
-    loggers = [logging.getLogger(library) for library in ("transformers", "huggingface_hub")]
-    levels = [logger.level for logger in loggers]
     shown, hub_hidden = bars.is_progress_bar_enabled(), are_progress_bars_disabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL + 1)
+    with unlogged(), warnings.catch_warnings():
+        if not logging.getLogger("attnviz").isEnabledFor(logging.DEBUG):
+            warnings.simplefilter("ignore")
         try:
             if shown:
                 bars.disable_progress_bar()  # type: ignore[no-untyped-call]
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
             if shown:
                 bars.enable_progress_bar()  # type: ignore[no-untyped-call]
             if hub_hidden:

@@ -19,6 +19,7 @@ from attnviz.cli.options import (
     DeviceName,
     Dtype,
     File,
+    Force,
     Generate,
     Head,
     Image,
@@ -88,6 +89,7 @@ def steps(
         ),
     ] = None,
     output: Annotated[Path | None, output_file("steps.png")] = None,
+    force: Force = False,
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -101,7 +103,7 @@ def steps(
     One word is followed all the way, with shapes, real numbers and the agreement of every stage.
     """
     given = typed.given(text, image, audio, pair, target, generate)
-    path = typed.where(output, None if json else "steps.png")
+    path = typed.where(output, None if json else "steps.png", force=force)
     result = typed.attend(given, model, device, dtype, truncate, mode="full").stack(stack)
 
     from attnviz.cli import report
@@ -115,7 +117,7 @@ def steps(
 
         return draw(taken, width=width)
 
-    return report.conclude(taken, path, figure, lambda: print_steps(taken), json=json)
+    return report.conclude(taken, path, figure, lambda: print_steps(taken), json=json, force=force)
 
 
 @app.command()

@@ -37,9 +37,10 @@ def conclude(
     tell: Callable[[], None],
     *,
     json: bool,
+    force: bool,
 ) -> int:
     """Write the file, say what is in it, as JSON or by `tell`, and return the exit code."""
-    save(path, drawn, figure)
+    save(path, drawn, figure, force=force)
     print_json(to_data(drawn)) if json else tell()
     if isinstance(drawn, WorkedExample):  # no model, nothing to agree with
         print_written(path, json=json)

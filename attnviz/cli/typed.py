@@ -5,6 +5,7 @@ What cannot be right is refused here, before anything heavy is loaded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
 _LONGEST = 2**26  # bytes of a text
 
 
-def where(output: Path | None, default: str | None) -> Path | None:
+def where(output: Path | None, default: str | None, *, force: bool) -> Path | None:
     """Return where to write, checked before anything slow is done; None where nothing is asked."""
     from attnviz.files import check_output
 
     chosen = output or (None if default is None else Path(default))
-    return None if chosen is None else check_output(chosen)
+    return None if chosen is None else check_output(chosen, force=force)
 
 
-def page(output: Path) -> Path:
+def page(output: Path, *, force: bool) -> Path:
     """Return where to write a page, checked before anything slow is done."""
     from attnviz.files import PAGE_SUFFIXES, check_output
 
-    return check_output(output, PAGE_SUFFIXES)
+    return check_output(output, PAGE_SUFFIXES, force=force)
 
 
 def given(
@@ -58,7 +59,7 @@ def given(
                 f"Expected a {name} with at least one word, got an empty one. Type a sentence."
             )
     for name, file in (("--image", image), ("--audio", audio)):
-        if file is not None and not file.is_file():
+        if file is not None and not os.path.isfile(file):  # noqa: PTH113  of any name at all
             raise InputError(f"Expected a file for {name}, but there is no file {file}.")
     if text is None and image is None and audio is None:
         raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
@@ -121,7 +122,7 @@ def attend_each(
         return [attend(**given, model=loaded, truncate=truncate, **kept) for given in several]
 
 
-def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure]) -> None:
+def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure], *, force: bool) -> None:
     """Write the figure or the data, whichever the ending of `path` asks for."""
     from attnviz.files import DATA_SUFFIXES
 
@@ -130,12 +131,12 @@ def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure]) -> None:
     if path.suffix.lower() in DATA_SUFFIXES:
         from attnviz.storage import save_data
 
-        save_data(drawn, path)
+        save_data(drawn, path, force=force)
     else:
         import matplotlib.pyplot as plt
 
         from attnviz.plot import save_figure
 
         drawing = figure()
-        save_figure(drawing, path)
+        save_figure(drawing, path, force=force)
         plt.close(drawing)

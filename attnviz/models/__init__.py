@@ -13,6 +13,7 @@ from attnviz.checkpoints import Checkpoint, load_checkpoint
 from attnviz.inputs import Given, Many, Picture, Recording, gather
 from attnviz.models.running import Mode, run
 from attnviz.models.streamed import Wanted
+from attnviz.quiet import unlogged
 from attnviz.records import AgreementReport, AttentionResult
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ class Model:
         found: AttentionResult | list[AttentionResult] = attend(text, model=self, **given)
         return found
 
+    @unlogged()
     def attend_all(
         self,
         given: Given,

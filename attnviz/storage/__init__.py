@@ -7,10 +7,12 @@ import io
 import json
 import math
 import os
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.files import DATA_SUFFIXES, atomic, check_output
+from attnviz.marks import GENERATOR
 from attnviz.storage.contents import Drawn, agreement_data, contents
 
 if TYPE_CHECKING:
@@ -19,19 +21,20 @@ if TYPE_CHECKING:
 __all__ = ["Drawn", "agreement_data", "save_data", "to_data", "to_json"]
 
 
-def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
+def save_data(drawn: Drawn, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Write what a figure shows: its numbers, labels, notes, provenance and agreement.
 
     The suffix chooses the format. json: everything as one object, an image as a data URI. npz:
     arrays of the numbers and labels, and all else as the JSON text `about`. safetensors: the
     numbers, and all else as JSON in the header under `about`. parquet: a long table, one row for
     each number, with all else as JSON under `about` in its metadata.
+    `force` overwrites also what attnviz did not write.
 
     Raises
     ------
     InputError, OutputError : as `check_output`.
     """
-    path = check_output(path, DATA_SUFFIXES)
+    path = check_output(path, DATA_SUFFIXES, force=force)
     suffix = path.suffix.lower()
     with atomic(path) as temporary:
         if suffix == ".json":
@@ -49,12 +52,14 @@ def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
             arrays |= {name: np.array(each) for name, each in given.labels.items()}
             with temporary.open("wb") as file:
                 np.savez_compressed(file, about=np.array(to_json(given.about)), **arrays)
+            with zipfile.ZipFile(temporary, "a") as archive:
+                archive.comment = GENERATOR.encode()
         else:
             from safetensors.torch import save
 
             # As bytes: its own writer reports a full disk by an exception of its own.
             about = to_json({**given.labels, **given.about})
-            temporary.write_bytes(save(tensors, metadata={"about": about}))
+            temporary.write_bytes(save(tensors, metadata={"attnviz": "figure", "about": about}))
 
 
 def _write_table(drawn: Drawn, path: Path, about: str) -> None:
@@ -63,7 +68,9 @@ def _write_table(drawn: Drawn, path: Path, about: str) -> None:
 
     from attnviz.storage.tables import long_table
 
-    table = pa.table(long_table(drawn)).replace_schema_metadata({"about": about})
+    table = pa.table(long_table(drawn)).replace_schema_metadata(
+        {"generator": GENERATOR, "about": about}
+    )
     pq.write_table(table, path)
 
 
@@ -74,7 +81,7 @@ def to_data(drawn: Drawn) -> dict[str, Any]:
         name: _data_uri(tensor) if name == "image" else tensor.tolist()
         for name, tensor in given.tensors.items()
     }
-    return {**numbers, **given.labels, **given.about}
+    return {"generator": GENERATOR, **numbers, **given.labels, **given.about}
 
 
 def _data_uri(image: Tensor) -> str:
