@@ -9,19 +9,15 @@ _SENSES = (
 _SERVE = "serve -m tiny --port"
 
 COMMANDS = {
-    "an unknown command": typed("heatmpa train", 2, "No such command 'heatmpa'", cold=True),
-    "an unknown option": typed("heatmap train --hed 3", 2, "No such option", cold=True),
-    "two texts": typed("heatmap the train", 2, "unexpected extra argument", cold=True),
-    "an option of another command": typed(
-        "verify train --width 89", 2, "No such option", cold=True
-    ),
+    "an unknown command": typed("heatmpa train", 2, "No such command 'heatmpa'"),
+    "an unknown option": typed("heatmap train --hed 3", 2, "No such option"),
+    "two texts": typed("heatmap the train", 2, "unexpected extra argument"),
+    "an option of another command": typed("verify train --width 89", 2, "No such option"),
     "an argument of 100,000 letters": typed(
-        f"heatmap train --{'x' * 100_000}", 2, "No such option", cold=True
+        f"heatmap train --{'x' * 100_000}", 2, "No such option"
     ),
-    "an option with escapes": typed(
-        "heatmap train --'\x1b[31mred'", 2, "No such option", cold=True
-    ),
-    "the version": typed("--version", said="attnviz ", cold=True),
+    "an option with escapes": typed("heatmap train --'\x1b[31mred'", 2, "No such option"),
+    "the version": typed("--version", said="attnviz "),
     "heads": both("heads 'the train left' -m tiny", leaves="heads.png"),
     "heads as JSON": typed("heads 'the train left' -m tiny --json"),
     "steps": both("steps 'the train left' -m tiny", leaves="steps.png"),
@@ -40,7 +36,7 @@ COMMANDS = {
     "a page that compares nothing": typed(
         "view --compare train --image photo.png -m vit", 2, "beside --compare"
     ),
-    "a page that shows what is not": typed("view train --show all", 2, "'grid', 'head'", cold=True),
+    "a page that shows what is not": typed("view train --show all", 2, "'grid', 'head'"),
     "a page of no such view": called(
         "attnviz.view(attnviz.attend('a', model='tiny'), show='all')", 2, "grid, head"
     ),
@@ -53,27 +49,23 @@ COMMANDS = {
         "-m tiny -o x.json",
         leaves="x.json",
     ),
-    "senses of no word": typed("senses ''", 2, "Expected a word, got ''", cold=True),
-    "senses of an unknown word": typed("senses xyzzy", 2, "the words that come with", cold=True),
-    "senses of one sense": typed("senses bank --sense a='the bank'", 2, "two senses", cold=True),
+    "senses of no word": typed("senses ''", 2, "Expected a word, got ''"),
+    "senses of an unknown word": typed("senses xyzzy", 2, "the words that come with"),
+    "senses of one sense": typed("senses bank --sense a='the bank'", 2, "two senses"),
     "senses of one sentence each": typed(
-        "senses bank --sense a='the bank' --sense b='a bank'", 2, "two different", cold=True
+        "senses bank --sense a='the bank' --sense b='a bank'", 2, "two different"
     ),
     "senses without the word": typed(
-        "senses bank --sense a='the river' --sense b='a bank'", 2, "in every sentence", cold=True
+        "senses bank --sense a='the river' --sense b='a bank'", 2, "in every sentence"
     ),
-    "senses without a name": typed(
-        "senses bank --sense '=the bank'", 2, "NAME=SENTENCE", cold=True
-    ),
-    "senses without a sentence": typed("senses bank --sense a=", 2, "NAME=SENTENCE", cold=True),
-    "senses of a missing file": typed("senses bank --sense a=no.txt", 2, "no.txt", cold=True),
-    "senses of a folder": typed("senses bank --sense a=folder.txt", 2, "folder.txt", cold=True),
-    "senses of an empty file": typed(
-        "senses bank --sense a=empty.txt --sense b=b", 2, "empty.txt", cold=True
-    ),
-    "senses of UTF-16": typed("senses bank --sense a=utf16.txt", 2, "UTF-8", cold=True),
+    "senses without a name": typed("senses bank --sense '=the bank'", 2, "NAME=SENTENCE"),
+    "senses without a sentence": typed("senses bank --sense a=", 2, "NAME=SENTENCE"),
+    "senses of a missing file": typed("senses bank --sense a=no.txt", 2, "no.txt"),
+    "senses of a folder": typed("senses bank --sense a=folder.txt", 2, "folder.txt"),
+    "senses of an empty file": typed("senses bank --sense a=empty.txt --sense b=b", 2, "empty.txt"),
+    "senses of UTF-16": typed("senses bank --sense a=utf16.txt", 2, "UTF-8"),
     "senses with one sentence in both": typed(
-        "senses bank --sense a='the bank' --sense b='the bank'", 2, "in one sense", cold=True
+        "senses bank --sense a='the bank' --sense b='the bank'", 2, "in one sense"
     ),
     "senses of a number": called("attnviz.senses(3)", 2, "Expected a word, got 3"),
     "shift": both("shift train 'the train left' -m tiny", leaves="shift.png"),
@@ -101,9 +93,7 @@ COMMANDS = {
     "shift toward one place": both(
         "shift train 'the train' --toward a=mud --toward b=mud -m tiny", 2, "different places"
     ),
-    "shift toward a missing file": typed(
-        "shift train 'the train' --toward a=no.txt", 2, "no.txt", cold=True
-    ),
+    "shift toward a missing file": typed("shift train 'the train' --toward a=no.txt", 2, "no.txt"),
     "shift, causally": both(
         "shift train 'the train left' --verify-causally -m tiny -o x.json", leaves="x.json"
     ),
@@ -113,25 +103,35 @@ COMMANDS = {
     "an example": both("example phones -o x.png", leaves="x.png"),
     "an example as JSON": typed("example likes --json"),
     "an example of one's own": both("example --file own.json -o x.svg", leaves="x.svg"),
-    "an unknown example": both("example phone", 2, "Did you mean phones", cold=True),
-    "no example": both("example", 2, "got neither", cold=True),
-    "two examples": both("example cat --file own.json", 2, "got both", cold=True),
+    "an unknown example": both("example phone", 2, "Did you mean phones"),
+    "no example": both("example", 2, "got neither"),
+    "two examples": both("example cat --file own.json", 2, "got both"),
     "an example that does not fit": both("example --file misfit.json", 2, "W_v"),
-    "an example that is broken": both(
-        "example --file broken.json", 2, "JSON in broken.json", cold=True
-    ),
-    "an example that is a list": both("example --file list.json", 2, "Expected", cold=True),
-    "an example that is deep": both("example --file deep.json", 2, "nested too deeply", cold=True),
-    "an example that is an image": both("example --file photo.png", 2, "UTF-8", cold=True),
-    "an example that is nowhere": both("example --file no.json", 2, "no.json", cold=True),
+    "an example that is broken": both("example --file broken.json", 2, "JSON in broken.json"),
+    "an example that is a list": both("example --file list.json", 2, "Expected"),
+    "an example that is deep": both("example --file deep.json", 2, "nested too deeply"),
+    "an example that is an image": both("example --file photo.png", 2, "UTF-8"),
+    "an example that is nowhere": both("example --file no.json", 2, "no.json"),
     "models": both("models bert", said="agree"),
-    "models as JSON": typed("models bert --json", cold=True),
-    "models of an unknown name": both("models nonesuch", 2, "got 'nonesuch'", cold=True),
-    "models of an unknown state": typed("models --state fine", 2, "'agrees'", cold=True),
+    "models as JSON": typed("models bert --json"),
+    "models of an unknown name": both("models nonesuch", 2, "got 'nonesuch'"),
+    "models of an unknown state": typed("models --state fine", 2, "'agrees'"),
     "models of no name": both("models ''", said="agree"),
-    "serve at no port": typed("serve --port 70000", 2, "'--port'", cold=True),
-    "serve at a word": typed("serve --port http", 2, "'--port'", cold=True),
-    "serve at a port below 0": typed("serve --port -1", 2, "'--port'", cold=True),
+    "serve without starlette": typed(
+        f"{_SERVE} 0", 2, "pip install 'attnviz[serve]'", within="without starlette"
+    ),
+    "a table without pyarrow": both(
+        "heatmap train -m tiny -o x.parquet", 2, "attnviz[parquet]", within="without pyarrow"
+    ),
+    "a widget without anywidget": called(
+        "attnviz.view(attnviz.attend('a', model='tiny')).widget()",
+        2,
+        "attnviz[widget]",
+        within="without anywidget",
+    ),
+    "serve at no port": typed("serve --port 70000", 2, "'--port'"),
+    "serve at a word": typed("serve --port http", 2, "'--port'"),
+    "serve at a port below 0": typed("serve --port -1", 2, "'--port'"),
     "serve at a port in use": typed(
         f"{_SERVE} {{taken}}", 2, "Address already in use", within="a port in use"
     ),
@@ -142,8 +142,8 @@ COMMANDS = {
     "serve no such model": typed("serve -m ./nowhere --port 0", 3, "./nowhere"),
     "serve one model twice": typed(f"{_SERVE} 0 -m ./tiny", 2, "once, got tiny twice"),
     "serve a model of images": typed("serve -m vit --port 0", 3, "one text"),
-    "serve no tokens": typed(f"{_SERVE} 0 --max-tokens 0", 2, "'--max-tokens'", cold=True),
-    "serve without time": typed(f"{_SERVE} 0 --time-limit nan", 2, "time", cold=True),
+    "serve no tokens": typed(f"{_SERVE} 0 --max-tokens 0", 2, "'--max-tokens'"),
+    "serve without time": typed(f"{_SERVE} 0 --time-limit nan", 2, "time"),
     "serve until SIGTERM": typed(f"{_SERVE} 0", 143, within="SIGTERM as it runs"),
     "serve until SIGINT": typed(f"{_SERVE} 0", 130, within="SIGINT as it runs"),
 }

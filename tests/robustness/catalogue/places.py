@@ -55,8 +55,21 @@ PLACES = {
     "no room for a page": both(
         "view 'the train' -m tiny", 4, "File too large", within="10,000 bytes of room"
     ),
+    "somebody's picture": both(f"{_TRAIN} old.png", 4, "--force", cold=True),
+    "somebody's data": both(f"{_TRAIN} old.json", 4, "not written by attnviz", cold=True),
+    "somebody's page": both("view train -m tiny -o notes.html", 4, "--force", cold=True),
+    "somebody's picture, with --force": both(f"{_TRAIN} old.png --force", leaves="old.png"),
+    "somebody's data, with --force": both(f"{_TRAIN} old.json --force", leaves="old.json"),
+    "somebody's page, with --force": both(
+        "view train -m tiny -o notes.html --force", leaves="notes.html"
+    ),
+    "somebody's file behind a link": both(f"{_TRAIN} linked.json", 4, "--force", cold=True),
+    "a folder, with --force": both(f"{_TRAIN} afolder.png --force", 4, "is a folder", cold=True),
     "no room for what is there": both(
-        "heatmap 'the train' -m tiny -o old.json", 4, "File too large", within="600 bytes of room"
+        "heatmap 'the train' -m tiny -o old.json --force",
+        4,
+        "File too large",
+        within="600 bytes of room",
     ),
     **{
         f"a .{ending}": both(f"heads 'the train left' -m tiny -o x.{ending}", leaves=f"x.{ending}")

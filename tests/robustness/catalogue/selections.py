@@ -14,12 +14,10 @@ SELECTIONS = {
     "layer of steps": both(f"steps {_THE} --layer 2", 2, "a layer from 0 to 1, got 2"),
     "layer of a page": both(f"view {_THE} --layer 7", 2, "a layer from 0 to 1, got 7"),
     "layer beyond any number": both(f"heatmap {_THE} --layer {10**30}", 2, "a layer from 0 to 1"),
-    "layer a word": typed(f"heatmap {_THE} --layer two", 2, "'--layer'", cold=True),
-    "layer a fraction": typed(f"heatmap {_THE} --layer 1.5", 2, "'--layer'", cold=True),
-    "layer nan": typed(f"heatmap {_THE} --layer nan", 2, "'--layer'", cold=True),
-    "layer without a number": typed(
-        f"heatmap {_THE} --layer", 2, "requires an argument", cold=True
-    ),
+    "layer a word": typed(f"heatmap {_THE} --layer two", 2, "'--layer'"),
+    "layer a fraction": typed(f"heatmap {_THE} --layer 1.5", 2, "'--layer'"),
+    "layer nan": typed(f"heatmap {_THE} --layer nan", 2, "'--layer'"),
+    "layer without a number": typed(f"heatmap {_THE} --layer", 2, "requires an argument"),
     "layer a word, called": called(f"attnviz.heatmap({_RESULT}, layer='two')", 2, "a whole number"),
     "layer a fraction, called": called(f"attnviz.heatmap({_RESULT}, layer=1.5)", 2, "got 1.5"),
     "layer True": called(f"attnviz.make_map({_RESULT}, layer=True, head=0)", 2, "whole number"),
@@ -35,7 +33,7 @@ SELECTIONS = {
     "one head twice": both(
         f"heatmap {_THE} --layer 0 --head 1 --head 1 -o x.json", leaves="x.json"
     ),
-    "head a word": typed(f"heatmap {_THE} --head one", 2, "'--head'", cold=True),
+    "head a word": typed(f"heatmap {_THE} --head one", 2, "'--head'"),
     "no heads": called(f"attnviz.heatmap({_RESULT}, layer=0, head=[])", 2, "head"),
     "head of steps": both(f"steps {_THE} --layer 0 --head 5", 2, "a head from 0 to 1, got 5"),
     "two heads of steps": called(f"attnviz.make_steps({_RESULT}, layer=0, head=[0, 1])", 2, "head"),
@@ -58,11 +56,11 @@ SELECTIONS = {
     "word of many letters": both(
         f"heatmap {_THE} --find {'x' * 10_000}:train", 2, "Expected a word"
     ),
-    "no key": typed(f"heatmap {_THE} --find train:", 2, "QUERY:KEY, got 'train:'", cold=True),
-    "no query": typed(f"heatmap {_THE} --find :train", 2, "QUERY:KEY", cold=True),
-    "no colon": typed(f"heatmap {_THE} --find train", 2, "QUERY:KEY, got 'train'", cold=True),
+    "no key": typed(f"heatmap {_THE} --find train:", 2, "QUERY:KEY, got 'train:'"),
+    "no query": typed(f"heatmap {_THE} --find :train", 2, "QUERY:KEY"),
+    "no colon": typed(f"heatmap {_THE} --find train", 2, "QUERY:KEY, got 'train'"),
     "three words": both(f"heatmap {_THE} --find train:left:station", 2, "left:station"),
-    "nothing to find": typed(f"heatmap {_THE} --find ''", 2, "QUERY:KEY, got ''", cold=True),
+    "nothing to find": typed(f"heatmap {_THE} --find ''", 2, "QUERY:KEY, got ''"),
     "steps of no word": both(f"steps {_THE} --word absent", 2, "a word of the text, got 'absent'"),
     "steps of an empty word": both(f"steps {_THE} --word ''", 2, "a word of the text, got ''"),
     "steps of a position": called(f"attnviz.make_steps({_RESULT}, word=99)", 2, "position from"),
@@ -70,9 +68,9 @@ SELECTIONS = {
     "rows of none": both(f"heatmap {_THE} --rows 2:2", 2, "rows"),
     "rows the wrong way round": both(f"heatmap {_THE} --rows 4:1", 2, "rows"),
     "rows that end past the end": both(f"heatmap {_THE} --rows 1:99", 2, "rows from 0 to 7"),
-    "rows from the end": typed(f"heatmap {_THE} --rows -3:", 2, "START:STOP", cold=True),
-    "rows of one number": typed(f"heatmap {_THE} --rows 3", 2, "START:STOP", cold=True),
-    "rows of words": typed(f"heatmap {_THE} --rows the:train", 2, "START:STOP", cold=True),
+    "rows from the end": typed(f"heatmap {_THE} --rows -3:", 2, "START:STOP"),
+    "rows of one number": typed(f"heatmap {_THE} --rows 3", 2, "START:STOP"),
+    "rows of words": typed(f"heatmap {_THE} --rows the:train", 2, "START:STOP"),
     "rows of other digits": both(f"heatmap {_THE} --rows ٠:٣ -o x.json", leaves="x.json"),
     "rows beyond any number": typed(f"heatmap {_THE} --rows 0:{'9' * 5000}", 2, "rows"),
     "all rows": both(f"heatmap {_THE} --rows : -o x.json", leaves="x.json"),
@@ -89,22 +87,20 @@ SELECTIONS = {
     "special tokens hidden, none left": both(
         "heatmap train -m tiny --special remove -o x.json", leaves="x.json"
     ),
-    "special of no kind": typed(f"heatmap {_THE} --special drop", 2, "'keep', 'hide'", cold=True),
+    "special of no kind": typed(f"heatmap {_THE} --special drop", 2, "'keep', 'hide'"),
     "width nan": typed(f"heatmap {_THE} --width nan", 2, "40"),
     "width nan, called": called(f"attnviz.heatmap({_RESULT}, width=float('nan'))", 2, "got nan"),
     "width inf": both(f"heatmap {_THE} --width inf", 2, "40"),
-    "width too small": typed(f"heatmap {_THE} --width 3", 2, "'--width'", cold=True),
+    "width too small": typed(f"heatmap {_THE} --width 3", 2, "'--width'"),
     "width too small, called": called(f"attnviz.heatmap({_RESULT}, width=3)", 2, "40"),
     "width too large": both(f"heatmap {_THE} --width 1e9", 2, "40"),
-    "generate 0": typed("heatmap train -m gpt --generate 0", 2, "'--generate'", cold=True),
+    "generate 0": typed("heatmap train -m gpt --generate 0", 2, "'--generate'"),
     "generate 0, called": called(
         "attnviz.attend('a', model='gpt', generate=0)", 2, "1 token or more"
     ),
     "generate beyond": both("heatmap train -m gpt --generate 900", 2, "tokens to generate"),
     "generate and a target": both("verify a --target b --generate 2 -m t5", 2, "got both"),
-    "mode of no kind": typed(
-        f"heatmap {_THE} --mode fast", 2, "'auto', 'full', 'streamed'", cold=True
-    ),
+    "mode of no kind": typed(f"heatmap {_THE} --mode fast", 2, "'auto', 'full', 'streamed'"),
     "mode of no kind, called": called(
         "attnviz.attend('a', model='tiny', mode='x')", 2, "auto, full"
     ),

@@ -94,13 +94,19 @@ STREAMS = {
         "heatmap 'the train'", 143, within="SIGTERM while importing", cold=True
     ),
     "SIGINT while writing": typed(
-        "heads 'the train left the station' -m tiny -o old.png", 130, within="SIGINT while writing"
+        "heads 'the train left the station' -m tiny --force -o old.png",
+        130,
+        within="SIGINT while writing",
     ),
     "SIGTERM while writing": typed(
-        "heads 'the train left the station' -m tiny -o old.png", 143, within="SIGTERM while writing"
+        "heads 'the train left the station' -m tiny --force -o old.png",
+        143,
+        within="SIGTERM while writing",
     ),
     "SIGHUP while writing": typed(
-        "heads 'the train left the station' -m tiny -o old.png", 129, within="SIGHUP while writing"
+        "heads 'the train left the station' -m tiny --force -o old.png",
+        129,
+        within="SIGHUP while writing",
     ),
 }
 

@@ -13,8 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import attnviz
+import typer
 
+import attnviz
+from attnviz.cli.commands import app
+
+_COMMANDS: Any = typer.main.get_command(app)
 _DATA = (".json", ".npz", ".safetensors", ".parquet")
 
 
@@ -62,13 +66,8 @@ def evaluate(called: str) -> Any:
 
 def do(arguments: Sequence[str]) -> Any:
     """Do through public functions what is typed; return what carries the verdict."""
-    import typer
-
-    from attnviz.cli.commands import app
-
-    group = typer.main.get_command(app)
-    with group.make_context("attnviz", list(arguments)) as context:
-        name, command, rest = group.resolve_command(
+    with _COMMANDS.make_context("attnviz", list(arguments)) as context:
+        name, command, rest = _COMMANDS.resolve_command(
             context, [*context._protected_args, *context.args]
         )
         given = command.make_context(name, rest, parent=context).params
@@ -93,9 +92,9 @@ def _read(given: dict[str, Any], **kept: Any) -> attnviz.AttentionResult:
 def _write(given: dict[str, Any], default: str | None, drawn: Any, figure: Any) -> None:
     path = given["output"] or (None if given["json"] or default is None else Path(default))
     if path is not None and path.suffix.lower() in _DATA:
-        attnviz.save_data(drawn(), path)
+        attnviz.save_data(drawn(), path, force=given["force"])
     elif path is not None:
-        attnviz.save_figure(figure(), path)
+        attnviz.save_figure(figure(), path, force=given["force"])
 
 
 def heatmap(given: dict[str, Any]) -> Any:
@@ -161,7 +160,9 @@ def view(given: dict[str, Any]) -> Any:
     compared = None if other is None else _read({**given, "text": other})
     names = ("layer", "head", "words", "size")
     how = {name: given[name] for name in names}
-    attnviz.view(result, compare=compared, show=given["show"].value, **how).save(given["output"])
+    attnviz.view(result, compare=compared, show=given["show"].value, **how).save(
+        given["output"], force=given["force"]
+    )
     return result
 
 

@@ -184,6 +184,10 @@ FILES: dict[str, Make] = {
     "afolder": folder(),
     "locked": folder(0o500),
     "link.png": link("real.png"),
+    "linked.json": lambda path: (
+        path.symlink_to("theirs.json"),
+        data(b"{}")(path.with_name("theirs.json")),
+    ),
     "null.png": link("/dev/null"),
     "nowhere.png": link("no/such/folder/real.png"),
     "loop.png": link("loop.png"),

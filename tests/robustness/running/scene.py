@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from robustness.catalogue.case import Case
-from robustness.running.pretrained import saved
+from robustness.running.families import saved
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 120  # after which a run counts as one that hangs
@@ -74,6 +74,7 @@ class Scene:
 
     streams : paths of standard input, output and error; None is closed, "|" a broken pipe.
     places : what stands in the command line for something that is only known now.
+    weak : without the rights of root. missing : packages that count as not installed.
     copies : how many are run at once. during : called with the folder and the process of a run.
     """
 
@@ -83,6 +84,7 @@ class Scene:
     streams: list[str | None] = field(default_factory=lambda: ["/dev/null", "", ""])
     limits: dict[str, int] = field(default_factory=dict)
     weak: bool = False
+    missing: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
     copies: int = 1
     during: Callable[[Path, int], None] | None = None
@@ -130,6 +132,7 @@ def run(server: Server, case: Case, scene: Scene, *, called: bool) -> list[Outco
             streams=streams,
             limits=scene.limits,
             weak=scene.weak,
+            missing=scene.missing,
             cold=case.cold and not called,
             arguments=shlex.split(typed),
             called=case.called if called else None,

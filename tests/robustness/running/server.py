@@ -3,14 +3,13 @@
 A cold start costs five seconds, nearly all of it imports, and the catalogue has hundreds of runs.
 So they are done once, here, and each child is what `attnviz` would be just before it begins: in a
 folder, an environment and limits of its own, on file descriptors of its own, some of which are
-closed. It then runs `attnviz.__main__.main()`, so that exit codes, signals, streams and files are
-the real ones. A child that is to run cold
-becomes a new interpreter in the same setting.
+closed. It then runs `attnviz.__main__.main()`: the same code, and exit codes, signals, streams and
+files are the real ones. What libraries prepare at their first use is shared too. A child that is to
+run cold becomes a new interpreter in the same setting, so that nothing is shared.
 
-One thread only, or a fork would leave locks behind.
-
-    {"folder", "environment", "streams", "limits", "weak", "cold", "arguments", "called"}  →  pid
-    {"wait": pid, "seconds"}  →  exit code, negative for a signal, null if it was killed; CPU time
+One thread only, or a fork would leave locks behind. It is asked by lines of JSON: the arguments of
+`run` start a child and give its id; {"wait": id, "seconds": most} gives its exit code (negative for
+a signal, null if it had to be killed) and its CPU time.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _ROOMS = (
     "rich.table", "typer", "attnviz.models", "attnviz.maps", "attnviz.metrics", "attnviz.storage",
     "attnviz.dissection", "attnviz.displacement", "attnviz.separation", "attnviz.html.payload",
     "pydantic", "PIL.JpegImagePlugin", "PIL.GifImagePlugin",
-    "attnviz.examples.replay", "attnviz.cli", "attnviz.plot.overlay", "attnviz.serve",
+    "attnviz.examples.replay", "attnviz.cli", "calling", "attnviz.plot.overlay", "attnviz.serve",
 )  # fmt: skip
 
 
@@ -109,6 +108,7 @@ def run(
     streams: list[str | None],
     limits: dict[str, int],
     weak: bool,
+    missing: list[str],
     cold: bool,
     arguments: list[str],
     called: str | None,
@@ -122,6 +122,7 @@ def run(
         os.execve(sys.executable, command, environment)
     sys.stdin, sys.stdout, sys.stderr = map(open_stream, (0, 1, 2))
     sys.argv = ["attnviz", *arguments]
+    sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]
     if called is not None:
         from calling import call
 

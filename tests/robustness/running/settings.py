@@ -88,6 +88,11 @@ def weak(scene: Scene) -> None:
     scene.weak = True
 
 
+def without(name: str) -> Callable[[Scene], None]:
+    """Return what takes a package away."""
+    return lambda scene: scene.missing.append(name)
+
+
 def at_once(copies: int) -> Callable[[Scene], None]:
     """Return what runs several at once."""
 
@@ -144,6 +149,7 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     "10,000 bytes of room": room(10_000),
     "no root": weak,
     "yes on stdin": yes,
+    **{f"without {name}": without(name) for name in ("starlette", "pyarrow", "anywidget")},
     "a port in use": port,
     "2 at once": at_once(2),
     "8 at once": at_once(8),
