@@ -126,8 +126,10 @@ def running(_: Path, process: int) -> bool:
 
 
 def importing(_: Path, process: int) -> bool:
-    """Tell whether torch is being loaded."""
-    return "libtorch" in Path(f"/proc/{process}/maps").read_text()
+    """Tell whether torch is being loaded, by a process that is no longer a fork of the server."""
+    about = Path(f"/proc/{process}")
+    begun = b"-m\0attnviz" in (about / "cmdline").read_bytes()
+    return begun and "libtorch" in (about / "maps").read_text()
 
 
 def writing(folder: Path, _: int) -> bool:
