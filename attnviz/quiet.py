@@ -14,7 +14,7 @@ _LIBRARIES = ("transformers", "huggingface_hub", "torch")
 def unlogged() -> Iterator[None]:
     """Keep what libraries log in this thread off the terminal.
 
-    No setting of the user's is changed, and his own files and other threads hear all. With attnviz's
+    No setting of the user's is changed, his files and other threads hear all. With attnviz's
     own logger at DEBUG so does the terminal: `logging.getLogger("attnviz").setLevel("DEBUG")`.
     """
     if logging.getLogger("attnviz").isEnabledFor(logging.DEBUG):

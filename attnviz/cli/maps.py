@@ -29,6 +29,7 @@ from attnviz.cli.options import (
     Patch,
     Reading,
     Rows,
+    Saved,
     Special,
     SpecialTokens,
     Stack,
@@ -52,6 +53,7 @@ def heatmap(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     stack: Stack = None,
     layer: Layer = None,
     head: Heads = None,
@@ -82,7 +84,7 @@ def heatmap(
     What a query gives to the patches of an image is laid over the image. Of a long text an
     overview is drawn, and with --rows and --cols an exact part of it.
     """
-    given = typed.given(text, image, audio, pair, target, generate, file)
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
     path = typed.where(output, None if json else "heatmap.png", force=force)
     wanted = None if find is None else typed.two_words(find)
     over: dict[str, Any] = {"patch": typed.patch(patch), "matrix": matrix}
@@ -132,6 +134,7 @@ def heads(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     stack: Stack = None,
     layer: Layer = None,
     words: Words = True,
@@ -148,7 +151,7 @@ def heads(
     debug: Debug = False,
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
-    given = typed.given(text, image, audio, pair, target, generate, file)
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
     path = typed.where(output, None if json else "heads.png", force=force)
     kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
     result = typed.attend(given, model, device, dtype, truncate, **kept).stack(stack)

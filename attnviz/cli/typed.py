@@ -30,6 +30,13 @@ def where(output: Path | None, default: str | None, *, force: bool) -> Path | No
     return None if chosen is None else check_output(chosen, force=force)
 
 
+def whole(output: Path | None, *, force: bool) -> Path | None:
+    """Return where to keep a whole result, checked before anything slow is done."""
+    from attnviz.files import check_output
+
+    return None if output is None else check_output(output, (".safetensors",), force=force)
+
+
 def page(output: Path, *, force: bool) -> Path:
     """Return where to write a page, checked before anything slow is done."""
     from attnviz.files import PAGE_SUFFIXES, check_output
@@ -45,8 +52,13 @@ def given(
     target: str | None,
     generate: int | None,
     file: Path | None = None,
+    saved: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what the model is to read; refuse an empty text or no file before torch is loaded."""
+    """Return what the model is to read, or a result to read; refuse both, and what is empty."""
+    if saved is not None:
+        if {text, image, audio, pair, target, generate, file} != {None}:
+            raise InputError("Expected something to read or a --result, got both. Leave one out.")
+        return {"saved": saved}
     if file is not None:
         if text is not None:
             raise InputError("Expected a text or a --file, got both. Leave one out.")
@@ -119,12 +131,45 @@ def attend_each(
     **kept: Any,
 ) -> list[AttentionResult]:
     """Load the model and run it on each of several inputs, one after the other."""
+    if path := several[0].get("saved"):
+        for name, value, default in (
+            ("model", model, None),
+            ("device", device, Device.auto),
+            ("dtype", dtype, None),
+            ("truncate", truncate, False),
+        ):
+            if value != default:
+                raise InputError(
+                    f"Expected a --result or --{name}, got both. A result is of a run that is "
+                    "over: leave one out."
+                )
+        return [read_result(path, kept["mode"])]
     from attnviz.cli.progress import watched
     from attnviz.models import attend, load
 
     loaded = load(model, device=device.value, dtype=dtype)
     with watched():
         return [attend(**given, model=loaded, truncate=truncate, **kept) for given in several]
+
+
+def read_result(path: Path, mode: str) -> AttentionResult:
+    """Return the result that a file holds, whose maps were kept as `mode` says."""
+    from attnviz.records import AttentionResult
+    from attnviz.storage import load_data
+
+    found = load_data(path)
+    if not isinstance(found, AttentionResult):
+        raise InputError(
+            f"Expected a whole result in {path}, got {type(found).__name__}. Keep one: "
+            "attnviz verify TEXT -o result.safetensors."
+        )
+    how = "streamed" if found.streamed else "full"
+    if mode not in (how, "auto"):
+        raise InputError(
+            f"Expected a result with {mode} maps, got one with {how} maps in {path}. Run the model "
+            "anew."
+        )
+    return found
 
 
 def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure], *, force: bool) -> None:

@@ -25,6 +25,7 @@ from attnviz.cli.options import (
     ModelName,
     Pair,
     Reading,
+    Saved,
     Target,
     Text,
     Truncate,
@@ -50,6 +51,7 @@ def view(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     compare: Annotated[
         str | None,
         typer.Option(help="A second text to compare with, which has as many tokens."),
@@ -86,7 +88,7 @@ def view(
 
     The page needs nothing else, and no network. Of a long text it holds what --size allows.
     """
-    given = typed.given(text, image, audio, pair, target, generate, file)
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
     if compare is not None and text is None:
         raise InputError("Expected a text beside --compare, got none. Type both.")
     several = [given] if compare is None else [given, typed.given(compare, *[None] * 5)]
