@@ -148,7 +148,7 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     "a terminal": terminal,
     "1 byte of room": room(1),
     "600 bytes of room": room(600),
-    "10,000 bytes of room": room(10_000),
+    "9000 bytes of room": room(9000),
     "no root": weak,
     "yes on stdin": yes,
     **{f"without {name}": without(name) for name in ("starlette", "pyarrow", "anywidget")},
