@@ -134,7 +134,7 @@ SEVERAL = {
         within="8 at once",
     ),
     "8 at once, one file": typed(
-        "heatmap 'the train left' -m tiny -o x.png", leaves="x.png", within="8 at once"
+        "heatmap 'the train left' -m tiny -o x.json", leaves="x.json", within="8 at once"
     ),
     "2 at once, one page": typed(
         "view 'the train' -m tiny", leaves="view.html", within="2 at once"
