@@ -61,6 +61,12 @@ def did_you_mean(text: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(by_case[name] for name in near)}?" if near else ""
 
 
+def one_line(error: BaseException) -> str:
+    """Return what went wrong, without the rest of a long message."""
+    lines = str(error).strip().splitlines() or [""]
+    return printable(f"{type(error).__name__}: {lines[0][:160]}")
+
+
 def printable(text: str) -> str:
     r"""Return a text as one line that fits a screen, in which nothing can steer a terminal.
 
