@@ -3,27 +3,11 @@
 from robustness.catalogue.case import both, called
 
 NUMERIC = {
-    "weights of nan": both("verify 'the train' -m nan", 5, "NOT VERIFIED"),
-    "one weight of nan": both(
-        "heatmap 'the train' -m one-nan", 5, "not finite", leaves="heatmap.png"
-    ),
-    "infinite weights": both("verify 'the train' -m infinite", 5, "NOT VERIFIED"),
-    "nothing but nan": both("heatmap 'the train' -m nan-embedding", 5, leaves="heatmap.png"),
-    "nothing but nan, in steps": both("steps 'the train' -m nan-embedding", 3, "nan or infinite"),
-    "nothing but nan, as data": both(
-        "heads 'the train' -m nan-embedding -o x.json", 5, leaves="x.json"
-    ),
-    "nothing but nan, in a page": both("view 'the train' -m nan-embedding", 3, "nan or infinite"),
-    "nothing but nan, in a shift": both(
-        "shift train 'the train' -m nan-embedding", 3, "no numbers"
-    ),
-    "nothing but nan, in senses": both(
-        "senses train --sense a='the train' --sense a='a train' --sense b='train left' "
-        "--sense b='train home' -m nan-embedding",
-        3,
-        "nan or infinite",
-    ),
-    "nan where nothing is read": both("verify 'the train' -m nan-unused"),
+    "weights of nan": both("verify 'the train' -m nan", 3, "finite"),
+    "one row of nan": both("heatmap 'the train' -m one-nan", 3, "finite"),
+    "infinite weights": both("verify 'the train' -m infinite", 3, "finite"),
+    "an embedding of nan": both("steps 'the train' -m nan-embedding", 3, "finite"),
+    "nan where nothing is read": both("verify 'the train' -m nan-unused", 3, "finite"),
     "flat attention": both("verify 'the train' -m flat", 5),
     "overflow in float16": both("verify 'the train' -m overflowing --dtype float16", 5),
     "large weights in float32": both("verify 'the train' -m overflowing"),
