@@ -61,7 +61,7 @@ PRETRAINED = {
     **_refused("lies-about-width", "by the config"),
     **_refused("no-width", "no-width: "),
     **_refused("negative-width", "negative dimension -16"),
-    **_refused("vast-width", "allocate"),
+    **_refused("vast-width", "far more"),
     **_refused("more-layers", "encoder.layer.2"),
     **_refused("fewer-layers", "the config has no layer for"),
     **_refused("no-layers", "the config has no layer for"),
