@@ -7,7 +7,7 @@ import difflib
 import operator
 from collections.abc import Iterable
 
-_HEAD, _TAIL = 600, 300  # characters of a long message that are said: what was typed lies between
+_HEAD, _TAIL = 270, 110  # characters of a long message that are said: what was typed lies between
 
 
 class AttnvizError(Exception):

@@ -90,7 +90,7 @@ def print_json(data: dict[str, Any]) -> None:
 
 def print_map(drawn: AttentionMap) -> None:
     """Print a map as blocks of colour, or of a ramp of characters where there are no colours."""
-    weights = drawn.weights.float()
+    weights = drawn.weights.float().nan_to_num()
     top = max(drawn.top, 1e-12)
     wide = 2 if weights.shape[1] < 10 else 3
     rows = [literal(label, _LABEL) for label in drawn.rows]

@@ -84,15 +84,20 @@ def part(typed: str | None, name: str) -> slice | None:
     if typed is None:
         return None
     start, colon, stop = (at.strip() for at in typed.partition(":"))
-    if not colon or not all(at == "" or at.isdecimal() for at in (start, stop)):
+    if not colon or not all(_counts(at) for at in (start, stop)):
         raise InputError(f"Expected {name} as START:STOP, got {typed!r}. For example: {name} 0:20.")
     return slice(*(int(at) if at else None for at in (start, stop)))
+
+
+def _counts(at: str) -> bool:
+    return at == "" or (at.isdecimal() and len(at) < 19)  # Python turns no 5,000 digits into an int
 
 
 def patch(typed: str | None) -> tuple[int, int] | str | None:
     """Return (row, column) where a patch is given so, else the token."""
     row, comma, column = (part.strip() for part in (typed or "").partition(","))
-    return (int(row), int(column)) if row.isdecimal() and column.isdecimal() and comma else typed
+    numbers = comma and row and column and _counts(row) and _counts(column)
+    return (int(row), int(column)) if numbers else typed
 
 
 def two_words(find: str) -> tuple[str, str]:

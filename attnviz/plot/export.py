@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 from matplotlib.figure import Figure
@@ -28,5 +29,8 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], *, force: bool = F
     """
     path = check_output(path, FIGURE_SUFFIXES, force=force)
     suffix = path.suffix.lower()
-    with style(), atomic(path) as temporary:
-        figure.savefig(temporary, format=suffix[1:], metadata=_METADATA[suffix])
+    drawn = io.BytesIO()  # matplotlib loses the error of a full disk under one of its own
+    with style():
+        figure.savefig(drawn, format=suffix[1:], metadata=_METADATA[suffix])
+    with atomic(path) as temporary:
+        temporary.write_bytes(drawn.getbuffer())
