@@ -7,8 +7,9 @@ of long texts pooled maps, with queries and keys, or the map, of the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from attnviz.html.heads import Head
 
@@ -49,7 +50,7 @@ def choose(heads: Sequence[Twins], room: int) -> list[Choice]:
         return [Choice(None, True)] * len(heads)
     for levels in _that_may_fit(heads, _ALONE, room):
         if (left := room - _maps(heads, levels)) >= 0:
-            return _first(heads, left, _vectors, Choice(levels, True), Choice(levels, False))
+            return [Choice(levels, spent <= left) for spent in accumulate(map(_vectors, heads))]
     chosen = []
     for twins in heads:
         if room > 0:
@@ -57,17 +58,6 @@ def choose(heads: Sequence[Twins], room: int) -> list[Choice]:
             room -= _vectors(twins) if follows else _map(twins, _EXACT)
             best = Choice(None, True) if follows else Choice(_EXACT, False)
         chosen.append(best if room > 0 else NOTHING)
-    return chosen
-
-
-def _first(
-    heads: Sequence[Twins], room: int, cost: Callable[[Twins], int], well: Choice, else_: Choice
-) -> list[Choice]:
-    """Choose `well` for the first heads, as far as there is room."""
-    chosen = []
-    for twins in heads:
-        room -= cost(twins)
-        chosen.append(else_ if room < 0 else well)
     return chosen
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from attnviz.errors import InputError
 from attnviz.html.choosing import NOTHING, Choice, choose
@@ -25,14 +24,13 @@ from attnviz.html.telling import (
     name_stack,
     show_result,
 )
-from attnviz.maps.pooled import pooled
+from attnviz.maps.pooled import pool, pooled
 from attnviz.metrics import rank_heads
 from attnviz.records import (
     AttentionRecord,
     AttentionResult,
     Axis,
     StreamedAttention,
-    cell_sizes,
 )
 
 _SIDE, _CELLS = 64, 2_000_000  # of an overview: cells a side, and of all heads together
@@ -166,19 +164,11 @@ def _overview(blocks: Blocks, each: Attention, side: int) -> dict[str, Any] | No
         cell = left.side.cell
     elif longest > side:
         cell = -(-longest // side)
-        maps = _pool(each.weights().cpu(), cell)
+        maps = pool(each.weights().cpu(), cell)
     else:
         return None
     codes = blocks.add({"maps": Codes.of_weights(maps, _LEVELS)})
     return {"cell": cell, "rows": maps.shape[1], "columns": maps.shape[2], **codes}
-
-
-def _pool(weights: Tensor, cell: int) -> Tensor:
-    """Join cell × cell weights of (H, m, n): columns are summed, rows averaged."""
-    H, m, n = weights.shape
-    filled = pad(weights, (0, -n % cell, 0, -m % cell))
-    summed = filled.reshape(H, -(-m // cell), cell, -(-n // cell), cell).sum((2, 4))
-    return summed / cell_sizes(m, cell)[:, None]
 
 
 def _exact(

@@ -82,12 +82,8 @@ def pooled(
     joined = 1 if most is None else -(-max(summary.mean.shape[1:]) // most)
     heights, widths = (cell_sizes(length, summary.cell) for length in (m, n))
     area = summary.mean.cpu() * heights[:, None] * widths  # the weight in each cell
-    lacking = [-size % joined for size in area.shape[1:]]
-    area = pad(area, (0, lacking[1], 0, lacking[0]))
     cell = summary.cell * joined
-    rows, columns = (size // joined for size in area.shape[1:])
-    weights = area.reshape(len(area), rows, joined, columns, joined).sum((2, 4))
-    weights = weights / cell_sizes(m, cell)[:, None]
+    weights = _joined(area, joined) / cell_sizes(m, cell)[:, None]
     if cell > 1:
         said.append(
             f"each cell joins {cell} × {cell} of the {len(sides[0]):,} × {n:,} weights (columns "
@@ -96,6 +92,18 @@ def pooled(
     whole = (slice(0, len(axis)) for axis in sides)
     left, across = (_units(axis, part, cell) for axis, part in zip(sides, whole, strict=True))
     return weights, left, across
+
+
+def pool(weights: Tensor, cell: int) -> Tensor:
+    """Join cell × cell weights of (H, m, n): columns are summed, rows averaged."""
+    return _joined(weights, cell) / cell_sizes(weights.shape[1], cell)[:, None]
+
+
+def _joined(weights: Tensor, cell: int) -> Tensor:
+    """Sum cell × cell weights of (H, m, n); the last row and column may join fewer."""
+    H, m, n = weights.shape
+    filled = pad(weights, (0, -n % cell, 0, -m % cell))
+    return filled.reshape(H, -(-m // cell), cell, -(-n // cell), cell).sum((2, 4))
 
 
 def _units(axis: Axis, part: slice, cell: int) -> Units:
