@@ -43,17 +43,21 @@ def look(tokenizer, random_text, tally):
             captures = capture(model.module, batch.inputs, batch.axes)
             at = chance.randrange(len(captures[0].records))
             for text, each in enumerate(captures):
-                _look_at_text(each, at, dtype, tally, f"{texts[text]!r} in {texts}")
+                few = family != "minilm" and len(texts[text].split()) < 3
+                _look_at_text(each, at, dtype, tally, f"{texts[text]!r} in {texts}", few)
 
     return of
 
 
-def _look_at_text(captured, at, dtype, tally, which):
+def _look_at_text(captured, at, dtype, tally, which, few):
     honest = prove_each(captured)
     report = agreement.report(honest, "", "", **TOLD)
-    assert report.verdict == "verified", f"{report.summary()}: {which}"
+    assert report.first_difference is None, f"{report.summary()}: {which}"
     tally.honest(report.checks, dtype)
     record = captured.records[at]
+    if record.place in report.unproven:  # a word or two in a tiny model: and the report says so
+        assert few, f"{report.summary()}: {which}"
+        return
     wrong = replace(record, scale=record.scale * 1.01)
     honest[at] = prove(wrong, model_values(wrong, captured.references[at]))
     report = agreement.report(honest, "", "", **TOLD)
