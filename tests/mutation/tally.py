@@ -59,7 +59,7 @@ def print_table(terminal, reports):
     for report in reports:
         for name, what in report.user_properties:
             told[name].append((what, report.passed))
-    if not told["fault"]:
+    if not told["fault"] and not told["honest"]:
         return
     terminal.write_sep("=", "planted faults")
     _print_strains(terminal, told)
