@@ -34,7 +34,7 @@ def source(provenance: Provenance) -> str:
     read = [f"“{_quoted(text)}”" for text in (provenance.text, provenance.pair) if text is not None]
     read += [literal(name, 80) for name in (provenance.image, provenance.audio) if name is not None]
     target = "" if provenance.target is None else f" to say “{_quoted(provenance.target)}”"
-    return f"{' + '.join(read)}, read by {provenance.model}{target}"
+    return f"{' + '.join(read)}, read by {literal(provenance.model, 80)}{target}"
 
 
 def _quoted(text: str) -> str:

@@ -183,9 +183,11 @@ class AgreementReport:
             heads = ", ".join(map(str, first.failed_heads))
             where = f"{first.place}, {first.stage}"
             where += f", head {heads}" if len(first.differences) > 1 else ""
+            # What is too large for float16 is infinite, and no number after that.
+            narrow = self.dtype == "float16" and not first.finite
             return (
                 f"NOT VERIFIED: differs from the model's own attention first at {where} "
-                f"({first.reason})"
+                f"({first.reason}" + ("; try bfloat16 or float32" if narrow else "") + ")"
             )
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
