@@ -68,8 +68,7 @@ def is_panic(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """Return what went wrong, without the rest of a long message."""
-    lines = str(error).strip().splitlines() or [""]
-    return printable(f"{type(error).__name__}: {lines[0][:160]}")
+    return printable(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
 
 def printable(text: str) -> str:

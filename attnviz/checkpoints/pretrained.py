@@ -43,13 +43,14 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
     known = isinstance(kind, str) and kind in CONFIG_MAPPING
     if "auto_map" in settings and not (known and declared):
         raise ModelError(
-            f"{name}: wants remote code, which attnviz does not run (model_type {kind!r}, "
-            f"class {named!r}); use a model whose class is in transformers, or pass a loaded one"
+            f"{name}: wants remote code, which attnviz does not run (model_type "
+            f"{kind!r:.60}, class {named!r:.60}); use a model whose class is in "
+            "transformers, or pass a loaded one"
         )
     if not known and (declared is None or kind is not None):
         raise ModelError(
             f"{name}: expected a model_type that transformers {transformers.__version__} knows, "
-            f"got {kind!r}; check config.json or upgrade transformers"
+            f"got {kind!r:.60}; check config.json or upgrade transformers"
         )
     with translated(name, "config.json"):
         config_class = CONFIG_MAPPING[str(kind)] if known else declared.config_class
@@ -137,7 +138,7 @@ def refuse_remote_code(
     """Refuse settings that name code of their own and no class of transformers."""
     if "auto_map" in settings and not isinstance(getattr(transformers, str(kind), None), type):
         raise ModelError(
-            f"{name}: {what} ({kind!r}) wants remote code, which attnviz does not run; "
+            f"{name}: {what} ({kind!r:.60}) wants remote code, which attnviz does not run; "
             f"pass {option} (an object of transformers, its folder or its hub name)"
         )
 

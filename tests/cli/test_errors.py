@@ -60,7 +60,10 @@ WRONG_INPUT = {
     "blank text": (["heatmap", " \t\n"], "a text with at least one word, got an empty one"),
     "empty pair": (["heatmap", TEXT, "--pair", ""], "a --pair with at least one word"),
     "text that leaves no token": (["heads", "\0"], r"a text with at least one word, got '\x00'"),
-    "text that is no Unicode": (["heatmap", "train \udcff"], r"valid Unicode, got 'train \udcff'"),
+    "text that is no Unicode": (
+        ["heatmap", "train \udcff"],
+        r"valid Unicode, got '\udcff' at character 6",
+    ),
     "layer too high": (["heatmap", TEXT, "--layer", "6"], "a layer from 0 to 5, got 6"),
     "layer of heads": (["heads", TEXT, "--layer", "6"], "a layer from 0 to 5, got 6"),
     "layer below 0": (["heatmap", TEXT, "--layer", "-1"], "a layer from 0 to 5, got -1"),
@@ -278,10 +281,25 @@ def test_a_signal_during_the_imports_ends_quietly(number, code):
     assert list(Path().iterdir()) == []
 
 
+SLOW_DISK = """
+import os, sys, time
+fsync = os.fsync
+os.fsync = lambda handle: (time.sleep(2), fsync(handle))
+from attnviz.__main__ import main
+sys.exit(main())
+"""
+
+
 @pytest.mark.parametrize(("number", "code"), SIGNALS, ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number, code):
     Path("x.png").write_text("old")
-    process = start("heatmap", TEXT, "-o", "x.png", "--force")
+    arguments = ["heatmap", TEXT, "-o", "x.png", "--force"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_DISK, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     while process.poll() is None and not list(Path().glob(".attnviz-*")):
         time.sleep(0.01)
     process.send_signal(number)
@@ -523,7 +541,7 @@ def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
     monkeypatch.setattr(BertEncoder, "forward", broken)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
-    assert "Expected BertModel to run on this input, but it fails (RuntimeError: shapes)" in err
+    assert "(RuntimeError: shapes do not fit). Check its config.json" in err
 
 
 def test_what_fails_in_a_part_of_a_model_that_is_run_by_itself_too(capsys, monkeypatch):

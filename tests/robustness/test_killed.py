@@ -43,6 +43,7 @@ def start(server, endless):
             streams=["/dev/null"] * 3,
             limits={},
             weak=False,
+            slow=False,
             missing=[],
             cold=False,
             arguments=arguments or [],

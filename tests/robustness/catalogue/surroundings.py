@@ -3,7 +3,7 @@
 from robustness.catalogue.case import both, called, typed
 
 _TRAIN = "heatmap 'the train left' -m tiny -o x.json"
-_LONG = "verify 'the train left' -m gpt --generate 55 --json"
+_LONG = f"verify '{'train ' * 400}' --json"
 
 STREAMS = {
     "nobody reads what is printed": typed(_TRAIN, leaves="x.json", within="nobody reads stdout"),

@@ -102,8 +102,13 @@ def at_once(copies: int) -> Callable[[Scene], None]:
     return change
 
 
-def sent(number: int, when: Callable[[Path, int], bool]) -> Callable[[Scene], None]:
-    """Return what sends a signal as soon as something holds of the folder and the process."""
+def sent(
+    number: int, when: Callable[[Path, int], bool], *, slow: bool = False
+) -> Callable[[Scene], None]:
+    """Return what sends a signal as soon as something holds of the folder and the process.
+
+    slow : whether the disk takes a while, so that the signal comes before all is written.
+    """
 
     def during(folder: Path, process: int) -> None:
         until = time.monotonic() + 60
@@ -112,7 +117,7 @@ def sent(number: int, when: Callable[[Path, int], bool]) -> Callable[[Scene], No
         os.kill(process, number)
 
     def change(scene: Scene) -> None:
-        scene.during = during
+        scene.during, scene.slow = during, slow
 
     return change
 
@@ -155,7 +160,7 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     "2 at once": at_once(2),
     "8 at once": at_once(8),
     **{
-        f"{name} {when}": sent(getattr(signal, name), condition)
+        f"{name} {when}": sent(getattr(signal, name), condition, slow=condition is writing)
         for name in ("SIGINT", "SIGTERM", "SIGHUP")
         for when, condition in {
             "as it runs": running,
