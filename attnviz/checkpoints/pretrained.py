@@ -4,7 +4,6 @@ The auto classes are used only for tokenizers and never with remote code; the mo
 from config.json and is one of transformers' own.
 """
 
-import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -22,9 +21,8 @@ from attnviz import failures
 from attnviz.checkpoints.complete import complete, expect_finite, no_larger_than
 from attnviz.checkpoints.files import VOCABULARY_FILES, Weights, read_json, weights_room
 from attnviz.errors import ModelError
-from attnviz.failures import hushed
 from attnviz.memory import Room
-from attnviz.quiet import unlogged
+from attnviz.quiet import debugging, hushed, unlogged
 
 _COUNTED = re.compile(r"(^|_)(layers?|labels|depth)$")
 _MOST_COUNTED = 50_000
@@ -174,7 +172,7 @@ def quiet() -> Iterator[None]:
     """Keep logs, progress bars and warnings off the terminal; then all is as it was."""
     shown, hub_hidden = bars.is_progress_bar_enabled(), are_progress_bars_disabled()
     with unlogged(), warnings.catch_warnings():
-        if not logging.getLogger("attnviz").isEnabledFor(logging.DEBUG):
+        if not debugging():
             warnings.simplefilter("ignore")
         try:
             if shown:

@@ -17,13 +17,7 @@ from attnviz.inputs.given import Given, Many, gather
 from attnviz.inputs.image import Photo, Picture, as_seen, encode_image, image_axis
 from attnviz.inputs.reading import reading
 from attnviz.inputs.sound import Recording, Sound, encode_sound, resample, sound_axis
-from attnviz.inputs.text import (
-    encode_target,
-    encode_texts,
-    max_tokens,
-    pieces_in,
-    token_spans,
-)
+from attnviz.inputs.text import encode_target, encode_texts, max_tokens, pieces_in, token_spans
 from attnviz.inputs.together import encode_together, fills_placeholders
 from attnviz.inputs.windows import place_windows
 from attnviz.records import Axis
@@ -127,13 +121,17 @@ def encode(
 
 def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:
     """Refuse ids of which the embedding has no row."""
-    rows = embedding_rows(checkpoint.module)
-    for name in ("input_ids", "decoder_input_ids"):
-        ids = inputs.get(name)
-        if rows is not None and ids is not None and not bool(((ids >= 0) & (ids < rows)).all()):
+    module = checkpoint.module
+    for name, ids in inputs.items():
+        if name not in ("input_ids", "decoder_input_ids"):
+            continue
+        # A decoder may have a vocabulary, and so an embedding, of its own.
+        reader = module if name == "input_ids" else module.get_decoder()  # type: ignore[no-untyped-call]
+        rows = embedding_rows(reader)
+        if rows is not None and not bool(((ids >= 0) & (ids < rows)).all()):
             raise ModelError(
                 f"Expected ids from 0 to {rows - 1}, the rows of the embedding of "
-                f"{checkpoint.name}, but its tokenizer gave one from {int(ids.min())} to "
+                f"{checkpoint.name}, but its tokenizer gave ids from {int(ids.min())} to "
                 f"{int(ids.max())}. Pass the tokenizer= of this model."
             )
 

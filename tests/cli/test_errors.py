@@ -541,7 +541,17 @@ def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
     monkeypatch.setattr(BertEncoder, "forward", broken)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
-    assert "(RuntimeError: shapes do not fit). Check its config.json" in err
+    assert "Expected BertModel to run on this input, but it fails" in err
+    assert "(RuntimeError: shapes do not fit)" in err
+
+
+def test_what_fails_in_a_part_of_a_model_that_is_run_by_itself_too(capsys, monkeypatch):
+    part = torch.nn.Identity()
+    part.forward = broken
+    monkeypatch.setattr("attnviz.models.whole.capture", lambda *_: part(None))
+    code, err = fails(capsys, "heatmap", TEXT)
+    assert code == 3
+    assert "RuntimeError: shapes do not fit. Add --debug" in err
 
 
 class Panic(BaseException):
@@ -567,7 +577,7 @@ def test_what_nobody_foresaw_is_one_line_and_ends_with_1(capsys, monkeypatch, er
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 1
     assert f"got {type(error).__name__}: " in err
-    assert "Report it, with --debug" in err
+    assert "report it, with what --debug shows" in err
     assert run(["heatmap", TEXT, "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 

@@ -26,9 +26,8 @@ from tests.robustness.mutants import OUTSIDE, spoil, write
 
 _LONGEST = 400  # letters of a message
 # A part of a long run: which seeds.
-_FIRST, _COUNT = (
-    int(os.environ.get(f"ATTNVIZ_{n}", k)) for n, k in (("SEED", 0), ("MUTANTS", 300))
-)
+_FIRST = int(os.environ.get("ATTNVIZ_SEED", "0"))
+_COUNT = int(os.environ.get("ATTNVIZ_MUTANTS", "300"))
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +45,7 @@ def sound(tmp_path_factory):
     return made, hashes, folder
 
 
-@pytest.mark.parametrize(
-    "count",
-    [
-        pytest.param(int(os.environ.get("ATTNVIZ_MUTANTS", "300")), id="300"),
-        pytest.param(50_000, id="50000", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("count", [_COUNT, pytest.param(50_000, marks=pytest.mark.long)])
 def test_spoilt_checkpoints_give_a_result_or_one_line(sound, count):
     outcomes: Counter[tuple[str, str]] = Counter()
     faults = []

@@ -151,7 +151,6 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     "nobody reads stdout": stream(1, "|"),
     "nobody reads stderr": stream(2, "|"),
     "a terminal": terminal,
-    "1 byte of room": room(1),
     "600 bytes of room": room(600),
     "9000 bytes of room": room(9000),
     "no root": weak,
