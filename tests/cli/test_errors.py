@@ -541,7 +541,8 @@ def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
     monkeypatch.setattr(BertEncoder, "forward", broken)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
-    assert "(RuntimeError: shapes do not fit). Check its config.json" in err
+    assert "Expected BertModel to run on this input, but it fails" in err
+    assert "(RuntimeError: shapes do not fit)" in err
 
 
 def test_what_fails_in_a_part_of_a_model_that_is_run_by_itself_too(capsys, monkeypatch):
