@@ -141,7 +141,8 @@ def enter(
     folder: str, environment: dict[str, str], streams: list[str | None], limits: dict[str, int]
 ) -> None:
     """Put this process into its folder, environment, streams and limits."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may have had it ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # a shell, or nohup, may have had it ignored
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -114,6 +114,8 @@ def sent(
         until = time.monotonic() + 60
         while not when(folder, process) and time.monotonic() < until:
             time.sleep(0.005)
+        if slow:
+            time.sleep(0.2)  # well within the second that the disk takes
         os.kill(process, number)
 
     def change(scene: Scene) -> None:
