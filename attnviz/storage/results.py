@@ -92,9 +92,10 @@ def load_data(path: str | os.PathLike[str]) -> Result:
 def _read(path: Path) -> tuple[bytes, dict[str, str]]:
     """Return the bytes of a file that is as it was written, and its metadata."""
     try:
-        mode, size = path.stat().st_mode, path.stat().st_size
+        found = path.stat()
     except FileNotFoundError:
         raise _refused(path, "there is no such file") from None
+    mode, size = found.st_mode, found.st_size
     if not stat.S_ISREG(mode):
         raise _refused(path, "it is a folder" if stat.S_ISDIR(mode) else "it is no plain file")
     with path.open("rb") as file:
