@@ -303,7 +303,6 @@ def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number,
     )
     while process.poll() is None and not list(Path().glob(".attnviz-*")):
         time.sleep(0.01)
-    time.sleep(0.2)  # well within the two seconds that the disk takes
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (code, "", "")

@@ -232,15 +232,19 @@ def test_threads_that_write_at_once_leave_whole_files_and_the_umask(tmp_path, mo
 
 def test_only_what_a_killed_run_left_long_ago_is_removed(tmp_path):
     old = time.time() - 2 * 24 * 60 * 60
-    for name in (".attnviz-abcdefgh.tmp", ".attnviz-notes.tmp", ".attnviz-abcdefgh.png"):
+    for name in (
+        ".attnviz-0123456789abcdef.tmp",
+        ".attnviz-notes.tmp",
+        ".attnviz-0123456789abcdef.png",
+    ):
         (tmp_path / name).write_text("half")
         os.utime(tmp_path / name, (old, old))
-    (tmp_path / ".attnviz-stuvwxyz.tmp").write_text("another process writes this")
+    (tmp_path / ".attnviz-fedcba9876543210.tmp").write_text("another process writes this")
     with atomic(tmp_path / "x.json") as temporary:
         temporary.write_text("{}")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".attnviz-abcdefgh.png",
+        ".attnviz-0123456789abcdef.png",
+        ".attnviz-fedcba9876543210.tmp",
         ".attnviz-notes.tmp",
-        ".attnviz-stuvwxyz.tmp",
         "x.json",
     ]
