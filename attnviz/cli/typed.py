@@ -34,7 +34,9 @@ def whole(output: Path | None, *, force: bool) -> Path | None:
     """Return where to keep a whole result, checked before anything slow is done."""
     from attnviz.files import check_output
 
-    return None if output is None else check_output(output, (".safetensors",), force=force)
+    if output is None:
+        return None
+    return check_output(output, (".safetensors",), force=force, whole=True)
 
 
 def page(output: Path, *, force: bool) -> Path:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.font_manager as fm
@@ -25,7 +26,7 @@ TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 7.0, 6.0, 9.0  # points
 INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
 SANS = "DejaVu Sans"  # ships with matplotlib
 _LAST_RESORT = "Last Resort"  # draws a box for every character there is
-_OURS = {
+_OURS: dict[Any, Any] = {
     "font.sans-serif": [SANS],
     "font.size": TEXT_SIZE,
     "text.color": INK,

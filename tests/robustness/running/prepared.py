@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import wave
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image
 
+from robustness.running.families import saved
 from robustness.running.pretrained import MODELS
 
 Make = Callable[[Path], object]
@@ -117,6 +120,20 @@ def sound(seconds: float, rate: int = 16_000, channels: int = 1, width: int = 2)
     return make
 
 
+def kept(path: Path) -> None:
+    """Keep the whole result of a run."""
+    path.write_bytes(_kept())
+
+
+@cache
+def _kept() -> bytes:
+    from attnviz import attend, save_data
+
+    with TemporaryDirectory() as place:
+        save_data(attend("the train", model=saved("bert")), path := Path(place, "kept.safetensors"))
+        return path.read_bytes()
+
+
 _X = '"X": [[1, 0], [0, 1]], "W_q": [[1, 0], [0, 1]], "W_k": [[1, 0], [0, 1]], "W_v": [[1, 1]]'
 
 FILES: dict[str, Make] = {
@@ -176,6 +193,8 @@ FILES: dict[str, Make] = {
     "list.json": text("[1, 2, 3]"),
     "deep.json": text("[" * 100_000),
     "large.json": text('{"X": [[1e999999999]]}'),
+    # results
+    "kept.safetensors": kept,
     # places to write
     "old.png": picture(2, 2),
     "old.json": text('{"old": 1}'),
