@@ -59,6 +59,23 @@ def read_text(path: Path, kind: str, *, most: int) -> str:
         raise InputError(f"Expected to read {path}, but: {reason}. Name another file.") from None
 
 
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Tell whether there is such a file, of whatever is or is not a name of one.
+
+    Raises
+    ------
+    InputError : nobody may look there.
+    """
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116  of any name at all
+    except PermissionError:
+        raise InputError(
+            f"Expected to read {path}, but: Permission denied. Name another file."
+        ) from None
+    except (OSError, ValueError):
+        return False
+
+
 def check_output(
     path: str | os.PathLike[str],
     allowed: Sequence[str] = FIGURE_SUFFIXES + DATA_SUFFIXES,
