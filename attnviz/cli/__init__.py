@@ -52,7 +52,7 @@ def _told(error: BaseException) -> tuple[str, int]:
         wrong = getattr(error, "format_message", error.__str__)().rstrip(".")
         # It is empty where no command was given: then the help was printed already.
         return wrong and f"{wrong}. Run with --help to see what there is.", 2
-    what = f"{type(error).__name__}: {error}"
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
     places = (
         frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
     )

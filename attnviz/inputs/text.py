@@ -160,7 +160,9 @@ def max_tokens(
 
     of_decoder : whether the decoder is to read them, beside an encoder.
     """
-    limits = [tokenizer.model_max_length]
+    limits, said = [10**9], tokenizer.model_max_length
+    if isinstance(said, int | float) and said > 0:
+        limits.append(int(said))
     config = getattr(module, "config", None)
     for part in (config, getattr(config, "text_config", None)):
         names = ("max_position_embeddings", *(["max_target_positions"] if of_decoder else []))

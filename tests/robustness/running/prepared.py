@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from robustness.running.families import saved
-from robustness.running.pretrained import MODELS
+from robustness.running.pretrained import MODELS, hole
 
 Make = Callable[[Path], object]
 
@@ -33,16 +33,6 @@ def text(content: str, encoding: str = "utf-8") -> Make:
 def data(content: bytes) -> Make:
     """Return what writes bytes."""
     return lambda path: path.write_bytes(content)
-
-
-def hole(size: int) -> Make:
-    """Return what makes a file of so many bytes, none of which is on the disk."""
-
-    def make(path: Path) -> None:
-        with path.open("wb") as file:
-            file.truncate(size)
-
-    return make
 
 
 def folder(mode: int = 0o700) -> Make:
@@ -202,6 +192,7 @@ FILES: dict[str, Make] = {
     "afolder.png": folder(),
     "afolder": folder(),
     "locked": folder(0o500),
+    "sealed": folder(0o000),
     "link.png": link("real.png"),
     "linked.json": lambda path: (
         path.symlink_to("theirs.json"),
