@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import InputError
-from attnviz.inputs.reading import reading
+from attnviz.inputs.reading import expect_room, reading
 from attnviz.quiet import hushed
 from attnviz.records import Axis
 from attnviz.words import Span, make_axis
@@ -101,6 +101,7 @@ def encode_texts(
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
     encodings, cut_from = [], []
     for couple in couples:
+        expect_room(checkpoint, sum(map(len, filter(None, couple))))
         encoding = _tokenize(tokenizer, *couple)
         length = len(encoding["input_ids"])
         cut = truncate and longest is not None and length > longest
