@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,7 +95,39 @@ def encode_texts(
     Tensors (N, T) by the name under which the model takes them, the positions of each text, and
     how many tokens a text had that was cut, else None.
     """
-    tokenizer, device = _tokenizer(checkpoint), checkpoint.module.device
+    tokenizer = _tokenizer(checkpoint)
+    encodings, cut_from = tokenize(checkpoint, couples, truncate=truncate, of_decoder=of_decoder)
+    inputs = pad_together(checkpoint, encodings)
+    length = inputs["input_ids"].shape[1]
+    axes = tuple(
+        text_axis(
+            tokenizer,
+            encoding["input_ids"],
+            special=encoding["special_tokens_mask"],
+            offsets=encoding.get("offset_mapping"),
+            segments=_segments(encoding),
+            texts=(text, pair or ""),
+            length=length,
+        )
+        for encoding, (text, pair) in zip(encodings, couples, strict=True)
+    )
+    return inputs, axes, tuple(cut_from)
+
+
+def tokenize(
+    checkpoint: Checkpoint,
+    couples: Sequence[Couple],
+    *,
+    truncate: bool,
+    of_decoder: bool = False,
+) -> tuple[list[BatchEncoding], list[int | None]]:
+    """Return the tokens of texts, or pairs of them, and of how many tokens each was cut, if so.
+
+    Raises
+    ------
+    InputError : a text that leaves no token, or more than the model can read, unless it is cut.
+    """
+    tokenizer = _tokenizer(checkpoint)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
     encodings, cut_from = [], []
     for couple in couples:
@@ -113,30 +145,23 @@ def encode_texts(
                 f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
                 f"got {length}. Shorten the text, or cut it with --truncate (truncate=True)."
             )
-    fill = {"input_ids": _pad_id(tokenizer)}
-    inputs = {
+    return encodings, cut_from
+
+
+def pad_together(
+    checkpoint: Checkpoint, encodings: Sequence[Mapping[str, Sequence[int]]]
+) -> dict[str, Tensor]:
+    """Return encoded texts as the model takes them, (N, T), padded on the right."""
+    fill = {"input_ids": _pad_id(_tokenizer(checkpoint))}
+    return {
         name: pad_sequence(
             [torch.tensor(encoding[name]) for encoding in encodings],
             batch_first=True,
             padding_value=fill.get(name, 0),
-        ).to(device)
+        ).to(checkpoint.module.device)
         for name in ("input_ids", "attention_mask", "token_type_ids")
         if name in encodings[0]
     }
-    length = inputs["input_ids"].shape[1]
-    axes = tuple(
-        text_axis(
-            tokenizer,
-            encoding["input_ids"],
-            special=encoding["special_tokens_mask"],
-            offsets=encoding.get("offset_mapping"),
-            segments=_segments(encoding),
-            texts=(text, pair or ""),
-            length=length,
-        )
-        for encoding, (text, pair) in zip(encodings, couples, strict=True)
-    )
-    return inputs, axes, tuple(cut_from)
 
 
 def _shifted(axis: Axis, start: str) -> Axis:

@@ -1,0 +1,43 @@
+"""Runs of the untouched model, each from the model as it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from attnviz.capture.calls import AttentionCall
+from attnviz.capture.projections import find_holders
+from attnviz.capture.recording import record
+from attnviz.capture.unchanged import one_at_a_time, unchanged
+from attnviz.errors import ModelError
+
+
+def run_watched(
+    model: nn.Module, count: int, *runs: Callable[[], object]
+) -> tuple[list[AttentionCall], ...]:
+    """Watch every run of the model; each starts from the model as it was found."""
+    with one_at_a_time:
+        holders = find_holders(model)
+        found = []
+        for run in runs:
+            with unchanged(model):
+                found.append(record(model, run, holders, count))
+    return tuple(found)
+
+
+def expect_same(
+    model: nn.Module, calls: Sequence[AttentionCall], again: Sequence[AttentionCall]
+) -> None:
+    if [call.path for call in calls] != [call.path for call in again]:
+        raise ModelError(
+            f"Expected {type(model).__name__} to execute the same attentions in every run, but two "
+            "runs on the same input differ. This model cannot be verified."
+        )
+
+
+def count_texts(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
+    """Return how many texts (images, sounds) a batch holds."""
+    tensors = {name: given for name, given in inputs.items() if isinstance(given, Tensor)}
+    main = str(getattr(model, "main_input_name", ""))
+    return len(tensors.get(main, next(iter(tensors.values()), [None])))
