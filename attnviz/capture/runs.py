@@ -29,6 +29,7 @@ def run_watched(
 def expect_same(
     model: nn.Module, calls: Sequence[AttentionCall], again: Sequence[AttentionCall]
 ) -> None:
+    """Raise ModelError unless two runs executed the same attentions."""
     if [call.path for call in calls] != [call.path for call in again]:
         raise ModelError(
             f"Expected {type(model).__name__} to execute the same attentions in every run, but two "

@@ -1,4 +1,4 @@
-"""All texts of a batch at once: for numbers of many texts, where records of each would take long."""
+"""All texts of a batch at once: for numbers of many texts, where a record of each takes long."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def tell(parts: Iterable[pa.Table], *, seed: int = 0) -> Told:
             value, above_even, above_shuffled, tested = (
                 Estimator(width, seed=seed) for _ in range(4)
             )
-            sums = {name: (np.zeros(width), np.zeros(width)) for name in ("even", "shuffled", "ex")}
+            sums = [_Mean(width) for _ in range(3)]
         elif names != heads:
             raise InputError(
                 "Expected the parts of one survey, but their heads differ. Take away those of "
@@ -68,31 +68,41 @@ def tell(parts: Iterable[pa.Table], *, seed: int = 0) -> Told:
         above_shuffled.add(numbers, order)
         odd = numbers % 2 == 1
         tested.add(numbers[odd], ahead[odd])
-        for name, some in (
-            ("even", found["even"]),
-            ("shuffled", found["shuffled"]),
-            ("ex", ahead[~odd]),
-        ):
-            total, count = sums[name]
-            total += np.nansum(some, axis=0)
-            count += (~np.isnan(some)).sum(0)
+        for one, some in zip(sums, (found["even"], found["shuffled"], ahead[~odd]), strict=True):
+            one.add(some)
         texts += len(numbers)
         tokens += int(lengths.sum())
     if not heads:
         raise InputError("Expected a survey with texts, but it has none. Run it on a corpus.")
     shape = len(heads), len(STATISTICS)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        even, shuffled, excess = ((a / b).reshape(shape) for a, b in sums.values())
+    even, shuffled, excess = (each.mean().reshape(shape) for each in sums)
     return Told(
-        heads,
-        *(each.estimates() for each in (value, above_even, above_shuffled)),
-        even,
-        shuffled,
-        excess,
-        tested.estimates(),
-        texts,
-        tokens,
+        heads=heads,
+        value=value.estimates(),
+        above_even=above_even.estimates(),
+        above_shuffled=above_shuffled.estimates(),
+        even=even,
+        shuffled=shuffled,
+        excess=excess,
+        tested=tested.estimates(),
+        texts=texts,
+        tokens=tokens,
     )
+
+
+class _Mean:
+    """The mean of numbers that come in parts, NaN left out."""
+
+    def __init__(self, width: int) -> None:
+        self._sum, self._count = np.zeros(width), np.zeros(width)
+
+    def add(self, values: Floats) -> None:
+        self._sum += np.nansum(values, axis=0)
+        self._count += (~np.isnan(values)).sum(0)
+
+    def mean(self) -> Floats:
+        with np.errstate(invalid="ignore"):
+            return self._sum / self._count
 
 
 def _matrix(

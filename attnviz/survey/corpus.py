@@ -80,7 +80,7 @@ def _rows(source: Corpus, column: str) -> Iterator[str | BadTextError]:
     return _text_file(path, suffix, column)
 
 
-def _given(texts: Iterable[str]) -> Iterator[str | BadTextError]:
+def _given(texts: Iterable[object]) -> Iterator[str | BadTextError]:
     for number, text in enumerate(texts):
         if isinstance(text, str):
             yield text

@@ -44,7 +44,7 @@ class Estimator:
         self._flipped = np.zeros((resamples, width))
 
     def add(self, numbers: NDArray[np.int64], values: Floats) -> None:
-        """Add texts: their numbers in the corpus (n,), and of each K values, NaN for none (n, K)."""
+        """Add texts: their numbers in the corpus (n,), and K values of each (n, K), NaN for none."""
         there = ~np.isnan(values)
         known = np.where(there, values, 0.0)
         times, signs = self._draws(numbers)

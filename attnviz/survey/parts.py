@@ -99,3 +99,9 @@ def read_parts(folder: Path) -> Iterator[pa.Table]:
                 f"Expected {path} to be a part of a survey, got other columns. Take it away."
             )
         yield table
+
+
+def largest_difference(folder: Path) -> float:
+    """Return the largest difference of our weights from the model's own, in all parts."""
+    every = [pq.read_schema(path).metadata for path in (folder / "parts").glob("*.parquet")]
+    return max(float((each or {}).get(b"difference", "nan")) for each in every)

@@ -70,7 +70,7 @@ class Measure:
 
 
 def _tables(tokens: Tokens) -> tuple[Tensor, Tensor]:
-    """Return how much each weight counts in each statistic, (N, S, T, T), and each row, (N, S, T)."""
+    """Return which weights count in each statistic, (N, S, T, T), and which rows, (N, S, T)."""
     ids, real = tokens.ids, tokens.real
     N, T = ids.shape
     i = torch.arange(T, device=ids.device)
