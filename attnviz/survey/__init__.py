@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -132,7 +132,7 @@ def _census(
         shuffled=laid_out(told.shuffled),
         p_even=laid_out(told.above_even.p_value),
         p_shuffled=laid_out(told.above_shuffled.p_value),
-        count=laid_out(told.value.count),
+        count=laid_out(told.value.count.astype(float)).long(),
         roles=tuple(name_roles(list(STATISTICS), told.excess, told.tested)),
         clusters=tuple(cluster(apart.numpy()).tolist()),
         distances=apart,

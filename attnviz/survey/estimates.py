@@ -44,7 +44,7 @@ class Estimator:
         self._flipped = np.zeros((resamples, width))
 
     def add(self, numbers: NDArray[np.int64], values: Floats) -> None:
-        """Add texts: their numbers in the corpus (n,), and K values of each (n, K), NaN for none."""
+        """Add n texts: their numbers in the corpus (n,), and K values of each, NaN for none."""
         there = ~np.isnan(values)
         known = np.where(there, values, 0.0)
         times, signs = self._draws(numbers)
@@ -73,8 +73,9 @@ class Estimator:
             error = np.sqrt((self._squares / self._count - mean**2) / self._count)
             flipped = self._flipped / self._count
             errors = np.sqrt((self._squares / self._count - flipped**2) / self._count)
-            t, largest = np.abs(mean) / error, np.nanmax(np.abs(flipped) / errors, axis=1)
+            t = np.nan_to_num(np.abs(mean) / error, posinf=np.inf)
+            largest = np.nan_to_num(np.abs(flipped) / errors).max(axis=1)
         edge = (1 - _CONFIDENCE) / 2
         low, high = np.nanquantile(booted, [edge, 1 - edge], axis=0)
-        above = (largest[:, None] >= np.nan_to_num(t, posinf=np.inf)[None]).sum(0)
+        above = (largest[:, None] >= t[None]).sum(0)
         return Estimates(mean, low, high, (1 + above) / (1 + self._resamples), self._count)
