@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         WorkedExample,
     )
     from attnviz.separation import senses
-    from attnviz.storage import save_data
+    from attnviz.storage import load_data, save_data
 
 _HOME = {
     "AgreementReport": "records",
@@ -79,6 +79,7 @@ _HOME = {
     "head_grid": "plot",
     "heatmap": "plot",
     "load": "models",
+    "load_data": "storage",
     "make_example": "examples",
     "make_map": "maps",
     "make_maps": "maps",
@@ -124,6 +125,7 @@ __all__ = [
     "head_grid",
     "heatmap",
     "load",
+    "load_data",
     "make_example",
     "make_map",
     "make_maps",

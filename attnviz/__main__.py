@@ -2,73 +2,150 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
+
+from attnviz.errors import OutputError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+_PATIENCE = 1.0  # seconds in which further signals belong to the first: make, timeout send two
 
 
 class Stopped(BaseException):
     """A signal asked the program to end; temporary files are removed on the way out."""
 
 
+class ReaderGone(BaseException):
+    """Nobody reads our output any more, as after `| head`; that is no error of ours."""
+
+
 def main() -> int:
     """Run the command line and return its exit code."""
     received: list[int] = []
-
-    # Set before anything heavy is imported, so that Ctrl-C never prints a traceback.
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        # Raised in the midst of torch's own beginnings an exception may abort, with much noise.
-        torch = getattr(sys.modules.get("torch"), "__spec__", None)
-        if getattr(torch, "_initializing", False):
-            os._exit(128 + number)  # nothing is open yet
-        received.append(number)
-        # What a library makes of being stopped in the middle of its import is no news.
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
-        raise Stopped(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    _listen(received)
     os.environ.setdefault("MPLBACKEND", "agg")  # files are drawn, no window is opened
+    if "--debug" not in sys.argv:
+        # What torch says in C++ comes by no logger. An abort is still heard.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     _open_streams()
     try:
         from attnviz.cli import run
 
         code = run(sys.argv[1:])
-        sys.stdout.flush()
-    except Stopped:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # all is done
+    except (Stopped, ReaderGone):
         code = 0
-    except (BrokenPipeError, SystemExit):
-        # The reader of our output has gone, as `| head` does; that is no error of ours. (Typer
-        # and rich exit when they meet it.)
-        _discard_output()
-        code = 0
-    except OSError as error:  # everything else that is written is guarded by itself
-        print(
-            f"attnviz: Expected to write to standard output, but: {error.strerror}. "
-            "Free some room, or write to another place.",
-            file=sys.stderr,
-        )
-        _discard_output()
-        code = 4
-    return 128 + received[0] if received else code
+    for stream in (sys.stdout, sys.stderr):
+        _let_go(stream)
+    if received:
+        os._exit(128 + received[0])  # threads, such as those of a download, are not waited for
+    return code
+
+
+def _listen(received: list[int]) -> None:
+    """Have signals end the program by an exception.
+
+    It is done before anything heavy is imported, so that Ctrl-C never prints a traceback.
+    """
+    first = 0.0
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if received:
+            if time.monotonic() - first > _PATIENCE:
+                os._exit(128 + received[0])  # whoever asks again does not want to wait
+            return
+        # Raised in the midst of torch's own beginnings an exception may abort, with much noise.
+        torch = getattr(sys.modules.get("torch"), "__spec__", None)
+        if getattr(torch, "_initializing", False):
+            os._exit(128 + number)  # nothing is open yet
+        received.append(number)
+        first = time.monotonic()
+        # What a library makes of being stopped in the middle of its import is no news.
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+        raise Stopped(number)
+
+    for number in _SIGNALS:
+        # `nohup` has a program ignore that its terminal is closed.
+        if number in _SIGNALS[:2] or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop)
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output, whose errors must not be taken for those of a file."""
+
+    def write(self, text: str) -> int:
+        with _told():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _told():
+            super().flush()
+
+
+class _Aside(io.TextIOWrapper):
+    """Standard error; where it cannot be written to, nobody can be told."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as error:
+        raise OutputError(
+            f"Expected to write to standard output, but: {error.strerror}. Free some room, or "
+            "write to another place."
+        ) from error
 
 
 def _open_streams() -> None:
     """Have somewhere to write to, and characters that the terminal's encoding lacks replaced."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    # Were one of the first three closed by the caller, the next file would take its place, and
+    # whatever a library prints would end up in that file.
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)
+    sys.stdout = _wrapped(sys.stdout, _Output, "replace")
+    sys.stderr = _wrapped(sys.stderr, _Aside, "backslashreplace")
 
 
-def _discard_output() -> None:
-    # Python flushes once more when it ends, and would complain.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _wrapped(stream: TextIO | None, kind: type[io.TextIOWrapper], errors: str) -> TextIO:
+    if stream is None:  # closed by the caller
+        return Path(os.devnull).open("w", encoding="utf-8")
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    encoding, by_line, at_once = stream.encoding, stream.line_buffering, stream.write_through
+    return kind(stream.detach(), encoding, errors, line_buffering=by_line, write_through=at_once)
+
+
+def _let_go(stream: TextIO) -> None:
+    """Write what is left. Python does so once more when it ends, and would complain."""
+    try:
+        stream.flush()
+    except (ReaderGone, OSError, Stopped):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

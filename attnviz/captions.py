@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from attnviz.records import Provenance
 
+_STEERING = "Cc", "Cs", "Co", "Cn", "Zl", "Zp"
+
 
 def literal(token: str, longest: int = 24) -> str:
     """Return a token as it can be drawn: control characters visible, a very long one clipped."""
@@ -15,9 +17,9 @@ def literal(token: str, longest: int = 24) -> str:
 
 
 def _controls(character: str) -> bool:
-    """Whether a character steers what shows it: a terminal, or the direction of the text."""
+    """Whether a character steers what shows it: a terminal, the direction or the line."""
     steers_direction = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
-    return steers_direction or unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn")
+    return steers_direction or unicodedata.category(character) in _STEERING
 
 
 def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
@@ -34,7 +36,7 @@ def source(provenance: Provenance) -> str:
     read = [f"“{_quoted(text)}”" for text in (provenance.text, provenance.pair) if text is not None]
     read += [literal(name, 80) for name in (provenance.image, provenance.audio) if name is not None]
     target = "" if provenance.target is None else f" to say “{_quoted(provenance.target)}”"
-    return f"{' + '.join(read)}, read by {provenance.model}{target}"
+    return f"{' + '.join(read)}, read by {literal(provenance.model, 80)}{target}"
 
 
 def _quoted(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from attnviz.attention import merge_heads, repeat_heads, scores
-from attnviz.errors import InputError, whole_number
+from attnviz.errors import InputError, ModelError, whole_number
 from attnviz.metrics import choose_head, choose_word
 from attnviz.records import (
     AttentionRecord,
@@ -54,6 +54,7 @@ def make_steps(
     Raises
     ------
     InputError : no such layer, head or word.
+    ModelError : what the model computes there is nan or infinite.
     """
     layer, chosen, reason = choose_head(result, layer, head)
     if len(chosen) != 1:
@@ -62,7 +63,7 @@ def make_steps(
     record = result.record(layer)
     row, name, said = _follow(record, choose_word(record.query_axis) if word is None else word)
     one = _Head(result, record, head)
-    return AttentionSteps(
+    taken = AttentionSteps(
         stages=(*one.inputs(), *one.projected(), *one.scored(), *one.mixed()),
         queries=_labels(record.query_axis, one.queries),
         keys=_labels(record.key_axis, one.keys),
@@ -76,6 +77,12 @@ def make_steps(
         agreement=result.agreement,
         provenance=result.provenance,
     )
+    if not taken.contributions.isfinite().all():
+        raise ModelError(
+            f"Expected numbers to follow, but some that {result.provenance.model} computes in "
+            f"layer {layer} are nan or infinite. Choose another --dtype (dtype=), or another model."
+        )
+    return taken
 
 
 def _follow(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[str, ...]]:

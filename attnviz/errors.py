@@ -7,11 +7,19 @@ import difflib
 import operator
 from collections.abc import Iterable
 
+_HEAD, _TAIL = 270, 110  # characters of a long message that are said: what was typed lies between
+
 
 class AttnvizError(Exception):
-    """What a user can mend: base of every exception that attnviz raises on purpose."""
+    """What a user can mend: base of every exception that attnviz raises on purpose.
+
+    Its message is one line that can be printed, whatever was typed or found in a file.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class InputError(AttnvizError, ValueError):
@@ -32,6 +40,10 @@ class OutputError(AttnvizError, OSError):
     exit_code = 4
 
 
+class AttnvizWarning(UserWarning):
+    """What a user should know and no library says; the command line shows no other warning."""
+
+
 def whole_number(value: object, what: str) -> int:
     """Return a whole number of any kind as int; raise InputError for anything else."""
     if not isinstance(value, bool):
@@ -47,3 +59,21 @@ def did_you_mean(text: str, known: Iterable[str]) -> str:
     by_case = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(text.casefold()[:40], by_case, n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(by_case[name] for name in near)}?" if near else ""
+
+
+def one_line(error: BaseException) -> str:
+    """Return what went wrong, without the rest of a long message."""
+    lines = str(error).strip().splitlines() or [""]
+    return printable(f"{type(error).__name__}: {lines[0][:160]}")
+
+
+def printable(text: str) -> str:
+    r"""Return a text as one line that fits a screen, in which nothing can steer a terminal.
+
+    >>> printable("two\nlines\x1b[2J")
+    'two lines�[2J'
+    """
+    line = " ".join(text.split())
+    if len(line) > _HEAD + _TAIL:
+        line = f"{line[:_HEAD]} … {line[-_TAIL:]}"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)

@@ -1,24 +1,32 @@
 """The one way in which the package writes a file, and the one in which it reads a user's text.
 
 A file appears whole, or not at all: it is written beside its place under a name of its own, and
-then moved there.
+then moved there. Nothing that attnviz did not write is replaced unless that is asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from attnviz.errors import InputError, OutputError
+from attnviz.marks import is_ours
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 PAGE_SUFFIXES = (".html", ".htm")
 DATA_SUFFIXES = (".json", ".npz", ".safetensors", ".parquet")
+
+# Hidden, and with an ending of its own: what a killed run leaves is not taken for a result.
+_PREFIX, _SUFFIX = ".attnviz-", ".tmp"
+_DAY = 24 * 60 * 60
+_ASKING = threading.Lock()
 
 
 def read_text(path: Path, kind: str, *, most: int) -> str:
@@ -52,16 +60,38 @@ def read_text(path: Path, kind: str, *, most: int) -> str:
 
 
 def check_output(
-    path: str | os.PathLike[str], allowed: Sequence[str] = FIGURE_SUFFIXES + DATA_SUFFIXES
+    path: str | os.PathLike[str],
+    allowed: Sequence[str] = FIGURE_SUFFIXES + DATA_SUFFIXES,
+    *,
+    force: bool = False,
 ) -> Path:
     """Return the path if a figure or data can be written there; write nothing.
 
     Raises
     ------
     InputError : the ending names no format of these, or one that needs pyarrow.
-    OutputError : the folder is missing or read-only, or the path is a folder.
+    OutputError : the folder is missing or read-only, the path is a folder, or a file is there that
+        attnviz did not write; `force` overwrites such a one.
     """
     path = Path(path)
+    try:
+        _expect_place(path, allowed)
+        path = Path(os.path.realpath(path)) if path.is_symlink() else path  # write where it points
+        _expect_folder(path)
+        if path.exists() and not force:
+            _expect_replaceable(path)
+    except OutputError:
+        raise
+    except (OSError, UnicodeEncodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no name of a file"
+        raise OutputError(f"Expected to write {path}, but: {reason}. Name another file.") from None
+    return path
+
+
+def _expect_place(path: Path, allowed: Sequence[str]) -> None:
+    """Raise InputError or OutputError where no such file can be."""
+    if b"\0" in os.fsencode(path):
+        raise OutputError(f"Expected the name of a file, got {str(path)!r}. Leave the NUL out.")
     if len(os.fsencode(path.name)) > 255:
         raise OutputError(f"Expected a shorter file name than {path.name[:20]}…. Shorten it.")
     if path.is_dir():
@@ -76,19 +106,39 @@ def check_output(
             "Expected pyarrow, which writes .parquet, but it is not installed. Install it "
             "(pip install 'attnviz[parquet]'), or choose another format."
         )
-    path = path.resolve() if path.is_symlink() else path  # write what it points to
+
+
+def _expect_folder(path: Path) -> None:
+    """Raise OutputError where nothing can be written."""
+    if path.is_symlink():
+        raise OutputError(f"Expected a file to write, but {path} is a link to itself. Remove it.")
     if path.exists() and not path.is_file():
         raise OutputError(f"Expected a file to write, but {path} is a device. Name a file.")
     if not path.parent.is_dir():
         raise OutputError(f"Expected the folder {path.parent} to exist. Create it first.")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OutputError(f"Expected to write in {path.parent}, but it is read-only. Use another.")
-    return path
 
 
-@contextmanager
+def _expect_replaceable(path: Path) -> None:
+    """Raise OutputError where a file would be lost that somebody wants to keep."""
+    if not os.access(path, os.W_OK):
+        what = "it is read-only"
+    elif path.stat().st_size and not is_ours(path):  # of an empty one nothing is lost
+        what = "what is there was not written by attnviz"
+    else:
+        return
+    raise OutputError(
+        f"Expected to write {path}, but {what}. Name another file, or overwrite this one: --force, "
+        "in Python force=True."
+    )
+
+
+@contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which becomes `path` if all goes well.
+
+    Until then nobody else can read it; then it has the permissions of the file that it replaces.
 
     Raises
     ------
@@ -96,14 +146,16 @@ def atomic(path: Path) -> Iterator[Path]:
     """
     temporary = None
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".attnviz-", suffix=path.suffix)
+        _remove_stale(path.parent)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_PREFIX, suffix=_SUFFIX)
         os.close(handle)
         temporary = Path(name)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # temporary files are private; this one no longer is
+        temporary.chmod(_mode(path))
         temporary.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise OutputError(f"Expected to write {path}, but: {reason}. Nothing changed.") from error
@@ -112,7 +164,34 @@ def atomic(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _mode(path: Path) -> int:
+    """Return the permissions of the file at `path`, or those that a new one is to have."""
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_IMODE(path.stat().st_mode)
+    with _ASKING:  # two threads that ask at once would change it for good
+        mask = os.umask(0o077)
+        os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the new name on the disk too, where the system knows how to."""
+    with contextlib.suppress(OSError):  # the file is in its place already
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove what killed runs left a day ago.
+
+    Age is the rule that holds for several machines that share a folder, where the id of a process
+    says nothing. Should a run that slept for a day still write, it ends with an OutputError and
+    the old file is left.
+    """
+    for left in folder.glob(f"{_PREFIX}????????{_SUFFIX}"):
+        with contextlib.suppress(OSError):  # not ours to remove, or gone meanwhile
+            if time.time() - left.lstat().st_mtime > _DAY:
+                left.unlink()

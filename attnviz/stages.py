@@ -6,6 +6,7 @@ holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import torch
@@ -55,13 +56,21 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     stages["scores"] = record.scores(dtype=dtype)
     stages["weights"] = record.weights(dtype=dtype)
     stages["head output"] = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
-    projection = record.projection
-    if projection is None or projection.output is None or projection.before_output is None:
-        return stages
-    X = None if record.input is None else record.input.to(dtype)
-    given = follow(projection.before_output, stages["head output"], X=X)
-    stages["output"] = _linear(projection.output, merge_heads(given)).unsqueeze(0)
+    known = record.projection
+    if known is not None and known.output is not None and known.before_output is not None:
+        given = _before_output(record, stages["head output"])
+        stages["output"] = _linear(known.output, merge_heads(given)).unsqueeze(0)
     return stages
+
+
+def parts_of_output(record: AttentionRecord, heads: Tensor) -> Iterator[Tensor]:
+    """Yield what each head (m, d_v) of the head output `heads` adds to the output: (m, d_model).
+
+    With the bias they sum to the "output" of `recompute`, where there is one.
+    """
+    assert record.projection is not None
+    for head, given in enumerate(_before_output(record, heads)):
+        yield given @ record.projection.output_of(head).to(given)
 
 
 def project(record: AttentionRecord, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -120,6 +129,14 @@ def follow(
             case _:
                 raise ValueError(f"expected what {type(step).__name__} needs, got None")
     return heads
+
+
+def _before_output(record: AttentionRecord, heads: Tensor) -> Tensor:
+    """Take the steps between the head output and W^O."""
+    assert record.projection is not None
+    assert record.projection.before_output is not None
+    X = None if record.input is None else record.input.to(heads)
+    return follow(record.projection.before_output, heads, X=X)
 
 
 def _before(part: HeadProjection, X: Tensor) -> Tensor:

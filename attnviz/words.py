@@ -48,7 +48,7 @@ def make_axis(
     ----------
     labels, offsets, special, padding, segments : one entry per position; offsets are (start, end)
         in characters of the text that `segments` counts, or None where the tokenizer has none:
-        then every piece stands by itself.
+        then every piece stands by itself, as it does in a text of blanks.
     texts : the text, and its pair if there is one.
     """
     spans = [find_words(text) for text in texts]
@@ -56,7 +56,7 @@ def make_axis(
     names: list[str] = []
     index: dict[tuple[int, int], int] = {}
     for position, segment in enumerate(segments):
-        if offsets is None or special[position]:
+        if offsets is None or special[position] or not spans[segment]:
             words.append(None)
             continue
         word = _word_at(offsets[position], spans[segment])
@@ -159,6 +159,11 @@ def word_weights(record: AttentionRecord, *, words: bool = True) -> tuple[Tensor
     return merge(record.weights(), rows, columns).cpu(), rows, columns
 
 
+def shortened(text: str, most: int = 80) -> str:
+    """Return a text that a message can hold, its end left out where it is long."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def locate(word: str, side: Units) -> int:
     """Return where a word stands among the units; "the#2" is the second "the".
 
@@ -166,14 +171,16 @@ def locate(word: str, side: Units) -> int:
     ------
     InputError : absent (near matches are named), or there several times and not numbered.
     """
-    name, _, number = word.rpartition("#") if "#" in word[1:] else (word, "", "")
-    if number and not number.isdecimal():
-        name, number = word, ""
-    found = [i for i, label in enumerate(side.labels) if label.casefold() == name.casefold()]
+    labels = [label.casefold() for label in side.labels]
+    name, _, number = word.rpartition("#")
+    is_number = number.isdecimal() and len(number) < 10
+    if not (name and is_number) or word.casefold() in labels:
+        name, number = word, ""  # the sign is part of the word, as in "c#"
+    found = [i for i, label in enumerate(labels) if label == name.casefold()]
     if not found:
         words = ", ".join(dict.fromkeys(side.without_special().labels))
-        hint = did_you_mean(name, side.labels) or f"Its words are {words}."
-        raise InputError(f"Expected a word of the text, got {name!r}. {hint}")
+        hint = did_you_mean(name, side.labels) or f"Its words are {shortened(words)}."
+        raise InputError(f"Expected a word of the text, got {shortened(name)!r}. {hint}")
     if number and not 1 <= int(number) <= len(found):
         raise InputError(f"Expected {name!r} to occur {number} times, but it occurs {len(found)}.")
     if not number and len(found) > 1:

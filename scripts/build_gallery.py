@@ -117,7 +117,9 @@ def picture(name: str, ending: str) -> Path:
     return GALLERY / "images" / f"{name}.{ending}"
 
 
-def draw_all(wanted: list[Path], built: dict[str, Entry], package: str) -> list[str]:
+def draw_all(
+    wanted: list[Path], built: dict[str, Entry], package: str, *, force: bool = False
+) -> list[str]:
     """Draw and save figures and enter them in `built`; return the names of those that failed."""
     failed = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -129,7 +131,7 @@ def draw_all(wanted: list[Path], built: dict[str, Entry], package: str) -> list[
             try:
                 figure, title, caption = draw(script)
                 for ending in FORMATS:
-                    attnviz.save_figure(figure, picture(script.stem, ending))
+                    attnviz.save_figure(figure, picture(script.stem, ending), force=force)
                 built[script.stem] = Entry(title, caption, sha256([script]), package)
                 took = f"{time.perf_counter() - start:.1f} s"
                 progress.console.print(f"{script.stem}  {took}")
@@ -146,6 +148,9 @@ def draw_all(wanted: list[Path], built: dict[str, Entry], package: str) -> list[
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Only scripts named so.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what did not change.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite also pictures that attnviz did not write.")
+    ] = False,
 ) -> None:
     """Draw what changed (or --all), save it as png and svg, and write gallery/README.md."""
     mpl.use("agg")
@@ -159,7 +164,7 @@ def main(
         sys.exit(f"Expected scripts of the gallery, got {', '.join(unknown)}. See {GALLERY}.")
     chosen = [script for name, script in found.items() if name in (names or found)]
     wanted = [s for s in chosen if everything or stale(s, built.get(s.stem), current)]
-    failed = draw_all(wanted, built, current)
+    failed = draw_all(wanted, built, current, force=force)
 
     entries = {name: built[name] for name in found if name in built}
     with atomic(kept) as file:

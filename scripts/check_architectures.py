@@ -20,6 +20,8 @@ from architectures.isolation import run_each
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from attnviz.files import atomic
+
 console = Console(stderr=True)
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "attnviz" / "catalogue.json"
@@ -86,7 +88,8 @@ def write(found: list[dict], tolerance: float) -> None:
         (DATA, results.to_json(data)),
         (TABLE, results.page(found, data, tolerance)),
     ):
-        path.write_text(content, encoding="utf-8")
+        with atomic(path) as file:
+            file.write_text(content, encoding="utf-8")
         console.print(f"wrote {path.relative_to(ROOT)}")
 
 

@@ -9,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores, and so do wh
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 # The shapes in the signatures of the formula are checked while the tests run.
@@ -18,10 +19,40 @@ import attnviz  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# The same few examples each time; with `-m long`, many that are new each time. That a machine is
+# busy is no fault of the code.
+_SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", max_examples=40, derandomize=True, **_SLOW)
+settings.register_profile("long", max_examples=1700, **_SLOW)
+
+
+def pytest_configure(config):
+    settings.load_profile("long" if config.option.markexpr == "long" else "ci")
+
 
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how many cases of the catalogue of robustness were run, and how many held."""
+    told = [
+        (*dict(report.user_properties)["catalogue"], outcome == "passed")
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if report.when == "call" and "catalogue" in dict(report.user_properties)
+    ]
+    if told:
+        terminalreporter.section("catalogue of robustness: cases, typed and called")
+    groups = dict.fromkeys(group for group, _, _ in told)
+    for group in [*groups, "all together"] if told else []:
+        runs = [(of, name, held) for of, name, held in told if group in (of, "all together")]
+        cases = len({(of, name) for of, name, _ in runs})
+        failed = sum(not held for _, _, held in runs)
+        terminalreporter.write_line(
+            f"{group:18} {cases:4} cases in {len(runs):4} runs, {failed} failed"
+        )
 
 
 @pytest.fixture(autouse=True)

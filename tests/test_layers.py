@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parent.parent / "attnviz"
 # floor or of one below.
 FLOORS = [
     {"attention", "projection", "errors", "progress"},
-    {"terms"},
+    {"terms", "memory", "marks", "quiet"},
+    {"failures"},
     {"files", "records", "catalogue"},
     {"stages", "words", "locating", "streaming", "captions"},
     {"checkpoints", "capture"},

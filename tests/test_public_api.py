@@ -35,6 +35,7 @@ PUBLIC = {
     "head_grid",
     "heatmap",
     "load",
+    "load_data",
     "make_example",
     "make_map",
     "make_maps",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,7 @@ from attnviz.agreement.precision import (
 )
 from attnviz.agreement.slopes import centred_log, slope_on
 from attnviz.records import AttentionRecord, Reference, StageCheck
-from attnviz.stages import STAGES, recompute
+from attnviz.stages import STAGES, parts_of_output, recompute
 
 CANARY = 1.01
 
@@ -95,6 +95,9 @@ def compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[St
         )
         if stage == "weights":
             check = _check_weights(check, *triple, hidden[:, rows], precision)
+        if stage == "output":
+            parts = parts_of_output(record, ours["head output"])
+            check = _check_parts(check, [part[rows] for part in parts], triple, precision)
         yield check
 
 
@@ -115,11 +118,11 @@ def _check_values(
     tolerances = (3 * own_errors + floor).clamp(max=tolerance)
     # not (≤), since NaN > tolerance is False
     failed = ~(differences <= tolerances)
-    slopes: tuple[float, ...] = ()
+    slope = allowed = torch.empty(0)
     if stage not in ("scores", "weights"):  # whose slope is that of the log weights
         slope, error = slope_on(ours, model, own, (1, 2))
-        failed |= ~(slope.abs() <= error.clamp(min=precision.slope))
-        slopes = tuple(slope.tolist())
+        allowed = error.clamp(min=precision.slope)
+        failed |= ~(slope.abs() <= allowed)
     return StageCheck(
         stack=record.stack,
         layer=record.layer,
@@ -131,7 +134,8 @@ def _check_values(
         compared=ours.numel(),
         finite=bool(ours.isfinite().all() and model.isfinite().all()),
         failed_heads=failed_heads(failed),
-        slope_errors=slopes,
+        slope_errors=tuple(slope.tolist()),
+        slope_tolerances=tuple(allowed.tolist()),
     )
 
 
@@ -164,16 +168,41 @@ def _check_weights(
     slopes, errors = slope_on(x, y, z, (1, 2), step=precision.eps)
     slope, error = slope_on(x, y, z, (0, 1, 2), step=precision.eps)
     # One head has but a part of the layer's numbers, so its slope is known less well.
-    off = ~(slopes.abs() <= errors.clamp(min=2 * precision.slope))
-    if not slope.abs() <= error.clamp(min=precision.slope):
+    allowed, allowed_of_all = errors.clamp(min=2 * precision.slope), error.clamp(precision.slope)
+    off = ~(slopes.abs() <= allowed)
+    if not slope.abs() <= allowed_of_all:
         off |= slopes.abs() >= slopes.abs().max()  # name the worst head
     failed = off | leaking.flatten(1).any(1)
     return replace(
         check,
         slope_errors=tuple(slopes.tolist()),
+        slope_tolerances=tuple(allowed.tolist()),
         slope_error=slope.item(),
+        slope_tolerance=allowed_of_all.item(),
         hidden_zero=not bool(leaking.any()),
         failed_heads=tuple(sorted({*check.failed_heads, *failed_heads(failed)})),
+    )
+
+
+def _check_parts(
+    check: StageCheck, parts: Iterable[Tensor], triple: tuple[Tensor, ...], precision: Precision
+) -> StageCheck:
+    """Add what the output (1, m, d_model) shows of each head's part in it (m, d_model): its slope.
+
+    In the sum of all heads rounding hides what is a little off in W^O of one.
+    """
+    ours, own, model = triple
+    found = [slope_on(x[None], x + model - ours, x + own - ours, (1, 2)) for x in parts]
+    slopes, errors = (torch.cat(of_heads) for of_heads in zip(*found, strict=True))
+    allowed = errors.clamp(min=2 * precision.slope)
+    off = not bool((slopes.abs() <= allowed).all())
+    return replace(
+        check,
+        slope_errors=tuple(slopes.tolist()),
+        slope_tolerances=tuple(allowed.tolist()),
+        slope_error=check.slope_errors[0],
+        slope_tolerance=check.slope_tolerances[0],
+        failed_heads=(0,) if off else check.failed_heads,
     )
 
 

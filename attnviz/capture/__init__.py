@@ -17,6 +17,7 @@ from attnviz.capture.calls import AttentionCall
 from attnviz.capture.generation import generate, stitch, whole_inputs
 from attnviz.capture.placing import Outline, Place, place
 from attnviz.capture.projections import understood
+from attnviz.capture.running import room_to_run, running
 from attnviz.capture.runs import count_texts, expect_same, run_watched
 from attnviz.capture.sampling import Sample
 from attnviz.capture.streamed import (
@@ -44,6 +45,7 @@ __all__ = [
     "capture_streamed",
     "hidden_states",
     "one_at_a_time",
+    "room_to_run",
     "sample_rows",
     "stream_maps",
     "unchanged",
@@ -163,7 +165,7 @@ def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     ------
     ModelError : the model does not show them, or they differ in size from layer to layer.
     """
-    with unchanged(model), torch.no_grad():
+    with unchanged(model), torch.no_grad(), running(model):
         states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     if not states:
         raise ModelError(

@@ -23,12 +23,14 @@ from attnviz.capture.calls import Attention, AttentionCall
 from attnviz.capture.interface import from_arguments, looking_on
 from attnviz.capture.operators import NotExpressibleError, OperatorWatch, Softmax, arrange
 from attnviz.capture.projections import Arrived, Holder, arrived, find_output
+from attnviz.capture.running import room_to_run, running
 from attnviz.errors import ModelError
 
 _HEADS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
     "encoder_attention_heads", "decoder_attention_heads",
 )  # fmt: skip
+_COMPARED = 12  # maps in float64 that comparing one attention takes (measured on BERT)
 
 
 @torch.no_grad()
@@ -46,10 +48,12 @@ def record(
     ModelError : the model executed no attention, or one that could not be read.
     """
     recorder = _Recorder(model, texts, holders)
-    with looking_on(recorder.look), recorder.watch:
+    with looking_on(recorder.look), recorder.watch, running(model):
         run()
     recorder.leave(0)
-    return recorder.finish()
+    calls = recorder.finish()
+    recorder.forget()
+    return calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +96,7 @@ class _Recorder:
         self._inside: list[_Entered] = []
         self._model = model
         self._texts = texts
+        self._room_is_seen = False
         self._paths = {module: path for path, module in model.named_modules()}
         self._holders = holders
         self._outputs = {path: find_output(model, path) for path in self._paths.values()}
@@ -185,6 +190,11 @@ class _Recorder:
             )
         return calls
 
+    def forget(self) -> None:
+        """Let go of what was seen: the recorder and its watch hold each other for a while."""
+        self._seen.clear()
+        self._left.clear()
+
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
             self._unread.append((self._paths[module], "it runs in another thread"))
@@ -201,6 +211,17 @@ class _Recorder:
             self._left[module].append((args[0] if args else None, output))
         # What a module leaves to its siblings must outlive it.
         self.leave(len(self._inside) + 1)
+        if not self._room_is_seen and self._seen and self._seen[0].attention is not None:
+            self._expect_room(self._seen[0].attention)
+
+    def _expect_room(self, first: Attention) -> None:
+        """Refuse maps that cannot all be kept, once the first of them tells their size."""
+        self._room_is_seen = True
+        size = first.scores.nbytes + first.weights.nbytes
+        every = size * max(1, len(self._holders))
+        compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
+        # Those of two runs at once, and later those of one while they are compared.
+        room_to_run(self._model).expect(max(2 * every, every + compared) - size)
 
     def _on_softmax(self, softmax: Softmax) -> None:
         module = self._at_work()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attnviz.capture.fast import Called, Rules, seeing
 from attnviz.capture.interface import looking_on
+from attnviz.capture.running import running
 from attnviz.capture.sampling import Sample, sample
 from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import InputError, ModelError
@@ -105,7 +106,7 @@ def sample_rows(
         on_sample(found)
 
     run, fast = _lean(model, inputs), _is_fast(model)
-    with unchanged(model, "sdpa" if fast else "eager"):
+    with unchanged(model, "sdpa" if fast else "eager"), running(model):
         sample(model, run, axes, rows, take, fast=fast)
     return seen
 
@@ -125,7 +126,7 @@ def stream_maps(
     run, fast = _lean(model, inputs), _is_fast(model)
     streamer = _Streamer(model, seen, kept, on_streamed)
     look = seeing(streamer.look, streamer.paths, fast=fast)
-    with unchanged(model, "sdpa" if fast else "eager"), looking_on(look):
+    with unchanged(model, "sdpa" if fast else "eager"), looking_on(look), running(model):
         run()
     streamer.finish()
 

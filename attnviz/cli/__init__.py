@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 import typer
 
 from attnviz.cli.commands import app
-from attnviz.errors import AttnvizError
+from attnviz.errors import AttnvizError, AttnvizWarning, printable
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -19,37 +22,78 @@ def run(arguments: Sequence[str]) -> int:
     Returns
     -------
     The exit code: 0 done, 2 wrong usage or input, 3 model cannot be used, 4 output cannot be
-    written, 5 agreement failed.
+    written, 5 agreement failed; 1 what nobody foresaw, a fault of attnviz or of a library.
     """
-    # What must be said is said in our words, on one line.
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
-    try:
-        code = app(list(arguments), standalone_mode=False, prog_name="attnviz")
-    except AttnvizError as error:
-        if "--debug" in arguments:
-            traceback.print_exc()
-        return _say(str(error), error.exit_code)
-    except typer.TyperException as error:
-        wrong = getattr(error, "format_message", error.__str__)().rstrip(".")
-        # It is empty where no command was given: then the help was printed already.
-        return _say(f"{wrong}. Run with --help to see what there is.", 2) if wrong else 2
-    except Exception as error:
-        if "--debug" in arguments:
-            traceback.print_exc()
-        if isinstance(error, OSError):
-            raise  # standard output cannot be written
-        what = f"{type(error).__name__}: {error}"
-        return _say(f"Expected the model to run, got {what}. Add --debug to see where.", 3)
+    debug = "--debug" in arguments
+    with _hushed(debug=debug):
+        try:
+            command = typer.main.get_command(app)
+            with command.make_context("attnviz", list(arguments)) as context:
+                code = command.invoke(context)
+            sys.stdout.flush()
+        except typer.Exit as done:
+            code = done.exit_code
+        except BaseException as error:
+            # A library may want to end the program; one in Rust raises what is no Exception.
+            foreseen = isinstance(error, Exception | SystemExit)
+            if not foreseen and type(error).__module__ != "pyo3_runtime":
+                raise
+            if debug:
+                traceback.print_exc()
+            message, code = _told(error)
+            _say(message)
     return code if isinstance(code, int) else 0
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
-    _say(str(message), 0)
+def _told(error: BaseException) -> tuple[str, int]:
+    """Return what a user is told of an error, and the exit code."""
+    if isinstance(error, AttnvizError):
+        return str(error), error.exit_code
+    if isinstance(error, typer.TyperException):
+        wrong = getattr(error, "format_message", error.__str__)().rstrip(".")
+        # It is empty where no command was given: then the help was printed already.
+        return wrong and f"{wrong}. Run with --help to see what there is.", 2
+    what = f"{type(error).__name__}: {error}"
+    places = (
+        frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+    if "torch.nn.modules.module" in places:  # that is where each part of a model is called
+        return f"Expected the model to run, got {what}. Add --debug to see where.", 3
+    return f"Expected no error that attnviz does not know, got {what}. Report it, with --debug.", 1
 
 
-def _say(message: str, code: int) -> int:
-    # One line, in which nothing that was typed can steer the terminal.
-    line = " ".join(message.split())
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    print(f"attnviz: {line}", file=sys.stderr)
-    return code
+@contextlib.contextmanager
+def _hushed(*, debug: bool) -> Iterator[None]:
+    """Say in our words what must be said; what libraries say is shown only for debugging."""
+    disabled, shown = logging.root.manager.disable, logging.getLogger("attnviz").level
+    with warnings.catch_warnings():
+        if debug:
+            warnings.simplefilter("default")
+            logging.getLogger("attnviz").setLevel(logging.DEBUG)
+        else:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("default", AttnvizWarning)
+            warnings.showwarning = _show_warning
+            logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+            logging.getLogger("attnviz").setLevel(shown)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, AttnvizWarning):
+        _say(str(message))
+
+
+def _say(message: str) -> None:
+    if message:
+        print(f"attnviz: {printable(message)}", file=sys.stderr)

@@ -19,6 +19,7 @@ from attnviz.cli.options import (
     DeviceName,
     Dtype,
     File,
+    Force,
     Generate,
     Head,
     Image,
@@ -28,6 +29,7 @@ from attnviz.cli.options import (
     ModelName,
     Pair,
     Reading,
+    Saved,
     Stack,
     Target,
     Text,
@@ -77,6 +79,7 @@ def steps(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     stack: Stack = None,
     layer: Layer = None,
     head: Head = None,
@@ -88,6 +91,7 @@ def steps(
         ),
     ] = None,
     output: Annotated[Path | None, output_file("steps.png")] = None,
+    force: Force = False,
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -100,8 +104,8 @@ def steps(
 
     One word is followed all the way, with shapes, real numbers and the agreement of every stage.
     """
-    given = typed.given(text, image, audio, pair, target, generate)
-    path = typed.where(output, None if json else "steps.png")
+    given = typed.given(text, image, audio, pair, target, generate, saved=saved)
+    path = typed.where(output, None if json else "steps.png", force=force)
     result = typed.attend(given, model, device, dtype, truncate, mode="full").stack(stack)
 
     from attnviz.cli import report
@@ -115,7 +119,7 @@ def steps(
 
         return draw(taken, width=width)
 
-    return report.conclude(taken, path, figure, lambda: print_steps(taken), json=json)
+    return report.conclude(taken, path, figure, lambda: print_steps(taken), json=json, force=force)
 
 
 @app.command()
@@ -127,11 +131,19 @@ def verify(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     model: ModelName = None,
     device: DeviceName = Device.auto,
     dtype: Dtype = None,
     truncate: Truncate = False,
     mode: Mode = Reading.auto,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Keep the whole result in a .safetensors file, for --result."
+        ),
+    ] = None,
+    force: Force = False,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -139,17 +151,20 @@ def verify(
 
     Exit code 5 means that they differ, or that their agreement could not be proven.
     """
-    given = typed.given(text, image, audio, pair, target, generate, file)
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
+    path = typed.whole(output, force=force)
     result = typed.attend(given, model, device, dtype, truncate, mode=mode.value)
 
     from attnviz.cli import report
-    from attnviz.storage import agreement_data
+    from attnviz.storage import agreement_data, save_data
 
+    if path is not None:
+        save_data(result, path, force=force)
     if json:
         report.print_json({**asdict(result.provenance), **agreement_data(result.agreement)})
     else:
         report.print_stages(result)
-    return report.finish(result.agreement, None, json=json)
+    return report.finish(result.agreement, path, json=json)
 
 
 app.command()(senses)

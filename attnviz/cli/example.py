@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnviz.cli import typed
-from attnviz.cli.options import Debug, Json, Width, output_file
+from attnviz.cli.options import Debug, Force, Json, Width, output_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,6 +23,7 @@ def example(
         typer.Option(help="Your own matrices and what a book prints of them, as JSON (README)."),
     ] = None,
     output: Annotated[Path | None, output_file("none is written")] = None,
+    force: Force = False,
     width: Width = 183.0,
     json: Json = False,
     debug: Debug = False,
@@ -34,7 +35,7 @@ def example(
     """
     from attnviz.examples import make_example
 
-    path = typed.where(output, None)
+    path = typed.where(output, None, force=force)
     worked = make_example(name, file=file)
 
     from attnviz.cli import report
@@ -45,4 +46,6 @@ def example(
 
         return draw(worked, width=width)
 
-    return report.conclude(worked, path, figure, lambda: print_example(worked), json=json)
+    return report.conclude(
+        worked, path, figure, lambda: print_example(worked), json=json, force=force
+    )

@@ -16,6 +16,7 @@ from attnviz.cli.options import (
     DeviceName,
     Dtype,
     File,
+    Force,
     Generate,
     Heads,
     Image,
@@ -28,6 +29,7 @@ from attnviz.cli.options import (
     Patch,
     Reading,
     Rows,
+    Saved,
     Special,
     SpecialTokens,
     Stack,
@@ -51,6 +53,7 @@ def heatmap(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     stack: Stack = None,
     layer: Layer = None,
     head: Heads = None,
@@ -65,6 +68,7 @@ def heatmap(
         typer.Option(help="QUERY:KEY, two words: rank the heads by the weight between them."),
     ] = None,
     output: Annotated[Path | None, output_file("heatmap.png")] = None,
+    force: Force = False,
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -80,8 +84,8 @@ def heatmap(
     What a query gives to the patches of an image is laid over the image. Of a long text an
     overview is drawn, and with --rows and --cols an exact part of it.
     """
-    given = typed.given(text, image, audio, pair, target, generate, file)
-    path = typed.where(output, None if json else "heatmap.png")
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
+    path = typed.where(output, None if json else "heatmap.png", force=force)
     wanted = None if find is None else typed.two_words(find)
     over: dict[str, Any] = {"patch": typed.patch(patch), "matrix": matrix}
     part: dict[str, Any] = {
@@ -119,7 +123,7 @@ def heatmap(
         report.print_map(drawn)
         report.print_found(found) if found else report.print_ranking(ranking, layer=layer)
 
-    return report.conclude(drawn, path, figure, tell, json=json)
+    return report.conclude(drawn, path, figure, tell, json=json, force=force)
 
 
 def heads(
@@ -130,11 +134,13 @@ def heads(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     stack: Stack = None,
     layer: Layer = None,
     words: Words = True,
     special: SpecialTokens = Special.keep,
     output: Annotated[Path | None, output_file("heads.png")] = None,
+    force: Force = False,
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -145,8 +151,8 @@ def heads(
     debug: Debug = False,
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
-    given = typed.given(text, image, audio, pair, target, generate, file)
-    path = typed.where(output, None if json else "heads.png")
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
+    path = typed.where(output, None if json else "heads.png", force=force)
     kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
     result = typed.attend(given, model, device, dtype, truncate, **kept).stack(stack)
 
@@ -164,4 +170,4 @@ def heads(
     def tell() -> None:
         report.print_ranking(rank_heads(result), layer=layer)
 
-    return report.conclude(maps, path, figure, tell, json=json)
+    return report.conclude(maps, path, figure, tell, json=json, force=force)

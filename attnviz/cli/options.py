@@ -68,6 +68,13 @@ Columns = Annotated[
 ]
 Image = Annotated[Path | None, typer.Option(help="An image that the model reads: .png, .jpg, …")]
 Audio = Annotated[Path | None, typer.Option(help="A sound that the model reads: a .wav file.")]
+Saved = Annotated[
+    Path | None,
+    typer.Option(
+        "--result",
+        help="A result that `verify -o` or save_data wrote, in place of a text and a model.",
+    ),
+]
 Pair = Annotated[str | None, typer.Option(help="A second text, read as a sentence pair.")]
 Target = Annotated[
     str | None,
@@ -135,6 +142,9 @@ Dtype = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print data for programs to standard output.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Overwrite also a file that attnviz did not write.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +28,21 @@ if TYPE_CHECKING:
 RAMP = " .:-=+*#%@"  # light to dark, where there are no colours
 _LABEL = 16  # cells of a row's label at most
 
-console = Console(highlight=False, soft_wrap=True)
+
+class Terminal(Console):
+    """A console that no character steers which came with a text, a model or a kept result."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Render, with control characters made visible."""
+        for text, style, control in super().render(renderable, options):
+            lines = text.split("\n")
+            shown = text if control else "\n".join(literal(line, len(line)) for line in lines)
+            yield Segment(shown, style, control)
+
+
+console = Terminal(highlight=False, soft_wrap=True)
 
 
 def conclude(
@@ -37,9 +52,10 @@ def conclude(
     tell: Callable[[], None],
     *,
     json: bool,
+    force: bool,
 ) -> int:
     """Write the file, say what is in it, as JSON or by `tell`, and return the exit code."""
-    save(path, drawn, figure)
+    save(path, drawn, figure, force=force)
     print_json(to_data(drawn)) if json else tell()
     if isinstance(drawn, WorkedExample):  # no model, nothing to agree with
         print_written(path, json=json)
@@ -64,7 +80,7 @@ def print_written(path: Path | None, *, json: bool) -> None:
 
 def _aside(json: bool) -> Console:
     """Return standard error where standard output is for programs."""
-    return Console(stderr=True, highlight=False, soft_wrap=True) if json else console
+    return Terminal(stderr=True, highlight=False, soft_wrap=True) if json else console
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -74,7 +90,7 @@ def print_json(data: dict[str, Any]) -> None:
 
 def print_map(drawn: AttentionMap) -> None:
     """Print a map as blocks of colour, or of a ramp of characters where there are no colours."""
-    weights = drawn.weights.float()
+    weights = drawn.weights.float().nan_to_num()
     top = max(drawn.top, 1e-12)
     wide = 2 if weights.shape[1] < 10 else 3
     rows = [literal(label, _LABEL) for label in drawn.rows]

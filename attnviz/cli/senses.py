@@ -13,6 +13,7 @@ from attnviz.cli.options import (
     Device,
     DeviceName,
     Dtype,
+    Force,
     Json,
     ModelName,
     Width,
@@ -48,6 +49,7 @@ def senses(
         bool, typer.Option("--raw", help="Do not centre the vectors of each layer.")
     ] = False,
     output: Annotated[Path | None, output_file("senses.png")] = None,
+    force: Force = False,
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -60,9 +62,10 @@ def senses(
     Every occurrence is judged by the others. Beside the accuracy stand guessing, shuffled senses,
     the word without context, and the other words without attention.
     """
+    path = typed.where(output, None if json else "senses.png", force=force)
+
     from attnviz.separation import gather, read_senses
 
-    path = typed.where(output, None if json else "senses.png")
     sentences = read_senses(sense or ())
     gather(word, sentences)  # what is wrong with them is said before a model is loaded
 
@@ -78,7 +81,9 @@ def senses(
 
         return disambiguation(result, width=width)
 
-    return report.conclude(result, path, figure, lambda: print_senses(result), json=json)
+    return report.conclude(
+        result, path, figure, lambda: print_senses(result), json=json, force=force
+    )
 
 
 def print_senses(result: SenseResult) -> None:

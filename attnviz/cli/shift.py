@@ -13,6 +13,7 @@ from attnviz.cli.options import (
     Device,
     DeviceName,
     Dtype,
+    Force,
     Json,
     ModelName,
     Width,
@@ -53,6 +54,7 @@ def shift(
         ),
     ] = False,
     output: Annotated[Path | None, output_file("shift.png")] = None,
+    force: Force = False,
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -66,10 +68,11 @@ def shift(
     offer differs) and routing parts (the word reads them more or less) that it took directly.
     Beside them stands what is lost where a word is changed, which owes nothing to the split.
     """
+    path = typed.where(output, None if json else "shift.png", force=force)
+    typed.given(text, None, None, None, None, None)
+
     from attnviz.separation import read_senses
 
-    path = typed.where(output, None if json else "shift.png")
-    typed.given(text, None, None, None, None, None)
     regions = read_senses(toward or (), "--toward")
 
     from attnviz.cli import report
@@ -94,4 +97,6 @@ def shift(
 
         return waterfall(result, width=width)
 
-    return report.conclude(result, path, figure, lambda: print_shift(result), json=json)
+    return report.conclude(
+        result, path, figure, lambda: print_shift(result), json=json, force=force
+    )

@@ -5,6 +5,7 @@ What cannot be right is refused here, before anything heavy is loaded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,19 +22,26 @@ if TYPE_CHECKING:
 _LONGEST = 2**26  # bytes of a text
 
 
-def where(output: Path | None, default: str | None) -> Path | None:
+def where(output: Path | None, default: str | None, *, force: bool) -> Path | None:
     """Return where to write, checked before anything slow is done; None where nothing is asked."""
     from attnviz.files import check_output
 
     chosen = output or (None if default is None else Path(default))
-    return None if chosen is None else check_output(chosen)
+    return None if chosen is None else check_output(chosen, force=force)
 
 
-def page(output: Path) -> Path:
+def whole(output: Path | None, *, force: bool) -> Path | None:
+    """Return where to keep a whole result, checked before anything slow is done."""
+    from attnviz.files import check_output
+
+    return None if output is None else check_output(output, (".safetensors",), force=force)
+
+
+def page(output: Path, *, force: bool) -> Path:
     """Return where to write a page, checked before anything slow is done."""
     from attnviz.files import PAGE_SUFFIXES, check_output
 
-    return check_output(output, PAGE_SUFFIXES)
+    return check_output(output, PAGE_SUFFIXES, force=force)
 
 
 def given(
@@ -44,8 +52,13 @@ def given(
     target: str | None,
     generate: int | None,
     file: Path | None = None,
+    saved: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what the model is to read; refuse an empty text or no file before torch is loaded."""
+    """Return what the model is to read, or a result to read; refuse both, and what is empty."""
+    if saved is not None:
+        if {text, image, audio, pair, target, generate, file} != {None}:
+            raise InputError("Expected something to read or a --result, got both. Leave one out.")
+        return {"saved": saved}
     if file is not None:
         if text is not None:
             raise InputError("Expected a text or a --file, got both. Leave one out.")
@@ -58,7 +71,7 @@ def given(
                 f"Expected a {name} with at least one word, got an empty one. Type a sentence."
             )
     for name, file in (("--image", image), ("--audio", audio)):
-        if file is not None and not file.is_file():
+        if file is not None and not os.path.isfile(file):  # noqa: PTH113  of any name at all
             raise InputError(f"Expected a file for {name}, but there is no file {file}.")
     if text is None and image is None and audio is None:
         raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
@@ -71,15 +84,20 @@ def part(typed: str | None, name: str) -> slice | None:
     if typed is None:
         return None
     start, colon, stop = (at.strip() for at in typed.partition(":"))
-    if not colon or not all(at == "" or at.isdecimal() for at in (start, stop)):
+    if not colon or not all(_counts(at) for at in (start, stop)):
         raise InputError(f"Expected {name} as START:STOP, got {typed!r}. For example: {name} 0:20.")
     return slice(*(int(at) if at else None for at in (start, stop)))
+
+
+def _counts(at: str) -> bool:
+    return at == "" or (at.isdecimal() and len(at) < 19)  # Python turns no 5,000 digits into an int
 
 
 def patch(typed: str | None) -> tuple[int, int] | str | None:
     """Return (row, column) where a patch is given so, else the token."""
     row, comma, column = (part.strip() for part in (typed or "").partition(","))
-    return (int(row), int(column)) if row.isdecimal() and column.isdecimal() and comma else typed
+    numbers = comma and row and column and _counts(row) and _counts(column)
+    return (int(row), int(column)) if numbers else typed
 
 
 def two_words(find: str) -> tuple[str, str]:
@@ -113,6 +131,19 @@ def attend_each(
     **kept: Any,
 ) -> list[AttentionResult]:
     """Load the model and run it on each of several inputs, one after the other."""
+    if path := several[0].get("saved"):
+        for name, value, default in (
+            ("model", model, None),
+            ("device", device, Device.auto),
+            ("dtype", dtype, None),
+            ("truncate", truncate, False),
+        ):
+            if value != default:
+                raise InputError(
+                    f"Expected a --result or --{name}, got both. A result is of a run that is "
+                    "over: leave one out."
+                )
+        return [read_result(path, kept["mode"])]
     from attnviz.cli.progress import watched
     from attnviz.models import attend, load
 
@@ -121,7 +152,27 @@ def attend_each(
         return [attend(**given, model=loaded, truncate=truncate, **kept) for given in several]
 
 
-def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure]) -> None:
+def read_result(path: Path, mode: str) -> AttentionResult:
+    """Return the result that a file holds, whose maps were kept as `mode` says."""
+    from attnviz.records import AttentionResult
+    from attnviz.storage import load_data
+
+    found = load_data(path)
+    if not isinstance(found, AttentionResult):
+        raise InputError(
+            f"Expected a whole result in {path}, got {type(found).__name__}. Keep one: "
+            "attnviz verify TEXT -o result.safetensors."
+        )
+    how = "streamed" if found.streamed else "full"
+    if mode not in (how, "auto"):
+        raise InputError(
+            f"Expected a result with {mode} maps, got one with {how} maps in {path}. Run the model "
+            "anew."
+        )
+    return found
+
+
+def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure], *, force: bool) -> None:
     """Write the figure or the data, whichever the ending of `path` asks for."""
     from attnviz.files import DATA_SUFFIXES
 
@@ -130,12 +181,12 @@ def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure]) -> None:
     if path.suffix.lower() in DATA_SUFFIXES:
         from attnviz.storage import save_data
 
-        save_data(drawn, path)
+        save_data(drawn, path, force=force)
     else:
         import matplotlib.pyplot as plt
 
         from attnviz.plot import save_figure
 
         drawing = figure()
-        save_figure(drawing, path)
+        save_figure(drawing, path, force=force)
         plt.close(drawing)

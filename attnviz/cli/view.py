@@ -16,6 +16,7 @@ from attnviz.cli.options import (
     DeviceName,
     Dtype,
     File,
+    Force,
     Generate,
     Head,
     Image,
@@ -24,6 +25,7 @@ from attnviz.cli.options import (
     ModelName,
     Pair,
     Reading,
+    Saved,
     Target,
     Text,
     Truncate,
@@ -49,6 +51,7 @@ def view(
     pair: Pair = None,
     target: Target = None,
     generate: Generate = None,
+    saved: Saved = None,
     compare: Annotated[
         str | None,
         typer.Option(help="A second text to compare with, which has as many tokens."),
@@ -72,6 +75,7 @@ def view(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .html.")] = Path(
         "view.html"
     ),
+    force: Force = False,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     model: ModelName = None,
     device: DeviceName = Device.auto,
@@ -84,11 +88,11 @@ def view(
 
     The page needs nothing else, and no network. Of a long text it holds what --size allows.
     """
-    given = typed.given(text, image, audio, pair, target, generate, file)
+    given = typed.given(text, image, audio, pair, target, generate, file, saved)
     if compare is not None and text is None:
         raise InputError("Expected a text beside --compare, got none. Type both.")
     several = [given] if compare is None else [given, typed.given(compare, *[None] * 5)]
-    path = typed.page(output)
+    path = typed.page(output, force=force)
     kept = {"mode": mode.value, "exact": None if layer is None else [layer]}
     results = typed.attend_each(several, model, device, dtype, truncate, **kept)
 
@@ -105,7 +109,7 @@ def view(
         words=words,
         size=size,
     )
-    page.save(path)
+    page.save(path, force=force)
     code = report.finish(
         AgreementReport.joined(each.agreement for each in results), path, json=False
     )

@@ -26,6 +26,7 @@ from attnviz.inputs import encode, expect_one_text, max_tokens, token_spans
 from attnviz.interventions import Site, patch_heads
 from attnviz.models import Loadable, Model, load
 from attnviz.progress import part
+from attnviz.quiet import unlogged
 from attnviz.records import AttentionResult, Ledger, Secant, ShiftResult, numbered
 from attnviz.words import Units, locate, merge, units
 
@@ -35,6 +36,7 @@ __all__ = ["shift"]
 _EXACT, _ROUNDED = 1e-4, 0.05
 
 
+@unlogged()
 def shift(
     word: str,
     text: str,

@@ -46,7 +46,7 @@ def to_matrix(value: Any, name: str) -> Matrix:
 def to_number(cell: Any, place: str) -> Decimal:
     """Return a number that is not too large."""
     expect(isinstance(cell, Decimal), f"a number in {place}", kind(cell), "Write it as 0.5.")
-    if abs(cell) > _LARGEST:
+    if not -_LARGEST <= cell <= _LARGEST:  # abs() itself overflows on 1e999999999
         expect(False, f"a number up to {_LARGEST:,} in {place}", f"{cell:.3g}", "Make it smaller.")
     number: Decimal = cell
     return number

@@ -96,14 +96,14 @@ class View:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": repr(self)}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page, whole or not at all.
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the page, whole or not at all; `force` overwrites what attnviz did not write.
 
         Raises
         ------
         InputError, OutputError : the file's name does not end in .html, or it cannot be written.
         """
-        path = check_output(path, PAGE_SUFFIXES)
+        path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
             temporary.write_text(self._page, encoding="utf-8", newline="\n")
 

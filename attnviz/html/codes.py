@@ -12,7 +12,19 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from attnviz.errors import ModelError
+
 _MIDDLE = 2**15  # the code of 0 where numbers have a sign
+
+
+def _numbers(given: Tensor) -> Tensor:
+    """Return numbers in float64; raise ModelError where they are none, which no code stands for."""
+    if not given.isfinite().all():
+        raise ModelError(
+            "Expected weights, queries and keys that are numbers, but some that the model computes "
+            "are nan or infinite. Choose another --dtype (dtype=), or draw a heatmap of them."
+        )
+    return given.double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +51,7 @@ class Codes:
         Steps are even on the scale of square roots: the error of a weight w is at most
         √(w · top) / levels + top / levels², where top is the largest. No weight vanishes.
         """
-        wide = weights.double()
+        wide = _numbers(weights)
         top = wide.amax((-2, -1))
         top = torch.where(top > 0, top, 1.0)
         codes = (wide / top[..., None, None]).sqrt().mul(levels).round().long()
@@ -51,7 +63,7 @@ class Codes:
 
         For the largest numbers, which make most of a score, that is finer than float16.
         """
-        wide = vectors.double()
+        wide = _numbers(vectors)
         scale = wide.abs().max().clamp(min=1e-30) / (_MIDDLE - 1)
         return cls((wide / scale).round().long() + _MIDDLE, "linear", 2**16 - 1, scale)
 

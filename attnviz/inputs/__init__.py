@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnviz.checkpoints import is_two_sided, kinds_read
+from attnviz.checkpoints import embedding_rows, is_two_sided, kinds_read
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.generated import continue_axis, expect_room, said_text
 from attnviz.inputs.given import Given, Many, gather
 from attnviz.inputs.image import Photo, Picture, as_seen, encode_image, image_axis
+from attnviz.inputs.reading import reading
 from attnviz.inputs.sound import Recording, Sound, encode_sound, resample, sound_axis
 from attnviz.inputs.text import (
     encode_target,
@@ -116,13 +117,29 @@ def encode(
     _expect_what_is_read(checkpoint, there, generating=generating)
     if sound is not None and checkpoint.readers.audio is not None:
         sound = resample(sound, int(checkpoint.readers.audio.sampling_rate))
-    inputs, axes, cut_from = _encode_sides(checkpoint, texts, pairs, image, sound, truncate)
-    if targets is not None:
-        read, axes["target"] = encode_target(checkpoint, targets, truncate=truncate)
-        inputs |= read
-    seen = None if image is None else as_seen(checkpoint, image, inputs)
+    with reading(checkpoint):
+        inputs, axes, cut_from = _encode_sides(checkpoint, texts, pairs, image, sound, truncate)
+        if targets is not None:
+            read, axes["target"] = encode_target(checkpoint, targets, truncate=truncate)
+            inputs |= read
+        seen = None if image is None else as_seen(checkpoint, image, inputs)
+    if image is None and sound is None:  # whose placeholders stand beside the words
+        _expect_rows(checkpoint, inputs)
     named = None if sound is None else sound.name
     return Batch(_on_model(checkpoint, inputs), axes, cut_from, seen, named)
+
+
+def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:
+    """Refuse ids of which the embedding has no row."""
+    rows = embedding_rows(checkpoint.module)
+    for name in ("input_ids", "decoder_input_ids"):
+        ids = inputs.get(name)
+        if rows is not None and ids is not None and not bool(((ids >= 0) & (ids < rows)).all()):
+            raise ModelError(
+                f"Expected ids from 0 to {rows - 1}, the rows of the embedding of "
+                f"{checkpoint.name}, but its tokenizer gave one from {int(ids.min())} to "
+                f"{int(ids.max())}. Pass the tokenizer= of this model."
+            )
 
 
 def _encode_sides(

@@ -12,7 +12,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, ModelError
+from attnviz.memory import Room
 from attnviz.records import Axis
 
 if TYPE_CHECKING:
@@ -89,11 +90,27 @@ def _photo(opened: Image.Image, name: str) -> Photo:
     return Photo(upright.convert("RGB"), f"{name} ({opened.width}×{opened.height})")
 
 
+_BYTES = 3 * 2 * 4  # of a pixel: three colours, before and after scaling, in float32
+
+
 def encode_image(checkpoint: Checkpoint, photo: Photo) -> dict[str, Tensor]:
     """Return what the model takes of a picture, as its processor makes it."""
     reader = checkpoint.readers.image
     assert reader is not None  # no model is loaded without what reads its inputs
+    _expect_room(checkpoint.name, reader)
     return dict(reader(images=[photo.pixels], return_tensors="pt"))
+
+
+def _expect_room(name: str, reader: Any) -> None:
+    """Refuse a processor that would make pictures for which there is no memory."""
+    ways = "Check the sizes in its preprocessor_config.json, or pass another processor=."
+    room = Room(f"the picture that {name} looks at", torch.device("cpu"), ways, ModelError)
+    for size in (getattr(reader, part, None) for part in ("size", "crop_size", "pad_size")):
+        shortest = getattr(size, "shortest_edge", None)
+        sides: list[Any] = [getattr(size, side, None) or shortest for side in ("height", "width")]
+        known = all(isinstance(side, int) for side in sides)
+        if known and not getattr(size, "longest_edge", None):
+            room.expect(_BYTES * sides[0] * sides[1])
 
 
 def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:

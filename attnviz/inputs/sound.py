@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, ModelError
+from attnviz.memory import Room
 from attnviz.records import Axis
 
 if TYPE_CHECKING:
@@ -136,6 +138,10 @@ def encode_sound(
             f"{checkpoint.name} can read, got {sound.seconds:.2f} s. Shorten it, or cut it with "
             "--truncate (truncate=True)."
         )
+    if isinstance(longest, int):  # to which some fill up all sounds
+        ways = "Check its preprocessor_config.json, or pass another processor=."
+        what = f"the sound that {checkpoint.name} hears"
+        Room(what, torch.device("cpu"), ways, ModelError).expect(4 * longest)
     return dict(reader([sound.samples], sampling_rate=sound.rate, return_tensors="pt"))
 
 

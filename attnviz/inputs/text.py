@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import InputError
+from attnviz.failures import hushed
+from attnviz.inputs.reading import reading
 from attnviz.records import Axis
 from attnviz.words import Span, make_axis
 
@@ -202,7 +204,15 @@ def max_tokens(
 def _tokenize(
     tokenizer: PreTrainedTokenizerBase, text: str, pair: str | None, cut: int | None = None
 ) -> BatchEncoding:
-    try:
+    for typed in filter(None, (text, pair)):
+        try:
+            typed.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"Expected text in valid Unicode, got {typed[error.start : error.start + 20]!a} at "
+                f"character {error.start:,}. Remove what cannot be encoded."
+            ) from error
+    with hushed():
         encoding: BatchEncoding = tokenizer(
             text,
             pair,
@@ -214,11 +224,7 @@ def _tokenize(
             split_special_tokens=True,
             verbose=False,
         )
-        return encoding
-    except (UnicodeError, TypeError) as error:
-        raise InputError(
-            f"Expected text in valid Unicode, got {text[:40]!a}. Remove what cannot be encoded."
-        ) from error
+    return encoding
 
 
 def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
@@ -229,7 +235,8 @@ def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
     InputError : text that is no Unicode, or a tokenizer that does not know where its tokens stand.
     """
     tokenizer = _tokenizer(checkpoint)
-    spans: list[Span] | None = _tokenize(tokenizer, text, None).get("offset_mapping")
+    with reading(checkpoint):
+        spans: list[Span] | None = _tokenize(tokenizer, text, None).get("offset_mapping")
     if spans is None:
         raise InputError(
             f"Expected a tokenizer that knows where its tokens stand, but that of "

@@ -13,6 +13,7 @@ from attnviz.checkpoints import Checkpoint, load_checkpoint
 from attnviz.inputs import Given, Many, Picture, Recording, gather
 from attnviz.models.running import Mode, run
 from attnviz.models.streamed import Wanted
+from attnviz.quiet import unlogged
 from attnviz.records import AgreementReport, AttentionResult
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ def load(
 ) -> Model:
     """Load a pretrained model with its tokenizer and its processors.
 
+    No code of a checkpoint is ever run, and there is no option for it: who trusts such code loads
+    the model with transformers and passes the object.
+
     Parameters
     ----------
     name_or_path_or_model : a hub name ("bert-base-uncased"), a local folder, a transformers model
@@ -85,8 +89,8 @@ def load(
 
     Raises
     ------
-    ModelError : the model cannot be found or trusted; only safetensors are read, and no code from
-        a hub is run.
+    ModelError : the model cannot be found or trusted, its files do not go together, its weights
+        are no numbers, or there is no memory for them.
     InputError : an unknown device or dtype, or an object that is no transformers model.
     """
     return Model(
@@ -166,7 +170,8 @@ def attend(
     ------
     InputError : an empty text, or one longer than the model can read; a file that holds no image
         or sound; something that the model does not read, or the lack of what it needs.
-    ModelError : the model's attention cannot be seen or verified.
+        Or no memory for the maps.
+    ModelError : the model's attention cannot be seen or verified, or it fails on this input.
     """
     model = model if isinstance(model, Model) else load(model)
     given = gather(
@@ -247,6 +252,7 @@ class Model:
         found: AttentionResult | list[AttentionResult] = attend(text, model=self, **given)
         return found
 
+    @unlogged()
     def attend_all(
         self,
         given: Given,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 
 from attnviz.checkpoints import Checkpoint
@@ -11,7 +12,10 @@ from attnviz.records import AgreementReport, Provenance
 
 def versions() -> dict[str, str]:
     """Return the versions of what runs."""
-    return {name: version(name) for name in ("attnviz", "torch", "transformers")}
+    return {name: _version(name) for name in ("attnviz", "torch", "transformers")}
+
+
+_version = cache(version)  # a file is read for each
 
 
 def provenance(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from attnviz.capture import room_to_run
 from attnviz.checkpoints import Checkpoint, is_two_sided, kinds_read
 from attnviz.errors import InputError
+from attnviz.failures import lacking
 from attnviz.inputs import Batch, Given, encode
 from attnviz.models.streamed import Wanted, head_counts, streamed_result
 from attnviz.models.whole import whole_results
@@ -22,8 +24,15 @@ def run(
 
     Raises
     ------
-    InputError : an unknown mode, or one that what was given cannot be read in.
+    InputError : an unknown mode, one that what was given cannot be read in, or no memory for it.
     """
+    with lacking(room_to_run(checkpoint.module)):
+        return _run(checkpoint, given, truncate=truncate, mode=mode, wanted=wanted)
+
+
+def _run(
+    checkpoint: Checkpoint, given: Given, *, truncate: bool, mode: Mode, wanted: Wanted
+) -> list[AttentionResult]:
     if mode not in ("auto", "full", "streamed"):
         raise InputError(f"Expected mode to be auto, full or streamed, got {mode!r}.")
     lone = given.images is None and given.sounds is None and given.generate is None
@@ -43,6 +52,8 @@ def run(
     if mode != "streamed" and not reduced:
         batch = _encode(checkpoint, given, truncate)
         if mode == "full" or not text or _weights(checkpoint, batch) <= _WHOLE:
+            if text:
+                _expect_room(checkpoint, batch)
             return whole_results(checkpoint, given, batch)
         if len(batch.axes["text"]) == 1:
             return [streamed_result(checkpoint, given, batch, wanted)]
@@ -63,6 +74,16 @@ def _encode(checkpoint: Checkpoint, given: Given, truncate: bool) -> Batch:
         truncate=truncate,
         generating=given.generate is not None,
     )
+
+
+def _expect_room(checkpoint: Checkpoint, batch: Batch) -> None:
+    """Refuse a text of which not even the scores and the weights of one layer can be held.
+
+    Whether those of all layers can is seen when the first has run (capture/recording.py).
+    """
+    texts, length = batch.inputs["input_ids"].shape
+    size = 2 * texts * head_counts(checkpoint)[1] * length**2 * checkpoint.module.dtype.itemsize
+    room_to_run(checkpoint.module).expect(size)
 
 
 def _weights(checkpoint: Checkpoint, batch: Batch) -> int:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 from matplotlib.figure import Figure
 
 from attnviz.files import FIGURE_SUFFIXES, atomic, check_output
+from attnviz.marks import GENERATOR
 from attnviz.plot.style import style
 
 _METADATA = {
-    ".png": {"Software": "attnviz"},
-    ".svg": {"Creator": "attnviz", "Date": None},
-    ".pdf": {"Creator": "attnviz", "CreationDate": None},
+    ".png": {"Software": GENERATOR},
+    ".svg": {"Creator": GENERATOR, "Date": None},
+    ".pdf": {"Creator": GENERATOR, "CreationDate": None},
 }
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Write a figure as png, svg or pdf, by the suffix; in svg and pdf, text stays text.
 
-    The file appears whole or not at all.
+    The file appears whole or not at all. `force` overwrites also what attnviz did not write.
 
     Raises
     ------
     InputError, OutputError : as `attnviz.files.check_output`.
     """
-    path = check_output(path, FIGURE_SUFFIXES)
+    path = check_output(path, FIGURE_SUFFIXES, force=force)
     suffix = path.suffix.lower()
-    with style(), atomic(path) as temporary:
-        figure.savefig(temporary, format=suffix[1:], metadata=_METADATA[suffix])
+    drawn = io.BytesIO()  # matplotlib loses the error of a full disk under one of its own
+    with style():
+        figure.savefig(drawn, format=suffix[1:], metadata=_METADATA[suffix])
+    with atomic(path) as temporary:
+        temporary.write_bytes(drawn.getbuffer())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _SIGNS = {"ᵀ": r"^{\mathsf{T}}", "·": r"\cdot ", "…": r"\ldots ", "α": r"\alpha ", "Σ": r"\Sigma "}
@@ -40,9 +41,11 @@ def _part(found: re.Match[str]) -> str:
 def power(number: float) -> str:
     """Return a number in powers of ten, as text: what a logarithmic axis can be labelled with.
 
-    >>> power(1.6e-6), power(1000.0)
-    ('2·10⁻⁶', '10³')
+    >>> power(1.6e-6), power(1000.0), power(float("nan"))
+    ('2·10⁻⁶', '10³', 'nan')
     """
+    if not math.isfinite(number):
+        return str(number)
     digits, exponent = f"{number:.0e}".split("e")
     raised = f"10{str(int(exponent)).translate(_RAISED)}"
     return "0" if not number else raised if digits == "1" else f"{digits}·{raised}"

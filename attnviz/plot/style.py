@@ -13,6 +13,8 @@ from cmcrameri import cm
 from cycler import cycler
 from matplotlib.colors import Colormap
 
+from attnviz.errors import AttnvizWarning
+
 MM = 1 / 25.4  # inches
 COLUMN_WIDTH, FULL_WIDTH = 89.0, 183.0  # mm; what journals print in one and in two columns
 
@@ -105,6 +107,7 @@ def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
         warnings.warn(
             f"No installed font has {missing[:8]}, drawn as boxes in png and pdf. Install one that "
             "has them, for example Noto Sans CJK, or write svg.",
+            AttnvizWarning,
             stacklevel=3,
         )
     return families

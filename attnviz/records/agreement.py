@@ -29,8 +29,10 @@ class StageCheck:
     compared : how many numbers were compared.
     finite : whether both sides are free of NaN and infinity.
     slope_errors : of each head, the regression slope of the model's values on ours, less 1; for
-        weights, of their logarithms. A scale that is 1 % off shows as ±0.01, in any precision.
-    slope_error : weights only; the same over all heads of the layer.
+        weights, of their logarithms; for the output, of the part that each head adds. A scale that
+        is 1 % off shows as ±0.01, in any precision.
+    slope_tolerances : the largest slope error that passes, of each head.
+    slope_error, slope_tolerance : weights and output only; the same over all heads of the layer.
     hidden_zero : weights only; whether every masked key has weight exactly 0, on both sides.
     failed_heads : the heads that do not agree; empty when the stage agrees.
     """
@@ -46,7 +48,9 @@ class StageCheck:
     finite: bool
     failed_heads: tuple[int, ...]
     slope_errors: tuple[float, ...] = ()
+    slope_tolerances: tuple[float, ...] = ()
     slope_error: float | None = None
+    slope_tolerance: float | None = None
     hidden_zero: bool = True
 
     @property
@@ -72,14 +76,29 @@ class StageCheck:
         if not self.hidden_zero:
             return "a masked key has weight"
         if self.strain <= 1 and self.slope_errors:
-            what = "log weights" if self.stage == "weights" else "values"
-            return f"the slope of its {what} is off by {max(self.slope_errors, key=abs):.1e}"
+            head = self._slope_strains.index(max(self._slope_strains))
+            what = "its log weights" if self.stage == "weights" else "its values"
+            what = f"what head {head} adds" if self.stage == "output" else what
+            return f"the slope of {what} is off by {self.slope_errors[head]:.1e}"
         return f"by {self.largest_difference:.1e}, {self.strain:.1f} × what rounding explains"
+
+    @property
+    def _slope_strains(self) -> list[float]:
+        errors = zip(self.slope_errors, self.slope_tolerances, strict=True)
+        return [abs(error) / tolerance for error, tolerance in errors]
 
     @property
     def strain(self) -> float:
         """The largest difference as a fraction of what passes; above 1 a head fails."""
         return max(d / t for d, t in zip(self.differences, self.tolerances, strict=True))
+
+    @property
+    def slope_strain(self) -> float:
+        """The largest slope error as a fraction of what passes; above 1 a head fails. 0 if none."""
+        found = self._slope_strains
+        if self.slope_error is not None and self.slope_tolerance is not None:
+            found.append(abs(self.slope_error) / self.slope_tolerance)
+        return max(found, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -164,9 +183,11 @@ class AgreementReport:
             heads = ", ".join(map(str, first.failed_heads))
             where = f"{first.place}, {first.stage}"
             where += f", head {heads}" if len(first.differences) > 1 else ""
+            # What is too large for float16 is infinite, and no number after that.
+            narrow = self.dtype == "float16" and not first.finite
             return (
                 f"NOT VERIFIED: differs from the model's own attention first at {where} "
-                f"({first.reason})"
+                f"({first.reason}" + ("; try bfloat16 or float32" if narrow else "") + ")"
             )
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"

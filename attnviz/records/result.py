@@ -230,7 +230,8 @@ class AttentionMap:
         What a special token gives says little, and is often so much that all else looks pale.
         """
         words = ~torch.tensor(self.special_rows or (False,) * len(self.rows))
-        return float(self.weights[words].max() if words.any() else self.weights.max())
+        weights = self.weights.nan_to_num()  # cells that are no number have no colour
+        return float(weights[words].max() if words.any() else weights.max())
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from attnviz.quiet import unlogged
 from attnviz.separation.sentences import gather, read_senses
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["gather", "read_senses", "senses"]
 
 
+@unlogged()
 def senses(
     word: str,
     sentences: Mapping[str, str | Sequence[str]] | None = None,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.capture import hidden_states
-from attnviz.errors import InputError
+from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode, expect_one_text, max_tokens, pieces_in, token_spans
 from attnviz.metrics import content_words
 from attnviz.models import Model
@@ -42,7 +42,7 @@ def see(model: Model, sentences: Sequence[Sentence]) -> Seen:
 
     Raises
     ------
-    ModelError : a model that does not read one text, or shows no hidden states.
+    ModelError : a model that does not read one text, shows no hidden states, or none of numbers.
     InputError : a sentence that is longer than the model can read.
     """
     expect_one_text(model.checkpoint)
@@ -61,8 +61,14 @@ def see(model: Model, sentences: Sequence[Sentence]) -> Seen:
                 others = [i for i, s in enumerate(axis.special) if not s and i not in at]
                 vectors.append(states[:, n, list(at)].mean(1))
                 context.append(static[n, others].mean(0) if others else 0 * static[n, 0])
+    seen = torch.stack(vectors, dim=1)
+    if not seen.isfinite().all():
+        raise ModelError(
+            f"Expected vectors that are numbers, but some that {model.name} computes are nan or "
+            "infinite. Choose another --dtype (dtype=), or another model."
+        )
     return Seen(
-        vectors=torch.stack(vectors, dim=1),
+        vectors=seen,
         context=torch.stack(context),
         sentence=tuple(n for n, each in enumerate(pieces) for _ in each),
         spans=tuple(span for sentence in sentences for span in sentence.places),

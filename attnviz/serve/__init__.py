@@ -14,7 +14,7 @@ import torch
 import uvicorn
 
 from attnviz.checkpoints.files import BUNDLED
-from attnviz.errors import InputError
+from attnviz.errors import AttnvizWarning, InputError
 from attnviz.inputs import expect_one_text
 from attnviz.models import Model, load
 from attnviz.serve.answers import Answers
@@ -57,7 +57,8 @@ def run(
         answers = Answers(_load(models, device, dtype), max_tokens)
         names = _names(host)
         if host not in _LOCAL:
-            warnings.warn(f"Whoever reaches {host} and has the link can use it.", stacklevel=2)
+            open_to_all = f"Whoever reaches {host} and has the link can use it."
+            warnings.warn(open_to_all, AttnvizWarning, stacklevel=2)
         _show(f"{', '.join(answers.models)}: each link opens the page once, Ctrl-C ends it.")
         door = Door(f"http://{_in_url(names[0])}:{port}", _show)
         turns = Turns(_WAITING, time_limit)

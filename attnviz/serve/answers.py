@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnviz.displacement import shift
 from attnviz.displacement.references import read_pair
-from attnviz.errors import InputError
+from attnviz.errors import AttnvizWarning, InputError
 from attnviz.html import view
 from attnviz.inputs import encode
 from attnviz.models import Model, attend
@@ -143,8 +143,8 @@ def _json(work: Callable[[], dict[str, Any]]) -> bytes:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         found = work()
-    said = list(dict.fromkeys(str(each.message) for each in heard))
-    return json.dumps({**found, "warnings": said}).encode()
+    ours = [str(each.message) for each in heard if issubclass(each.category, AttnvizWarning)]
+    return json.dumps({**found, "warnings": list(dict.fromkeys(ours))}).encode()
 
 
 def _width(asked: Asked) -> float:

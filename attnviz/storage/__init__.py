@@ -1,4 +1,4 @@
-"""The data behind figures to disk, with labels, provenance and proof."""
+"""Results to disk and back; and the data behind figures, with labels, provenance and proof."""
 
 from __future__ import annotations
 
@@ -7,33 +7,45 @@ import io
 import json
 import math
 import os
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.files import DATA_SUFFIXES, atomic, check_output
-from attnviz.storage.contents import Drawn, agreement_data, contents
+from attnviz.marks import GENERATOR
+from attnviz.storage.contents import Drawn, Result, agreement_data, contents, described
+from attnviz.storage.results import load_data, write_result
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Drawn", "agreement_data", "save_data", "to_data", "to_json"]
+__all__ = ["Drawn", "Result", "agreement_data", "load_data", "save_data", "to_data", "to_json"]
 
 
-def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
+def save_data(drawn: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Write what a figure shows: its numbers, labels, notes, provenance and agreement.
 
     The suffix chooses the format. json: everything as one object, an image as a data URI. npz:
     arrays of the numbers and labels, and all else as the JSON text `about`. safetensors: the
     numbers, and all else as JSON in the header under `about`. parquet: a long table, one row for
     each number, with all else as JSON under `about` in its metadata.
+    `force` overwrites also what attnviz did not write.
+
+    As .safetensors any result can be written, the whole of `attend` among them, and read again by
+    `load_data`.
 
     Raises
     ------
-    InputError, OutputError : as `check_output`.
+    InputError, OutputError : as `check_output`; or it is no result, or no figure shows it.
     """
-    path = check_output(path, DATA_SUFFIXES)
+    path = check_output(path, DATA_SUFFIXES, force=force)
     suffix = path.suffix.lower()
     with atomic(path) as temporary:
+        if suffix == ".safetensors":
+            given = described(drawn)
+            about = to_json({**given.labels, **given.about})
+            write_result(temporary, drawn, given.tensors, about)
+            return
         if suffix == ".json":
             temporary.write_text(to_json(to_data(drawn)) + "\n", encoding="utf-8")
             return
@@ -41,40 +53,39 @@ def save_data(drawn: Drawn, path: str | os.PathLike[str]) -> None:
         if suffix == ".parquet":
             _write_table(drawn, temporary, to_json({**given.labels, **given.about}))
             return
-        tensors = {name: tensor.contiguous() for name, tensor in given.tensors.items()}
-        if suffix == ".npz":
-            import numpy as np
+        import numpy as np
 
-            arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-            arrays |= {name: np.array(each) for name, each in given.labels.items()}
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, about=np.array(to_json(given.about)), **arrays)
-        else:
-            from safetensors.torch import save
-
-            # As bytes: its own writer reports a full disk by an exception of its own.
-            about = to_json({**given.labels, **given.about})
-            temporary.write_bytes(save(tensors, metadata={"about": about}))
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in given.tensors.items()}
+        arrays |= {name: np.array(each) for name, each in given.labels.items()}
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, about=np.array(to_json(given.about)), **arrays)
+        with zipfile.ZipFile(temporary, "a") as archive:
+            archive.comment = GENERATOR.encode()
 
 
-def _write_table(drawn: Drawn, path: Path, about: str) -> None:
+def _write_table(drawn: Result, path: Path, about: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from attnviz.storage.tables import long_table
 
-    table = pa.table(long_table(drawn)).replace_schema_metadata({"about": about})
+    # Halves of surrogate pairs, as names of files may hold them, are no UTF-8.
+    columns = {
+        name: [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in each]
+        for name, each in long_table(drawn).items()
+    }
+    table = pa.table(columns).replace_schema_metadata({"generator": GENERATOR, "about": about})
     pq.write_table(table, path)
 
 
-def to_data(drawn: Drawn) -> dict[str, Any]:
+def to_data(drawn: Result) -> dict[str, Any]:
     """Return everything that a figure shows, in types that JSON knows."""
     given = contents(drawn)
     numbers = {
         name: _data_uri(tensor) if name == "image" else tensor.tolist()
         for name, tensor in given.tensors.items()
     }
-    return {**numbers, **given.labels, **given.about}
+    return {"generator": GENERATOR, **numbers, **given.labels, **given.about}
 
 
 def _data_uri(image: Tensor) -> str:
@@ -88,7 +99,8 @@ def _data_uri(image: Tensor) -> str:
 
 def to_json(data: dict[str, Any]) -> str:
     """Return data as one JSON object; what is no number (NaN, infinity) becomes null."""
-    return json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
+    text = json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no UTF-8
 
 
 def _finite(data: Any) -> Any:

@@ -12,6 +12,8 @@ from attnviz.errors import InputError
 from attnviz.records import (
     AgreementReport,
     AttentionMap,
+    AttentionRecord,
+    AttentionResult,
     AttentionSteps,
     HeadMaps,
     SenseResult,
@@ -19,11 +21,15 @@ from attnviz.records import (
     ShiftResult,
     Side,
     Stage,
+    StreamedAttention,
+    Summary,
     WorkedExample,
 )
 
 Measured: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | SenseResult | ShiftResult
 Drawn: TypeAlias = Measured | WorkedExample
+Whole: TypeAlias = AttentionResult | AttentionRecord | StreamedAttention | Summary | AgreementReport
+Result: TypeAlias = Drawn | Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +42,23 @@ class Contents:
 
 
 @singledispatch
-def contents(drawn: Drawn) -> Contents:
+def contents(drawn: Result) -> Contents:
     """Return what is written of a figure; raise InputError where it is none."""
     raise InputError(
         f"Expected what a figure shows, got {type(drawn).__name__}. Make it with make_map, "
-        "make_maps, make_steps or make_example."
+        "make_maps, make_steps or make_example; or save it as .safetensors, which holds any result."
     )
+
+
+def described(result: Result) -> Contents:
+    """Return what a file tells other programs of any result: of a figure all that it shows."""
+    match result:
+        case AttentionResult():
+            return Contents({}, {}, {"stacks": list(result.stacks), **_proof(result)})
+        case AgreementReport():
+            return Contents({}, {}, agreement_data(result))
+    shown = contents.dispatch(type(result)) is not contents.dispatch(object)
+    return contents(result) if shown else Contents({}, {}, {})
 
 
 @contents.register
@@ -189,10 +206,10 @@ def _(drawn: ShiftResult) -> Contents:
     return Contents(tensors, {"words": list(drawn.words), "tokens": list(drawn.tokens)}, about)
 
 
-def _proof(drawn: Measured) -> dict[str, Any]:
+def _proof(drawn: Measured | AttentionResult) -> dict[str, Any]:
     """Return what all say that come of a model."""
     return {
-        "notes": list(drawn.notes),
+        "notes": [] if isinstance(drawn, AttentionResult) else list(drawn.notes),
         "provenance": asdict(drawn.provenance),
         "agreement": agreement_data(drawn.agreement),
     }

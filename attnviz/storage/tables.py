@@ -17,13 +17,13 @@ from attnviz.records import (
     ShiftResult,
     WorkedExample,
 )
-from attnviz.storage.contents import Drawn, contents
+from attnviz.storage.contents import Result, contents
 
 Columns = dict[str, Sequence[Any]]
 
 
 @singledispatch
-def long_table(drawn: Drawn) -> Columns:
+def long_table(drawn: Result) -> Columns:
     """Return the columns of the table, all of one length; raise InputError where it is none."""
     contents(drawn)  # refuses what is no figure
     raise NotImplementedError(type(drawn).__name__)

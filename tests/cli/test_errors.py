@@ -1,21 +1,29 @@
 """Whatever goes wrong: one line that says what to do, the promised exit code, nothing written."""
 
+import contextlib
 import importlib.util
 import json
+import logging
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
+from transformers.models.bert.modeling_bert import BertEncoder
 
+import attnviz
 from attnviz.cli import run
+from attnviz.errors import AttnvizWarning
 
 TEXT = "the train left the station"
 
@@ -223,7 +231,7 @@ def test_a_disk_that_fills_while_writing_ends_with_4_and_keeps_the_old_file(
 
     Path(path).write_text("old")
     monkeypatch.setattr(os, "fsync", full)
-    code, err = fails(capsys, "heads", TEXT, "-m", str(sound), "-o", path)
+    code, err = fails(capsys, "heads", TEXT, "-m", str(sound), "-o", path, "--force")
     assert code == 4
     assert "No space left on device" in err
     assert Path(path).read_text() == "old"
@@ -257,9 +265,10 @@ def test_no_command_at_all_shows_the_help():
     assert "heatmap" in out
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
-)
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS[:2], ids=["SIGINT", "SIGTERM"])
 def test_a_signal_during_the_imports_ends_quietly(number, code):
     process = start("heatmap", TEXT)
     time.sleep(0.8)  # the imports take seconds
@@ -269,12 +278,10 @@ def test_a_signal_during_the_imports_ends_quietly(number, code):
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
-)
+@pytest.mark.parametrize(("number", "code"), SIGNALS, ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number, code):
     Path("x.png").write_text("old")
-    process = start("heatmap", TEXT, "-o", "x.png")
+    process = start("heatmap", TEXT, "-o", "x.png", "--force")
     while process.poll() is None and not list(Path().glob(".attnviz-*")):
         time.sleep(0.01)
     process.send_signal(number)
@@ -282,6 +289,45 @@ def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number,
     assert (process.returncode, out, err) == (code, "", "")
     assert [path.name for path in Path().iterdir()] == ["x.png"]
     assert Path("x.png").read_text() == "old"
+
+
+STUCK = """
+import signal, sys, time
+import attnviz.cli
+from attnviz.__main__ import main
+def run(arguments):
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("ends", flush=True)
+        time.sleep(60)  # as a download does, whose threads are waited for
+attnviz.cli.run = run
+sys.exit(main())
+"""
+
+
+def test_whoever_interrupts_again_does_not_wait():
+    command = [sys.executable, "-c", STUCK]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "ends\n"
+        process.send_signal(signal.SIGTERM)  # one of the same moment is of the first
+        time.sleep(1.1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_nohup_is_respected():
+    ignoring = STUCK.replace("sys.exit", "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsys.exit")
+    with subprocess.Popen([sys.executable, "-c", ignoring], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        process.kill()
+        assert process.stdout.read() == b""
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["for people", "json"])
@@ -305,10 +351,143 @@ def test_a_full_standard_output_ends_with_4_in_one_line():
     assert done.stderr.count("\n") == 1
 
 
-def test_a_closed_standard_output_is_no_error():
-    command = f"{sys.executable} -m attnviz --version >&-"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+ASCII = {"PYTHONIOENCODING": "ascii"}
+STREAMS = {
+    "no standard output": ("--version >&-", {}, 0, "", ""),
+    "no standard error": ("heatmap x -o none/x.png 2>&-", {}, 4, "", ""),
+    "no streams at all": ("example cat -o x.json <&- >&- 2>&-", {}, 0, "", ""),
+    "a full standard error": ("heatmap x -o none/x.png 2>/dev/full", {}, 4, "", ""),
+    "a full standard error, warnings as errors": (
+        "example cat --json 2>/dev/full", {"PYTHONWARNINGS": "error"}, 0, '"example": "cat"', "",
+    ),
+    "no reader of standard error": ("heatmap x -o none/x.png 2>&1 | true", {}, 0, "", ""),
+    "ascii": ("heatmap x -o nöne/x.png", ASCII, 4, "", r"folder n\xf6ne to exist"),
+    "ascii, results": ("models bert", ASCII, 0, "agrees", ""),
+    "no locale": (
+        "heatmap x -o nöne/x.png",
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        4, "", r"folder n\ufffd\ufffdne to exist",
+    ),
+    "a line in a name": ("heatmap x -o 'a\nb/\x1b[31mx.png'", {}, 4, "", "folder a b to exist"),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(("typed", "known", "code", "out", "err"), STREAMS.values(), ids=STREAMS)
+def test_streams_of_every_kind(typed, known, code, out, err):
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m attnviz {typed}"],
+        capture_output=True, text=True, check=False, env={**os.environ, **known},
+    )  # fmt: skip
+    assert done.returncode == code
+    assert out in done.stdout
+    assert err in done.stderr
+    assert done.stderr.count("\n") == bool(err)
+    if Path("x.json").exists():
+        assert json.loads(Path("x.json").read_text())["example"] == "cat"
+
+
+def test_no_file_takes_the_place_of_a_closed_stream():
+    code = (
+        "import sys; import attnviz.cli; from attnviz.__main__ import main; "
+        "attnviz.cli.run = lambda arguments: open('x', 'w').fileno(); sys.exit(main())"
+    )
+    done = subprocess.run(["sh", "-c", f'{sys.executable} -c "{code}" <&- >&- 2>&-'], check=False)
+    assert done.returncode > 2
+
+
+def in_terminal(**known):
+    """Run a command in a terminal; return what it sends there."""
+    terminal, end = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", **known}
+    with subprocess.Popen(
+        [sys.executable, "-m", "attnviz", "models", "bert"], stdout=end, stderr=end, env=environment
+    ) as process:
+        os.close(end)
+        said = b""
+        with contextlib.suppress(OSError):  # until it is closed at the other end
+            while part := os.read(terminal, 4096):
+                said += part
+    os.close(terminal)
+    assert process.returncode == 0
+    return said
+
+
+def test_a_terminal_that_wants_no_colours_gets_none():
+    colour = re.compile(rb"\x1b\[[0-9;]*(?:3[0-8]|4[0-8])[;m]")
+    assert colour.search(in_terminal())
+    assert not colour.search(in_terminal(NO_COLOR="1"))
+    assert b"\x1b" not in in_terminal(TERM="dumb")
+
+
+EARLY = [
+    ["heatmap", TEXT], ["heads", TEXT], ["steps", TEXT], ["view", TEXT], ["senses", "bank"],
+    ["shift", "bank", "the bank was full of mud"], ["example", "cat"],
+]  # fmt: skip
+
+
+def test_a_folder_that_is_missing_is_found_before_torch_is_loaded():
+    runs = "; ".join(
+        f"assert run({[*each, '-o', 'none/x.html' if each[0] == 'view' else 'none/x.png']}) == 4"
+        for each in EARLY
+    )
+    code = f"import sys; from attnviz.cli import run; {runs}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+LONG = {
+    "a text": ["heatmap", "wörd " * 60_000 + "\udcff"],
+    "an option": ["heatmap", TEXT, "--find", "x" * 100_000],
+    "a word": ["heatmap", TEXT, "--dtype", "float" * 20_000],
+    "a command": ["heat" * 30_000],
+    "a path": ["heatmap", TEXT, "-o", "long/" * 20_000 + "x.png"],
+    "a file": ["heatmap", "--file", "long" * 20_000],
+    "an image": ["heatmap", "--image", "long" * 20_000],
+    "a model": ["heatmap", TEXT, "-m", "long" * 20_000],
+}
+
+
+@pytest.mark.parametrize("arguments", LONG.values(), ids=LONG)
+def test_what_was_typed_at_length_is_shortened(capsys, arguments):
+    code, err = fails(capsys, *arguments)
+    assert code in (2, 3, 4)
+    assert len(err) < 1000
+    assert err.isprintable() or err[:-1].isprintable()
+
+
+# --- what libraries say
+
+
+@pytest.fixture
+def noisy(monkeypatch):
+    """A model among libraries that have much to say, and one warning of ours."""
+    capture = attnviz.models.whole.capture
+
+    def speak(*args, **kwargs):
+        for library in ("transformers", "torch", "matplotlib", "huggingface_hub", "PIL"):
+            logging.getLogger(f"{library}.inner").warning("%s logs", library)
+        logging.getLogger().error("the root logs")
+        warnings.warn("use something else", FutureWarning, stacklevel=1)
+        warnings.warn("a user should see to that", UserWarning, stacklevel=1)
+        warnings.warn("this\nis ours", AttnvizWarning, stacklevel=1)
+        return capture(*args, **kwargs)
+
+    monkeypatch.setattr("attnviz.models.whole.capture", speak)
+
+
+def test_of_all_that_libraries_say_only_our_warnings_are_shown(capfd, caplog, noisy):
+    assert run(["heatmap", TEXT, "-o", "x.json"]) == 0
+    assert capfd.readouterr().err == "attnviz: this is ours\n"
+    assert not caplog.messages
+    assert logging.root.manager.disable == 0
+
+
+def test_with_debug_all_that_libraries_say_is_shown(caplog, noisy):
+    with pytest.warns() as heard:
+        assert run(["heatmap", TEXT, "-o", "x.json", "--debug"]) == 0
+    assert len(heard) == 3
+    assert {"transformers logs", "torch logs", "the root logs"} <= {*caplog.messages}
+    assert logging.getLogger("attnviz").level == logging.NOTSET
 
 
 @pytest.mark.parametrize("width", ["nan", "inf", "39", "2001", "-5"])
@@ -336,11 +515,51 @@ def test_a_link_is_followed_and_a_device_is_refused(capsys):
     assert "is a device" in err or "ends in" in err
 
 
-def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
-    def broken(*args, **kwargs):
-        raise RuntimeError("shapes\ndo not fit")
+def broken(*args, **kwargs):
+    raise RuntimeError("shapes\ndo not fit")
 
-    monkeypatch.setattr("attnviz.models.whole.capture", broken)
+
+def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
+    monkeypatch.setattr(BertEncoder, "forward", broken)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
     assert "RuntimeError: shapes do not fit. Add --debug" in err
+
+
+class Panic(BaseException):
+    """What a library in Rust raises where it would abort."""
+
+
+Panic.__module__ = "pyo3_runtime"
+UNFORESEEN = {
+    "of ours": RuntimeError("shapes\ndo not fit"),
+    "a file that vanished": FileNotFoundError(2, "No such file or directory", "x.json"),
+    "the end of a file": EOFError("no more"),
+    "a library that wants to end": SystemExit(0),
+    "a library in Rust": Panic("index out of bounds"),
+}
+
+
+@pytest.mark.parametrize("error", UNFORESEEN.values(), ids=UNFORESEEN)
+def test_what_nobody_foresaw_is_one_line_and_ends_with_1(capsys, monkeypatch, error):
+    def unforeseen(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("attnviz.models.whole.capture", unforeseen)
+    code, err = fails(capsys, "heatmap", TEXT)
+    assert code == 1
+    assert f"got {type(error).__name__}: " in err
+    assert "Report it, with --debug" in err
+    assert run(["heatmap", TEXT, "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_in_python_stays_one(monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnviz.models.whole.capture", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        attnviz.attend(TEXT)
+    with pytest.raises(KeyboardInterrupt):
+        run(["heatmap", TEXT])

@@ -122,7 +122,8 @@ def slow(tokenizer, tmp_path):
     patient.model_max_length = 60_000
     patient.save_pretrained(tmp_path / "slow")
     (tmp_path / "book.txt").write_text(LONG * 80, encoding="utf-8")
-    return [sys.executable, "-m", "attnviz", "heatmap", "--file", "book.txt", "--model", "slow"]
+    known = ["--file", "book.txt", "--model", "slow", "--force"]
+    return [sys.executable, "-m", "attnviz", "heatmap", *known]
 
 
 def test_a_bar_shows_how_far_it_has_come_and_an_interrupt_leaves_nothing(slow, tmp_path):

@@ -1,191 +1,67 @@
-"""A check that cannot fail proves nothing: each planted fault is caught, and named."""
+"""Faults of other kinds than the table holds, and what the check says where it cannot know."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from families import TEXTS, tiny
+from faults_of_formula import output_of_one_head_two_per_cent_off
+from faults_of_projections import wrong_heads_values
+from faults_of_scores import hiding
+from planted import DTYPES, LAYER, Fault, expect_caught, verify
 from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
-from attnviz import agreement, stages
+from attnviz import stages
+from attnviz.agreement import comparing
+from attnviz.attention import repeat_heads
 from attnviz.capture import capture
 from attnviz.inputs import encode
-from attnviz.projection import rotary_angles
-from attnviz.records import AttentionRecord, Norm
-
-LAYER = 1  # where the fault is planted; the report must name it
-DTYPES = [torch.float32, torch.bfloat16]
+from attnviz.records import AttentionRecord
 
 
-def scale_one_percent_off(record):
-    return replace(record, scale=record.scale * 1.01)
+def of_the_token_before(values, heads):
+    return repeat_heads(values, heads).roll(1, 1)
 
 
-def scale_left_out(record):
-    return replace(record, scale=1.0)
+def of_the_next_head(values, heads):
+    return repeat_heads(values, heads).roll(1, 0)
 
 
-def two_heads_swapped(record):
-    order = [0, 2, 1, *range(3, record.heads)]
-    key_order = order if record.key_heads == record.heads else slice(None)
-    return replace(
-        record,
-        query=record.query[order],
-        key=record.key[key_order],
-        value=record.value[key_order],
-    )
-
-
-def mask_shifted_by_one(record):
-    return replace(record, mask=record.mask.roll(1, -1))
-
-
-def mask_left_out(record):
-    return replace(record, mask=None)
-
-
-def mask_only_minus_ten(record):
-    return replace(record, mask=record.mask.clamp(min=-10))
-
-
-def soft_cap_left_out(record):
-    return replace(record, soft_cap=None)
-
-
-def bias_left_out(record):
-    return replace(record, bias=None)
-
-
-def sinks_left_out(record):
-    return replace(record, sinks=None)
-
-
-def window_off_by_one(record):
-    hidden = record.mask.min()
-    last = record.mask.shape[-1] - 1
-    rows = torch.arange(5, last)  # the key that just left the window of each query
-    mask = record.mask.clone()
-    assert (mask[:, rows, rows - 5] == hidden).all()
-    mask[:, rows, rows - 5] = 0
-    return replace(record, mask=mask)
-
-
-def query_and_key_swapped(record):
-    return replace(record, query=record.key, key=record.query)
-
-
-def wrong_heads_values(record):
-    return replace(record, value=record.value.roll(1, 0))
-
-
-def wrong_rotary_base(record):
-    positions = torch.arange(record.query.shape[1])
-    cos, sin = rotary_angles(positions, record.query.shape[-1], base=500.0)
-    return replace(record, rotation=(cos.to(record.query.dtype), sin.to(record.query.dtype)))
-
-
-def query_bias_left_out(record):
-    query = replace(record.projection.query, bias=None)
-    return replace(record, projection=replace(record.projection, query=query))
-
-
-def output_bias_left_out(record):
-    output = replace(record.projection.output, bias=None)
-    return replace(record, projection=replace(record.projection, output=output))
-
-
-def without_step(record, kind):
-    """Return the record with the steps of one kind left out of what makes its queries."""
-    query = record.projection.query
-    assert any(isinstance(step, kind) for step in query.after)
-    steps = tuple(step for step in query.after if not isinstance(step, kind))
-    return replace(record, projection=replace(record.projection, query=replace(query, after=steps)))
-
-
-def query_norm_left_out(record):
-    return without_step(record, Norm)
-
-
-# fault, families, the stages of which one must be the first named, the heads that must be named
-FAULTS = [
-    (scale_one_percent_off, ("minilm", "bert", "gpt2", "llama"), {"scores", "weights"}, set()),
-    (scale_left_out, ("minilm", "bert", "gpt2", "llama"), {"scores"}, {0, 1, 2, 3}),
-    (two_heads_swapped, ("minilm", "bert", "gpt2", "llama"), {"query"}, {1, 2}),
-    (
-        mask_shifted_by_one,
-        ("minilm", "bert", "gpt2", "mistral"),
-        {"scores", "weights"},
-        {0, 1, 2, 3},
-    ),
-    (mask_left_out, ("minilm", "bert", "gpt2", "mistral"), {"scores", "weights"}, {0, 1, 2, 3}),
-    (mask_only_minus_ten, ("minilm", "bert", "gpt2", "llama"), {"scores", "weights"}, {0, 1, 2, 3}),
-    (soft_cap_left_out, ("gemma2",), {"scores"}, {0, 1, 2, 3}),
-    (bias_left_out, ("t5-encoder",), {"scores", "weights"}, set()),
-    (sinks_left_out, ("gpt-oss",), {"scores", "weights"}, {0, 1, 2, 3}),
-    (window_off_by_one, ("mistral",), {"scores"}, {0, 1, 2, 3}),
-    (query_and_key_swapped, ("minilm", "bert", "gpt2"), {"query"}, {0, 1, 2, 3}),
-    (wrong_heads_values, ("minilm", "bert", "gpt2", "llama"), {"value"}, {0, 1}),
-    (wrong_rotary_base, ("llama", "qwen3"), {"query"}, {0, 1, 2, 3}),
-    (query_bias_left_out, ("minilm", "bert", "gpt2", "qwen2"), {"query"}, {0, 1, 2, 3}),
-    (query_norm_left_out, ("qwen3",), {"query"}, {0, 1, 2, 3}),
-    (output_bias_left_out, ("minilm", "bert", "gpt2"), {"output"}, set()),
-]
-# The same in models whose attention is found among the operators.
-OWN_CODE_FAULTS = [
-    (scale_one_percent_off, ("bloom", "falcon", "mpnet", "gpt-j"), {"scores", "weights"}, set()),
-    (bias_left_out, ("mpt", "bloom", "mpnet", "deberta-v2"), {"scores", "weights"}, set()),
-    (mask_left_out, ("mpnet", "falcon"), {"scores", "weights"}, {0, 1, 2, 3}),
-    (window_off_by_one, ("gpt-neo",), {"scores"}, {0, 1, 2, 3}),
-    (two_heads_swapped, ("bloom", "roformer"), {"query"}, {1, 2}),
-]
-CASES = [
-    pytest.param(fault, family, dtype, named, heads, id=f"{fault.__name__}-{family}-{dtype}")
-    for fault, families, named, heads in FAULTS + OWN_CODE_FAULTS
-    for family in families
-    for dtype in DTYPES
-]
-
-
-def verify(records, references):
-    return agreement.verify(records, references, versions={}, weights_sha256="")
-
-
-@pytest.mark.parametrize(("fault", "family", "dtype", "named", "heads"), CASES)
-def test_each_planted_fault_is_caught_and_named(fault, family, dtype, named, heads, captured):
-    caught = 0
-    for each in captured(family, dtype):
-        assert verify(each.records, each.references).verdict == "verified"
-        records = list(each.records)
-        records[LAYER] = fault(records[LAYER])
-        report = verify(records, each.references)
-        if fault in (mask_left_out, mask_shifted_by_one, mask_only_minus_ten) and not _padded(each):
-            continue  # without padding, a bidirectional mask hides nothing
-        first = report.first_difference
-        assert report.verdict == "failed"
-        assert first.layer == LAYER
-        assert first.stage in named
-        assert heads <= set(first.failed_heads)
-        assert f"layer {LAYER}, {first.stage}" in report.summary()
-        caught += 1
-    assert caught
-
-
-def _padded(capture):
-    return any(capture.records[LAYER].key_axis.padding)
+def of_heads_in_turn(values, heads):  # h mod G, where h // (H / G) is right
+    return values.repeat(heads // len(values), 1, 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_wrong_grouping_of_queries_is_caught(family, dtype, captured, monkeypatch):
-    def interleaved(heads, count):  # head h reads key head h mod G, where h // (H / G) is right
-        return heads.repeat(count // heads.shape[0], 1, 1)
+@pytest.mark.parametrize(
+    ("family", "wrong", "heads"),
+    [
+        ("bert", of_the_token_before, {0, 1, 2, 3}),
+        ("gpt2", of_the_token_before, {0, 1, 2, 3}),
+        ("bert", of_the_next_head, {0, 1, 2, 3}),
+        ("llama", of_the_next_head, {0, 2}),
+        ("llama", of_heads_in_turn, {1, 2}),
+        ("qwen3", of_heads_in_turn, {1, 2}),
+    ],
+)
+def test_weights_that_mix_other_values_are_caught(
+    family, wrong, heads, dtype, captured, honest, tally, monkeypatch
+):
+    tally.fault("values mixed wrongly")
+    proofs = honest(family, dtype)
+    fault = Fault(wrong, (family,), {"head output"}, heads)
 
-    monkeypatch.setattr("attnviz.records.attention.repeat_heads", interleaved)
-    for each in captured(family, dtype):
-        first = verify(each.records, each.references).first_difference
-        assert (first.layer, first.stage) == (0, "scores")
-        assert first.failed_heads == (1, 2)  # heads 0 and 3 read the right key head either way
+    def recompute(record, dtype):
+        found = stages.recompute(record, dtype)
+        values = wrong(record.value.to(dtype), record.heads)
+        return found | {"head output": found["weights"] @ values}
+
+    monkeypatch.setattr(comparing, "recompute", recompute)
+    found = [
+        expect_caught(fault, each, of_text, LAYER, each.records[LAYER])
+        for each, of_text in zip(captured(family, dtype), proofs, strict=True)
+    ]
+    tally.planted(found, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -198,17 +74,26 @@ def test_only_the_head_at_fault_is_named(dtype, captured):
         assert verify(records, each.references).first_difference.failed_heads == (2,)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_bias_of_the_keys_moves_keys_and_scores_but_no_weight(dtype, captured):
-    # softmax does not see what is added to a whole row, so this is the one fault that only the
-    # key stage can show.
-    for each in captured("bert", dtype):
+@pytest.mark.parametrize("family", ["bert", "llama", "minilm"])
+def test_the_head_that_adds_too_much_to_the_output_is_named(family, captured):
+    for each in captured(family, torch.bfloat16):
         records = list(each.records)
-        projection = records[LAYER].projection
-        without = replace(projection, key=replace(projection.key, bias=None))
-        records[LAYER] = replace(records[LAYER], projection=without)
+        records[LAYER] = output_of_one_head_two_per_cent_off(records[LAYER])
         report = verify(records, each.references)
-        assert [check.stage for check in report.checks if not check.passed] == ["key"]
+        first = report.first_difference
+        assert (first.layer, first.stage) == (LAYER, "output")
+        assert first.strain < 1  # the sum of all heads does not show it
+        assert first.slope_errors[2] == pytest.approx(-0.02, rel=0.1)
+        assert "the slope of what head 2 adds is off by -" in report.summary()
+
+
+def test_a_mask_that_leaves_nothing_to_compare_proves_nothing(captured):
+    each = captured("bert", torch.float32)[0]
+    records = list(each.records)
+    records[LAYER] = hiding(records[LAYER], torch.ones(1, dtype=torch.bool))
+    report = verify(records, each.references)
+    assert report.verdict == "not proven"
+    assert report.unproven == ("encoder layer 1",)
 
 
 def test_numbers_that_are_no_numbers_never_agree(captured):
@@ -256,23 +141,6 @@ def test_small_values_are_compared_as_finely_as_large_ones(family, dtype, tokeni
     records = list(each.records)
     records[LAYER] = wrong_heads_values(records[LAYER])
     assert verify(records, each.references).first_difference.stage == "value"
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("part", ["query", "key", "value"])
-def test_a_projection_two_per_cent_off_is_caught(part, dtype, captured):
-    for each in captured("minilm", dtype):
-        records = list(each.records)
-        projection = records[LAYER].projection
-        matrix = getattr(projection, part)
-        bias = matrix.bias * 1.02
-        wrong = replace(
-            projection, **{part: replace(matrix, weight=matrix.weight * 1.02, bias=bias)}
-        )
-        records[LAYER] = replace(records[LAYER], projection=wrong)
-        first = verify(records, each.references).first_difference
-        assert (first.layer, first.stage) == (LAYER, part)
-        assert len(first.failed_heads) == 12
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -115,7 +115,8 @@ def verify(each, changed):
 
 
 @pytest.mark.parametrize(("fault", "stage", "family", "dtype"), CASES)
-def test_a_wrong_recipe_is_caught(fault, stage, family, dtype, captured):
+def test_a_wrong_recipe_is_caught(fault, stage, family, dtype, captured, tally):
+    tally.fault("in recipes")
     (each,) = captured(family, dtype, 1)
     record = each.records[0]
     assert verify(each, record).verdict == "verified"
@@ -123,6 +124,7 @@ def test_a_wrong_recipe_is_caught(fault, stage, family, dtype, captured):
     report = verify(each, replace(record, projection=replace(record.projection, **{stage: wrong})))
     assert [check.stage for check in report.checks if not check.passed] == [stage]
     assert report.first_difference.layer == 0
+    tally.planted([report.first_difference], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -19,7 +19,6 @@ from attnviz.attention import (
     split_heads,
 )
 
-law = settings(deadline=None, max_examples=50)
 seeds = st.integers(0, 2**31)
 lengths = st.integers(1, 7)
 
@@ -41,7 +40,6 @@ def rows_of_scores(largest):
     ).map(torch.from_numpy)
 
 
-@law
 @given(rows_of_scores(1e300))
 def test_weights_are_shares_of_one(scores):
     weights = softmax(scores)
@@ -49,7 +47,6 @@ def test_weights_are_shares_of_one(scores):
     close(weights.sum(-1), torch.ones(scores.shape[:-1], dtype=torch.float64))
 
 
-@law
 @given(rows_of_scores(100), seeds)
 def test_hidden_keys_weigh_nothing_and_the_others_share_one(scores, seed):
     hidden = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
@@ -58,20 +55,17 @@ def test_hidden_keys_weigh_nothing_and_the_others_share_one(scores, seed):
     close(weights.sum(-1), (~hidden).any(-1).double())
 
 
-@law
 @given(rows_of_scores(100), st.floats(-100, 100))
 def test_softmax_does_not_see_a_shift(scores, shift):
     close(softmax(scores + shift), softmax(scores))
 
 
-@law
 @given(rows_of_scores(100))
 def test_a_larger_score_never_weighs_less(scores):
     order = scores.argsort(-1)
     assert (softmax(scores).gather(-1, order).diff(dim=-1) >= 0).all()
 
 
-@law
 @given(seeds, lengths, st.integers(1, 5))
 def test_causal_weights_are_zero_above_the_diagonal(seed, T, d):
     Q, K = random(seed, (2, T, d), (2, T, d))
@@ -80,7 +74,6 @@ def test_causal_weights_are_zero_above_the_diagonal(seed, T, d):
     close(weights.sum(-1), torch.ones(2, T, dtype=torch.float64))
 
 
-@law
 @given(seeds, st.integers(2, 7), st.data())
 def test_the_future_does_not_change_the_past(seed, T, data):
     now = data.draw(st.integers(1, T - 1))
@@ -92,7 +85,6 @@ def test_the_future_does_not_change_the_past(seed, T, data):
     assert not torch.equal(after[now:], before[now:])
 
 
-@law
 @given(seeds, st.integers(2, 7), st.booleans())
 def test_self_attention_permutes_with_its_tokens(seed, T, heads):
     X, W = random(seed, (T, 4), (4, 4))
@@ -104,7 +96,6 @@ def test_self_attention_permutes_with_its_tokens(seed, T, heads):
     close(attend(X[order]), attend(X)[order], atol=1e-10)
 
 
-@law
 @given(seeds, lengths, lengths, st.data())
 def test_a_block_of_queries_gives_the_same_rows(seed, m, n, data):
     start = data.draw(st.integers(0, m - 1))
@@ -115,7 +106,6 @@ def test_a_block_of_queries_gives_the_same_rows(seed, m, n, data):
     close(block, whole[:, start:stop])
 
 
-@law
 @given(seeds, lengths, lengths)
 def test_the_output_lies_between_the_values(seed, m, n):
     Q, K, V = random(seed, (m, 4), (n, 4), (n, 3))
@@ -124,7 +114,6 @@ def test_the_output_lies_between_the_values(seed, m, n):
     assert (output <= V.amax(0) + 1e-12).all()
 
 
-@law
 @given(seeds, lengths, lengths)
 def test_one_head_is_plain_attention(seed, m, n):
     X, C, W_q, W_k, W_v, W_o = random(seed, (m, 4), (n, 5), (4, 3), (5, 3), (5, 2), (2, 4))
@@ -134,7 +123,6 @@ def test_one_head_is_plain_attention(seed, m, n):
     )
 
 
-@law
 @given(seeds, st.integers(1, 3), st.integers(1, 3))
 def test_grouped_queries_are_full_heads_with_repeated_keys(seed, key_heads, group):
     heads, width = key_heads * group, 2 * key_heads
@@ -151,7 +139,6 @@ def test_grouped_queries_are_full_heads_with_repeated_keys(seed, key_heads, grou
     )
 
 
-@law
 @given(seeds, lengths, st.integers(1, 4), st.integers(1, 4))
 def test_merging_undoes_splitting(seed, T, heads, d):
     (X,) = random(seed, (2, T, heads * d))
@@ -159,7 +146,6 @@ def test_merging_undoes_splitting(seed, T, heads, d):
     assert torch.equal(repeat_heads(split_heads(X, heads), heads), split_heads(X, heads))
 
 
-@law
 @given(seeds, st.integers(2, 7))
 def test_the_scale_is_a_temperature(seed, n):
     Q, K = random(seed, (1, 4), (n, 4))

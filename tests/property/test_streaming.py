@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from anything import costing
 from families import tiny
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
+from whole_maps import NEAR, check, use_strips, use_tiles, whole
 
 import attnviz
 from attnviz.errors import InputError
@@ -17,91 +19,7 @@ from attnviz.streaming import (
     log_sum_exp,
     strips,
     summarise,
-    sweep,
-    tiles,
-    top,
 )
-
-NEAR = {"atol": 1e-5, "rtol": 1e-5}
-
-
-def whole(scoring):
-    """The weights by the formula, (H, m, n), in float64, and 0 in rows that may read nothing."""
-    H, m, n = scoring.shape
-    K = scoring.key.double().repeat_interleave(H // scoring.key.shape[0], dim=0)
-    scores = scoring.query.double() @ K.mT * scoring.scale
-    if scoring.capped_bias is not None:
-        scores = scores + scoring.capped_bias.double()
-    if scoring.soft_cap is not None:
-        scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
-    if scoring.bias is not None:
-        scores = scores + scoring.bias.double()
-    rule = scoring.visible
-    distance = torch.arange(m)[:, None] + rule.offset - torch.arange(n)
-    for i in range(m):
-        for j in range(n):
-            near = rule.after is None or distance[i, j] >= -rule.after
-            near &= rule.before is None or distance[i, j] <= rule.before
-            if not near or (rule.keys is not None and not rule.keys[j]):
-                scores[:, i, j] = -torch.inf
-    if scoring.sinks is not None:
-        column = scoring.sinks.double()[:, None, None].expand(H, m, 1)
-        return torch.cat([scores, column], -1).softmax(-1)[..., :-1].nan_to_num(0)
-    return scores.softmax(-1).nan_to_num(0)
-
-
-def check(found, P, offset=0):
-    """Compare every number of a summary with the same taken from the whole map."""
-    H, m, n = P.shape
-    cell = found.cell
-    cells = [
-        [P[:, i : i + cell, j : j + cell].flatten(1) for j in range(0, n, cell)]
-        for i in range(0, m, cell)
-    ]
-
-    def pooled(reduce):
-        return torch.stack([torch.stack([reduce(each) for each in row], -1) for row in cells], 1)
-
-    i = torch.arange(m)[:, None] + offset
-    expected = {
-        "mean": pooled(lambda each: each.mean(1)),
-        "largest": pooled(lambda each: each.amax(1)),
-        "received": P.sum(1),
-        "entropy": -(P * P.clamp(min=1e-300).log()).sum(-1),
-        "distance": (P * (i - torch.arange(n)).abs()).sum(-1),
-        "first": P[:, :, 0],
-    }
-    for name, at in (("itself", i), ("previous", i - 1)):
-        inside = (at >= 0) & (at < n)
-        taken = P.gather(2, at.clamp(0, n - 1).expand(H, m, 1)) * inside
-        expected[name] = taken[..., 0]
-    for name, values in expected.items():
-        assert_close(
-            getattr(found, name).double(), values, **NEAR, msg=lambda m, n=name: f"{n}: {m}"
-        )
-    assert torch.equal(found.empty, P.sum((0, 2)) == 0)
-    k = found.top_keys.shape[-1]
-    assert_close(found.top_weights.double(), P.topk(k, -1).values, **NEAR)
-    known = found.top_keys >= 0
-    at = P.gather(2, found.top_keys.long().clamp(min=0)) * known
-    assert_close(at, found.top_weights.double(), **NEAR)
-
-
-def use_tiles(patch, rows, columns, lot):
-    """No strips, and tiles of a few rows and columns, so that short texts need many."""
-    patch.setattr(strips, "KEYS", 0)
-    for room in (tiles, sweep):
-        patch.setattr(room, "ROWS", rows)
-        patch.setattr(room, "COLUMNS", columns)
-    patch.setattr(sweep, "LOT", lot)
-    patch.setattr(top, "_ROOM", 50 * lot)  # a row or several at once
-
-
-def use_strips(patch, rows, scores):
-    """Strips of a few rows, of one head or of several."""
-    patch.setattr(strips, "ROWS", rows)
-    patch.setattr(strips, "SCORES", scores)
-
 
 SIZES = [(use_tiles, size) for size in [(4, 8, 3), (16, 16, 1), (7, 20, 6), (128, 1024, 25)]]
 SIZES += [(use_strips, size) for size in [(1, 1), (4, 500), (7, 3000), (128, 2**17)]]
@@ -139,7 +57,7 @@ def scorings(draw):
     )
 
 
-@settings(deadline=None, max_examples=150)
+@costing(8)
 @given(scorings(), st.sampled_from(SIZES), st.integers(1, 50), st.data())
 def test_every_number_is_that_of_the_whole_map(scoring, engine, cells, data):
     k = data.draw(st.integers(0, scoring.shape[2]))
@@ -246,80 +164,3 @@ def test_numbers_that_make_no_sense(wrong):
     scoring = Scoring(torch.randn(1, 3, 4), torch.randn(1, 3, 4), 0.5)
     with pytest.raises(InputError, match="Expected one cell or more"):
         summarise(scoring, **wrong)
-
-
-def test_a_planted_fault_is_seen():
-    """A rule off by one key, a scale 1 % off, a head that reads another's keys."""
-    torch.manual_seed(0)
-    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    P = whole(Scoring(Q, K, 0.5, Visible(after=0)))
-    for fault in (
-        Scoring(Q, K, 0.5, Visible(after=1)),
-        Scoring(Q, K, 0.505, Visible(after=0)),
-        Scoring(Q, K.flip(0), 0.5, Visible(after=0)),
-    ):
-        with pytest.raises(AssertionError):
-            check(summarise(fault, cells=7), P)
-
-
-def test_planted_faults_in_the_strips_are_seen(monkeypatch):
-    """A border off by one, sums that overflowed, keys in another order, a distance not mended."""
-    torch.manual_seed(0)
-    use_strips(monkeypatch, 7, 3000)
-    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
-    check(summarise(mild, cells=7, top=3), whole(mild))
-    high = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), 200.0))
-    check(summarise(high, cells=7, top=3), whole(high))  # its sums are far beyond float32
-    corner, find = strips._corner, strips._find
-
-    def other_order(*given):
-        found, keys = find(*given)
-        return found, keys.flip(1)
-
-    def off_by_one(height, after, device):
-        return corner(height, after, device).roll(1, 1)
-
-    def as_it_is(height, device):
-        return torch.zeros(height, height, device=device)
-
-    for room, name, fault, scoring in (
-        (strips, "_corner", off_by_one, mild),
-        (strips, "_find", other_order, mild),
-        (strips, "_behind", as_it_is, mild),
-        (strips._Strips, "sound", lambda *_: True, high),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(room, name, fault)
-            with pytest.raises(AssertionError):
-                check(summarise(scoring, cells=7, top=3), whole(scoring))
-
-
-def test_planted_faults_in_the_tiles_are_seen(monkeypatch):
-    """A distance not mended, lots without their first key, lots that were not looked through."""
-    torch.manual_seed(0)
-    use_tiles(monkeypatch, 14, 10, 3)
-    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    scoring = Scoring(Q, K, 0.5, Visible(before=20, after=3))
-    check(summarise(scoring, cells=7, top=3), whole(scoring))
-    views, largest = top.Lots.views, top.Lots.largest
-
-    def as_it_is(P, here, columns):
-        return torch.zeros(())
-
-    def without_the_first(*given):
-        return [(S[:, :, :, S.shape[3] > 1 :], highest) for S, highest in views(*given)]
-
-    def the_first_alone(*given):
-        found, keys = largest(*given[:-1], 1)
-        return found.expand(-1, -1, 3), keys.expand(-1, -1, 3)
-
-    for room, name, fault in (
-        (sweep, "_behind", as_it_is),
-        (top.Lots, "views", without_the_first),
-        (top.Lots, "largest", the_first_alone),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(room, name, fault)
-            with pytest.raises(AssertionError):
-                check(summarise(scoring, cells=7, top=3), whole(scoring))

@@ -4,10 +4,12 @@ import hashlib
 import importlib.util
 import json
 import logging
+import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +23,10 @@ from huggingface_hub import errors as hub_errors
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
+import attnviz
 import attnviz.checkpoints as checkpoints
 from attnviz.checkpoints import Checkpoint, load_checkpoint
-from attnviz.checkpoints.files import BUNDLED_SHA256
+from attnviz.checkpoints.files import BUNDLED_SHA256, find_weights
 from attnviz.errors import InputError, ModelError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "train", "left", "bank"]
@@ -383,6 +386,27 @@ def hub_error(kind, status):
     return kind("first line\nsecond line", response=response)
 
 
+def test_only_safetensors_and_settings_are_fetched(monkeypatch, folder):
+    def fetch(name, *, allow_patterns, ignore_patterns):
+        files = ["model.safetensors", "model-00001-of-00002.safetensors", "config.json",
+                 "tokenizer.json", "pytorch_model.bin", "modeling.py", "tf_model.h5", "x.pt",
+                 "sub/model.safetensors", "x.pkl", "a.safetensors"]  # fmt: skip
+        taken = huggingface_hub.utils.filter_repo_objects(
+            files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        )
+        assert [*taken] == files[:4]
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    assert load_checkpoint("owner/name").name == "owner/name"
+
+
+def test_offline_nobody_is_asked(cache, monkeypatch, asked):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert "neither a folder nor reachable on the hub" in refusal("owner/name")
+    assert asked == []
+
+
 def test_gated_and_unknown_models(cache, monkeypatch):
     error = hub_error(hub_errors.GatedRepoError, 403)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", raise_(error))
@@ -467,6 +491,41 @@ def test_remote_code_is_neither_run_nor_asked_about(
     assert asked == []
 
 
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("generation_config.json", {"custom_generate": "custom_generate", "max_length": 9}),
+        ("generation_config.json", {"auto_map": {"AutoModel": "foreign.Foreign"}}),
+        ("tokenizer_config.json", {"chat_template": "{{ ''.__class__.__mro__ }}"}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": "a.B"}}),
+        ("config.json", {"trust_remote_code": True, "fusion_config": {"patch_embeddings": True}}),
+        ("config.json", {"return_dict": False, "torchscript": True}),
+    ],
+)  # fmt: skip
+def test_code_that_lies_beside_is_never_run(tmp_path, file, settings, asked):
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=12)
+    folder = save(transformers.GPT2LMHeadModel(config), tmp_path / "model")
+    code = "raise SystemExit('the code ran')"
+    (folder / "custom_generate").mkdir()
+    for place in ("custom_generate/generate.py", "foreign.py", "__init__.py", "setup.py"):
+        (folder / place).write_text(code)
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(content | settings))
+    result = attnviz.load(folder).attend("the train left", generate=2)
+    assert result.agreement.verdict == "verified"
+    assert asked == []
+
+
+def test_remote_code_of_a_processor_is_not_run(tmp_path):
+    config = transformers.ViTConfig(image_size=8, patch_size=4, hidden_size=16, num_hidden_layers=1,
+                                    num_attention_heads=2, intermediate_size=16)  # fmt: skip
+    folder = save(transformers.ViTModel(config), tmp_path / "vit")
+    (folder / "foreign.py").write_text("raise SystemExit('the code ran')")
+    settings = {"image_processor_type": "P", "auto_map": {"AutoImageProcessor": "foreign.P"}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    assert "the processor ('P') wants remote code" in refusal(folder)
+
+
 def test_known_class_beside_remote_code_is_transformers_own(folder):
     (folder / "modeling_foreign.py").write_text("raise SystemExit('the code ran')")
     edit_config(folder, auto_map={"AutoModel": "modeling_foreign.ForeignModel"})
@@ -533,6 +592,42 @@ def test_shards(tmp_path):
     assert "expected a JSON object in model.safetensors.index.json" in refusal(folder)
 
 
+@pytest.mark.parametrize(
+    "shard", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "", "..", "x", 3, None]
+)
+def test_shards_lie_in_the_folder(folder, shard):
+    (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+    index = {"weight_map": {"embeddings.LayerNorm.bias": shard}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    message = refusal(folder)
+    assert f"expected the index to name .safetensors files of this folder, got {shard!r}" in message
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "model.safetensors", "vocab.txt"]
+)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_could_be_read_without_an_end(folder, name, make):
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    assert f"expected a plain file, but {name} is none; remove it" in refusal(folder)
+
+
+def test_a_link_is_followed(folder):
+    for file in [*folder.iterdir()]:
+        file.rename(folder.parent / file.name)
+        file.symlink_to(folder.parent / file.name)  # as in the hub's cache
+    assert load_checkpoint(folder).name == "tiny-bert"
+
+
+def test_files_that_some_classes_read_beside_are_hashed_too(folder):
+    save_file({"x": torch.ones(2)}, folder / "readout.safetensors")
+    assert [file.name for file in find_weights("", folder).files] == ["model.safetensors"]
+    found = find_weights("", folder, ("head.safetensors", "readout.safetensors"))
+    assert [file.name for file in found.files] == ["model.safetensors", "readout.safetensors"]
+    assert found.numbers == find_weights("", folder).numbers + 2
+
+
 @pytest.mark.parametrize("name", ["adapter_config.json", "shard-00001-model-00001-of-00001"])
 def test_weights_that_would_not_be_hashed(folder, name):
     name += "" if name.endswith(".json") else ".safetensors"
@@ -557,7 +652,7 @@ def test_removed_tensor(folder):
 def test_config_with_more_layers_than_the_file(folder):
     message = refusal(edit_config(folder, num_hidden_layers=3))
     assert "encoder.layer.2.attention.output.LayerNorm.bias is missing" in message
-    assert "and 13 more" in message
+    assert ", and 15 more" in message
 
 
 @pytest.mark.parametrize("cls", [transformers.BertModel, transformers.BertForMaskedLM])
@@ -587,6 +682,59 @@ def test_weight_missing_below_a_missing_head(folder):
     message = refusal(folder)
     assert "BertForMaskedLM" in message
     assert "is missing" in message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers(folder, value):
+    key = "encoder.layer.1.attention.self.query.weight"
+    edit_weights(folder, lambda tensors: tensors[key].view(-1)[3].fill_(value))
+    message = refusal(folder)
+    assert f"expected finite weights, but {key} holds NaN or infinity as float32" in message
+
+
+def test_weights_that_a_narrow_dtype_cannot_hold(folder):
+    edit_weights(folder, lambda tensors: tensors["pooler.dense.bias"].fill_(1e5))
+    assert load_checkpoint(folder).module.dtype == torch.float32
+    message = refusal(folder, dtype="fp16")
+    assert "pooler.dense.bias holds NaN or infinity as float16" in message
+    assert "--dtype float32" in message
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"vocab_size": 10**12},
+        {"hidden_size": 10**12},
+        {"intermediate_size": 10**9},
+        {"max_position_embeddings": 10**12},
+        {"num_hidden_layers": 40_000},
+    ],
+)
+def test_a_config_that_describes_far_more_than_its_file_is_not_built(folder, settings):
+    begin = time.process_time()
+    message = refusal(edit_config(folder, **settings))
+    assert "tensors of its weights, but it describes far more" in message
+    assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"num_hidden_layers": 10**12}, {"num_labels": 10**9}, {"text_config": {"n_layer": 10**400}}],
+)
+def test_a_config_that_counts_without_an_end(folder, settings):
+    message = refusal(edit_config(folder, **settings))
+    assert "up to 50,000 in config.json, got 1000" in message
+
+
+def test_a_model_is_built_in_another_thread_beside(folder):
+    # What is counted is the model of this thread.
+    edit_config(folder, vocab_size=10**12)
+    built = []
+    other = threading.Thread(target=lambda: built.extend(bert() for _ in range(5)))
+    other.start()
+    refusal(folder)
+    other.join()
+    assert len(built) == 5
 
 
 # --- tokenizers

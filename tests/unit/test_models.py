@@ -1,5 +1,6 @@
 """From text to result: what is read, what is refused, and what the result says of itself."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz.capture.calls import Attention
+from attnviz.errors import InputError, ModelError
 from attnviz.inputs import max_tokens
 
 
@@ -98,6 +100,47 @@ def test_a_text_too_long_is_refused_or_cut(model):
     with pytest.raises(InputError, match=r"at most 512 tokens.*got 602.*--truncate"):
         model.attend(long)
     assert len(model.attend("word " * 300, truncate=True).record(0).query_axis) == 302
+
+
+def test_ids_without_a_row_are_named(tokenizer):
+    model = attnviz.load(tiny("bert"), tokenizer=tokenizer)
+    embeddings = model.module.bert.embeddings
+    embeddings.word_embeddings = torch.nn.Embedding(2000, 48)
+    with pytest.raises(ModelError, match=r"Expected ids from 0 to 1999, .* from 101 to 3345"):
+        model.attend("the train")
+
+
+def test_what_a_model_raises_is_one_line(tokenizer):
+    module = tiny("bert")
+    model = attnviz.load(module, tokenizer=tokenizer)
+    module.bert.embeddings.token_type_embeddings = torch.nn.Embedding(0, 48)
+    said = r"Expected BertForMaskedLM to run on this input, but it fails \("
+    for mode in ("full", "streamed"):
+        with pytest.raises(ModelError, match=said):
+            model.attend("the train left", mode=mode)
+
+
+def test_what_is_infinite_in_float16_is_told_with_the_way_out(tokenizer):
+    module = tiny("bert").half()
+    with torch.no_grad():
+        module.bert.encoder.layer[0].output.dense.weight.fill_(60_000)
+    report = attnviz.load(module, tokenizer=tokenizer).attend("the train").agreement
+    assert report.verdict == "failed"
+    assert "(some numbers are not finite; try bfloat16 or float32)" in report.summary()
+
+
+def test_nothing_of_a_run_is_left_behind(model):
+    def held():
+        return sum(type(each) is Attention for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = held()
+        model.attend("the train left the station")
+        assert held() == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

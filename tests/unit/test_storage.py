@@ -36,6 +36,7 @@ def names_in(folder):
 
 def from_json(path):
     data = json.loads(path.read_text(encoding="utf-8"))
+    assert data.pop("generator") == "attnviz"
     return torch.tensor(data.pop("weights")), data
 
 
@@ -62,7 +63,7 @@ def test_every_format_gives_back_exactly_what_was_drawn(tmp_path, request, what,
     weights, data = read(tmp_path / f"map{suffix}")
     assert torch.equal(weights, given.weights)
     expected = json.loads(to_json(to_data(given)))
-    del expected["weights"]
+    del expected["generator"], expected["weights"]
     assert data == expected
     assert data["provenance"]["text"] == "the train left the station on time"
     assert len(data["provenance"]["weights_sha256"]) == 64

@@ -1,0 +1,30 @@
+"""A checkpoint's tokenizer or processor at work: what it raises, in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnviz.failures import translated
+from attnviz.memory import Room
+
+if TYPE_CHECKING:
+    from attnviz.checkpoints import Checkpoint
+
+
+@contextmanager
+def reading(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn whatever a checkpoint's tokenizer or processor raises into one line.
+
+    Raises
+    ------
+    ModelError : it cannot read this. InputError : there is no memory for it.
+    """
+    said = f"Expected what {checkpoint.name} reads with to read this, but it fails"
+    ways = ". Check its tokenizer and processor files, or pass others (tokenizer=, processor=)."
+    room = Room(f"the input of {checkpoint.name}", torch.device("cpu"), "Give a smaller one.")
+    with translated(said, ways, room):
+        yield

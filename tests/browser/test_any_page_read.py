@@ -1,0 +1,46 @@
+"""Chromium reads of any page what Python's parser does: its own elements, and the same data."""
+
+import json
+
+from anything import AWKWARD, strings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from attnviz.captions import literal
+from attnviz.html.page import make_frame, make_page, static
+
+OWN = [
+    *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),
+    *("body", "main", "noscript", "p", "p", "p", "script", "script", "script"),
+]
+READ = """frames => frames.map(frame => {
+  const read = text => new DOMParser().parseFromString(text, "text/html")
+  const names = document => [...document.querySelectorAll("*")].map(each => each.localName)
+  const outer = read(frame), page = read(outer.querySelector("iframe").getAttribute("srcdoc"))
+  return {
+    around: names(outer), inside: names(page), title: page.title,
+    data: page.getElementById("attnviz-data").textContent,
+    script: page.querySelector("script:not([id])").textContent,
+  }
+})"""
+
+
+@example([("".join(AWKWARD), AWKWARD), ("</title><script>", ["</script><script>", "<!--<script>"])])
+@settings(max_examples=2)
+@given(st.lists(st.tuples(strings, st.lists(strings, max_size=4)), min_size=12, max_size=12))
+def test_pages_and_their_frames(browser, several):
+    tab = browser.new_page()
+    payloads = [
+        {"results": [{"source": literal(text, 100), "summary": "verified", "labels": labels}]}
+        for text, labels in several
+    ]
+    frames = [make_frame(make_page(each, ""), each["results"][0]["source"]) for each in payloads]
+    found = tab.evaluate(READ, frames)
+    tab.close()
+    for payload, read in zip(payloads, found, strict=True):
+        assert read["around"] == ["html", "head", "body", "iframe"]
+        assert read["inside"] == OWN
+        assert json.loads(read["data"]) == payload
+        assert read["script"] == static("attnviz.iife.js")
+        # A title that is asked for leaves out blanks.
+        assert read["title"].split() == payload["results"][0]["source"].split()

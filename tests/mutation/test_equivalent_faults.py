@@ -1,0 +1,27 @@
+"""What is listed as no fault is none: no weight changes, and only what is listed is seen."""
+
+import pytest
+import torch
+from equivalent import EQUIVALENT
+from planted import position
+from torch.testing import assert_close
+
+from attnviz.agreement.comparing import hidden_keys, model_values, prove, real_rows
+
+CASES = [
+    pytest.param(one, place, id=f"{one.name}-{place}") for one in EQUIVALENT for place in one.places
+]
+
+
+@pytest.mark.parametrize(("one", "place"), CASES)
+def test_what_is_equivalent_changes_no_weight(one, place, captured, tally):
+    tally.equivalent(one.name)
+    captures = captured(place.partition("/")[0], torch.float32)
+    at = position(captures[0].records, place)
+    padded = next(each for each in captures if any(each.records[at].key_axis.padding))
+    record, changed = padded.records[at], one.plant(padded.records[at])
+    rows = real_rows(record, "weights", hidden_keys(record))
+    ours, theirs = (each.weights(dtype=torch.float64)[:, rows] for each in (changed, record))
+    assert_close(ours, theirs, rtol=0, atol=1e-13)
+    proof = prove(changed, model_values(changed, padded.references[at]))
+    assert {check.stage for check in proof.checks if not check.passed} == set(one.seen)

@@ -1,0 +1,95 @@
+"""Faults in what is told beside the maps: the account of a shift, and a head taken apart."""
+
+import importlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+import attnviz
+from attnviz.agreement import verify
+from attnviz.attribution import rules, secant, surrogate
+from attnviz.capture import capture
+from attnviz.capture.unchanged import unchanged
+from attnviz.inputs import encode
+from attnviz.records import AttentionResult
+
+TEXT = "the train left the station on time"
+PAIR = ["the bank was full of mud.", "the bank was full of cash."]
+EXACT = 1e-5  # of the length of the shift, in float32
+
+
+def error_of(model, tokenizer, tally, kind="planted"):
+    """Return by how much the parts of a shift miss their sum."""
+    inputs = dict(tokenizer(PAIR, return_tensors="pt"))
+    with unchanged(model.module):
+        error = secant(model.module, inputs, rows=[2]).error
+    if kind == "planted":
+        tally.fault("in the account of a shift")
+    tally.figure(kind, "sum of a shift", torch.float32, error / EXACT)
+    return error
+
+
+def test_without_a_fault_all_parts_add_up(model, tokenizer, tally):
+    assert error_of(model, tokenizer, tally, "honest") < EXACT
+
+
+def without_routing(parts):
+    return lambda *given: (parts(*given)[0], torch.zeros_like(parts(*given)[1]))
+
+
+def without_head_2(parts):
+    def fault(*given):
+        value, routing = (part.clone() for part in parts(*given))
+        value[2] = routing[2] = 0
+        return value, routing
+
+    return fault
+
+
+@pytest.mark.parametrize("fault", [without_routing, without_head_2])
+def test_a_part_that_is_left_out_is_missed(model, tokenizer, monkeypatch, fault, tally):
+    room = importlib.import_module("attnviz.attribution.secant")
+    monkeypatch.setattr(room, "_parts", fault(room._parts))
+    assert error_of(model, tokenizer, tally) > 100 * EXACT
+
+
+def test_the_scale_of_a_norm_1_percent_off_is_missed(model, tokenizer, monkeypatch, tally):
+    own = rules.elementwise
+
+    def off(f, x):
+        return own(f, x) if f is not torch.rsqrt else _off_slope(own(f, x))
+
+    def _off_slope(made):
+        made.register_hook(lambda g: g * 1.01)
+        return made
+
+    monkeypatch.setattr(rules, "elementwise", off)
+    assert error_of(model, tokenizer, tally) > 10 * EXACT
+
+
+def test_a_function_that_is_not_known_shows_in_the_error(model, tokenizer, monkeypatch, tally):
+    def derivative(x, weight, bias, eps):
+        return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+    monkeypatch.setattr(surrogate, "normalise", derivative)
+    assert error_of(model, tokenizer, tally) > 100 * EXACT
+
+
+def test_a_fault_is_named_at_the_stage_where_it_is(model, tally):
+    tally.fault("in a head taken apart")
+    batch = encode(model.checkpoint, [TEXT])
+    (found,) = capture(model.module, batch.inputs, batch.axes)
+    records = [replace(r, scale=r.scale * 1.01) if r.layer == 2 else r for r in found.records]
+    agreement = verify(records, found.references, versions={}, weights_sha256="")
+    whole = model.attend(TEXT)
+    result = AttentionResult(tuple(records), agreement, whole.provenance)
+    faulty = attnviz.make_steps(result, layer=2, head=4)
+    passed = {stage.name: stage.passed for stage in faulty.stages}
+    assert passed["Q"]
+    assert passed["K"]
+    assert passed["V"]
+    assert not passed["scores"]
+    assert not passed["scaled scores"]
+    assert not passed["weights"]
+    assert all(stage.passed for stage in attnviz.make_steps(result, layer=1, head=4).stages[1:])

@@ -1,0 +1,201 @@
+"""Faults in maps that are reduced as a long text is read: in the run, in what is kept, in tiles."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from families import TEXTS, tiny
+from whole_maps import check, use_strips, use_tiles, whole
+
+import attnviz
+from attnviz.capture import fast, streamed
+from attnviz.streaming import Scoring, Visible, strips, summarise, sweep, top
+
+LONG = "the train left the station on time and nobody noticed that it was early. " * 12
+
+
+def scoring_of(change):
+    """Have our attention compute from something else than it was given."""
+
+    def plant(monkeypatch):
+        attend = streamed.attend
+        monkeypatch.setattr(
+            streamed, "attend", lambda scoring, value, **how: attend(change(scoring), value, **how)
+        )
+
+    return plant
+
+
+def summary_of(change):
+    """Have something else kept than what was computed."""
+
+    def plant(monkeypatch):
+        attend = streamed.attend
+
+        def changed(scoring, value, **how):
+            output, summary = attend(scoring, value, **how)
+            return output, change(summary)
+
+        monkeypatch.setattr(streamed, "attend", changed)
+
+    return plant
+
+
+def output_of(change):
+    """Have the model go on with other attention vectors than were computed."""
+
+    def plant(monkeypatch):
+        attend = streamed.attend
+
+        def changed(scoring, value, **how):
+            output, summary = attend(scoring, value, **how)
+            return change(output), summary
+
+        monkeypatch.setattr(streamed, "attend", changed)
+
+    return plant
+
+
+FAULTS = {
+    "scale 1 % off": scoring_of(lambda each: replace(each, scale=each.scale * 1.01)),
+    "heads swapped": scoring_of(lambda each: replace(each, query=each.query.flip(0))),
+    "causal": scoring_of(lambda each: replace(each, visible=replace(each.visible, after=0))),
+    "last key lost": scoring_of(
+        lambda each: replace(
+            each,
+            visible=replace(each.visible, keys=torch.arange(each.shape[2]) < each.shape[2] - 1),
+        )
+    ),
+    "output of another row": output_of(lambda output: output.roll(1, 1)),
+    "cells rolled": summary_of(lambda each: replace(each, mean=each.mean.roll(1, -1))),
+    "largest halved": summary_of(lambda each: replace(each, largest=each.largest / 2)),
+    "received shifted": summary_of(lambda each: replace(each, received=each.received.roll(5, -1))),
+    "entropy in bits": summary_of(lambda each: replace(each, entropy=each.entropy * 1.4427)),
+    "distance off by one": summary_of(lambda each: replace(each, distance=each.distance + 1)),
+    "first of another": summary_of(lambda each: replace(each, first=each.itself)),
+    "itself is previous": summary_of(lambda each: replace(each, itself=each.previous)),
+    "vectors too short": output_of(lambda output: output * 0.95),
+    "other top keys": summary_of(lambda each: replace(each, top_keys=each.top_keys.flip(1))),
+    "other keys marked": summary_of(lambda each: replace(each, marked=1 - each.marked)),
+    "sums of exponentials": summary_of(lambda each: replace(each, lse=each.lse + 0.01)),
+    "all rows empty": summary_of(lambda each: replace(each, empty=torch.ones_like(each.empty))),
+    "NaN": summary_of(lambda each: replace(each, entropy=each.entropy * torch.nan)),
+}
+
+
+@pytest.fixture(scope="module", params=[None, "bfloat16"])
+def pooled(request, model):
+    """How a text is streamed in which faults are planted, and without them verified."""
+    loaded = model if request.param is None else attnviz.load(dtype=request.param)
+    how = {"model": loaded, "layers": [0, 3, 5], "cells": 20, "top": 3}
+    report = attnviz.attend(LONG, **how).agreement
+    assert report.verdict == "verified"
+    return how, report
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught(fault, pooled, monkeypatch, tally):
+    how, honest = pooled
+    tally.fault("in streamed maps")
+    tally.honest(honest.checks, honest.dtype)
+    FAULTS[fault](monkeypatch)
+    report = attnviz.attend(LONG, **how).agreement
+    first = report.first_difference
+    assert report.verdict == "failed"
+    assert first.stage in ("summary", "second run", "attention vectors")
+    tally.planted([first], report.dtype)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "llama", "mistral"])
+def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, monkeypatch, tally):
+    """Also where the model has no fast attention, so that its own function runs as a whole."""
+    tally.fault("in streamed maps")
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    of = fast.Rules.of
+
+    def later(self, called):
+        rule = of(self, called)
+        return replace(rule, after=rule.after + 1)
+
+    monkeypatch.setattr(fast.Rules, "of", later)
+    assert attnviz.verify(TEXTS[0], model=model, mode="streamed").verdict == "failed"
+
+
+def test_a_fault_in_what_is_reduced_is_seen(tally):
+    """A rule off by one key, a scale 1 % off, a head that reads another's keys."""
+    torch.manual_seed(0)
+    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
+    P = whole(Scoring(Q, K, 0.5, Visible(after=0)))
+    for fault in (
+        Scoring(Q, K, 0.5, Visible(after=1)),
+        Scoring(Q, K, 0.505, Visible(after=0)),
+        Scoring(Q, K.flip(0), 0.5, Visible(after=0)),
+    ):
+        tally.fault("in streamed maps")
+        with pytest.raises(AssertionError):
+            check(summarise(fault, cells=7), P)
+
+
+def test_planted_faults_in_the_strips_are_seen(monkeypatch, tally):
+    """A border off by one, sums that overflowed, keys in another order, a distance not mended."""
+    torch.manual_seed(0)
+    use_strips(monkeypatch, 7, 3000)
+    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
+    mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    check(summarise(mild, cells=7, top=3), whole(mild))
+    high = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), 200.0))
+    check(summarise(high, cells=7, top=3), whole(high))  # its sums are far beyond float32
+    corner, find = strips._corner, strips._find
+
+    def other_order(*given):
+        found, keys = find(*given)
+        return found, keys.flip(1)
+
+    def off_by_one(height, after, device):
+        return corner(height, after, device).roll(1, 1)
+
+    def as_it_is(height, device):
+        return torch.zeros(height, height, device=device)
+
+    for room, name, fault, scoring in (
+        (strips, "_corner", off_by_one, mild),
+        (strips, "_find", other_order, mild),
+        (strips, "_behind", as_it_is, mild),
+        (strips._Strips, "sound", lambda *_: True, high),
+    ):
+        tally.fault("in streamed maps")
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, fault)
+            with pytest.raises(AssertionError):
+                check(summarise(scoring, cells=7, top=3), whole(scoring))
+
+
+def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
+    """A distance not mended, lots without their first key, lots that were not looked through."""
+    torch.manual_seed(0)
+    use_tiles(monkeypatch, 14, 10, 3)
+    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
+    scoring = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    check(summarise(scoring, cells=7, top=3), whole(scoring))
+    views, largest = top.Lots.views, top.Lots.largest
+
+    def as_it_is(P, here, columns):
+        return torch.zeros(())
+
+    def without_the_first(*given):
+        return [(S[:, :, :, S.shape[3] > 1 :], highest) for S, highest in views(*given)]
+
+    def the_first_alone(*given):
+        found, keys = largest(*given[:-1], 1)
+        return found.expand(-1, -1, 3), keys.expand(-1, -1, 3)
+
+    for room, name, fault in (
+        (sweep, "_behind", as_it_is),
+        (top.Lots, "views", without_the_first),
+        (top.Lots, "largest", the_first_alone),
+    ):
+        tally.fault("in streamed maps")
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, fault)
+            with pytest.raises(AssertionError):
+                check(summarise(scoring, cells=7, top=3), whole(scoring))

@@ -1,0 +1,228 @@
+"""What is typed, or stands in a user's file, is a value or is refused: nothing else comes of it."""
+
+import json
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from anything import REFUSED, costing, strings, texts, value_or_refused
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from attnviz.cli import typed
+from attnviz.displacement.references import read_pair
+from attnviz.errors import did_you_mean, whole_number
+from attnviz.examples import make_example
+from attnviz.examples.reading import FIELDS, parse, to_given
+from attnviz.examples.stages import STAGES
+from attnviz.files import read_text
+from attnviz.separation import gather, read_senses
+
+
+@given(st.none() | strings | st.from_regex(r"\s*\d*\s*:\s*\d*\s*", fullmatch=True))
+def test_a_part_of_a_map_is_a_slice(entry):
+    part = value_or_refused(typed.part, entry, "--rows")
+    if part is REFUSED or part is None:
+        return
+    assert all(at is None or at >= 0 for at in (part.start, part.stop))
+    range(10)[part]
+
+
+@costing(0.5)
+@given(st.none() | strings | st.from_regex(r"\s*\d+\s*,\s*\d+\s*", fullmatch=True))
+def test_a_patch_is_a_place_or_a_token(entry):
+    patch = typed.patch(entry)
+    assert patch == entry or (len(patch) == 2 and all(isinstance(at, int) for at in patch))
+
+
+@costing(0.5)
+@given(strings)
+def test_two_words_are_two(entry):
+    found = value_or_refused(typed.two_words, entry)
+    if found is not REFUSED:
+        query, key = found
+        assert query.strip() == query != ""
+        assert key.strip() == key != ""
+        assert entry.index(query) < entry.rindex(key)
+
+
+@costing(0.5)
+@example("The {mud|cash} bank", None)
+@given(texts, st.none() | texts)
+def test_braces_name_two_texts(text, reference):
+    found = value_or_refused(read_pair, text, reference)
+    if found is REFUSED:
+        return
+    one, other = found
+    if one == text:
+        assert other == ("gate" if reference is None else reference)
+    else:
+        assert reference is None
+        assert len(one) < len(text)
+
+
+@given(st.lists(texts, max_size=4), texts, texts, st.booleans())
+def test_alternatives_are_put_together_as_they_stand(around, one, other, braces):
+    def plain(text):
+        return "".join(c for c in text if c not in "{}|") or "x"
+
+    around = [*map(plain, around), "end"]
+    sides = [(plain(one) + str(at), plain(other) + str(at)) for at in range(len(around) - 1)]
+    entry = "".join(
+        part + (f"{{{sides[at][0]}|{sides[at][1]}}}" if at < len(sides) else "")
+        for at, part in enumerate(around)
+    )
+    text, reference = read_pair(entry, None)
+    expected = [
+        "".join(p + (sides[at][n] if at < len(sides) else "") for at, p in enumerate(around))
+        for n in (1, 0)
+    ]
+    assert [text, reference] == (expected if sides else [entry, "gate"])
+
+
+entries = st.one_of(
+    texts,
+    st.tuples(st.sampled_from(["river", "money", " a ", ""]), texts).map("=".join),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _empty_folder(tmp_path_factory):
+    """Texts are taken for names of files too: here is none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("empty"))
+        yield
+
+
+@costing(0.5)
+@given(st.lists(entries, max_size=4))
+def test_typed_senses_are_sentences_by_name(several):
+    found = value_or_refused(read_senses, several)
+    if found is REFUSED or found is None:
+        return
+    assert list(found) == list(dict.fromkeys(one.partition("=")[0].strip() for one in several))
+    assert all(sentence.strip() for sentences in found.values() for sentence in sentences)
+
+
+sentences = st.dictionaries(texts, texts | st.lists(texts, max_size=3), max_size=3)
+
+
+@costing(0.5)
+@example("bank", {"a": ["the bank", "a bank"], "b": ["bank", "banks"]})
+@example("", None)
+@given(texts, st.none() | sentences)
+def test_sentences_are_gathered_with_the_places_of_the_word(word, senses):
+    found = value_or_refused(gather, word, senses)
+    if found is not REFUSED:
+        for one in found:
+            assert all(0 <= start < end <= len(one.text) for start, end in one.places)
+
+
+@costing(4)
+@given(st.binary(max_size=60) | strings.map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_a_file_of_sentences_has_sentences_or_is_refused(content):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "river.txt"
+        path.write_bytes(content)
+        text = value_or_refused(lambda: read_text(path, "a text", most=50))
+        assert text is REFUSED or len(text) <= 50
+        found = value_or_refused(read_senses, [f"river={path}"])
+        assert found is REFUSED or all(line.strip() == line != "" for line in found["river"])
+
+
+cells = st.one_of(
+    st.integers(-99, 99), st.floats(-9, 9).map(lambda x: round(x, 3)), st.floats(), texts,
+    st.none(), st.booleans(), st.just(10**30), st.just(Decimal("1E-30")),
+)  # fmt: skip
+anything = st.recursive(
+    cells,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=8,
+)
+names = st.sampled_from([*FIELDS, *STAGES, "x"])
+matrices = st.integers(1, 3).flatmap(
+    lambda width: st.lists(
+        st.lists(st.integers(-9, 9) | st.sampled_from([0.5, 1.25]), min_size=width, max_size=width),
+        min_size=1,
+        max_size=3,
+    )
+)
+values = st.one_of(
+    matrices, matrices, st.lists(matrices, max_size=3), anything, st.sampled_from(["causal", 1, 2]),
+    st.dictionaries(st.sampled_from([*STAGES]), matrices | texts, max_size=2),
+)  # fmt: skip
+files = st.dictionaries(names, values, max_size=7)
+
+
+def written(data):
+    return json.dumps(data, default=str)
+
+
+@costing(2)
+@example('{"a": 1, "a": 2}')
+@example("[" * 100_000)
+@example('{"X": [[1e999999999999999999999]]}')
+@example('{"X": [[NaN]]}')
+@given(strings | anything.map(written) | files.map(written))
+def test_any_text_is_an_example_or_refused(text):
+    value_or_refused(lambda: to_given(parse(text, "own"), "own"))
+
+
+@costing(4)
+@example({"X": [[1, 2]], "W_q": [[1], [1]], "W_k": [[1], [1]], "W_v": [[1], [1]]})
+@given(
+    st.fixed_dictionaries(
+        {"X": matrices},
+        optional={name: values for name in (*FIELDS, *STAGES) if name not in ("X", "title")},
+    )
+)
+def test_any_file_is_replayed_or_refused(data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "own.json"
+        path.write_text(written(data))
+        worked = value_or_refused(lambda: make_example(file=path))
+    if worked is not REFUSED:
+        assert worked.name == "own.json"
+        worked.summary()
+
+
+@costing(4)
+@given(st.data())
+def test_a_book_of_fitting_matrices_is_replayed(data):
+    T, d, k, v = (data.draw(st.integers(1, 4)) for _ in range(4))
+
+    def matrix(m, n):
+        numbers = st.integers(-99, 99).map(lambda x: x / 10)
+        return data.draw(
+            st.lists(st.lists(numbers, min_size=n, max_size=n), min_size=m, max_size=m)
+        )
+
+    book = {
+        "X": matrix(T, d), "W_q": matrix(d, k), "W_k": matrix(d, k), "W_v": matrix(d, v),
+        "printed": {"Q": matrix(T, k), "weights": matrix(T, T)},
+        "mask": data.draw(st.sampled_from(["causal", [[1] * T] * T])),
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "own.json"
+        path.write_text(json.dumps(book))
+        worked = make_example(file=path)
+    assert worked.count()["printed"] == T * k + T * T
+    weights = next(stage for stage in worked.stages if stage.name == "weights")
+    assert (weights.from_inputs.sum(-1) - 1).abs().max() < 1e-12
+
+
+@costing(0.5)
+@given(strings, st.lists(strings, max_size=5))
+def test_a_near_name_is_one_of_those_that_there_are(entry, known):
+    hint = did_you_mean(entry, known)
+    assert not hint or any(name in hint for name in known)
+    if any(name.casefold() == entry.casefold() for name in known) and 0 < len(entry) < 40:
+        assert hint
+
+
+@costing(0.5)
+@given(st.integers() | st.floats() | strings | st.booleans() | st.none() | st.binary())
+def test_a_whole_number_is_whole(value):
+    found = value_or_refused(whole_number, value, "a layer")
+    assert found is REFUSED if type(value) is not int else found == value

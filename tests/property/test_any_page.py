@@ -1,0 +1,159 @@
+"""Whatever was read, a page has no element but its own, and holds what it was given."""
+
+import html
+import json
+import re
+import tempfile
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from anything import AWKWARD, costing, strings
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import attnviz
+from attnviz.captions import literal, source
+from attnviz.html.page import make_frame, make_page, static, to_script
+from attnviz.plot import save_figure
+from attnviz.records import AgreementReport, AttentionMap, Provenance
+
+OWN = [
+    *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),
+    *("body", "main", "noscript", "p", "p", "p", "script", "script", "script"),
+]
+BREAKERS = (
+    "</script>",
+    "<!--<script>",
+    "]]>",
+    '" onload="x',
+    "' x='",
+    "\u2028\0",
+    "\ud800",
+    "&amp;",
+)
+BLOCKS = "c29tZQ=="
+
+
+class Reader(HTMLParser):
+    """The elements of a document with their attributes, and the text in each."""
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.texts, self.others = [], {}, []
+        self.inside = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in ("meta", "p"):
+            self.inside.append(dict(attributes).get("id", tag))
+
+    def handle_endtag(self, tag):
+        if tag not in ("meta", "p"):
+            self.inside.pop()
+
+    def handle_data(self, data):
+        at = self.inside[-1] if self.inside else ""
+        self.texts[at] = self.texts.get(at, "") + data
+
+    def handle_comment(self, data):
+        self.others.append(data)
+
+    handle_pi = unknown_decl = handle_comment
+
+
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+json_like = st.recursive(
+    st.none() | st.booleans() | numbers | strings,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(strings, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def payload_of(text, model, labels):
+    """A payload as far as the document reads it, and some labels."""
+    told = source(Provenance(model, "0", text, None, "float32", "cpu", {}))
+    return {"results": [{"source": told, "summary": "verified", "axes": [{"labels": labels}]}]}
+
+
+@example([*AWKWARD, *BREAKERS])
+@given(json_like)
+def test_no_text_ends_the_script_that_holds_it(data):
+    written = to_script(data)
+    assert written.isascii()
+    assert "<" not in written
+    assert json.loads(written) == data
+
+
+@costing(4)
+@example(*BREAKERS[:2], list(BREAKERS))
+@example("".join(BREAKERS), "".join(BREAKERS), [])
+@given(strings, strings, st.lists(strings, max_size=4))
+def test_a_page_has_its_own_elements_and_the_data_it_was_given(text, model, labels):
+    payload = payload_of(text, model, labels)
+    page = make_page(payload, BLOCKS)
+    read = Reader(page)
+    assert [tag for tag, _ in read.elements] == OWN
+    assert not read.others
+    assert {key for tag, keys in read.elements if tag == "script" for key in keys} == {"id", "type"}
+    assert json.loads(read.texts["attnviz-data"]) == payload
+    assert read.texts["attnviz-blocks"] == BLOCKS
+    assert read.texts["script"] == static("attnviz.iife.js")
+    assert read.texts["style"] == static("attnviz.css")
+    assert read.texts["title"] == payload["results"][0]["source"]
+    assert page.encode().decode() == page
+
+
+@costing(4)
+@example("".join(BREAKERS), "".join(BREAKERS), [])
+@given(strings, strings, st.lists(strings, max_size=4))
+def test_a_frame_holds_the_page_as_it_is(text, model, labels):
+    payload = payload_of(text, model, labels)
+    page, title = make_page(payload, BLOCKS), payload["results"][0]["source"]
+    frame = make_frame(page, title)
+    assert frame.isascii()
+    read = Reader(frame)
+    ((tag, attributes),) = read.elements
+    assert tag == "iframe"
+    assert not read.others
+    assert not read.texts
+    assert set(attributes) == {"sandbox", "width", "height", "frameborder", "title", "srcdoc"}
+    assert attributes["sandbox"] == "allow-scripts allow-downloads"
+    assert attributes["srcdoc"] == page
+    assert attributes["title"] == title
+    (escaped,) = re.findall(r'srcdoc="([^"]*)"', frame)
+    assert html.unescape(escaped) == page
+
+
+def drawn(labels):
+    """A map of some tokens, as a figure shows it."""
+    size = len(labels)
+    proof = AgreementReport((), (), (), "float32", "cpu", {}, "0")
+    return AttentionMap(
+        weights=torch.eye(size),
+        rows=tuple(labels),
+        columns=tuple(labels),
+        stack="encoder",
+        layer=0,
+        heads=(0,),
+        notes=(),
+        agreement=proof,
+        provenance=Provenance("m", "0", " ".join(labels), None, "float32", "cpu", {}),
+    )
+
+
+@costing(200)
+@pytest.mark.filterwarnings("ignore:No installed font")
+@example(["$\\frac{a}{b}$", "\0", "\u2028", "</text>", "]]>", "&amp;", "_a", "%s", "\x1b[31m"])
+@given(st.lists(strings.filter(str.strip), min_size=1, max_size=6))
+def test_a_figure_is_xml_with_the_labels_as_they_stand(labels):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "map.svg"
+        save_figure(attnviz.heatmap(drawn(labels)).figure, path)
+        texts = {"".join(each.itertext()) for each in ElementTree.parse(path).iter()}
+    for label in labels:
+        assert literal(label) in texts

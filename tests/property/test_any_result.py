@@ -1,0 +1,424 @@
+"""Any result that can be built is read again bit for bit; any other file is refused in one line."""
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from anything import REFUSED, costing, strings, texts, value_or_refused
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from attnviz import load_data, records, save_data
+from attnviz.records import (
+    AgreementReport,
+    AttentionMap,
+    AttentionResult,
+    AttentionSteps,
+    GivenMatrix,
+    HeadMaps,
+    Ledger,
+    Occurrence,
+    Provenance,
+    ReplayedStage,
+    Secant,
+    SenseResult,
+    SenseScore,
+    ShiftResult,
+    Stage,
+    StageCheck,
+    WorkedExample,
+)
+
+WIDE = torch.float32, torch.float64
+EVERY = (*WIDE, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+sizes = st.integers(1, 3)
+
+
+@st.composite
+def tensors(draw, *shape, of=WIDE):
+    """Any bits, NaN with something in it among them, laid out in any order."""
+    shape = shape or draw(st.lists(st.integers(0, 3), max_size=4))
+    kind, size = draw(st.sampled_from(of)), math.prod(shape)
+    bits = np.random.default_rng(draw(st.integers(0, 2**32))).bytes(8 * max(1, size))
+    raw = torch.frombuffer(bytearray(bits), dtype=torch.uint8)
+    raw = raw % 2 if kind is torch.bool else raw
+    order = draw(st.permutations(range(len(shape))))
+    laid = raw.view(kind)[:size].reshape([shape[d] for d in order])
+    return laid.permute(sorted(range(len(shape)), key=order.__getitem__))
+
+
+def labels(count):
+    return st.lists(strings, min_size=count, max_size=count).map(tuple)
+
+
+@st.composite
+def checks(draw):
+    """A stage as the check leaves it: as many numbers as heads, and some that none passes."""
+    heads = draw(sizes)
+    each = st.lists(st.floats(0, allow_infinity=False), min_size=heads, max_size=heads).map(tuple)
+    return StageCheck(
+        draw(texts),
+        draw(st.integers(0, 9)),
+        draw(texts),
+        draw(st.sampled_from(["weights", "scores", "summary"])),
+        draw(each),
+        tuple(1e-9 + tolerance for tolerance in draw(each)),
+        draw(each),
+        draw(st.integers(0)),
+        draw(st.booleans()),
+        draw(st.sampled_from([(), (0,)])),
+        draw(st.sampled_from([(), (0.01,) * heads])),
+        draw(st.none() | st.floats()),
+    )
+
+
+st.register_type_strategy(torch.Tensor, tensors(of=EVERY))
+st.register_type_strategy(StageCheck, checks())
+proof = {
+    "agreement": st.builds(AgreementReport, rows=st.none() | st.just((3, 9))),
+    "provenance": st.builds(Provenance, model=strings, image=st.none() | strings),
+    "notes": labels(1),
+}
+
+
+@st.composite
+def maps(draw):
+    m, n = draw(sizes), draw(sizes)
+    return draw(
+        st.builds(
+            AttentionMap,
+            weights=tensors(m, n),
+            rows=labels(m),
+            columns=labels(n),
+            image=st.none() | tensors(2, 2, 3, of=[torch.uint8]),
+            **proof,
+        )
+    )
+
+
+@st.composite
+def head_maps(draw):
+    layers, heads, m, n = (draw(sizes) for _ in range(4))
+    return draw(
+        st.builds(
+            HeadMaps,
+            weights=tensors(layers, heads, m, n),
+            rows=labels(m),
+            columns=labels(n),
+            layers=st.just(tuple(range(layers))),
+            **proof,
+        )
+    )
+
+
+@st.composite
+def all_steps(draw):
+    m, n, d = draw(sizes), draw(sizes), draw(sizes)
+    shapes = {"weights": (m, n), "V": (n, d), "Q": (m, d)}
+    stages = st.tuples(
+        *(
+            st.builds(Stage, name=st.just(name), values=tensors(*shape, of=[torch.float64]))
+            for name, shape in shapes.items()
+        )
+    )
+    queries, keys = labels(m), labels(n)
+    row = st.integers(0, m - 1)
+    return draw(
+        st.builds(AttentionSteps, stages=stages, queries=queries, keys=keys, row=row, **proof)
+    )
+
+
+@st.composite
+def sense_results(draw):
+    states, count, d = draw(sizes), draw(sizes), draw(sizes)
+    score = st.builds(SenseScore, recalls=st.just((0.5, 1.0)))
+    each = {"min_size": states, "max_size": states}
+    return draw(
+        st.builds(
+            SenseResult,
+            senses=labels(2),
+            occurrences=st.lists(st.builds(Occurrence), min_size=count, max_size=count).map(tuple),
+            vectors=tensors(states, count, d),
+            right=tensors(states, count),
+            plane=tensors(states, count, 2),
+            scores=st.lists(score, **each).map(tuple),
+            context=score,
+            explained=st.lists(st.tuples(st.floats(), st.floats()), **each).map(tuple),
+            plane_accuracy=st.lists(st.floats(), **each).map(tuple),
+            best=st.integers(0, states - 1),
+            **proof,
+        )
+    )
+
+
+@st.composite
+def shifts(draw):
+    L, H, T = draw(sizes), draw(sizes), draw(sizes)
+    number = st.floats(0.1, 10)
+    split = st.builds(
+        Secant,
+        value=tensors(L, H, T),
+        routing=tensors(L, H, T),
+        credit=tensors(T, of=[torch.float64]).map(
+            lambda each: each.nan_to_num(0, 1, -1).clamp(-9, 9)
+        ),
+        direction=tensors(4),
+        length=number,
+        total=number,
+        start=number,
+    )
+    account = st.builds(
+        Ledger, attention=tensors(L, H, T), mlp=tensors(L), direction=tensors(4), length=number
+    )
+    regions = draw(st.booleans())
+    return draw(
+        st.builds(
+            ShiftResult,
+            at=st.integers(0, T - 1),
+            words=labels(T),
+            tokens=labels(T),
+            positions=st.just(tuple((at,) for at in range(T))),
+            special=st.just((False,) * T),
+            secant=split,
+            ledger=account,
+            causal=st.dictionaries(texts, st.just(torch.arange(float(T))), max_size=2),
+            patched=st.none(),
+            raw_attention=tensors(T),
+            rollout=st.just(torch.ones(T)),
+            regions=labels(2) if regions else st.just(()),
+            path=tensors(L + 1) if regions else st.none(),
+            distances=tensors(L + 1, 2) if regions else st.none(),
+            **proof,
+        )
+    )
+
+
+@st.composite
+def examples(draw):
+    m, n = draw(sizes), draw(sizes)
+    shape = tensors(m, n, of=[torch.float64])
+    printed = st.none() | shape
+    stage = st.builds(
+        ReplayedStage,
+        rows=labels(m),
+        columns=labels(n),
+        printed=printed,
+        from_inputs=shape,
+        from_printed=printed,
+        slack_from_inputs=printed,
+        slack_from_printed=printed,
+    )
+    given = st.builds(GivenMatrix, rows=labels(m), columns=labels(n), values=shape)
+    one = st.tuples(stage)
+    return draw(st.builds(WorkedExample, tokens=labels(n), given=st.tuples(given), stages=one))
+
+
+DRAWN = {
+    AttentionMap: maps(),
+    HeadMaps: head_maps(),
+    AttentionSteps: all_steps(),
+    SenseResult: sense_results(),
+    ShiftResult: shifts(),
+    WorkedExample: examples(),
+}
+MADE = {
+    **DRAWN,
+    AgreementReport: proof["agreement"],
+    AttentionResult: st.builds(
+        AttentionResult, agreement=proof["agreement"], provenance=proof["provenance"]
+    ),
+}
+TYPES = [kind for name in records.__all__ if is_dataclass(kind := getattr(records, name))]
+
+
+def held(value):
+    """All that a value holds, to be compared by ==: bits of numbers, order in memory, types."""
+    if isinstance(value, torch.Tensor):
+        raw = value.contiguous().flatten()
+        order = sorted(range(value.dim()), key=lambda d: -value.stride(d))
+        laid = [d for d in order if value.shape[d] > 1] if value.numel() else []
+        return value.dtype, tuple(value.shape), raw.view(torch.uint8).tolist(), laid
+    if is_dataclass(value):
+        return type(value), [(each.name, held(getattr(value, each.name))) for each in fields(value)]
+    if isinstance(value, Mapping):
+        return dict, [(key, held(each)) for key, each in value.items()]
+    if isinstance(value, tuple):
+        return tuple, [held(each) for each in value]
+    return type(value), np.float64(value).tobytes() if isinstance(value, float) else value
+
+
+def written(result, suffix=".safetensors"):
+    """The bytes of a result's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"result{suffix}"
+        save_data(result, path)
+        return path.read_bytes()
+
+
+def read(data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.safetensors"
+        path.write_bytes(data)
+        return load_data(path)
+
+
+@costing(8)
+@given(st.sampled_from(TYPES).flatmap(lambda kind: MADE.get(kind, st.builds(kind))))
+def test_any_result_is_read_again_bit_for_bit(result):
+    assert held(read(written(result))) == held(result)
+
+
+@pytest.fixture(scope="module")
+def sound():
+    """A file as it was written, and what it holds."""
+    drawn = one_map("a")
+    return written(drawn), held(drawn)
+
+
+def changed(data, changes):
+    """The same bytes with some of them changed, taken away or put in."""
+    data = bytearray(data)
+    for at, length, put in changes:
+        at %= len(data) + 1
+        data[at : at + length] = put
+    return bytes(data)
+
+
+anywhere = st.tuples(st.integers(0, 2**20), st.integers(0, 40), st.binary(max_size=9))
+in_the_numbers = st.tuples(st.integers(-5, -1), st.just(1), st.binary(min_size=1, max_size=1))
+edits = st.lists(anywhere | in_the_numbers, max_size=4)
+
+
+@example([])
+@given(edits)
+def test_a_file_that_was_changed_is_refused(sound, changes):
+    data = changed(sound[0], changes)
+    found = value_or_refused(read, data)
+    assert (found is REFUSED) == (data != sound[0])
+    assert found is REFUSED or held(found) == sound[1]
+
+
+@costing(0.5)
+@given(
+    st.binary(max_size=200) | st.binary(max_size=99).map(lambda b: len(b).to_bytes(8, "little") + b)
+)
+def test_any_other_bytes_are_refused(data):
+    assert value_or_refused(read, data) is REFUSED
+
+
+def sealed(header, body):
+    """A file that says of itself that it is sound."""
+    blank = {**header, "__metadata__": {**header["__metadata__"], "sha256": "0" * 64}}
+    begun = json.dumps(blank, separators=(",", ":")).encode()
+    begun = len(begun).to_bytes(8, "little") + begun
+    digest = hashlib.sha256(begun + body).hexdigest().encode()
+    return begun.replace(b"0" * 64, digest) + body
+
+
+def places(tree, at=()):
+    """The way to every place in a tree."""
+    yield at
+    inner = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
+    for key, each in inner:
+        yield from places(each, (*at, key))
+
+
+def replaced(tree, at, value):
+    if not at:
+        return value
+    copy = tree.copy()
+    copy[at[0]] = replaced(copy[at[0]], at[1:], value)
+    return copy
+
+
+nodes = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | strings,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["tensor", "same", "dict", "float", *(kind.__name__ for kind in TYPES)]
+            ),
+            inner,
+            max_size=2,
+        )
+    ),
+    max_leaves=5,
+)
+
+
+@costing(2)
+@given(st.randoms(use_true_random=False), st.lists(nodes, min_size=1, max_size=2))
+def test_a_file_that_was_made_to_deceive_is_a_result_or_refused(sound, random, values):
+    data, _ = sound
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    tree = json.loads(header["__metadata__"]["tree"])
+    for value in values:
+        tree = replaced(tree, random.choice(list(places(tree))), value)
+    header["__metadata__"]["tree"] = json.dumps(tree)
+    found = value_or_refused(read, sealed(header, data[end:]))
+    assert found is REFUSED or type(found) in TYPES
+
+
+def finite(tensor):
+    """Numbers as JSON has them, where NaN and infinity are null."""
+    return [value if math.isfinite(value) else None for value in tensor.flatten().tolist()]
+
+
+def one_map(label):
+    """A map of one token, from a file of the same name."""
+    proven = AgreementReport((), (), (), "float32", "cpu", {}, "0")
+    told = Provenance(label, "0", None, None, "float32", "cpu", {}, image=label)
+    return AttentionMap(torch.ones(1, 1), (label,), (label,), "vision", 0, (0,), (), proven, told)
+
+
+@costing(8)
+@example(one_map("\udcff.png"))
+@given(maps())
+def test_other_programs_read_the_same_map(drawn):
+    rows, columns = list(drawn.rows), list(drawn.columns)
+    data = json.loads(written(drawn, ".json"))
+    assert [value for row in data["weights"] for value in row] == finite(drawn.weights)
+    assert (data["rows"], data["columns"]) == (rows, columns)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "map.npz"
+        save_data(drawn, path)
+        with np.load(path, allow_pickle=False) as arrays:
+            assert held(torch.tensor(arrays["weights"]))[:3] == held(drawn.weights)[:3]
+            # numpy ends a text before the NULs at its end.
+            assert arrays["rows"].tolist() == [row.rstrip("\0") for row in rows]
+            assert json.loads(str(arrays["about"]))["provenance"]["model"] == drawn.provenance.model
+
+
+@costing(20)
+@example(one_map("\udcff.png"))
+@given(maps())
+def test_other_programs_read_the_same_table(drawn):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "map.parquet"
+        save_data(drawn, path)
+        table = pq.read_table(path).to_pydict()
+    numbers = [None if value != value else value for value in drawn.weights.flatten().tolist()]
+    assert table["weight"] == numbers
+    # Arrow has no place for halves of surrogate pairs.
+    rows, columns = (
+        [label.encode("utf-8", "replace").decode() for label in side]
+        for side in (drawn.rows, drawn.columns)
+    )
+    assert table["query"] == [row for row in rows for _ in columns]
+    assert table["key"] == columns * len(rows)

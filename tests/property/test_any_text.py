@@ -1,0 +1,262 @@
+"""Words, labels and places in the text, for any text and any kind of tokenizer."""
+
+import itertools
+import math
+import unicodedata
+
+import pytest
+import torch
+import transformers
+from anything import REFUSED, costing, strings, texts, value_or_refused
+from families import tiny
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+import attnviz
+from attnviz.captions import literal, source
+from attnviz.inputs.text import encode_texts, token_spans
+from attnviz.locating import find_word, inflections, near_words
+from attnviz.plot.layout import SMALLEST, Ruler
+from attnviz.plot.style import style
+from attnviz.plot.ticks import fit_ticks
+from attnviz.records import Axis, Provenance
+from attnviz.words import find_words, locate, merge, units
+
+LEARNT = [
+    "the train left the station on time and nobody minded, don't they?",
+    "naïve cafés in straße 12 cost €5.50; שלום מרחב, 漢字テスト 👩‍👩‍👧 नमस्ते",
+]
+
+
+def trained(kind):
+    """A tokenizer as models have it, of bytes or of pieces with a mark for the blank."""
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    if kind == "bytes":
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=400,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+    else:
+        made = Tokenizer(models.Unigram())
+        made.normalizer = normalizers.NFKC()
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        made.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+    made.train_from_iterator(LEARNT * 20, trainer)
+    if kind == "pieces":
+        made.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>",
+            pair="<s> $A </s> $B:1 </s>:1",
+            special_tokens=[("<s>", 1), ("</s>", 2)],
+        )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+@pytest.fixture(scope="module")
+def readers(model):
+    """Models that read by word pieces, by bytes, and by pieces with a mark for the blank."""
+    other = {
+        kind: attnviz.load(tiny("gpt2"), tokenizer=trained(kind)) for kind in ("bytes", "pieces")
+    }
+    every = {"words": model, **other}
+    return lambda kind: every[kind].checkpoint  # of which a failure prints little
+
+
+kinds = st.sampled_from(["words", "bytes", "pieces"])
+
+
+@costing(0.5)
+@given(texts)
+def test_words_stand_in_order_and_leave_out_blanks_only(text):
+    spans = find_words(text)
+    assert all(start < end for start, end in spans)
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    inside = set(itertools.chain.from_iterable(range(*span) for span in spans))
+    assert all(text[at].isspace() for at in range(len(text)) if at not in inside)
+    assert all(text[start:end].strip() for start, end in spans)
+
+
+@costing(2)
+@example("bytes", "a", " ")
+@given(kinds, texts, st.none() | texts)
+def test_every_token_has_its_word_and_every_word_its_tokens(readers, kind, text, pair):
+    found = value_or_refused(encode_texts, readers(kind), [(text, pair)], truncate=True)
+    if found is REFUSED:
+        return
+    inputs, (axis,), _ = found
+    assert len(axis) == inputs["input_ids"].shape[1]
+    read = text, pair or ""
+    for special, word, segment in zip(axis.special, axis.words, axis.segments, strict=True):
+        assert (word is None) == (special or not read[segment].strip())
+    known = [word for word in axis.words if word is not None]
+    assert list(dict.fromkeys(known)) == list(range(len(axis.word_labels)))  # in order, none unused
+    for at, word in enumerate(axis.words):
+        assert word is None or axis.word_labels[word] in read[axis.segments[at]]
+    for side in (units(axis), units(axis, words=False)):
+        together = sorted(itertools.chain(*side.positions))
+        assert together == [at for at, padded in enumerate(axis.padding) if not padded]
+        assert [at[0] for at in side.positions] == sorted(at[0] for at in side.positions)
+        assert all(at == tuple(sorted(at)) for at in side.positions)
+        assert all(side.labels)
+
+
+@costing(2)
+@given(kinds, texts)
+def test_tokens_stand_where_they_are_said_to(readers, kind, text):
+    spans = value_or_refused(token_spans, readers(kind), text)
+    assert spans is REFUSED or all(0 <= start <= end <= len(text) for start, end in spans)
+
+
+@st.composite
+def axes(draw):
+    """Positions of any words, some special, some of them padding at the end."""
+    words = draw(st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=10))
+    names = draw(st.lists(texts, min_size=5, max_size=5))
+    special = tuple(word is None and draw(st.booleans()) for word in words)
+    padded = draw(st.integers(0, len(words) - 1))
+    return Axis(
+        labels=tuple(draw(st.lists(texts, min_size=len(words), max_size=len(words)))),
+        words=tuple(words),
+        word_labels=tuple(names),
+        special=special,
+        padding=tuple(at >= len(words) - padded for at in range(len(words))),
+        segments=(0,) * len(words),
+    )
+
+
+@costing(4)
+@given(axes(), axes(), st.integers(0, 2**31))
+def test_merged_rows_share_out_what_their_pieces_did(rows, columns, seed):
+    left, across = units(rows), units(columns)
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.rand(2, len(rows), len(columns), generator=generator, dtype=torch.float64)
+    weights[..., torch.tensor(columns.padding)] = 0
+    weights /= weights.sum(-1, keepdim=True)
+    merged = merge(weights, left, across)
+    assert merged.shape == (2, len(left.labels), len(across.labels))
+    torch.testing.assert_close(merged.sum(-1), torch.ones(2, len(left.labels), dtype=torch.float64))
+    received = torch.stack(
+        [weights[:, list(at)].mean(1) for at in left.positions], 1
+    )  # of each row's pieces
+    for j, at in enumerate(across.positions):
+        torch.testing.assert_close(merged[..., j], received[..., list(at)].sum(-1))
+
+
+@costing(2)
+@example(Axis.plain(["c", "c#", "the#2", "#", "#1"], special=[False] * 5), False)
+@given(axes(), st.booleans())
+def test_a_word_is_found_by_its_name_and_its_number(axis, words):
+    side = units(axis, words=words)
+    folded = [label.casefold() for label in side.labels]
+    for at, label in enumerate(side.labels):
+        if not label:
+            continue
+        number = folded[: at + 1].count(folded[at])
+        if f"{folded[at]}#{number}" not in folded:
+            assert locate(f"{label}#{number}", side) == at
+        if folded.count(folded[at]) == 1:
+            assert locate(label, side) == at
+
+
+@costing(2)
+@given(axes(), texts)
+def test_a_word_that_is_not_there_is_refused(axis, word):
+    at = value_or_refused(locate, word, units(axis))
+    assert at is REFUSED or word.casefold().startswith(units(axis).labels[at].casefold())
+
+
+@costing(2)
+@given(texts, st.data())
+def test_each_word_of_a_sentence_is_found_in_it(sentence, data):
+    spans = find_words(sentence)
+    assume(spans)
+    start, end = data.draw(st.sampled_from(spans))
+    word = sentence[start:end]
+    assume(any(c.isalnum() for c in word))
+    assert (start, end) in find_word(word, sentence)
+    if len(word.upper()) == len(word):
+        assert (start, end) in find_word(word.upper(), sentence)
+
+
+@given(texts, texts)
+def test_what_is_found_is_the_word_or_an_inflection_of_it(word, sentence):
+    forms = {form.casefold() for form in (word, *inflections(word))}
+    for start, end in find_word(word, sentence):
+        assert 0 <= start <= end <= len(sentence)
+        assert sentence[start:end].casefold() in forms
+    assert all(near in sentence for near in near_words(word, sentence))
+
+
+@costing(0.5)
+@example("\u2028", 24)
+@given(strings, st.integers(2, 60))
+def test_a_label_is_one_line_of_what_can_be_printed(text, longest):
+    shown = literal(text, longest)
+    assert len(shown) <= longest
+    assert len(f"{shown}.".splitlines()) == 1
+    assert {unicodedata.category(c) for c in shown}.isdisjoint({"Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
+    assert not any(unicodedata.bidirectional(c) in DIRECTIONS for c in shown)
+    assert literal(shown, longest) == shown
+    if len(text) <= longest and text.isprintable():
+        assert shown == text
+
+
+DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+@costing(0.5)
+@given(strings, strings, st.none() | strings, st.none() | strings)
+def test_what_was_read_is_told_on_one_line(model, text, pair, image):
+    told = source(Provenance(model, "0", text, pair, "float32", "cpu", {}, image=image))
+    assert len(f"{told}.".splitlines()) == 1
+    assert len(told) < 500
+    told.encode()
+
+
+@pytest.fixture(scope="module")
+def ruler():
+    return Ruler()
+
+
+@costing(40)
+@pytest.mark.filterwarnings("ignore:No installed font")
+@given(
+    st.lists(strings, min_size=1, max_size=30),
+    st.floats(0.001, 2),
+    st.sampled_from("xy"),
+    st.floats(0.2, 3),
+)
+def test_labels_of_a_map_stand_at_their_cells_and_do_not_overlap(
+    ruler, labels, cell, axis, longest
+):
+    with style(labels):
+        ticks = fit_ticks(labels, cell, ruler, axis=axis, longest=longest)
+        widths = [ruler.width(label, ticks.points) for label in ticks.labels]
+    assert ticks.points >= SMALLEST
+    assert len(ticks.labels) == len(ticks.places) >= 1
+    assert all(0 < place < len(labels) for place in ticks.places)
+    apart = [b - a for a, b in itertools.pairwise(ticks.places)]
+    assert all(each * cell * 72 >= SMALLEST for each in apart)
+    assert math.isfinite(ticks.room)
+    for place, label, width in zip(ticks.places, ticks.labels, widths, strict=True):
+        whole = literal(labels[int(place)])
+        assert label == whole or (label.endswith("…") and whole.startswith(label[:-1]))
+        assert width <= longest or len(label) <= 2

@@ -1,0 +1,341 @@
+"""The formula against oracles that share no code with it, for every shape, term and magnitude.
+
+Numbers are small integers times a power of two, so that scores are exact in any order of adding
+and the largest of them leave no room for excuses.
+"""
+
+import math
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from anything import costing
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnviz import projection
+from attnviz.attention import (
+    additive_scores,
+    attention,
+    context,
+    hide,
+    merge_heads,
+    multiplicative_scores,
+    repeat_heads,
+    softmax,
+    split_heads,
+)
+from attnviz.records import AttentionRecord, Axis, Visible
+from attnviz.terms import soft_cap, softmax_with_sink
+
+MAGNITUDES = st.sampled_from([-500, -30, 0, 0, 0, 2, 30, 500])
+lengths = st.integers(1, 6)
+
+
+def close(actual, expected, atol=1e-12):
+    expected = torch.as_tensor(expected)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol, check_dtype=False)
+
+
+def tensors(seed, *shapes, power=0):
+    draws = np.random.default_rng(seed)
+    return [torch.from_numpy(draws.integers(-8, 9, shape) * 2.0**power) for shape in shapes]
+
+
+def hidden(seed, *shape, share=0.4):
+    """A mask with -∞ here and there, and with rows in which nothing is visible."""
+    draws = np.random.default_rng(seed)
+    cells = (draws.random(shape) < share) | (draws.random((*shape[:-1], 1)) < 0.2)
+    return torch.from_numpy(np.where(cells, -np.inf, 0.0))
+
+
+@contextmanager
+def unchanged(*given):
+    before = [each.clone() for each in given]
+    yield
+    assert all(torch.equal(a, b) for a, b in zip(before, given, strict=True))
+
+
+def terms_of(record):
+    names = "query", "key", "value", "capped_bias", "bias", "mask", "sinks"
+    return [term for name in names if (term := getattr(record, name)) is not None]
+
+
+@st.composite
+def records(draw):
+    """A record with any of the terms that a score may have."""
+    seed, power = draw(st.integers(0, 2**31)), draw(MAGNITUDES)
+    G, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    m, n, d = draw(lengths), draw(lengths), draw(lengths)
+    H = G * group
+    Q, K, V = tensors(seed, (H, m, d), (G, n, d), (G, n, draw(lengths)), power=power)
+    one = draw(st.sampled_from([1, H]))
+    biases = tensors(seed + 1, (one, m, n), (one, m, n), draw(st.sampled_from([(H,), (H, m)])))
+    capped, bias, sinks = (draw(st.sampled_from([None, each])) for each in biases)
+    return AttentionRecord(
+        path="",
+        call=0,
+        layer=0,
+        stack="decoder",
+        query_axis=Axis.numbered(m),
+        key_axis=Axis.numbered(n),
+        query=Q,
+        key=K,
+        value=V,
+        scale=draw(st.sampled_from([d**-0.5, 1.0, 0.125])),
+        soft_cap=draw(st.sampled_from([None, 0.5, 50.0])),
+        capped_bias=capped,
+        bias=bias,
+        mask=draw(st.sampled_from([None, hidden(seed, one, m, n)])),
+        sinks=sinks,
+    )
+
+
+def plain(Q, scale):
+    """A record without terms, whose keys and values are its queries turned round."""
+    axis = Axis.numbered(Q.shape[1])
+    return AttentionRecord("", 0, 0, "encoder", axis, axis, Q, Q.flip(-1), Q, scale)
+
+
+def by_hand(record):
+    """The weights, one cell after the other, in numpy."""
+    H, (m, n) = record.heads, (len(record.query_axis), len(record.key_axis))
+    found = np.zeros((H, m, n))
+
+    def term(name, h, i, j):
+        given = getattr(record, name)
+        return 0.0 if given is None else float(given[h if len(given) > 1 else 0, i, j])
+
+    for h in range(H):
+        k = record.key[h // (H // record.key_heads)].numpy()
+        for i in range(m):
+            row = []
+            for j in range(n):
+                score = float((record.query[h, i].numpy() * k[j]).sum()) * record.scale
+                score += term("capped_bias", h, i, j)
+                if record.soft_cap is not None:
+                    score = record.soft_cap * math.tanh(score / record.soft_cap)
+                row.append(score + term("bias", h, i, j) + term("mask", h, i, j))
+            if record.sinks is not None:
+                row.append(
+                    float(record.sinks[h] if record.sinks.dim() == 1 else record.sinks[h, i])
+                )
+            if max(row) > -math.inf:
+                parts = [math.exp(score - max(row)) for score in row]
+                found[h, i] = [part / sum(parts) for part in parts][:n]
+    return found
+
+
+@costing(2)
+@given(records())
+def test_weights_are_those_worked_out_by_hand(record):
+    with unchanged(*terms_of(record)):
+        weights = record.weights()
+    close(weights, by_hand(record))
+
+
+NOTHING = hide(torch.tensor([[[True, True], [False, True]]])).double()
+
+
+@example(replace(plain(torch.ones(1, 2, 3, dtype=torch.float64), 1.0), mask=NOTHING))
+@given(records())
+def test_a_row_shares_out_one_or_nothing(record):
+    weights = record.weights()
+    assert weights.isfinite().all()
+    assert ((weights >= 0) & (weights <= 1)).all()
+    if record.mask is not None:
+        blank = (record.mask == -torch.inf).expand_as(weights)
+        assert (weights[blank] == 0).all()
+        seen = (~blank).any(-1)
+    else:
+        seen = torch.ones(weights.shape[:-1], dtype=torch.bool)
+    total = weights.sum(-1)
+    if record.sinks is None:
+        close(total, seen.double())
+    else:
+        assert (total <= 1 + 1e-12).all()
+        assert (total[~seen] == 0).all()
+
+
+@costing(2)
+@given(records(), st.data())
+def test_one_head_and_some_rows_are_a_part_of_all(record, data):
+    m = len(record.query_axis)
+    head = data.draw(st.integers(0, record.heads - 1))
+    rows = slice(*sorted(data.draw(st.tuples(st.integers(0, m), st.integers(0, m)))))
+    whole = record.weights()
+    assert torch.equal(record.weights(head, rows), whole[head, rows])
+    assert torch.equal(record.weights(rows=rows), whole[:, rows])
+    assert torch.equal(record.scores(head), record.scores()[head])
+
+
+@costing(2)
+@given(records(), st.data())
+def test_a_record_of_some_positions_has_their_scores(record, data):
+    rows, columns = (
+        torch.tensor(data.draw(st.lists(st.integers(0, len(axis) - 1), min_size=1, max_size=8)))
+        for axis in (record.query_axis, record.key_axis)
+    )
+    part = record.at(rows, columns)
+    assert torch.equal(part.scores(), record.scores()[:, rows][..., columns])
+    assert part.query_axis.labels == tuple(str(int(row)) for row in rows)
+
+
+@costing(2)
+@given(records(), st.randoms(use_true_random=False))
+def test_keys_in_another_order_get_the_same_weights(record, random):
+    order = torch.tensor(random.sample(range(len(record.key_axis)), len(record.key_axis)))
+    rows = torch.arange(len(record.query_axis))
+    close(record.at(rows, order).weights(), record.weights()[..., order])
+
+
+@costing(2)
+@given(records(), st.floats(-100, 100))
+def test_a_bias_that_all_keys_share_changes_nothing(record, shift):
+    record = replace(record, sinks=None, bias=None)
+    m, n = len(record.query_axis), len(record.key_axis)
+    shifted = replace(record, bias=torch.full((1, m, n), shift, dtype=torch.float64))
+    assume(record.scores().nan_to_num(neginf=0).abs().max() < 1e4)  # else the shift is rounded off
+    close(shifted.weights(), record.weights(), atol=1e-9)
+
+
+@costing(2)
+@given(records(), st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
+def test_a_rule_hides_what_the_same_mask_hides(record, before, after, offset):
+    rule = Visible(before=before, after=after, offset=offset)
+    m, n = len(record.query_axis), len(record.key_axis)
+    distance = torch.arange(m)[:, None] + offset - torch.arange(n)
+    out = (distance > before) | (distance < -after)
+    mask = torch.where(out, -torch.inf, 0.0)[None].double()
+    by_rule = replace(record, mask=None, visible=rule)
+    by_mask = replace(record, mask=mask)
+    seen = ~out.all(-1)
+    close(by_rule.weights()[:, seen], by_mask.weights()[:, seen])
+    assert torch.equal(rule.empty(m, n, torch.device("cpu")), ~seen)
+
+
+# Its scale is put half on Q and half on K, so that its scores are not exact: none may be large.
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([-500, -30, 0]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    lengths,
+    st.data(),
+)
+def test_torch_computes_the_same(seed, power, G, group, m, data):
+    n, d, d_v = (data.draw(lengths) for _ in range(3))
+    Q, K, V = tensors(seed, (G * group, m, d), (G, n, d), (G, n, d_v), power=power)
+    mask = data.draw(st.sampled_from([None, hidden(seed, m, n), hidden(seed, G * group, m, n)]))
+    scale = data.draw(st.sampled_from([None, 1.0, 0.25]))
+    with unchanged(Q, K, V):
+        K_all, V_all = repeat_heads(K, G * group), repeat_heads(V, G * group)
+        ours = attention(Q, K_all, V_all, mask=mask, scale=scale)
+    theirs = scaled_dot_product_attention(
+        Q[None], K[None], V[None], attn_mask=mask, scale=scale, enable_gqa=True
+    )[0]
+    blank = torch.zeros(m, 1) if mask is None else (mask == -torch.inf).all(-1, keepdim=True)
+    expected = theirs.masked_fill(blank.bool(), 0.0)  # where nothing is read, nothing comes
+    close(ours / 2.0**power, expected / 2.0**power, atol=1e-9)
+
+
+halves = st.integers(-65504, 65504) | st.floats(-1, 1)
+
+
+@given(st.lists(halves, min_size=4, max_size=12), st.data())
+def test_half_precision_overflows_nowhere(numbers, data):
+    Q = torch.tensor(numbers[: len(numbers) // 4 * 4], dtype=torch.float16).reshape(1, -1, 4)
+    T, record = Q.shape[1], plain(Q, 0.5)
+    weights = record.weights()
+    assert weights.dtype == torch.float32
+    close(weights.sum(-1), torch.ones(1, T), atol=1e-5)
+
+
+@costing(0.5)
+@given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=8), st.floats(1e-3, 1e6))
+def test_a_soft_cap_bounds_and_keeps_the_order(numbers, cap):
+    scores = torch.tensor(sorted(numbers), dtype=torch.float64)[None]
+    capped = soft_cap(scores, cap)
+    assert (capped.abs() <= cap).all()
+    assert (capped.diff() >= 0).all()
+    assert torch.equal(soft_cap(-scores, cap), -capped)
+
+
+@given(records(), st.floats(-500, 500))
+def test_a_sink_takes_its_share_and_leaves_the_proportions(record, sink):
+    scores = replace(record, sinks=None).scores()
+    weights = softmax_with_sink(scores, torch.full((record.heads,), sink, dtype=torch.float64))
+    plain, left = softmax(scores), weights.sum(-1, keepdim=True)
+    rows = left[..., 0] > 1e-200  # of others too few digits are left
+    close((weights / left)[rows], plain[rows], atol=1e-9)
+    none = torch.full((record.heads,), -torch.inf, dtype=torch.float64)
+    assert torch.equal(softmax_with_sink(scores, none), plain)
+
+
+@given(st.integers(0, 2**31), lengths, lengths, lengths, lengths)
+def test_recurrent_scores_are_those_worked_out_by_hand(seed, m, n, d_s, d_h):
+    S, H, W, U, v, M = (
+        each / 8 for each in tensors(seed, (m, d_s), (n, d_h), (3, d_s), (3, d_h), (3,), (d_s, d_h))
+    )
+    additive = [[v @ torch.tanh(W @ s + U @ h) for h in H] for s in S]
+    close(additive_scores(S, H, W, U, v), torch.tensor(additive, dtype=torch.float64))
+    bilinear = [[s @ M @ h for h in H] for s in S]
+    close(multiplicative_scores(S, H, M), torch.tensor(bilinear, dtype=torch.float64))
+    weights = softmax(multiplicative_scores(S, H, M))
+    close(context(weights, H), np.einsum("ij,jd->id", weights.numpy(), H.numpy()))
+
+
+@costing(0.5)
+@given(st.integers(0, 2**31), lengths, lengths, st.integers(1, 4), lengths, st.booleans())
+def test_projecting_by_head_is_projecting_all_and_cutting(seed, T, d_in, heads, d, biased):
+    X, W, b = tensors(seed, (2, T, d_in), (heads, d_in, d), (heads, d))
+    together = W.transpose(0, 1).flatten(1)
+    with unchanged(X, W, b):
+        by_head = projection.head_linear(X, W, b if biased else None)
+    whole = projection.linear(X, together, b.flatten() if biased else None)
+    assert torch.equal(by_head, split_heads(whole, heads))
+    assert torch.equal(merge_heads(by_head), whole)
+    expected = np.einsum("btd,hde->bhte", X.numpy(), W.numpy())
+    close(by_head, expected + (b.numpy()[:, None] if biased else 0))
+
+
+@costing(0.5)
+@given(st.integers(0, 2**31), lengths, st.integers(1, 9), MAGNITUDES)
+def test_norms_are_those_worked_out_by_hand(seed, T, d, power):
+    x, weight, bias = tensors(seed, (T, d), (d,), (d,), power=min(power, 30))
+    with unchanged(x, weight, bias):
+        rms, layer = projection.rms_norm(x, weight), projection.layer_norm(x, weight, bias)
+    given = x.numpy()
+    expected = given / np.sqrt((given**2).mean(-1, keepdims=True) + 1e-6) * weight.numpy()
+    torch.testing.assert_close(rms, torch.from_numpy(expected))
+    torch.testing.assert_close(
+        layer, torch.nn.functional.layer_norm(x, (d,), weight, bias), rtol=1e-9, atol=1e-9
+    )
+
+
+@given(st.integers(0, 2**31), lengths, st.integers(1, 4), st.integers(0, 3), st.booleans())
+def test_turning_keeps_lengths_and_tells_only_how_far_apart(seed, T, pairs, rest, interleaved):
+    Q, K = tensors(seed, (T, 2 * pairs + rest), (T, 2 * pairs + rest))
+    positions = torch.arange(T, dtype=torch.float64)
+
+    def turned(x, first):
+        angles = projection.rotary_angles(positions + first, 2 * pairs)
+        return projection.rotary(x, *angles, interleaved=interleaved)
+
+    with unchanged(Q, K):
+        close(turned(Q, 0).square().sum(-1), Q.square().sum(-1), atol=1e-9)
+        close(turned(Q, 7) @ turned(K, 7).mT, turned(Q, 0) @ turned(K, 0).mT, atol=1e-9)
+    cos, sin = projection.rotary_angles(positions, 2 * pairs)
+    close(projection.rotary(turned(Q, 0), cos, -sin, interleaved=interleaved), Q, atol=1e-9)
+
+
+@given(st.integers(0, 2**31), lengths, st.integers(1, 4))
+def test_both_conventions_of_turning_give_the_same_scores(seed, T, pairs):
+    Q, K = tensors(seed, (T, 2 * pairs), (T, 2 * pairs))
+    angles = projection.rotary_angles(torch.arange(T, dtype=torch.float64), 2 * pairs)
+    one = [projection.rotary(x, *angles, interleaved=True) for x in (Q, K)]
+    other = [projection.rotary(projection.regroup(x), *angles) for x in (Q, K)]
+    close(one[0] @ one[1].mT, other[0] @ other[1].mT, atol=1e-9)
+    assert torch.equal(projection.regroup(one[0]), other[0])

@@ -1,0 +1,149 @@
+"""Each command by itself: what only it can be asked for, and how it is asked wrongly."""
+
+from robustness.catalogue.case import both, called, typed
+
+_SENSES = (
+    "senses bank --sense mud='the bank of mud' --sense mud='a bank of mud at home' "
+    "--sense cash='the bank of cash' --sense cash='a bank of cash at home' -m tiny"
+)
+_SERVE = "serve -m tiny --port"
+
+COMMANDS = {
+    "an unknown command": typed("heatmpa train", 2, "No such command 'heatmpa'"),
+    "an unknown option": typed("heatmap train --hed 3", 2, "No such option"),
+    "two texts": typed("heatmap the train", 2, "unexpected extra argument"),
+    "an option of another command": typed("verify train --width 89", 2, "No such option"),
+    "an argument of 100,000 letters": typed(
+        f"heatmap train --{'x' * 100_000}", 2, "No such option"
+    ),
+    "an option with escapes": typed("heatmap train --'\x1b[31mred'", 2, "No such option"),
+    "the version": typed("--version", said="attnviz "),
+    "heads": both("heads 'the train left' -m tiny", leaves="heads.png"),
+    "heads as JSON": typed("heads 'the train left' -m tiny --json"),
+    "steps": both("steps 'the train left' -m tiny", leaves="steps.png"),
+    "steps as JSON": typed("steps 'the train left' -m tiny --json"),
+    "steps of one token": both("steps train -m tiny -o x.svg", leaves="x.svg"),
+    "a page": both("view 'the train left' -m tiny", leaves="view.html"),
+    "a page of two texts": both(
+        "view 'the train' --compare 'a station' -m tiny", leaves="view.html"
+    ),
+    "a page of two lengths": both(
+        "view 'the train' --compare 'the train left' -m tiny", 2, "same shape"
+    ),
+    "a page of one text and none": both(
+        "view 'the train' --compare '' -m tiny", 2, "at least one word"
+    ),
+    "a page that compares nothing": typed(
+        "view --compare train --image photo.png -m vit", 2, "beside --compare"
+    ),
+    "a page that shows what is not": typed("view train --show all", 2, "'grid', 'head'"),
+    "a page of no such view": called(
+        "attnviz.view(attnviz.attend('a', model='tiny'), show='all')", 2, "grid, head"
+    ),
+    "verify": both("verify 'the train left' -m tiny"),
+    "verify as JSON": typed("verify 'the train left' -m tiny --json"),
+    "senses": both(_SENSES, leaves="senses.png"),
+    "senses as JSON": typed(f"{_SENSES} --json"),
+    "senses of a file": both(
+        "senses train --sense a=sentences.txt --sense b='a train' --sense b='mud of the train' "
+        "-m tiny -o x.json",
+        leaves="x.json",
+    ),
+    "senses of no word": typed("senses ''", 2, "Expected a word, got ''"),
+    "senses of an unknown word": typed("senses xyzzy", 2, "the words that come with"),
+    "senses of one sense": typed("senses bank --sense a='the bank'", 2, "two senses"),
+    "senses of one sentence each": typed(
+        "senses bank --sense a='the bank' --sense b='a bank'", 2, "two different"
+    ),
+    "senses without the word": typed(
+        "senses bank --sense a='the river' --sense b='a bank'", 2, "in every sentence"
+    ),
+    "senses without a name": typed("senses bank --sense '=the bank'", 2, "NAME=SENTENCE"),
+    "senses without a sentence": typed("senses bank --sense a=", 2, "NAME=SENTENCE"),
+    "senses of a missing file": typed("senses bank --sense a=no.txt", 2, "no.txt"),
+    "senses of a folder": typed("senses bank --sense a=folder.txt", 2, "folder.txt"),
+    "senses of an empty file": typed("senses bank --sense a=empty.txt --sense b=b", 2, "empty.txt"),
+    "senses of UTF-16": typed("senses bank --sense a=utf16.txt", 2, "UTF-8"),
+    "senses with one sentence in both": typed(
+        "senses bank --sense a='the bank' --sense b='the bank'", 2, "in one sense"
+    ),
+    "senses of a number": called("attnviz.senses(3)", 2, "Expected a word, got 3"),
+    "shift": both("shift train 'the train left' -m tiny", leaves="shift.png"),
+    "shift as JSON": typed("shift train 'the train left' -m tiny --json"),
+    "shift of a pair": both("shift bank 'the bank of {mud|cash}' -m tiny -o x.svg", leaves="x.svg"),
+    "shift of an absent word": both(
+        "shift bank 'the train left' -m tiny", 2, "a word of the text, got 'bank'"
+    ),
+    "shift of an empty text": both("shift bank '' -m tiny", 2, "at least one word"),
+    "shift of an empty word": both("shift '' 'the train' -m tiny", 2, "Expected a word"),
+    "shift of half a pair": both(
+        "shift bank 'the bank of {mud|cash' -m tiny -o x.json", leaves="x.json"
+    ),
+    "shift of an empty pair": both("shift bank 'the bank of {|}' -m tiny", 2, "Expected"),
+    "shift of one word": both("shift train train -m tiny -o x.json", leaves="x.json"),
+    "shift to another length": both(
+        "shift train 'the train left' --reference 'the train' -m tiny", 2, "as many"
+    ),
+    "shift to itself": both(
+        "shift train 'the train' --reference 'the train' -m tiny", 2, "Expected"
+    ),
+    "shift toward one region": both(
+        "shift train 'the train' --toward a=mud -m tiny", 2, "two regions"
+    ),
+    "shift toward one place": both(
+        "shift train 'the train' --toward a=mud --toward b=mud -m tiny", 2, "different places"
+    ),
+    "shift toward a missing file": typed("shift train 'the train' --toward a=no.txt", 2, "no.txt"),
+    "shift, causally": both(
+        "shift train 'the train left' --verify-causally -m tiny -o x.json", leaves="x.json"
+    ),
+    "shift by a model that masks nothing": both(
+        "shift train 'the train left' -m llama -o x.json", leaves="x.json"
+    ),
+    "an example": both("example phones -o x.png", leaves="x.png"),
+    "an example as JSON": typed("example likes --json"),
+    "an example of one's own": both("example --file own.json -o x.svg", leaves="x.svg"),
+    "an unknown example": both("example phone", 2, "Did you mean phones"),
+    "no example": both("example", 2, "got neither"),
+    "two examples": both("example cat --file own.json", 2, "got both"),
+    "an example that does not fit": both("example --file misfit.json", 2, "W_v"),
+    "an example that is broken": both("example --file broken.json", 2, "JSON in broken.json"),
+    "an example that is a list": both("example --file list.json", 2, "Expected"),
+    "an example that is deep": both("example --file deep.json", 2, "nested too deeply"),
+    "an example that is an image": both("example --file photo.png", 2, "UTF-8"),
+    "an example that is nowhere": both("example --file no.json", 2, "no.json"),
+    "models": both("models bert", said="agree"),
+    "models as JSON": typed("models bert --json"),
+    "models of an unknown name": both("models nonesuch", 2, "got 'nonesuch'"),
+    "models of an unknown state": typed("models --state fine", 2, "'agrees'"),
+    "models of no name": both("models ''", said="agree"),
+    "serve without starlette": typed(
+        f"{_SERVE} 0", 2, "pip install 'attnviz[serve]'", within="without starlette"
+    ),
+    "a table without pyarrow": both(
+        "heatmap train -m tiny -o x.parquet", 2, "attnviz[parquet]", within="without pyarrow"
+    ),
+    "a widget without anywidget": called(
+        "attnviz.view(attnviz.attend('a', model='tiny')).widget()",
+        2,
+        "attnviz[widget]",
+        within="without anywidget",
+    ),
+    "serve at no port": typed("serve --port 70000", 2, "'--port'"),
+    "serve at a word": typed("serve --port http", 2, "'--port'"),
+    "serve at a port below 0": typed("serve --port -1", 2, "'--port'"),
+    "serve at a port in use": typed(
+        f"{_SERVE} {{taken}}", 2, "Address already in use", within="a port in use"
+    ),
+    "serve at a port of the system": typed(f"{_SERVE} 1", 2, "Permission denied", within="no root"),
+    "serve elsewhere": typed(f"{_SERVE} 0 --host 203.0.113.7", 2, "203.0.113.7"),
+    "serve at no host": typed(f"{_SERVE} 0 --host 'no host'", 2, "no host"),
+    "serve at a host of 300 letters": typed(f"{_SERVE} 0 --host {'h' * 300}", 2, "hhh"),
+    "serve no such model": typed("serve -m ./nowhere --port 0", 3, "./nowhere"),
+    "serve one model twice": typed(f"{_SERVE} 0 -m ./tiny", 2, "once, got tiny twice"),
+    "serve a model of images": typed("serve -m vit --port 0", 3, "one text"),
+    "serve no tokens": typed(f"{_SERVE} 0 --max-tokens 0", 2, "'--max-tokens'"),
+    "serve without time": typed(f"{_SERVE} 0 --time-limit nan", 2, "time"),
+    "serve until SIGTERM": typed(f"{_SERVE} 0", 143, within="SIGTERM as it runs"),
+    "serve until SIGINT": typed(f"{_SERVE} 0", 130, within="SIGINT as it runs"),
+}

@@ -1,0 +1,68 @@
+"""Numbers: nan, infinities, rows that see nothing, and types that overflow."""
+
+from robustness.catalogue.case import both, called
+
+NUMERIC = {
+    "weights of nan": both("verify 'the train' -m nan", 3, "finite"),
+    "one row of nan": both("heatmap 'the train' -m one-nan", 3, "finite"),
+    "infinite weights": both("verify 'the train' -m infinite", 3, "finite"),
+    "an embedding of nan": both("steps 'the train' -m nan-embedding", 3, "finite"),
+    "nan where nothing is read": both("verify 'the train' -m nan-unused", 3, "finite"),
+    "flat attention": both("verify 'the train' -m flat", 5),
+    "overflow in float16": both("verify 'the train' -m overflowing --dtype float16", 5),
+    "large weights in float32": both("verify 'the train' -m overflowing"),
+    "overflow in float16, as a page": both(
+        "view 'the train' -m overflowing --dtype float16", 5, leaves="view.html"
+    ),
+    "overflow in float16, in steps": both(
+        "steps 'the train' -m overflowing --dtype float16 --layer 1", 5, leaves="steps.png"
+    ),
+    "float16": both("verify 'the train left' -m tiny --dtype float16"),
+    "bfloat16": both("verify 'the train left' -m tiny --dtype bfloat16"),
+    "float64": both("verify 'the train left' -m tiny --dtype float64"),
+    "whole numbers as weights": both("verify 'the train' -m whole-numbers"),
+    "int8": both("verify 'the train' -m tiny --dtype int8", 2, "got 'int8'"),
+    "a dtype of no name": both("verify 'the train' -m tiny --dtype ''", 2, "got ''"),
+    "a row that sees nothing": called(
+        "torch.allclose(torch.tensor([1.0, 0.0]), attnviz.attention.softmax("
+        "torch.tensor([[0.5, 2.0], [-torch.inf, -torch.inf]])).sum(-1))"
+    ),
+    "scores that overflow float16": called(
+        "attnviz.attention.softmax(torch.full((1, 3), 65504.0, dtype=torch.float16))"
+        ".isfinite().all().item()"
+    ),
+    "texts of two lengths, padded": called(
+        "attnviz.attend(['the train left the station', 'a'], model='tiny')[1].agreement"
+    ),
+    "padding that a causal model sees": called(
+        "attnviz.attend(['the train left the station', 'a'], model='gpt')[1].agreement"
+    ),
+    "top of a streamed text below 0": called(
+        "attnviz.attend('the train', model='tiny', mode='streamed', top=-1)", 2, "top"
+    ),
+    "no cells": called(
+        "attnviz.attend('the train', model='tiny', mode='streamed', cells=0)", 2, "cells"
+    ),
+    "a page of nan megabytes": both("view train -m tiny --size nan", 2, "size"),
+    "a page of no size": both("view train -m tiny --size 0", 2, "size"),
+    "a page below 0": both("view train -m tiny --size -1", 2, "size"),
+    "a page of endless size": both("view train -m tiny --size inf", leaves="view.html"),
+    "a page that is too small": both("view train -m tiny --size 0.01", 2, "larger size"),
+    "an example of nan": both("example --file nan.json", 2, "numbers, got NaN", cold=True),
+    "an example beyond any number": both("example --file large.json", 2, "Expected", cold=True),
+    "a sound of nan": called(
+        "attnviz.attend(audio=np.full(16000, np.nan, np.float32), sampling_rate=16000, "
+        "model='wav2vec2')",
+        2,
+        "no numbers",
+    ),
+    "a sound of no rate": called(
+        "attnviz.attend(audio=np.zeros(16000, np.float32), model='wav2vec2')", 2, "sampling_rate"
+    ),
+    "an image of floats": called(
+        "attnviz.attend(image=np.zeros((4, 4, 3)), model='vit')", 2, "of uint8"
+    ),
+    "an image without pixels": called(
+        "attnviz.attend(image=np.zeros((0, 4, 3), np.uint8), model='vit')", 2, "of uint8"
+    ),
+}

@@ -1,0 +1,151 @@
+"""Streams, locales, terminals, signals, and devices to compute on."""
+
+from robustness.catalogue.case import both, called, typed
+
+_TRAIN = "heatmap 'the train left' -m tiny -o x.json"
+_LONG = "verify 'the train left' -m gpt --generate 55 --json"
+
+STREAMS = {
+    "nobody reads what is printed": typed(_TRAIN, leaves="x.json", within="nobody reads stdout"),
+    "nobody reads JSON": typed("verify train -m tiny --json", within="nobody reads stdout"),
+    "nobody reads the help": typed("--help", within="nobody reads stdout", cold=True),
+    "nobody reads the list of models": typed("models", within="nobody reads stdout", cold=True),
+    "nobody reads the error": typed("heatmap ''", 2, within="nobody reads stderr", cold=True),
+    "a full standard output": typed(
+        "--help", 4, "to write to standard output", within="stdout full", cold=True
+    ),
+    "a full standard output after the run": typed(
+        "verify train -m tiny", 4, "to write to standard output", within="stdout full"
+    ),
+    "a full standard error": typed("heatmap ''", 2, within="stderr full", cold=True),
+    "closed standard input": typed(_TRAIN, leaves="x.json", within="stdin closed"),
+    "closed standard output": typed(_TRAIN, leaves="x.json", within="stdout closed"),
+    "closed standard error": typed(_TRAIN, leaves="x.json", within="stderr closed"),
+    "closed standard error, and an error": typed(
+        "heatmap ''", 2, within="stderr closed", cold=True
+    ),
+    "all closed": typed(
+        _TRAIN, leaves="x.json", within="stdin closed, stdout closed, stderr closed"
+    ),
+    "all closed, cold": typed(
+        "models bert", within="stdin closed, stdout closed, stderr closed", cold=True
+    ),
+    "closed streams, and a file": typed(
+        "example cat -o x.json",
+        leaves="x.json",
+        cold=True,
+        within="stdin closed, stdout closed, stderr closed",
+    ),
+    "a terminal": typed(_TRAIN, said="the", leaves="x.json", within="a terminal"),
+    "a terminal without colours": typed(_TRAIN, leaves="x.json", within="a terminal, NO_COLOR=1"),
+    "a terminal that can nothing": typed(_TRAIN, leaves="x.json", within="a terminal, TERM=dumb"),
+    "a terminal of 1 column": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=1"),
+    "a terminal of 20 columns": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=20"),
+    "a terminal of no columns": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=0"),
+    "columns that are no number": typed("models bert", within="COLUMNS=wide"),
+    "models in 1 column": typed("models bert", within="a terminal, COLUMNS=1"),
+    "the help in 1 column": typed("heatmap --help", within="COLUMNS=1"),
+    "an example in 20 columns": typed("example phones", within="a terminal, COLUMNS=20"),
+    "verify in 20 columns": typed("verify train -m tiny", within="a terminal, COLUMNS=20"),
+    "the locale C": typed(
+        "models bert", within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0", cold=True
+    ),
+    "the locale C, and a file": typed(
+        "example phones -o x.svg",
+        leaves="x.svg",
+        cold=True,
+        within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
+    ),
+    "an error in the locale C": typed(
+        "heatmap train --file 'zug-ü.txt'",
+        2,
+        "got both",
+        within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
+        cold=True,
+    ),
+    "an unknown locale": typed("models bert", within="LC_ALL=xx_XX.UTF-8", cold=True),
+    "ASCII": typed("models bert", within="PYTHONIOENCODING=ascii", cold=True),
+    "an error in ASCII": typed(
+        "senses zug-ü-列車",
+        2,
+        "the words that come with",
+        within="PYTHONIOENCODING=ascii",
+        cold=True,
+    ),
+    "UTF-16": typed("models bert --json", within="PYTHONIOENCODING=ascii:strict", cold=True),
+    "no home": typed("models bert", within="HOME=/nonexistent", cold=True),
+    "no home that can be written": typed(
+        "example cat -o x.png", leaves="x.png", within="HOME=/proc", cold=True
+    ),
+    "a backend that is not there": typed(
+        _TRAIN.replace("json", "png"), leaves="x.png", within="MPLBACKEND=agg"
+    ),
+    "warnings as errors": typed("models bert", within="PYTHONWARNINGS=error", cold=True),
+    "optimised away": typed(
+        "heatmap '' ", 2, "at least one word", within="PYTHONOPTIMIZE=2", cold=True
+    ),
+    "SIGINT as it runs": typed(_LONG, 130, within="SIGINT as it runs"),
+    "SIGTERM as it runs": typed(_LONG, 143, within="SIGTERM as it runs"),
+    "SIGHUP as it runs": typed(_LONG, 129, within="SIGHUP as it runs"),
+    "SIGINT during the imports": typed(
+        "heatmap 'the train'", 130, within="SIGINT while importing", cold=True
+    ),
+    "SIGTERM during the imports": typed(
+        "heatmap 'the train'", 143, within="SIGTERM while importing", cold=True
+    ),
+    "SIGINT while writing": typed(
+        "heads 'the train left the station' -m tiny --force -o old.png",
+        130,
+        within="SIGINT while writing",
+    ),
+    "SIGTERM while writing": typed(
+        "heads 'the train left the station' -m tiny --force -o old.png",
+        143,
+        within="SIGTERM while writing",
+    ),
+    "SIGHUP while writing": typed(
+        "heads 'the train left the station' -m tiny --force -o old.png",
+        129,
+        within="SIGHUP while writing",
+    ),
+}
+
+DEVICES = {
+    "CUDA that is not there": both(
+        "verify train -m tiny --device cuda", 2, "PyTorch finds 0", within="CUDA_VISIBLE_DEVICES="
+    ),
+    "a tenth CUDA device": called("attnviz.load('tiny', device='cuda:9')", 2, "of the kind 'cuda'"),
+    "MPS that is not there": both("verify train -m tiny --device mps", 2, "'mps'"),
+    "an unknown device": typed(
+        "verify train -m tiny --device tpu", 2, "'auto', 'cpu', 'cuda', 'mps'", cold=True
+    ),
+    "an unknown device, called": called("attnviz.load('tiny', device='tpu')", 2, "got 'tpu'"),
+    "a device of no name": called("attnviz.load('tiny', device='')", 2, "got ''"),
+    "a device that is a number": called("attnviz.load('tiny', device=0.5)", 2, "got 0.5"),
+    "the device meta": called("attnviz.load('tiny', device='meta')", 2, "got 'meta'"),
+    "a device below 0": called("attnviz.load('tiny', device='cuda:-1')", 2, "'cuda:-1'"),
+    "the CPU": both("verify train -m tiny --device cpu"),
+}
+
+SEVERAL = {
+    "8 at once, each its own file": typed(
+        "heatmap 'the train left' -m tiny -o x{n}.json",
+        leaves=" ".join(f"x{n}.json" for n in range(8)),
+        within="8 at once",
+    ),
+    "8 at once, one file": typed(
+        "heatmap 'the train left' -m tiny -o x.json", leaves="x.json", within="8 at once"
+    ),
+    "2 at once, one page": typed(
+        "view 'the train' -m tiny", leaves="view.html", within="2 at once"
+    ),
+    "8 at once, one of data": typed(
+        "heads 'the train left' -m tiny -o x.npz", leaves="x.npz", within="8 at once"
+    ),
+    "8 at once that fail": typed(
+        "heatmap 'the train' -m truncated -o x.png", 3, "truncated or corrupt", within="8 at once"
+    ),
+    "8 at once, cold": typed(
+        "heatmap 'the train' -m tiny -o none/x.png", 4, "to exist", within="2 at once", cold=True
+    ),
+}

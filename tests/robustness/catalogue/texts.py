@@ -1,0 +1,113 @@
+"""Texts: empty and endless ones, and what other languages take for syntax."""
+
+from robustness.catalogue.case import both, called, typed
+
+TEXTS = {
+    "empty": both("heatmap '' -m tiny", 2, "text with at least one word, got an empty", cold=True),
+    "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "with at least one word", cold=True),
+    "empty pair": both(
+        "heatmap train --pair '' -m tiny", 2, "pair with at least one word", cold=True
+    ),
+    "empty target": both("heatmap train --target ' ' -m t5", 2, "target with at least one word"),
+    "none at all": both("heatmap -m tiny", 2, "got none. Give one.", cold=True),
+    "a text and a file": typed("heatmap train --file words.txt", 2, "got both", cold=True),
+    "one token": typed("heatmap train -m tiny", leaves="heatmap.png"),
+    "one letter": typed("heatmap a -m tiny -o x.svg", leaves="x.svg"),
+    "only a zero-width space": both("heatmap '\u200b' -m tiny", 2, "at least one word"),
+    "only combining marks": both("verify '\u0301\u0302' -m tiny", 2, "at least one word"),
+    "only unknown tokens": typed("heatmap '列車 駅 \U0001f682' -m tiny", leaves="heatmap.png"),
+    "only punctuation": both("heatmap '.,!?' -m tiny -o x.json", leaves="x.json"),
+    "100,000 tokens": typed("heatmap --file 100000.txt -m tiny", 2, "--truncate"),
+    "100,000 tokens, cut": typed(
+        "heatmap --file 100000.txt -m tiny --truncate", leaves="heatmap.png"
+    ),
+    "100,000 tokens, streamed": typed(
+        "heatmap --file 100000.txt -m tiny --mode streamed", 2, "at most 64 tokens"
+    ),
+    "100,000 tokens, cut and streamed": typed(
+        "heatmap --file 100000.txt -m tiny --truncate --mode streamed -o x.json", leaves="x.json"
+    ),
+    "100,000 tokens, called": called(
+        "attnviz.attend('train ' * 100_000, model='tiny')", 2, "got 100002"
+    ),
+    "a word of 10,000 letters": typed(
+        f"heatmap '{'a' * 10_000} train' -m tiny -o x.svg", leaves="x.svg"
+    ),
+    "a word of 90 letters": typed(
+        f"heatmap '{'train' * 12}' -m tiny --truncate -o x.pdf", leaves="x.pdf"
+    ),
+    "an 'İ', which is longer in small letters": both("verify 'İ train ẞ ﬁ' -m tiny"),
+    "NUL in a file": typed("heatmap --file nul.txt -m tiny", leaves="heatmap.png"),
+    "NUL in a call": called("attnviz.attend('\\0', model='tiny')", 2, "at least one word"),
+    "lone surrogates": both(
+        "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode, got 'train \udcff"
+    ),
+    "a lone surrogate in a pair": both("verify a --pair '\ud800' -m tiny", 2, "valid Unicode"),
+    "right to left": typed("heatmap 'הרכבת עזבה את the train' -m tiny -o x.svg", leaves="x.svg"),
+    "marks of direction": typed(
+        "heatmap 'the \u202etrain\u202c \u2066left\u2069 \ufeff' -m tiny -o x.svg", leaves="x.svg"
+    ),
+    "combining marks without end": typed(
+        "heatmap 'tra" + "\u0301" * 500 + "in left' -m tiny -o x.svg", leaves="x.svg"
+    ),
+    "emoji that are joined": typed(
+        "heatmap '👩‍👩‍👧‍👦 left 🏳️‍🌈 🚂' -m tiny -o x.pdf", leaves="x.pdf"
+    ),
+    "characters of no plane yet": typed(
+        "heatmap 'the \U000e0001 \ue000 \uffff \U0010ffff train' -m tiny -o x.svg", leaves="x.svg"
+    ),
+    "mathtext": typed(r"heatmap '$\frac{1}{0}$ $$ a_b^c \alpha' -m tiny", leaves="heatmap.png"),
+    "mathtext in svg": typed(r"heatmap '$\frac $5 to $6 $' -m tiny -o x.svg", leaves="x.svg"),
+    "format strings": typed("heatmap '%s %d {} {0.__class__} {{' -m tiny", leaves="heatmap.png"),
+    "markup of the terminal": typed(
+        "heatmap '[bold red]a[/] [/bold] :train:' -m tiny", leaves="heatmap.png"
+    ),
+    "markup of a page": typed(
+        "view '<script>alert(1)</script><img src=x onerror=y> ]]> <!--' -m tiny", leaves="view.html"
+    ),
+    "markup of svg": typed(
+        "heatmap '</text><script>a</script> & &amp; <!--' -m tiny -o x.svg", leaves="x.svg"
+    ),
+    "a formula of a spreadsheet": typed(
+        "heads '=1+1 @SUM -2' -m tiny -o x.parquet", leaves="x.parquet"
+    ),
+    "escapes of the terminal": typed(
+        "heatmap 'the \x1b[31mtrain\x1b[0m\x07 \x9b2J' -m tiny", leaves="heatmap.png"
+    ),
+    "escapes of the terminal in a file": both("verify --file ansi.txt -m tiny"),
+    "escapes in a word that is absent": both(
+        "heatmap train --find '\x1b[31mx:train' -m tiny", 2, "Expected a word of the text"
+    ),
+    "newlines": typed("heatmap 'the\ntrain\r\nleft\u2028home' -m tiny -o x.svg", leaves="x.svg"),
+    "newlines in a file": typed("heatmap --file lines.txt -m tiny", leaves="heatmap.png"),
+    "a byte order mark": both("verify --file bom.txt -m tiny"),
+    "UTF-16": typed(
+        "verify --file utf16.txt", 2, "text in UTF-8, but utf16.txt is none", cold=True
+    ),
+    "Latin-1": typed("heads --file latin1.txt", 2, "Save it as UTF-8", cold=True),
+    "no text at all": typed("heatmap --file binary.txt", 2, "binary.txt is none", cold=True),
+    "half a character": typed("heatmap --file half-character.txt", 2, "UTF-8", cold=True),
+    "a surrogate in a file": typed("heatmap --file surrogate.txt", 2, "UTF-8", cold=True),
+    "an empty file": typed("heatmap --file empty.txt", 2, "at least one word", cold=True),
+    "a blank file": typed("view --file blank.txt", 2, "at least one word", cold=True),
+    "a file that is not there": typed(
+        "heatmap --file no.txt", 2, "there is no file no.txt", cold=True
+    ),
+    "a folder as a file": typed("heatmap --file folder.txt", 2, "got a folder", cold=True),
+    "a device as a file": typed("heatmap --file /dev/zero", 2, "got no plain file", cold=True),
+    "a link to itself as a file": typed("heatmap --file loop.txt", 2, "loop.txt", cold=True),
+    "a file of 64 MB": typed("heatmap --file huge.txt", 2, "at most 67,108,864 bytes", cold=True),
+    "typed [SEP]": typed("heatmap 'the [SEP] train [CLS]' -m tiny", leaves="heatmap.png"),
+    "typed [MASK]": typed("heatmap '[MASK] left' -m tiny --find '[:left'", leaves="heatmap.png"),
+    "typed [PAD]": both("verify '[PAD] [UNK] <s> <|endoftext|>' -m tiny"),
+    "a number": called("attnviz.attend(3)", 2, "text to be a string"),
+    "bytes": called("attnviz.attend(b'the train', model='tiny')", 2, "got bytes"),
+    "an empty list": called("attnviz.attend([], model='tiny')", 2, "at least one text, got none"),
+    "an empty text in a list": called(
+        "attnviz.attend(['a', ''], model='tiny')", 2, "got an empty one"
+    ),
+    "lists of two lengths": called(
+        "attnviz.attend(['a', 'b'], pair=['a'], model='tiny')", 2, "for each of 2 texts, got 1"
+    ),
+    "None in a list": called("attnviz.attend(['a', None], model='tiny')", 2, "got NoneType"),
+}

@@ -1,0 +1,194 @@
+"""The files that cases name: texts, images, sounds, worked examples, and places that are none."""
+
+from __future__ import annotations
+
+import re
+import wave
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from robustness.running.pretrained import MODELS
+
+Make = Callable[[Path], object]
+
+
+def prepare(folder: Path, named: str) -> None:
+    """Make everything that a command line or a call names."""
+    for name, make in {**FILES, **MODELS}.items():
+        if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", named):
+            make(folder / name)
+
+
+def text(content: str, encoding: str = "utf-8") -> Make:
+    """Return what writes a text."""
+    return lambda path: path.write_bytes(content.encode(encoding, "surrogatepass"))
+
+
+def data(content: bytes) -> Make:
+    """Return what writes bytes."""
+    return lambda path: path.write_bytes(content)
+
+
+def hole(size: int) -> Make:
+    """Return what makes a file of so many bytes, none of which is on the disk."""
+
+    def make(path: Path) -> None:
+        with path.open("wb") as file:
+            file.truncate(size)
+
+    return make
+
+
+def folder(mode: int = 0o700) -> Make:
+    """Return what makes a folder."""
+
+    def make(path: Path) -> None:
+        path.mkdir()
+        path.chmod(mode)
+
+    return make
+
+
+def link(target: str) -> Make:
+    """Return what makes a link."""
+    return lambda path: path.symlink_to(target)
+
+
+def picture(width: int, height: int, mode: str = "RGB", **how: object) -> Make:
+    """Return what writes an image."""
+
+    def make(path: Path) -> None:
+        pixels = np.arange(width * height * 3, dtype=np.uint64) * 7 % 251
+        image = Image.fromarray(pixels.astype(np.uint8).reshape(height, width, 3))
+        image.convert(mode).save(path, **how)
+
+    return make
+
+
+def frames(path: Path) -> None:
+    """Write an animation of three frames."""
+    several = [Image.new("RGB", (40, 40), (80 * n, 10, 10)) for n in range(3)]
+    several[0].save(path, save_all=True, append_images=several[1:])
+
+
+def half(make: Make) -> Make:
+    """Return what writes the first half of a file."""
+
+    def cut(path: Path) -> None:
+        make(path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    return cut
+
+
+def bomb(path: Path) -> None:
+    """Write a PNG of a few bytes that says it has 60,000 × 60,000 pixels."""
+    import struct
+    import zlib
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(name + body))
+        return struct.pack(">I", len(body)) + name + body + checksum
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000)))
+        + chunk(b"IEND", b"")
+    )  # fmt: skip
+
+
+def sound(seconds: float, rate: int = 16_000, channels: int = 1, width: int = 2) -> Make:
+    """Return what writes a tone."""
+
+    def make(path: Path) -> None:
+        count = int(seconds * rate) * channels
+        wide = 2.0 ** (8 * width - 2)
+        tone = (wide * np.sin(np.arange(count) / 20)).astype(np.int32)
+        samples = tone.astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width]
+        with wave.open(str(path), "wb") as file:
+            file.setnchannels(channels)
+            file.setsampwidth(width)
+            file.setframerate(rate)
+            file.writeframes(samples.tobytes())
+
+    return make
+
+
+_X = '"X": [[1, 0], [0, 1]], "W_q": [[1, 0], [0, 1]], "W_k": [[1, 0], [0, 1]], "W_v": [[1, 1]]'
+
+FILES: dict[str, Make] = {
+    # texts
+    "words.txt": text("the train left the station"),
+    "empty.txt": text(""),
+    "blank.txt": text(" \n\t\u2003\n"),
+    "bom.txt": text("\ufeffthe train left"),
+    "utf16.txt": text("the train left", "utf-16"),
+    "latin1.txt": text("le train est arrivé", "latin-1"),
+    "binary.txt": data(bytes(range(256)) * 4),
+    "nul.txt": text("the train\0left"),
+    "half-character.txt": data("the café".encode()[:-1]),
+    "surrogate.txt": text("the train \udcff left"),
+    "lines.txt": text("the train\r\nleft\rthe station\n\n"),
+    "ansi.txt": text("the \x1b[31mtrain\x1b[0m \x07 left \x1b]0;title\x07"),
+    "100000.txt": text("train " * 100_000),
+    "huge.txt": hole(2**26 + 1),
+    "folder.txt": folder(),
+    "loop.txt": link("loop.txt"),
+    "sentences.txt": text("the train left\n\nthe train went home\n"),
+    # images
+    "photo.png": picture(60, 40),
+    "photo.jpg": picture(60, 40),
+    "dot.png": picture(1, 1),
+    "line.png": picture(20_000, 1),
+    "grey.png": picture(40, 40, "L"),
+    "bits.png": picture(40, 40, "1"),
+    "clear.png": picture(40, 40, "RGBA"),
+    "cmyk.jpg": picture(40, 40, "CMYK"),
+    "deep.png": picture(40, 40, "I;16"),
+    "moving.gif": frames,
+    "words.png": text("the train left the station"),
+    "empty.png": text(""),
+    "half.png": half(picture(60, 40)),
+    "half.jpg": half(picture(60, 40)),
+    "bomb.png": bomb,
+    "folder.png": folder(),
+    # sounds
+    "tone.wav": sound(1.0),
+    "stereo.wav": sound(1.0, channels=2),
+    "8khz.wav": sound(1.0, rate=8_000),
+    "24bit.wav": sound(1.0, width=3),
+    "silence.wav": sound(0.0),
+    "click.wav": sound(0.005),
+    "half.wav": half(sound(1.0)),
+    "words.wav": text("the train left the station"),
+    "empty.wav": text(""),
+    # worked examples
+    "own.json": text(
+        '{"tokens": ["a", "b"], "X": [[1, 0], [0, 1]], "W_q": [[1, 0], [0, 1]], '
+        '"W_k": [[1, 0], [0, 1]], "W_v": [[1, 1], [0, 1]]}'
+    ),
+    "misfit.json": text("{" + _X + "}"),
+    "broken.json": text('{"X": [[1, 0], [0'),
+    "nan.json": text('{"X": [[NaN, 0]], "W_q": [[1], [1]], "W_k": [[1], [1]], "W_v": [[1], [1]]}'),
+    "list.json": text("[1, 2, 3]"),
+    "deep.json": text("[" * 100_000),
+    "large.json": text('{"X": [[1e999999999]]}'),
+    # places to write
+    "old.png": picture(2, 2),
+    "old.json": text('{"old": 1}'),
+    "notes.html": text("<html><head></head>mine</html>"),
+    "afolder.png": folder(),
+    "afolder": folder(),
+    "locked": folder(0o500),
+    "link.png": link("real.png"),
+    "linked.json": lambda path: (
+        path.symlink_to("theirs.json"),
+        data(b"{}")(path.with_name("theirs.json")),
+    ),
+    "null.png": link("/dev/null"),
+    "nowhere.png": link("no/such/folder/real.png"),
+    "loop.png": link("loop.png"),
+}

@@ -1,0 +1,209 @@
+"""The models that cases name: sound ones, and such with something wrong with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from robustness.running.families import saved, tokenizer
+
+
+def copy(family: str) -> Callable[[Path], None]:
+    """Return what copies a sound model."""
+    return lambda path: shutil.copytree(saved(family), path) and None
+
+
+def spoilt(spoil: Callable[[Path], object], family: str = "bert") -> Callable[[Path], None]:
+    """Return what copies a sound model and spoils it."""
+
+    def make(path: Path) -> None:
+        shutil.copytree(saved(family), path)
+        spoil(path)
+
+    return make
+
+
+def config(family: str = "bert", **lies: Any) -> Callable[[Path], None]:
+    """Return what makes a model whose config says something else."""
+
+    def lie(path: Path) -> None:
+        file = path / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | lies))
+
+    return spoilt(lie, family)
+
+
+def file(name: str, content: bytes) -> Callable[[Path], None]:
+    """Return what makes a model with one of its files replaced."""
+    return spoilt(lambda path: (path / name).write_bytes(content))
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    """Return what makes a model that lacks files."""
+    return spoilt(lambda path: [(path / name).unlink() for name in names])
+
+
+def weights(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Return what makes a model with other bytes as its weights."""
+
+    def edit(path: Path) -> None:
+        kept = path / "model.safetensors"
+        kept.write_bytes(change(kept.read_bytes()))
+
+    return spoilt(edit)
+
+
+def tensors(
+    change: Callable[[dict[str, torch.Tensor]], object], family: str = "bert"
+) -> Callable[[Path], None]:
+    """Return what makes a model with other tensors."""
+
+    def edit(path: Path) -> None:
+        kept = path / "model.safetensors"
+        found = load_file(kept)
+        change(found)
+        save_file(found, kept, metadata={"format": "pt"})
+
+    return spoilt(edit, family)
+
+
+_QUERY = "encoder.layer.1.attention.self.query.weight"
+
+
+def _fill(value: float, name: str = _QUERY) -> Callable[[Path], None]:
+    return tensors(lambda found: found[name].fill_(value))
+
+
+def _pickled(path: Path) -> None:
+    torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
+    (path / "model.safetensors").unlink()
+
+
+def _own_code(path: Path) -> None:
+    said = json.loads((path / "config.json").read_text())
+    said |= {"model_type": "mine", "auto_map": {"AutoModel": "mine.Mine", "AutoConfig": "mine.C"}}
+    (path / "config.json").write_text(json.dumps(said))
+    (path / "mine.py").write_text("open('ran', 'w').write('foreign code ran')")
+
+
+def _own_tokenizer_code(path: Path) -> None:
+    file = path / "tokenizer_config.json"
+    said = json.loads(file.read_text())
+    said |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
+    file.write_text(json.dumps(said))
+    (path / "mine.py").write_text("open('ran', 'w').write('foreign code ran')")
+
+
+def _sharded(names: object) -> Callable[[Path], None]:
+    def edit(path: Path) -> None:
+        (path / "model.safetensors").unlink()
+        index = {"metadata": {}, "weight_map": names}
+        (path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    return spoilt(edit)
+
+
+def _header(said: dict[str, Any]) -> bytes:
+    header = json.dumps(said).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+def _linked(path: Path) -> None:
+    path.symlink_to("no-such-folder")
+
+
+MODELS: dict[str, Callable[[Path], Any]] = {
+    "tiny": copy("bert"),
+    "tiny model": copy("bert"),
+    "zug-ü-列車": copy("bert"),
+    "gpt": copy("gpt"),
+    "llama": copy("llama"),
+    "t5": copy("t5"),
+    "vit": copy("vit"),
+    "wav2vec2": copy("wav2vec2"),
+    "mamba": copy("mamba"),
+    "resnet": copy("resnet"),
+    "a-file": lambda path: path.write_text("{}"),
+    "an-empty-folder": lambda path: path.mkdir(),
+    "a-broken-link": _linked,
+    # the weights
+    "without-config": without("config.json"),
+    "without-weights": without("model.safetensors"),
+    "truncated": weights(lambda kept: kept[:-1000]),
+    "header-only": weights(lambda kept: kept[: 8 + int.from_bytes(kept[:8], "little")]),
+    "empty-weights": weights(lambda kept: b""),
+    "seven-bytes": weights(lambda kept: kept[:7]),
+    "noise": weights(lambda kept: bytes(range(256)) * 100),
+    "huge-header": weights(lambda kept: (2**62).to_bytes(8, "little") + kept[8:]),
+    "git-lfs": weights(lambda kept: b"version https://git-lfs.github.com/spec/v1\nsize 90\n"),
+    "wrong-header": weights(lambda kept: kept[:200] + b"!!!!" + kept[204:]),
+    "no-tensors": weights(lambda kept: _header({})),
+    "beyond-its-end": weights(
+        lambda kept: _header(
+            {_QUERY: {"dtype": "F32", "shape": [16, 16], "data_offsets": [0, 1024]}}
+        )
+    ),
+    "missing-tensor": tensors(lambda found: found.pop(_QUERY)),
+    "renamed-tensor": tensors(lambda found: found.update({"x\n\x1b[31m": found.pop(_QUERY)})),
+    "whole-numbers": tensors(lambda found: found.update({_QUERY: found[_QUERY].to(torch.int8)})),
+    "nan": _fill(float("nan")),
+    "infinite": _fill(float("inf")),
+    "one-nan": tensors(lambda found: found[_QUERY][0].fill_(float("nan"))),
+    "nan-embedding": _fill(float("nan"), "embeddings.word_embeddings.weight"),
+    "nan-unused": tensors(
+        lambda found: found["embeddings.word_embeddings.weight"][-1].fill_(float("nan"))
+    ),
+    "flat": _fill(0.0),
+    "overflowing": tensors(lambda found: found[_QUERY].mul_(10_000)),
+    "pickled": spoilt(_pickled),
+    "adapter": file("adapter_config.json", b"{}"),
+    "lost-shards": _sharded({_QUERY: "model-00001-of-00002.safetensors"}),
+    "shards-elsewhere": _sharded({_QUERY: "../../../etc/passwd"}),
+    "shards-of-nothing": _sharded("model"),
+    # the config
+    "config-no-json": file("config.json", b"{"),
+    "config-a-list": file("config.json", b"[]"),
+    "config-empty": file("config.json", b""),
+    "config-not-utf8": file("config.json", b'{"model_type": "\xff"}'),
+    "config-nested": file("config.json", b"[" * 100_000),
+    "no-type": file("config.json", b"{}"),
+    "unknown-type": config(model_type="nonesuch", architectures=["Nonesuch"]),
+    "type-with-escape": config(model_type="\x1b[31mred\n", architectures=["\x07"]),
+    "lies-about-heads": config(num_attention_heads=4),
+    "heads-do-not-divide": config(num_attention_heads=3),
+    "no-heads": config(num_attention_heads=0),
+    "heads-a-word": config(num_attention_heads="two"),
+    "lies-about-width": config(hidden_size=32),
+    "no-width": config(hidden_size=0),
+    "negative-width": config(hidden_size=-16),
+    "vast-width": config(hidden_size=10**9),
+    "more-layers": config(num_hidden_layers=3),
+    "fewer-layers": config(num_hidden_layers=1),
+    "no-layers": config(num_hidden_layers=0),
+    "layers-a-word": config(num_hidden_layers="two"),
+    "layers-null": config(num_hidden_layers=None),
+    "fewer-words": config(vocab_size=20),
+    "other-family": config(model_type="gpt2", architectures=["GPT2Model"]),
+    "other-activation": config(hidden_act="nonesuch"),
+    "eager-elsewhere": config(_attn_implementation="kernels-community/nonesuch"),
+    "gpt-lies-about-heads": config("gpt", n_head=4, num_attention_heads=4),
+    # code of its own
+    "own-code": spoilt(_own_code),
+    "own-tokenizer-code": spoilt(_own_tokenizer_code),
+    # the tokenizer
+    "without-tokenizer": without("tokenizer.json", "tokenizer_config.json"),
+    "tokenizer-no-json": file("tokenizer.json", b"{"),
+    "tokenizer-empty": file("tokenizer.json", b"{}"),
+    "larger-tokenizer": spoilt(
+        lambda path: tokenizer(tuple(f"word{n}" for n in range(1000))).save_pretrained(path)
+    ),
+    "vit-without-processor": spoilt(
+        lambda path: [each.unlink() for each in path.glob("*processor*")], "vit"
+    ),
+}

@@ -1,0 +1,378 @@
+"""A file appears whole or not at all, whatever happens, and nothing of anybody else's is lost."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image, PngImagePlugin
+from safetensors.torch import load_file, save_file
+
+import attnviz
+from attnviz.cli import run
+from attnviz.errors import OutputError
+from attnviz.files import DATA_SUFFIXES, FIGURE_SUFFIXES, atomic, check_output
+from attnviz.maps import make_map
+from attnviz.marks import is_ours
+
+ENDINGS = (*FIGURE_SUFFIXES, ".html", *DATA_SUFFIXES)
+OLD, NEW = "the train left the station", "she sat by the bank"
+
+
+@pytest.fixture(scope="module")
+def ours(train, tmp_path_factory):
+    """Return a file of every format that attnviz wrote."""
+    folder = tmp_path_factory.mktemp("ours")
+    for ending in ENDINGS:
+        save(train, folder / f"x{ending}")
+    return folder
+
+
+def save(result, path, **how):
+    """Write what the ending asks for."""
+    if path.suffix in FIGURE_SUFFIXES:
+        figure = attnviz.heatmap(result, layer=0, head=0).figure
+        attnviz.save_figure(figure, path, **how)
+        plt.close(figure)
+    elif path.suffix in DATA_SUFFIXES:
+        attnviz.save_data(make_map(result, layer=0, head=0), path, **how)
+    else:
+        attnviz.view(result).save(path, **how)
+
+
+# --- whose file it is
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_attnviz_wrote_it_knows_and_writes_again(ours, train, tmp_path, ending):
+    path = Path(shutil.copy(ours / f"x{ending}", tmp_path))
+    assert is_ours(path)
+    save(train, path)
+    assert is_ours(path)
+
+
+def foreign(path):
+    """Write a user's own file, which speaks of attnviz wherever the format lets it."""
+    figure = plt.figure()
+    figure.text(0, 0, "attnviz")
+    said = {"Title": "attnviz"}
+    array = np.eye(2)
+    match path.suffix:
+        case ".png":
+            text = PngImagePlugin.PngInfo()
+            text.add_text("Comment", "Software attnviz")
+            Image.new("RGB", (4, 4)).save(path, pnginfo=text)
+        case ".svg" | ".pdf":
+            figure.savefig(path, metadata=said | {"Creator": "me, not attnviz"})
+        case ".html":
+            path.write_text(
+                '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+                '<meta name="description" content="attnviz"><p>attnviz'
+            )
+        case ".json":
+            path.write_text('{"attnviz": "0.1.0", "tool": {"generator": "attnviz"}}')
+        case ".npz":
+            np.savez(path, attnviz=array, about=np.array("attnviz"))
+        case ".safetensors":
+            save_file({"attnviz": torch.eye(2)}, path, metadata={"about": "attnviz"})
+        case ".parquet":
+            table = pa.table({"generator": ["attnviz"]})
+            pq.write_table(table.replace_schema_metadata({"about": "attnviz"}), path)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_another_wrote_is_kept_unless_force_is_said(train, tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    foreign(path)
+    before = path.read_bytes()
+    with pytest.raises(OutputError, match=r"not written by attnviz.*--force, in Python force=True"):
+        save(train, path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    save(train, path, force=True)
+    assert is_ours(path)
+
+
+def test_what_was_saved_again_by_another_program_is_no_longer_ours(ours, tmp_path):
+    Image.open(ours / "x.png").save(tmp_path / "x.png")
+    with np.load(ours / "x.npz") as arrays:
+        np.savez(tmp_path / "x.npz", **arrays)
+    save_file(load_file(ours / "x.safetensors"), tmp_path / "x.safetensors")
+    assert not [path for path in tmp_path.iterdir() if is_ours(path)]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_mark_is_sought_in_anything_without_an_error(ours, tmp_path, ending):
+    whole, path = (ours / f"x{ending}").read_bytes(), tmp_path / f"x{ending}"
+    chance = random.Random(0)
+    pieces = [whole[: chance.randrange(len(whole))] for _ in range(20)]
+    pieces += [whole[chance.randrange(1, len(whole)) :] for _ in range(20)]
+    pieces += [chance.randbytes(chance.randrange(300)) for _ in range(20)]
+    pieces += [b"\xff" * 8 + whole, b"[" * 100_000, b'{"__metadata__":"attnviz"}']
+    pieces += [(2**62).to_bytes(8, "little") + b"{}", b"\xff\xff\xff\x7fPAR1"]
+    for piece in pieces:
+        path.write_bytes(piece)
+        assert is_ours(path) in (True, False)
+    path.write_bytes(bytes(30) + b"\x07\0attnviz")  # ends as a .npz of ours
+    assert not is_ours(path)
+    assert not is_ours(tmp_path / f"none{ending}")
+
+
+def test_of_an_empty_file_nothing_is_lost_and_a_read_only_one_is_left(train, tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    path.touch()
+    save(train, path)
+    assert is_ours(path)
+    path.chmod(0o400)
+    if os.geteuid() == 0:  # root may write everywhere
+        monkeypatch.setattr(os, "access", lambda at, mode: at != path)
+    with pytest.raises(OutputError, match=r"it is read-only\. Name another file"):
+        save(train, path)
+    save(train, path, force=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o400
+
+
+def test_a_file_that_came_while_the_model_ran_is_kept(train, tmp_path):
+    path = check_output(tmp_path / "x.json")
+    path.write_text("meanwhile")
+    with pytest.raises(OutputError, match="not written by attnviz"):
+        save(train, path)
+    assert path.read_text() == "meanwhile"
+
+
+WRITING = {
+    "heatmap": ["heatmap", OLD],
+    "heads": ["heads", OLD],
+    "steps": ["steps", OLD],
+    "view": ["view", OLD],
+    "senses": ["senses", "bank"],
+    "shift": ["shift", "bank", "the bank was full of mud"],
+    "example": ["example", "cat"],
+}
+
+
+@pytest.mark.parametrize("arguments", WRITING.values(), ids=WRITING)
+def test_every_command_keeps_what_is_not_ours_before_it_loads_a_model(
+    capsys, monkeypatch, tmp_path, arguments
+):
+    monkeypatch.setattr("attnviz.models.load", lambda *a, **k: pytest.fail("a model was loaded"))
+    path = tmp_path / ("x.html" if arguments[0] == "view" else "x.png")
+    path.write_text("mine")
+    assert run([*arguments, "-o", str(path)]) == 4
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--force" in err
+    assert path.read_text() == "mine"
+
+
+def test_a_command_overwrites_where_it_is_told_to(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("mine")
+    assert run(["example", "cat", "-o", str(path), "--force"]) == 0
+    assert is_ours(path)
+    assert run(["example", "cat", "-o", str(path)]) == 0
+
+
+# --- how it is written
+
+
+def test_a_file_is_private_until_it_is_whole_and_keeps_its_permissions(tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda h: (synced.append(os.fstat(h).st_mode), fsync(h)))
+    path = tmp_path / "x.json"
+    path.touch()
+    path.chmod(0o604)
+    with atomic(path) as temporary:
+        assert temporary.parent == tmp_path
+        assert temporary.name.startswith(".")
+        assert temporary.suffix not in ENDINGS
+        assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o604
+    assert [stat.S_ISREG(synced[0]), stat.S_ISDIR(synced[1])] == [True, True]
+
+
+def test_threads_that_write_at_once_leave_whole_files_and_the_umask(tmp_path, monkeypatch):
+    mask = os.umask(0o027)
+    at_once = os.umask
+    # Slow enough for one thread to come between the two calls of another.
+    monkeypatch.setattr(os, "umask", lambda new: (at_once(new), time.sleep(0.001))[0])
+    try:
+
+        def write(number):
+            for turn in range(20):
+                path = tmp_path / f"{turn}.json"
+                with atomic(path) as temporary:
+                    temporary.write_text(str(number) * 50_000)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(mask)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{turn}.json" for turn in range(20)}
+    for path in tmp_path.iterdir():
+        text = path.read_text()
+        assert text == text[0] * 50_000
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_only_what_a_killed_run_left_long_ago_is_removed(tmp_path):
+    old = time.time() - 2 * 24 * 60 * 60
+    for name in (".attnviz-abcdefgh.tmp", ".attnviz-notes.tmp", ".attnviz-abcdefgh.png"):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (old, old))
+    (tmp_path / ".attnviz-stuvwxyz.tmp").write_text("another process writes this")
+    with atomic(tmp_path / "x.json") as temporary:
+        temporary.write_text("{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".attnviz-abcdefgh.png",
+        ".attnviz-notes.tmp",
+        ".attnviz-stuvwxyz.tmp",
+        "x.json",
+    ]
+
+
+# --- kill -9
+
+
+class Server:
+    """Processes that start at once; see fork_server.py."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
+        )
+
+    def ask(self, **what):
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = Server()
+    with server.process:
+        yield server
+        server.process.stdin.close()
+
+
+def decode_png(path):
+    with Image.open(path) as image:
+        image.load()
+
+
+def parse_page(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.rstrip().endswith("</html>")
+    payload = re.search(r'<script type="application/json" id="attnviz-data">(.*?)</script>', text)
+    assert json.loads(payload[1])["results"]
+
+
+def load_maps(path):
+    weights = load_file(path)["weights"]
+    sums = weights.double().sum(-1)  # 1 in one of the two results, a half in the other
+    assert (sums - sums[0, 0, 0]).abs().max() < 1e-5
+
+
+# The arguments of two results, and what opens their file whole.
+KILLED = {
+    "heatmap": (".png", [["heatmap", text, "-o"] for text in (OLD, NEW)], decode_png),
+    "view": (".html", [["view", f"{text}. " * 4, "-o"] for text in (OLD, NEW)], parse_page),
+    "large": (".safetensors", [["write for ever"]] * 2, load_maps),
+}
+
+
+def writing(folder):
+    return list(folder.glob(".attnviz-*"))
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.0002)
+
+
+def kill_at_random(server, folder, kind, moments, chance):
+    """Kill a command so many times while it writes; return how many left the old file, the new.
+
+    It is killed when its temporary file has appeared, and as much later as it needs to write.
+    """
+    ending, (first, second), verify = KILLED[kind]
+    path = folder / f"x{ending}"
+    known = {}
+    endless = kind == "large"
+    for which, arguments in (("old", first), ("new", second)):
+        process = server.ask(start=[*arguments, str(path)])
+        wait_for(lambda: writing(folder))
+        began = time.monotonic()
+        wait_for(lambda: not writing(folder))
+        took = time.monotonic() - began
+        if endless:
+            os.kill(process, signal.SIGKILL)
+        assert server.ask(wait=process) == (-signal.SIGKILL if endless else 0)
+        verify(path)
+        for left in writing(folder):
+            left.unlink()
+        known[path.read_bytes()] = which
+    found = {"old": 0, "new": 0, "while writing": 0}
+    old = next(iter(known))
+    for _ in range(moments):
+        path.write_bytes(old)
+        process = server.ask(start=[*second, str(path)])
+        wait_for(lambda: writing(folder))
+        time.sleep(chance.uniform(0, 1.1 * took))
+        os.kill(process, signal.SIGKILL)
+        assert server.ask(wait=process) == -signal.SIGKILL or not endless
+        assert is_ours(path)
+        verify(path)
+        content = path.read_bytes()
+        if not endless:
+            assert content in known, "neither the old file nor the new one"
+        found["old" if content == old else "new"] += 1
+        found["while writing"] += bool(writing(folder))
+        assert {path, *writing(folder)} == set(folder.iterdir())
+        for left in writing(folder):
+            left.unlink()
+    return found
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_kill_9_leaves_the_old_file_or_the_new_one(server, tmp_path, kind):
+    found = kill_at_random(server, tmp_path, kind, 2, random.Random())
+    assert found["old"] + found["new"] == 2
+
+
+@pytest.mark.long
+def test_kill_9_at_a_hundred_moments(server, tmp_path):
+    chance, total = random.Random(0), {}
+    for kind, moments in (("heatmap", 40), ("view", 30), ("large", 30)):
+        (tmp_path / kind).mkdir()
+        total[kind] = kill_at_random(server, tmp_path / kind, kind, moments, chance)
+        print(kind, total[kind])
+    assert sum(found["old"] + found["new"] for found in total.values()) == 100
+    assert sum(found["while writing"] for found in total.values()) >= 50

@@ -1,0 +1,59 @@
+"""What libraries log is kept from the terminal, and nothing of the user's is touched."""
+
+import io
+import logging
+import threading
+import warnings
+
+import pytest
+from families import tiny
+
+from attnviz.models import load
+from attnviz.quiet import unlogged
+
+
+@pytest.fixture
+def talkative(tokenizer):
+    """A model that logs what becomes of a short text, and warns, as users' own modules may."""
+    model = tiny("bigbird")
+    model.register_forward_pre_hook(lambda *_: warnings.warn("mine", stacklevel=2))
+    return load(model, tokenizer=tokenizer)
+
+
+@pytest.fixture
+def log():
+    """The logger of transformers, with a terminal of ours and a user's own handler."""
+    log = logging.getLogger("transformers")
+    log.terminal, log.own = logging.StreamHandler(io.StringIO()), logging.Handler()
+    log.heard = []
+    log.own.emit = lambda record: log.heard.append(record.getMessage())
+    log.addHandler(log.terminal)
+    log.addHandler(log.own)
+    yield log
+    log.removeHandler(log.terminal)
+    log.removeHandler(log.own)
+    logging.getLogger("attnviz").setLevel(logging.NOTSET)
+
+
+def test_a_run_logs_nothing_and_leaves_the_users_warnings_and_settings(talkative, log):
+    before = (log.level, log.propagate, log.handlers[:], logging.root.manager.disable)
+    with pytest.warns(UserWarning, match="mine"):
+        talkative.attend("the train left the station")
+    assert log.terminal.stream.getvalue() == ""
+    assert "is not possible" in log.heard[0]
+    assert before == (log.level, log.propagate, log.handlers, logging.root.manager.disable)
+    assert log.terminal.filters == []
+    logging.getLogger("attnviz").setLevel(logging.DEBUG)
+    with pytest.warns(UserWarning, match="mine"):
+        talkative.attend("the train left the station")
+    assert "is not possible" in log.terminal.stream.getvalue()
+
+
+def test_silence_is_of_one_thread(log):
+    with unlogged(), unlogged():
+        log.error("here")
+        other = threading.Thread(target=log.error, args=("there",))
+        other.start()
+        other.join()
+    log.error("after")
+    assert log.terminal.stream.getvalue() == "there\nafter\n"

@@ -1,0 +1,482 @@
+"""A result comes back from disk as it was, bit for bit; and nothing else is taken for one."""
+
+import hashlib
+import json
+import math
+import random
+import struct
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from families import TEXTS, tiny
+from safetensors import safe_open
+from safetensors.torch import load, save
+from sights_and_sounds import RATE, chirp, picture, seeing
+from torch import Tensor
+
+import attnviz
+from attnviz import load_data, save_data
+from attnviz.dissection import make_steps
+from attnviz.errors import InputError
+from attnviz.maps import make_map, make_maps
+from attnviz.metrics import choose_head
+from attnviz.records import AgreementReport, AttentionMap, Factor, Provenance
+from attnviz.storage import to_data
+
+BANK = {
+    "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
+    "money": ["The bank lent money.", "She owns a bank.", "His loan came from a bank in Bern."],
+}
+LONG = "the train left the station on time and nobody noticed that it was early. " * 4
+BLANK = b'"sha256":"' + b"0" * 64
+
+
+def bits(number):
+    return struct.pack(">d", number)
+
+
+def assert_same(one, other, at="it"):
+    """Compare types, shapes and bits, not values: NaN is NaN, and -0 is not 0."""
+    assert type(one) is type(other), at
+    if isinstance(one, Tensor):
+        assert other.device.type == "cpu", at
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), at
+        one, other = (each.cpu().contiguous().flatten().view(torch.uint8) for each in (one, other))
+        assert torch.equal(one, other), at
+    elif isinstance(one, Mapping):
+        assert list(one) == list(other), at
+        for key in one:
+            assert_same(one[key], other[key], f"{at}[{key}]")
+    elif isinstance(one, tuple):
+        assert len(one) == len(other), at
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{at}[{i}]")
+    elif is_dataclass(one):
+        for field in fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name), f"{at}.{field.name}")
+    else:
+        assert bits(one) == bits(other) if isinstance(one, float) else one == other, at
+
+
+def on_disk(result, folder):
+    save_data(result, folder / "result.safetensors")
+    return load_data(folder / "result.safetensors")
+
+
+def of(family, tokenizer, dtype=torch.float32, **given):
+    model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
+    return attnviz.attend(TEXTS[0], model=model, **given)
+
+
+MADE = {
+    "a sentence": lambda model: attnviz.attend(TEXTS[0], model=model),
+    "a pair": lambda model: attnviz.attend(TEXTS[0], pair=TEXTS[1], model=model),
+    "one of a batch": lambda model: attnviz.attend(TEXTS, model=model)[2],
+    "a causal mask": lambda model: of("gpt2", model.tokenizer, torch.float16),
+    "rotation": lambda model: of("llama", model.tokenizer, torch.bfloat16),
+    "a sliding window and a soft cap": lambda model: of("gemma2", model.tokenizer),
+    "sinks": lambda model: of("gpt-oss", model.tokenizer),
+    "latent vectors": lambda model: of("deepseek-v3", model.tokenizer),
+    "norms and clips": lambda model: of("olmoe", model.tokenizer),
+    "a bias by position": lambda model: of("deberta", model.tokenizer),
+    "encoder, decoder, cross": lambda model: of("t5", model.tokenizer, target="le train"),
+    "a generation": lambda model: of("bart", model.tokenizer, generate=3),
+    "an image": lambda model: seeing("vit", model.tokenizer).attend(image=picture()),
+    "a sound": lambda model: seeing("wav2vec2", None).attend(audio=chirp(), sampling_rate=RATE),
+    "a text and an image": lambda model: seeing("clip", model.tokenizer).attend(
+        "a circle", image=picture()
+    ),
+    "a long text": lambda model: attnviz.attend(
+        LONG, model=model, mode="streamed", layers=[0, 4], heads=[7, 2], top=3
+    ),
+    "a long text with a window": lambda model: of(
+        "mistral", model.tokenizer, mode="streamed", exact=1
+    ),
+    "a shift": lambda model: attnviz.shift(
+        "apple",
+        "I love apple phones",
+        toward={"tech": ["computer"], "fruit": ["banana"]},
+        verify_causally=True,
+        model=model,
+    ),
+    "senses": lambda model: attnviz.senses("bank", BANK, model=model),
+    "an example": lambda model: attnviz.make_example("likes"),
+}
+
+
+@pytest.fixture(scope="module", params=MADE)
+def result(request, model):
+    return MADE[request.param](model)
+
+
+def test_every_result_comes_back_bit_for_bit(result, tmp_path):
+    assert_same(result, on_disk(result, tmp_path))
+    for part in (*getattr(result, "records", ())[-1:], *getattr(result, "streamed", ())[-1:]):
+        assert_same(part, on_disk(part, tmp_path))
+        if summary := getattr(part, "summary", None):
+            assert_same(summary, on_disk(summary, tmp_path))
+
+
+def test_what_is_drawn_of_it_is_the_same(result, tmp_path):
+    again = on_disk(result, tmp_path)
+    if not isinstance(result, attnviz.AttentionResult):
+        assert repr(again) == repr(result)
+        assert json.dumps(to_data(again)) == json.dumps(to_data(result))
+        return
+    layer, heads, _ = choose_head(result)
+    for make in (
+        lambda given: make_map(given, layer=layer, head=heads),
+        make_maps,
+        None if result.streamed else make_steps,
+    ):
+        if make is not None:
+            drawn = make(result)
+            assert_same(drawn, make(again))
+            assert_same(drawn, on_disk(drawn, tmp_path))
+    assert attnviz.view(again).data() == attnviz.view(result).data()
+    assert again.agreement.summary() == result.agreement.summary()
+
+
+ODD = [
+    torch.tensor([[math.nan, -math.inf], [-0.0, 5e-324]], dtype=torch.float64),
+    torch.tensor([0x7FC00001, -1, 1], dtype=torch.int32).view(torch.float32),
+    torch.tensor([0x7FC1, -1, 0x0001], dtype=torch.int16).view(torch.bfloat16),
+    torch.tensor([0x7E01, -1, 0x0001], dtype=torch.int16).view(torch.float16),
+    torch.tensor([True, False]),
+    torch.tensor([-(2**63), 2**63 - 1]),
+    torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4).permute(2, 0, 1),
+    torch.arange(24.0).reshape(4, 6)[::2, 1::3],
+    torch.ones(1, 1, 3).expand(2, 4, 3),
+    torch.tensor(1.5),
+    torch.empty(0, 3),
+    torch.empty(2, 0, dtype=torch.bfloat16),
+    torch.ones(2, requires_grad=True),
+]
+
+
+@pytest.mark.parametrize("tensor", ODD, ids=lambda each: f"{each.dtype}, {tuple(each.shape)}")
+def test_every_kind_of_tensor(tensor, tmp_path):
+    assert_same(Factor(tensor.detach()), on_disk(Factor(tensor), tmp_path))
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, -0.0, 5e-324, 0.1, 1 / 3, 2**70, 3])
+def test_every_kind_of_number(number, tmp_path):
+    assert_same(Factor(number), on_disk(Factor(number), tmp_path))
+
+
+@pytest.mark.parametrize("of", [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0DEAD0000BEEF])
+def test_what_is_no_number_keeps_its_bits(of, tmp_path):
+    (number,) = struct.unpack(">d", of.to_bytes(8))
+    assert bits(on_disk(Factor(number), tmp_path).factor) == of.to_bytes(8)
+
+
+def test_what_is_held_twice_is_stored_once(train, tmp_path):
+    again = on_disk(train, tmp_path)
+    first, *others = again.records
+    assert all(each.query_axis is first.key_axis for each in others)
+    one = train.records[0]
+    twice = replace(one, input=one.query[0], key_input=one.query[0])
+    again = on_disk(twice, tmp_path)
+    assert again.input is again.key_input
+    with safe_open(tmp_path / "result.safetensors", framework="pt") as file:
+        assert "input" in file.keys()  # noqa: SIM118
+        assert "key_input" not in file.keys()  # noqa: SIM118
+
+
+def test_what_lies_in_the_same_memory_is_not_the_same(train, tmp_path):
+    X = torch.arange(16.0).reshape(4, 4)
+    one = replace(train.records[0], input=X, key_input=X.mT, bias=X.view(torch.int32), mask=X[:2])
+    assert_same(one, on_disk(one, tmp_path))
+
+
+@pytest.mark.gpu
+def test_it_comes_back_on_the_cpu(tmp_path):
+    result = attnviz.attend(TEXTS[0], model=attnviz.load(device="cuda"))
+    assert result.records[0].query.is_cuda
+    assert_same(result, on_disk(result, tmp_path))
+
+
+def test_other_programs_find_what_they_found(train, tmp_path):
+    save_data(train, tmp_path / "x.safetensors")
+    metadata, tensors = parts(tmp_path / "x.safetensors")
+    about = json.loads(metadata["about"])
+    assert about["agreement"]["verdict"] == "verified"
+    assert about["provenance"]["text"] == "the train left the station on time"
+    assert torch.equal(tensors["records.5.query"], train.records[5].query)
+    example = attnviz.make_example("phones")
+    save_data(example, tmp_path / "x.safetensors")
+    assert parts(tmp_path / "x.safetensors")[1].keys() >= {"X given", "K from_inputs_follows"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda train: [train], "Expected a result of attnviz, got list"),
+        (lambda train: torch.ones(2), "Expected a result of attnviz, got Tensor"),
+        (lambda train: Factor("2"), "Factor.factor cannot hold this str"),
+        (lambda train: replace(train, records=list(train.records)), "AttentionResult.records"),
+        (lambda train: replace(train.records[0], layer=True), "AttentionRecord.layer"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(wrong, said, train, tmp_path):
+    with pytest.raises(InputError, match=said):
+        save_data(wrong(train), tmp_path / "x.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_labels_than_a_header_holds(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnviz.storage.results._LARGEST", 10_000)
+    with pytest.raises(InputError, match="labels of at most 10,000 bytes"):
+        save_data(train, tmp_path / "x.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def signed(metadata, tensors):
+    """Return a file whose digest is right, whatever is in it."""
+    data = save(tensors, metadata | {"sha256": "0" * 64})
+    digest = hashlib.sha256(data).hexdigest().encode()
+    return data.replace(BLANK, BLANK[:-64] + digest, 1)
+
+
+def parts(path):
+    with safe_open(path, framework="pt") as file:
+        return file.metadata(), load(path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The file of a small result, and the result, with labels that are hard to write."""
+    generator = torch.Generator().manual_seed(0)
+    agreement = AgreementReport((), (("layer 0", "query", "why"),), (), "f", "cpu", {}, "00")
+    result = AttentionMap(
+        torch.rand(3, 2, generator=generator),
+        ("a", "the\0\n#2", "日本"),
+        ("\u202e", "</script>"),
+        "encoder",
+        2,
+        (1, 2),
+        (),
+        agreement,
+        Provenance("m", "00", "", None, "f", "cpu", {"torch": "2", "attnviz": "1"}),
+        (None, 1),
+        image=torch.randint(0, 256, (3, 5, 3), generator=generator).to(torch.uint8),
+    )
+    path = tmp_path_factory.mktemp("small") / "x.safetensors"
+    save_data(result, path)
+    return path, result
+
+
+def refusal(path):
+    """Return why a file is refused: it must be, in one line, by an error that says what to do."""
+    with pytest.raises(InputError) as refused:
+        load_data(path)
+    said = str(refused.value)
+    assert said.isprintable()
+    assert len(said) < 400 + len(str(path))
+    assert said.startswith("Expected ")
+    return said
+
+
+def test_half_a_surrogate(small, tmp_path):
+    result = replace(small[1], rows=("a", "\ud83d", "b"))
+    assert_same(result, on_disk(result, tmp_path))
+    about = json.loads(parts(tmp_path / "result.safetensors")[0]["about"])
+    assert about["rows"] == ["a", "\ud83d", "b"]
+
+
+def test_a_file_that_was_cut_short_anywhere(small, tmp_path):
+    data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
+    lengths = {*range(64), *range(len(data) - 64, len(data)), *range(0, len(data), 29)}
+    assert len(lengths) > 200
+    for length in lengths:
+        path.write_bytes(data[:length])
+        refusal(path)
+    path.write_bytes(data + b"\0")
+    assert "more was put into it" in refusal(path)
+
+
+def test_one_bit_that_was_flipped_anywhere(small, tmp_path):
+    data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
+    assert_same(load_data(small[0]), small[1])
+    places = random.Random(0)
+    at = [*range(24), *(places.randrange(len(data)) for _ in range(500))]
+    for place in at:
+        changed = bytearray(data)
+        changed[place] ^= 1 << places.randrange(8)
+        path.write_bytes(changed)
+        refusal(path)
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.npz", "x.parquet", "x.png"])
+def test_a_file_of_another_kind(small, tmp_path, name):
+    path = tmp_path / name
+    picture().save(path) if name == "x.png" else save_data(small[1], path)
+    assert "it is no safetensors file" in refusal(path)
+
+
+def test_what_is_no_file_of_a_result(tmp_path):
+    assert "there is no such file" in refusal(tmp_path / "none.safetensors")
+    assert "it is a folder" in refusal(tmp_path)
+    (tmp_path / "empty").touch()
+    assert "it is empty" in refusal(tmp_path / "empty")
+    save_file = tmp_path / "model.safetensors"
+    save_file.write_bytes(save({"weight": torch.ones(3)}, {"format": "pt"}))
+    assert "such as the weights of a model" in refusal(save_file)
+    save_file.write_bytes(save({"weight": torch.ones(3)}))
+    assert "such as the weights of a model" in refusal(save_file)
+    with pytest.raises(InputError, match="it makes no sense: embedded null byte"):
+        load_data(tmp_path / "a\0b")
+    assert "it cannot be read" in refusal(tmp_path / ("long" * 100))
+    if Path("/dev/zero").exists():
+        assert "it is no plain file" in refusal(Path("/dev/zero"))
+
+
+def test_a_newer_format_says_who_wrote_it(small, tmp_path):
+    metadata, tensors = parts(small[0])
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(signed(metadata | {"format": "2", "attnviz": "9.1"}, tensors))
+    assert "in format '2', written by attnviz '9.1'. Upgrade attnviz." in refusal(path)
+
+
+HUGE = 2**62
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"weights": {"dtype": "F32", "shape": [HUGE], "data_offsets": [0, 4 * HUGE]}},
+        {"weights": {"dtype": "F32", "shape": [HUGE], "data_offsets": [0, 24]}},
+        {"weights": {"dtype": "F32", "shape": [3, 2], "data_offsets": [24, 0]}},
+        {"weights": {"dtype": "F32", "shape": [3, 2], "data_offsets": [-24, 0]}},
+        {"weights": {"dtype": "F32", "shape": [0, HUGE, HUGE], "data_offsets": [0, 0]}},
+        {"weights": {"dtype": "F4", "shape": [3, 2], "data_offsets": [0, 24]}},
+        {"weights": {"dtype": "F32", "shape": [3, 2], "data_offsets": ["0", "24"]}},
+        {"weights": {"dtype": "F32", "shape": [3, 2], "data_offsets": []}},
+        {"weights": {}},
+        {"weights": None},
+        {},
+        [],
+        7,
+    ],
+)
+def test_a_header_that_lies_about_sizes(small, tmp_path, header):
+    metadata, tensors = parts(small[0])
+    if isinstance(header, dict):
+        header = {"__metadata__": metadata | {"sha256": "0" * 64}, **header}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    data = len(text).to_bytes(8, "little") + text + tensors["weights"].numpy().tobytes()
+    digest = hashlib.sha256(data).hexdigest().encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(data.replace(BLANK, BLANK[:-64] + digest))
+    refusal(path)
+    path.write_bytes((99_000_000).to_bytes(8, "little") + data[8:])
+    assert "it was cut short" in refusal(path)
+    path.write_bytes((2**63).to_bytes(8, "little") + data[8:])
+    assert "it is no safetensors file" in refusal(path)
+
+
+def put(*path, value):
+    """Return what changes a tree at one place."""
+
+    def change(tree):
+        at = tree
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = value
+        return tree
+
+    return change
+
+
+MAP = (0, "AttentionMap")
+SIDES = [{"Side": {"start": 0, "unknown": 1}}] * 2
+NESTED: list = []
+for _ in range(900):
+    NESTED = [NESTED]
+FORGED = {
+    "an unknown type": (lambda tree: [{"os.system": {"command": "true"}}], "no type 'os.system'"),
+    "a type in the wrong place": (
+        put(*MAP, "provenance", value={"Side": {}}),
+        "cannot hold this Side",
+    ),
+    "an unknown field": (put(*MAP, "__class__", value="int"), "no field '__class__'"),
+    "an unknown field inside": (put(*MAP, "sides", value=SIDES), "Side has no field 'unknown'"),
+    "a field that is missing": (lambda tree: [{"AttentionMap": {}}, *tree[1:]], "TypeError"),
+    "a text for a number": (
+        put(*MAP, "layer", value="2"),
+        "AttentionMap.layer cannot hold this str",
+    ),
+    "a bool for a number": (
+        put(*MAP, "layer", value=True),
+        "AttentionMap.layer cannot hold this bool",
+    ),
+    "a float for a number": (put(*MAP, "layer", value=2.5), "layer cannot hold this float"),
+    "a number for a text": (
+        put(*MAP, "rows", 0, value=1),
+        "AttentionMap.rows cannot hold this tuple",
+    ),
+    "a pair of three": (put(*MAP, "boundary", value=[1, 2, 3]), "boundary cannot hold this tuple"),
+    "a list for a tensor": (put(*MAP, "weights", value=[1.0]), "weights cannot hold this tuple"),
+    "a tensor for a text": (put(*MAP, "stack", value={"tensor": ["weights", 0, 1]}), "this Tensor"),
+    "a dict for a tensor": (put(*MAP, "image", value={"dict": {}}), "image cannot hold this dict"),
+    "a missing tensor": (put(*MAP, "image", value={"tensor": ["gone", 0]}), "'gone' is missing"),
+    "a surplus tensor": (
+        lambda tree: put(*MAP, "image", value=None)(tree)[:2],
+        "nothing holds the tensor 'image'",
+    ),
+    "wrong dimensions": (put(*MAP, "weights", value={"tensor": ["weights", 0]}), "RuntimeError"),
+    "no dimensions": (put(*MAP, "weights", value={"tensor": ["weights", "a", []]}), "makes no"),
+    "no tensor's name": (put(*MAP, "weights", value={"tensor": [["weights"], 0]}), "makes no"),
+    "a place that is not yet": (put(*MAP, "sides", value=[{"same": "sides.1"}] * 2), "KeyError"),
+    "itself": (lambda tree: [{"same": ""}, *tree[1:]], "KeyError"),
+    "half a float": (put(*MAP, "layer", value={"float": "7ff8"}), "makes no sense"),
+    "no float": (put(*MAP, "layer", value={"float": 7}), "makes no sense"),
+    "two in one": (put(*MAP, "layer", value={"float": "7ff8", "dict": {}}), "makes no sense"),
+    "an empty object": (put(*MAP, "layer", value={}), "makes no sense"),
+    "no dict": (put(*MAP, "provenance", "Provenance", "versions", value={"dict": 1}), "makes no"),
+    "a tensor alone": (lambda tree: tree[1:], "what it holds is a Tensor"),
+    "a number alone": (lambda tree: [7, *tree[1:]], "what it holds is a int"),
+    "nothing": (lambda tree: [], "makes no sense"),
+    "no list": (lambda tree: tree[0], "makes no sense"),
+    "too deep": (put(*MAP, "rows", value=NESTED), "makes no sense"),
+    "a name that breaks lines": (lambda tree: [{"a\n\x1b[2J": {}}], "no type 'a\\\\n\\\\x1b"),
+    "a name without end": (lambda tree: [{"a" * 9999: {}}], "no type 'aaaa"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_tree_that_is_none(small, tmp_path, name):
+    metadata, tensors = parts(small[0])
+    change, said = FORGED[name]
+    metadata["tree"] = json.dumps(change(json.loads(metadata["tree"])))
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(signed(metadata, tensors))
+    assert said.replace("\\\\", "\\") in refusal(path)
+
+
+@pytest.mark.parametrize("tree", ["", "{", "[" * 100_000, "nonsense", "null", "1" * 5000])
+def test_a_tree_that_is_no_json(small, tmp_path, tree):
+    metadata, tensors = parts(small[0])
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(signed(metadata | {"tree": tree}, tensors))
+    assert "makes no sense" in refusal(path)
+
+
+def test_nothing_else_escapes_whatever_is_in_the_file(small, tmp_path):
+    """Files that are as they were written, by somebody who means ill: never another error."""
+    metadata, tensors = parts(small[0])
+    path, places = tmp_path / "x.safetensors", random.Random(1)
+    refused = 0
+    for _ in range(400):
+        tree = bytearray(metadata["tree"].encode())
+        for _ in range(places.randint(1, 4)):
+            tree[places.randrange(len(tree))] = places.choice(b'[]{}":,0129-.eE"tn \\a\x00')
+        path.write_bytes(signed(metadata | {"tree": tree.decode()}, tensors))
+        try:
+            load_data(path)
+        except InputError:
+            refused += 1
+    assert refused > 100
