@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -163,7 +164,13 @@ def _plane(
         mine = np.array([each == role for each in result.roles])
         colour = CYCLE[number % len(CYCLE)] if role else FAINT
         marker = _MARKERS[number % len(_MARKERS)] if role else "o"
-        look = {"s": 16, "marker": marker, "color": colour, "linewidth": 0.3, "edgecolor": INK}
+        look: dict[str, Any] = {
+            "s": 16,
+            "marker": marker,
+            "color": colour,
+            "linewidth": 0.3,
+            "edgecolor": INK,
+        }
         ax.scatter(places[mine, 0], places[mine, 1], zorder=2 if role else 1, **look)
         if mine.any():
             dot = page.axes(place[1] - key + 0.1, y, 0.12, line_height(SMALL_SIZE))
@@ -183,7 +190,10 @@ def _scaled(distances: Tensor) -> NDArray[np.float64]:
     squared = distances.double() ** 2
     centred = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
     values, vectors = torch.linalg.eigh(-centred / 2)
-    return (vectors[:, -2:] * values[-2:].clamp(min=0).sqrt()).flip(1).numpy()
+    places: NDArray[np.float64] = (
+        (vectors[:, -2:] * values[-2:].clamp(min=0).sqrt()).flip(1).numpy()
+    )
+    return places
 
 
 def _label(ax: Axes, result: Census) -> None:
