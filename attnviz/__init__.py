@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attnviz.plot import (
         add_caption,
         attention_vector,
+        census,
         disambiguation,
         example,
         head_grid,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         AttentionRecord,
         AttentionResult,
         AttentionSteps,
+        Census,
         HeadMaps,
         SenseResult,
         ShiftResult,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     )
     from attnviz.separation import senses
     from attnviz.storage import load_data, save_data
+    from attnviz.survey import survey
 
 _HOME = {
     "AgreementReport": "records",
@@ -58,6 +61,7 @@ _HOME = {
     "AttentionResult": "records",
     "AttentionSteps": "records",
     "AttnvizError": "errors",
+    "Census": "records",
     "HeadMaps": "records",
     "InputError": "errors",
     "Model": "models",
@@ -73,6 +77,7 @@ _HOME = {
     "architectures": "catalogue",
     "attend": "models",
     "attention_vector": "plot",
+    "census": "plot",
     "disambiguation": "plot",
     "example": "plot",
     "find_heads": "metrics",
@@ -90,6 +95,7 @@ _HOME = {
     "senses": "separation",
     "shift": "displacement",
     "steps": "plot",
+    "survey": "survey",
     "style": "plot.style",
     "verify": "models",
     "view": "html",
@@ -104,6 +110,7 @@ __all__ = [
     "AttentionResult",
     "AttentionSteps",
     "AttnvizError",
+    "Census",
     "HeadMaps",
     "InputError",
     "Model",
@@ -119,6 +126,7 @@ __all__ = [
     "architectures",
     "attend",
     "attention_vector",
+    "census",
     "disambiguation",
     "example",
     "find_heads",
@@ -137,6 +145,7 @@ __all__ = [
     "shift",
     "steps",
     "style",
+    "survey",
     "verify",
     "view",
     "waterfall",

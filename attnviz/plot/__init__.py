@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnviz.plot.caption import add_caption
+    from attnviz.plot.census import census
     from attnviz.plot.disambiguation import disambiguation
     from attnviz.plot.example import example
     from attnviz.plot.export import save_figure
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOME = {
     "add_caption": "caption",
     "attention_vector": "unfolding",
+    "census": "census",
     "disambiguation": "disambiguation",
     "example": "example",
     "head_grid": "head_grid",
@@ -35,6 +37,7 @@ _HOME = {
 __all__ = [
     "add_caption",
     "attention_vector",
+    "census",
     "disambiguation",
     "example",
     "head_grid",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from attnviz.checkpoints import is_two_sided, kinds_read
 from attnviz.errors import InputError
+from attnviz.inputs import tokenize
 from attnviz.models import Model, attend, load
 from attnviz.records import AgreementReport, AttentionResult, Census
 from attnviz.survey.batches import windows
@@ -24,7 +26,13 @@ from attnviz.survey.estimates import Floats
 from attnviz.survey.folder import Folder
 from attnviz.survey.likeness import distances
 from attnviz.survey.measuring import measure
-from attnviz.survey.parts import largest_difference, long_table, read_parts, write_part
+from attnviz.survey.parts import (
+    largest_difference,
+    long_table,
+    read_parts,
+    write_part,
+    write_summary,
+)
 from attnviz.survey.roles import cluster, name_roles
 from attnviz.survey.statistics import STATISTICS
 
@@ -80,8 +88,15 @@ def survey(
             f"{' and '.join(reads)}. Choose another."
         )
     bad: list[str] = []
-    sample: list[AttentionResult] = []
+    on_bad = bad.append if skip_bad else None
+    corpus = read_corpus(texts, column=column, on_bad=on_bad)
+    parts = windows(_readable(model, corpus, truncate=truncate, on_bad=on_bad), _WINDOW)
+    if (first := next(parts, None)) is None:
+        left_out = f"; {len(bad)} could not be read: {bad[0]}" if bad else ""
+        raise InputError(f"Expected a corpus with at least one text, got none{left_out}.")
+    sample = _sample(model, first, truncate)
     with ExitStack() as stack:
+        kept = out is not None
         if out is None:
             out = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnviz-"))
         about = {
@@ -92,17 +107,31 @@ def survey(
         }
         folder = Folder(Path(out), about)
         folder.open(resume=resume)
-        corpus = read_corpus(texts, column=column, on_bad=bad.append if skip_bad else None)
-        for number, window in enumerate(windows(corpus, _WINDOW)):
-            if number == 0:
-                sample = _sample(model, window, truncate)
+        for number, window in enumerate(chain([first], parts)):
             if not folder.has(number, window):
                 measured = measure(model.checkpoint, window, truncate=truncate, seed=seed)
                 note = folder.note(window, measured.differences)
                 write_part(folder.path, number, long_table(measured), note)
         told = tell(read_parts(folder.path), seed=seed)
-        difference = largest_difference(folder.path)
-    return _census(told, sample, difference, bad)
+        census = _census(told, sample, largest_difference(folder.path), bad)
+        if kept:
+            write_summary(folder.path, census)
+    return census
+
+
+def _readable(
+    model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: Callable[[str], None] | None
+) -> Iterator[Text]:
+    """Yield the texts that the model can read; what it cannot is told, or raised."""
+    for each in texts:
+        try:
+            tokenize(model.checkpoint, [(each.text, None)], truncate=truncate)
+        except InputError as error:
+            if on_bad is None:
+                raise InputError(f"In text {each.number}: {error}") from None
+            on_bad(f"text {each.number}: {error}")
+        else:
+            yield each
 
 
 def _sample(model: Model, texts: Sequence[Text], truncate: bool) -> list[AttentionResult]:

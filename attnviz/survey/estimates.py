@@ -76,6 +76,8 @@ class Estimator:
             t = np.nan_to_num(np.abs(mean) / error, posinf=np.inf)
             largest = np.nan_to_num(np.abs(flipped) / errors).max(axis=1)
         edge = (1 - _CONFIDENCE) / 2
-        low, high = np.nanquantile(booted, [edge, 1 - edge], axis=0)
+        low, high = (np.full_like(mean, np.nan) for _ in range(2))
+        some = self._count > 0  # and so in some resample
+        low[some], high[some] = np.nanquantile(booted[:, some], [edge, 1 - edge], axis=0)
         above = (largest[:, None] >= t[None]).sum(0)
         return Estimates(mean, low, high, (1 + above) / (1 + self._resamples), self._count)

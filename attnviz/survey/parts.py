@@ -6,7 +6,9 @@ told, and a part that is written twice is the same twice.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from attnviz.errors import InputError
 from attnviz.files import atomic
+from attnviz.records import Census
 from attnviz.survey.measuring import Measured
 from attnviz.survey.statistics import STATISTICS
 
@@ -105,3 +108,25 @@ def largest_difference(folder: Path) -> float:
     """Return the largest difference of our weights from the model's own, in all parts."""
     every = [pq.read_schema(path).metadata for path in (folder / "parts").glob("*.parquet")]
     return max(float((each or {}).get(b"difference", "nan")) for each in every)
+
+
+def write_summary(folder: Path, census: Census) -> None:
+    """Write a row for each head and statistic, with where it all comes from as JSON beside."""
+    K, S = census.mean.shape
+    of_heads = {
+        "stack": [each.stack for each in census.heads],
+        "layer": [each.layer for each in census.heads],
+        "head": [each.head for each in census.heads],
+        "role": census.roles,
+        "cluster": census.clusters,
+    }
+    columns: dict[str, Any] = {
+        name: [value for value in values for _ in range(S)] for name, values in of_heads.items()
+    }
+    columns["statistic"] = list(census.statistics) * K
+    numbers = ("mean", "low", "high", "even", "shuffled", "p_even", "p_shuffled", "count")
+    columns |= {name: getattr(census, name).flatten().numpy() for name in numbers}
+    about = {"provenance": asdict(census.provenance), "agreement": census.agreement.summary()}
+    table = pa.table(columns).replace_schema_metadata({"about": json.dumps(about)})
+    with atomic(folder / "summary.parquet") as temporary:
+        pq.write_table(table, temporary)
