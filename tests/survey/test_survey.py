@@ -91,7 +91,7 @@ def test_what_is_missing_is_measured_again_and_nothing_twice(tmp_path, texts, mo
 def test_a_folder_with_another_survey_is_refused(tmp_path, texts, model, tokenizer):
     attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
     before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*.*")}
-    with pytest.raises(InputError, match="holds a survey. Go on with it by --resume"):
+    with pytest.raises(InputError, match=r"holds a survey\. Go on with it by --resume"):
         attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
     with pytest.raises(InputError, match="of the same corpus, but it is of other texts"):
         attnviz.survey(texts[4:8], model=model, out=tmp_path / "a", resume=True)
