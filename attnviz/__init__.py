@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
     from attnviz.displacement import shift
     from attnviz.dissection import make_steps
-    from attnviz.errors import AttnvizError, InputError, ModelError, OutputError
+    from attnviz.errors import AttnvizError, AttnvizWarning, InputError, ModelError, OutputError
     from attnviz.examples import make_example
     from attnviz.html import View, view
     from attnviz.maps import make_map, make_maps
@@ -61,6 +61,7 @@ _HOME = {
     "AttentionResult": "records",
     "AttentionSteps": "records",
     "AttnvizError": "errors",
+    "AttnvizWarning": "errors",
     "Census": "records",
     "HeadMaps": "records",
     "InputError": "errors",
@@ -110,6 +111,7 @@ __all__ = [
     "AttentionResult",
     "AttentionSteps",
     "AttnvizError",
+    "AttnvizWarning",
     "Census",
     "HeadMaps",
     "InputError",

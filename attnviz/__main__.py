@@ -31,7 +31,8 @@ def main() -> int:
     """Run the command line and return its exit code."""
     received: list[int] = []
     _listen(received)
-    os.environ.setdefault("MPLBACKEND", "agg")  # files are drawn, no window is opened
+    # Files are drawn, no window is opened; what a notebook or a desktop has set may not be there.
+    os.environ["MPLBACKEND"] = "agg"
     if "--debug" not in sys.argv:
         # What torch says in C++ comes by no logger. An abort is still heard.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -61,10 +61,14 @@ def did_you_mean(text: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(by_case[name] for name in near)}?" if near else ""
 
 
+def is_panic(error: BaseException) -> bool:
+    """Tell whether a library in Rust (tokenizers) gave up, which raises what is no Exception."""
+    return type(error).__module__ == "pyo3_runtime"
+
+
 def one_line(error: BaseException) -> str:
     """Return what went wrong, without the rest of a long message."""
-    lines = str(error).strip().splitlines() or [""]
-    return printable(f"{type(error).__name__}: {lines[0][:160]}")
+    return printable(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
 
 def printable(text: str) -> str:

@@ -7,22 +7,18 @@ processor or the model raises is a fault of the files or a lack of memory, and i
 from __future__ import annotations
 
 import errno
-import os
 import re
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 
 import torch
 
-from attnviz.errors import AttnvizError, ModelError, one_line
+from attnviz.errors import AttnvizError, ModelError, is_panic, one_line
 from attnviz.memory import Room
 
 _NO_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|bad alloc", re.IGNORECASE)
 _SIZE = re.compile(r"allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_one_at_a_time = threading.RLock()
 
 
 @contextmanager
@@ -44,9 +40,7 @@ def translated(what: str, ways: str, room: Room) -> Iterator[None]:
         except AttnvizError:
             raise
         except BaseException as error:
-            # Where Rust panics (tokenizers), Python sees what is not even an Exception.
-            panic = type(error).__name__ == "PanicException"
-            if is_out_of_memory(error) or not (panic or isinstance(error, Exception)):
+            if is_out_of_memory(error) or not (is_panic(error) or isinstance(error, Exception)):
                 raise
             raise ModelError(f"{what} ({one_line(error)}){ways}") from error
 
@@ -77,23 +71,3 @@ def _size(error: BaseException) -> int | None:
     """Return how many bytes were asked for in vain, as far as the error says so."""
     found = _SIZE.search(str(error))
     return None if found is None else int(float(found[1]) * _UNITS[found[2]])
-
-
-@contextmanager
-def hushed() -> Iterator[None]:
-    """Keep what Rust says, of its panics above all, off standard output and error.
-
-    It writes to them by itself, past Python. One thread at a time: they belong to all.
-    """
-    with _one_at_a_time, ExitStack() as stack:
-        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-            with suppress(OSError):  # closed by the caller
-                kept = os.dup(number)
-                stack.callback(os.close, kept)
-                stack.callback(os.dup2, kept, number)
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, number)
-                os.close(nowhere)
-        yield

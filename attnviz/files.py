@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -144,12 +144,11 @@ def atomic(path: Path) -> Iterator[Path]:
     ------
     OutputError : it could not be written; what was there before is still there.
     """
-    temporary = None
+    # Named before it is made: a signal in between leaves nothing that nobody knows of.
+    temporary = path.parent / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
     try:
         _remove_stale(path.parent)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_PREFIX, suffix=_SUFFIX)
-        os.close(handle)
-        temporary = Path(name)
+        temporary.touch(0o600, exist_ok=False)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -160,8 +159,8 @@ def atomic(path: Path) -> Iterator[Path]:
         reason = error.strerror or type(error).__name__
         raise OutputError(f"Expected to write {path}, but: {reason}. Nothing changed.") from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what went wrong before is the news
+            temporary.unlink()
 
 
 def _mode(path: Path) -> int:
@@ -191,7 +190,7 @@ def _remove_stale(folder: Path) -> None:
     says nothing. Should a run that slept for a day still write, it ends with an OutputError and
     the old file is left.
     """
-    for left in folder.glob(f"{_PREFIX}????????{_SUFFIX}"):
+    for left in folder.glob(f"{_PREFIX}{'?' * 16}{_SUFFIX}"):
         with contextlib.suppress(OSError):  # not ours to remove, or gone meanwhile
             if time.time() - left.lstat().st_mtime > _DAY:
                 left.unlink()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 GENERATOR = "attnviz"
-_MOST = 2**26  # bytes of a header or a footer
+_MOST = 100_000_000  # bytes of a header, in safetensors; and of a footer
 
 
 def is_ours(path: Path) -> bool:

@@ -54,7 +54,9 @@ class Room:
         """Return the error: what was needed, what there was, the way out."""
         left = free(self.device) if left is None else left
         need = "more memory" if size is None else f"{_amount(size)} or more"
-        there = "none" if left is None else _amount(max(left, 0))
+        # Nobody tells how much is left; or it is enough, but not in one piece.
+        unknown = left is None or (size is not None and size <= left)
+        there = "not enough" if left is None or unknown else _amount(max(left, 0))
         return self.error(
             f"Expected {need} for {self.what}, but {there} is left on {self.device}. {self.ways}"
         )

@@ -14,6 +14,7 @@ PUBLIC = {
     "AttentionResult",
     "AttentionSteps",
     "AttnvizError",
+    "AttnvizWarning",
     "Census",
     "HeadMaps",
     "InputError",

@@ -60,10 +60,11 @@ def expect_finite(name: str, module: PreTrainedModel) -> None:
             continue
         if not all(bound.isfinite() for bound in tensor.detach().aminmax()):
             dtype = str(tensor.dtype).removeprefix("torch.")
+            narrow = tensor.element_size() < torch.float32.itemsize
+            wider = ", or load it in float32 (dtype='float32', --dtype float32)" if narrow else ""
             raise ModelError(
-                f"{name}: expected finite weights, but {key} holds NaN or infinity as {dtype}; get "
-                "the file again, or load it in another precision (dtype='float32', "
-                "--dtype float32)"
+                f"{name}: expected finite weights, but {key:.80} holds NaN or infinity as {dtype}; "
+                f"get the file again{wider}"
             )
 
 

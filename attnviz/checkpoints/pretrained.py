@@ -4,7 +4,6 @@ The auto classes are used only for tokenizers and never with remote code; the mo
 from config.json and is one of transformers' own.
 """
 
-import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -22,9 +21,8 @@ from attnviz import failures
 from attnviz.checkpoints.complete import complete, expect_finite, no_larger_than
 from attnviz.checkpoints.files import VOCABULARY_FILES, Weights, read_json, weights_room
 from attnviz.errors import ModelError
-from attnviz.failures import hushed
 from attnviz.memory import Room
-from attnviz.quiet import unlogged
+from attnviz.quiet import debugging, hushed, unlogged
 
 _COUNTED = re.compile(r"(^|_)(layers?|labels|depth)$")
 _MOST_COUNTED = 50_000
@@ -45,13 +43,14 @@ def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
     known = isinstance(kind, str) and kind in CONFIG_MAPPING
     if "auto_map" in settings and not (known and declared):
         raise ModelError(
-            f"{name}: wants remote code, which attnviz does not run (model_type {kind!r}, "
-            f"class {named!r}); use a model whose class is in transformers, or pass a loaded one"
+            f"{name}: wants remote code, which attnviz does not run (model_type "
+            f"{kind!r:.60}, class {named!r:.60}); use a model whose class is in "
+            "transformers, or pass a loaded one"
         )
     if not known and (declared is None or kind is not None):
         raise ModelError(
             f"{name}: expected a model_type that transformers {transformers.__version__} knows, "
-            f"got {kind!r}; check config.json or upgrade transformers"
+            f"got {kind!r:.60}; check config.json or upgrade transformers"
         )
     with translated(name, "config.json"):
         config_class = CONFIG_MAPPING[str(kind)] if known else declared.config_class
@@ -139,7 +138,7 @@ def refuse_remote_code(
     """Refuse settings that name code of their own and no class of transformers."""
     if "auto_map" in settings and not isinstance(getattr(transformers, str(kind), None), type):
         raise ModelError(
-            f"{name}: {what} ({kind!r}) wants remote code, which attnviz does not run; "
+            f"{name}: {what} ({kind!r:.60}) wants remote code, which attnviz does not run; "
             f"pass {option} (an object of transformers, its folder or its hub name)"
         )
 
@@ -173,7 +172,7 @@ def quiet() -> Iterator[None]:
     """Keep logs, progress bars and warnings off the terminal; then all is as it was."""
     shown, hub_hidden = bars.is_progress_bar_enabled(), are_progress_bars_disabled()
     with unlogged(), warnings.catch_warnings():
-        if not logging.getLogger("attnviz").isEnabledFor(logging.DEBUG):
+        if not debugging():
             warnings.simplefilter("ignore")
         try:
             if shown:

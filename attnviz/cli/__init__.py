@@ -13,7 +13,7 @@ from typing import TextIO
 import typer
 
 from attnviz.cli.commands import app
-from attnviz.errors import AttnvizError, AttnvizWarning, printable
+from attnviz.errors import AttnvizError, AttnvizWarning, is_panic, printable
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     written, 5 agreement failed; 1 what nobody foresaw, a fault of attnviz or of a library.
     """
     debug = "--debug" in arguments
-    with _hushed(debug=debug):
+    with _in_our_words(debug=debug):
         try:
             command = typer.main.get_command(app)
             with command.make_context("attnviz", list(arguments)) as context:
@@ -34,9 +34,8 @@ def run(arguments: Sequence[str]) -> int:
         except typer.Exit as done:
             code = done.exit_code
         except BaseException as error:
-            # A library may want to end the program; one in Rust raises what is no Exception.
-            foreseen = isinstance(error, Exception | SystemExit)
-            if not foreseen and type(error).__module__ != "pyo3_runtime":
+            # A library may want to end the program.
+            if not (isinstance(error, Exception | SystemExit) or is_panic(error)):
                 raise
             if debug:
                 traceback.print_exc()
@@ -59,11 +58,12 @@ def _told(error: BaseException) -> tuple[str, int]:
     )
     if "torch.nn.modules.module" in places:  # that is where each part of a model is called
         return f"Expected the model to run, got {what}. Add --debug to see where.", 3
-    return f"Expected no error that attnviz does not know, got {what}. Report it, with --debug.", 1
+    todo = "This is a fault of attnviz or of a library: report it, with what --debug shows."
+    return f"Expected to finish, got {what}. {todo}", 1
 
 
 @contextlib.contextmanager
-def _hushed(*, debug: bool) -> Iterator[None]:
+def _in_our_words(*, debug: bool) -> Iterator[None]:
     """Say in our words what must be said; what libraries say is shown only for debugging."""
     disabled, shown = logging.root.manager.disable, logging.getLogger("attnviz").level
     with warnings.catch_warnings():

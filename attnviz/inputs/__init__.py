@@ -131,13 +131,17 @@ def encode(
 
 def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:
     """Refuse ids of which the embedding has no row."""
-    rows = embedding_rows(checkpoint.module)
-    for name in ("input_ids", "decoder_input_ids"):
-        ids = inputs.get(name)
-        if rows is not None and ids is not None and not bool(((ids >= 0) & (ids < rows)).all()):
+    module = checkpoint.module
+    for name, ids in inputs.items():
+        if name not in ("input_ids", "decoder_input_ids"):
+            continue
+        # A decoder may have a vocabulary, and so an embedding, of its own.
+        reader = module if name == "input_ids" else module.get_decoder()  # type: ignore[no-untyped-call]
+        rows = embedding_rows(reader)
+        if rows is not None and not bool(((ids >= 0) & (ids < rows)).all()):
             raise ModelError(
                 f"Expected ids from 0 to {rows - 1}, the rows of the embedding of "
-                f"{checkpoint.name}, but its tokenizer gave one from {int(ids.min())} to "
+                f"{checkpoint.name}, but its tokenizer gave ids from {int(ids.min())} to "
                 f"{int(ids.max())}. Pass the tokenizer= of this model."
             )
 

@@ -23,8 +23,8 @@ def reading(checkpoint: Checkpoint) -> Iterator[None]:
     ------
     ModelError : it cannot read this. InputError : there is no memory for it.
     """
-    said = f"Expected what {checkpoint.name} reads with to read this, but it fails"
-    ways = ". Check its tokenizer and processor files, or pass others (tokenizer=, processor=)."
+    said = f"Expected the tokenizer or processor of {checkpoint.name} to read this, but it fails"
+    ways = ". Check its files, or pass another one (tokenizer=, processor=)."
     room = Room(f"the input of {checkpoint.name}", torch.device("cpu"), "Give a smaller one.")
     with translated(said, ways, room):
         yield

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import InputError
-from attnviz.failures import hushed
 from attnviz.inputs.reading import reading
+from attnviz.quiet import hushed
 from attnviz.records import Axis
 from attnviz.words import Span, make_axis
 

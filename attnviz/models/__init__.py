@@ -169,8 +169,8 @@ def attend(
     Raises
     ------
     InputError : an empty text, or one longer than the model can read; a file that holds no image
-        or sound; something that the model does not read, or the lack of what it needs.
-        Or no memory for the maps.
+        or sound; something that the model does not read, or the lack of what it needs; too little
+        memory for the maps.
     ModelError : the model's attention cannot be seen or verified, or it fails on this input.
     """
     model = model if isinstance(model, Model) else load(model)

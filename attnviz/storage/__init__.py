@@ -23,7 +23,7 @@ __all__ = ["Drawn", "Result", "agreement_data", "load_data", "save_data", "to_da
 
 
 def save_data(drawn: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Write what a figure shows: its numbers, labels, notes, provenance and agreement.
+    """Write a result, or what a figure shows: numbers, labels, notes, provenance and agreement.
 
     The suffix chooses the format. json: everything as one object, an image as a data URI. npz:
     arrays of the numbers and labels, and all else as the JSON text `about`. safetensors: the

@@ -21,6 +21,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from attnviz.errors import InputError
+from attnviz.failures import is_out_of_memory
+from attnviz.memory import Room
 from attnviz.storage.contents import Result
 from attnviz.storage.tree import decode, encode
 
@@ -68,7 +70,8 @@ def load_data(path: str | os.PathLike[str]) -> Result:
 
     Raises
     ------
-    InputError : there is no such file, it holds no result, or it is not as it was written.
+    InputError : there is no such file, it holds no result, it is not as it was written, or there is
+        no memory for it.
     """
     path = Path(path)
     try:
@@ -79,6 +82,9 @@ def load_data(path: str | os.PathLike[str]) -> Result:
     except OSError as error:
         raise _refused(path, f"it cannot be read: {error.strerror}") from error
     except Exception as error:  # what a file that was made to deceive leads to, in any library
+        if is_out_of_memory(error):
+            room = Room(f"the result in {path}", torch.device("cpu"), "Keep fewer layers of it.")
+            raise room.lack(path.stat().st_size) from error
         what = str(error) if isinstance(error, ValueError) else type(error).__name__
         raise _refused(path, f"it makes no sense: {what}") from error
 
@@ -86,9 +92,10 @@ def load_data(path: str | os.PathLike[str]) -> Result:
 def _read(path: Path) -> tuple[bytes, dict[str, str]]:
     """Return the bytes of a file that is as it was written, and its metadata."""
     try:
-        mode, size = path.stat().st_mode, path.stat().st_size
+        found = path.stat()
     except FileNotFoundError:
         raise _refused(path, "there is no such file") from None
+    mode, size = found.st_mode, found.st_size
     if not stat.S_ISREG(mode):
         raise _refused(path, "it is a folder" if stat.S_ISDIR(mode) else "it is no plain file")
     with path.open("rb") as file:

@@ -60,7 +60,10 @@ WRONG_INPUT = {
     "blank text": (["heatmap", " \t\n"], "a text with at least one word, got an empty one"),
     "empty pair": (["heatmap", TEXT, "--pair", ""], "a --pair with at least one word"),
     "text that leaves no token": (["heads", "\0"], r"a text with at least one word, got '\x00'"),
-    "text that is no Unicode": (["heatmap", "train \udcff"], r"valid Unicode, got 'train \udcff'"),
+    "text that is no Unicode": (
+        ["heatmap", "train \udcff"],
+        r"valid Unicode, got '\udcff' at character 6",
+    ),
     "layer too high": (["heatmap", TEXT, "--layer", "6"], "a layer from 0 to 5, got 6"),
     "layer of heads": (["heads", TEXT, "--layer", "6"], "a layer from 0 to 5, got 6"),
     "layer below 0": (["heatmap", TEXT, "--layer", "-1"], "a layer from 0 to 5, got -1"),
@@ -278,10 +281,26 @@ def test_a_signal_during_the_imports_ends_quietly(number, code):
     assert list(Path().iterdir()) == []
 
 
+SLOW_DISK = """
+import os, sys, time
+fsync = os.fsync
+os.fsync = lambda handle: (time.sleep(2), fsync(handle))
+from attnviz.__main__ import main
+sys.exit(main())
+"""
+
+
 @pytest.mark.parametrize(("number", "code"), SIGNALS, ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number, code):
     Path("x.png").write_text("old")
-    process = start("heatmap", TEXT, "-o", "x.png", "--force")
+    arguments = ["heatmap", TEXT, "-o", "x.png", "--force"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_DISK, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup may have had it ignored
+    )
     while process.poll() is None and not list(Path().glob(".attnviz-*")):
         time.sleep(0.01)
     process.send_signal(number)
@@ -523,6 +542,16 @@ def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
     monkeypatch.setattr(BertEncoder, "forward", broken)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
+    assert "Expected BertModel to run on this input, but it fails" in err
+    assert "(RuntimeError: shapes do not fit)" in err
+
+
+def test_what_fails_in_a_part_of_a_model_that_is_run_by_itself_too(capsys, monkeypatch):
+    part = torch.nn.Identity()
+    part.forward = broken
+    monkeypatch.setattr("attnviz.models.whole.capture", lambda *_: part(None))
+    code, err = fails(capsys, "heatmap", TEXT)
+    assert code == 3
     assert "RuntimeError: shapes do not fit. Add --debug" in err
 
 
@@ -549,7 +578,7 @@ def test_what_nobody_foresaw_is_one_line_and_ends_with_1(capsys, monkeypatch, er
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 1
     assert f"got {type(error).__name__}: " in err
-    assert "Report it, with --debug" in err
+    assert "report it, with what --debug shows" in err
     assert run(["heatmap", TEXT, "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 

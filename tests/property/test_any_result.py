@@ -64,19 +64,22 @@ def checks(draw):
     """A stage as the check leaves it: as many numbers as heads, and some that none passes."""
     heads = draw(sizes)
     each = st.lists(st.floats(0, allow_infinity=False), min_size=heads, max_size=heads).map(tuple)
+    slopes = draw(st.sampled_from([0, heads]))
     return StageCheck(
-        draw(texts),
-        draw(st.integers(0, 9)),
-        draw(texts),
-        draw(st.sampled_from(["weights", "scores", "summary"])),
-        draw(each),
-        tuple(1e-9 + tolerance for tolerance in draw(each)),
-        draw(each),
-        draw(st.integers(0)),
-        draw(st.booleans()),
-        draw(st.sampled_from([(), (0,)])),
-        draw(st.sampled_from([(), (0.01,) * heads])),
-        draw(st.none() | st.floats()),
+        stack=draw(texts),
+        layer=draw(st.integers(0, 9)),
+        path=draw(texts),
+        stage=draw(st.sampled_from(["weights", "scores", "summary"])),
+        differences=draw(each),
+        tolerances=tuple(1e-9 + tolerance for tolerance in draw(each)),
+        own_errors=draw(each),
+        compared=draw(st.integers(0)),
+        finite=draw(st.booleans()),
+        failed_heads=draw(st.sampled_from([(), (0,)])),
+        slope_errors=(0.01,) * slopes,
+        slope_tolerances=(0.02,) * slopes,
+        slope_error=draw(st.none() | st.floats()),
+        slope_tolerance=draw(st.none() | st.floats(1e-9, allow_infinity=False)),
     )
 
 

@@ -8,7 +8,7 @@ from robustness.running.scene import Scene, Server, readable, run
 from robustness.running.settings import put
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server():
     """The process that has imported everything."""
     started = Server()

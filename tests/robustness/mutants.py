@@ -27,7 +27,14 @@ CODE = "from pathlib import Path\n(Path(__file__).parent.parent / 'it-ran').touc
 _TYPES = sorted(CONFIG_MAPPING)
 _DTYPES = ["F32", "F16", "BF16", "F64", "I64", "I32", "U8", "BOOL", "F8_E4M3", "C64", "F4", "X9", 3]
 # What comes of spoiling again what is spoilt already.
-_NOT_AS_IT_WAS = (ValueError, TypeError, LookupError, AttributeError, struct.error)
+_NOT_AS_IT_WAS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+    struct.error,
+)
 
 
 def spoil(files: dict[str, bytes], random: Random) -> tuple[str, Spoilt]:
@@ -239,7 +246,7 @@ def _weights(spoilt: Spoilt, random: Random) -> tuple[str, dict[str, Any], bytes
     name = _weights_name(spoilt, random)
     try:
         return name, *_read(spoilt[name])
-    except (TypeError, ValueError, struct.error):  # spoilt already
+    except _NOT_AS_IT_WAS:
         return name, {"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"\0" * 4
 
 

@@ -118,6 +118,7 @@ def test_what_fails_nevertheless_is_told_in_the_same_words(checkpoint, size):
     told = within(size * MB, attend)
     assert told.startswith("InputError: Expected ")
     assert "for the attention maps of BertModel" in told or "for the input of" in told
+    assert "but not enough is left on cpu" in told
 
 
 def test_the_estimate_is_near_what_is_taken(checkpoint, monkeypatch):
@@ -151,8 +152,7 @@ def test_an_image_size_of_a_processor_that_no_memory_holds(tmp_path):
 def test_what_is_free_is_the_least_that_any_limit_leaves(tmp_path, monkeypatch):
     there = memory.free(CPU)
     assert 2**28 < there < 2**50
-    had = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    assert within(100 * MB, lambda: memory.free(CPU) <= 100 * MB) == "True", had
+    assert within(100 * MB, lambda: memory.free(CPU) <= 100 * MB) == "True"
 
     # A container of version 2, inside another one; what only caches files does not count.
     inner = tmp_path / "outer" / "inner"

@@ -26,9 +26,8 @@ from tests.robustness.mutants import OUTSIDE, spoil, write
 
 _LONGEST = 400  # letters of a message
 # A part of a long run: which seeds.
-_FIRST, _COUNT = (
-    int(os.environ.get(f"ATTNVIZ_{n}", k)) for n, k in (("SEED", 0), ("MUTANTS", 300))
-)
+_FIRST = int(os.environ.get("ATTNVIZ_SEED", "0"))
+_COUNT = int(os.environ.get("ATTNVIZ_MUTANTS", "300"))
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +46,7 @@ def sound(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "count",
-    [
-        pytest.param(int(os.environ.get("ATTNVIZ_MUTANTS", "300")), id="300"),
-        pytest.param(50_000, id="50000", marks=pytest.mark.long),
-    ],
+    "count", [_COUNT, pytest.param(50_000, marks=pytest.mark.long)], ids=["some", "many"]
 )
 def test_spoilt_checkpoints_give_a_result_or_one_line(sound, count):
     outcomes: Counter[tuple[str, str]] = Counter()
@@ -61,7 +56,8 @@ def test_spoilt_checkpoints_give_a_result_or_one_line(sound, count):
         outcomes[kind, "FAULT" if "FAULT" in told else outcome.partition(":")[0]] += 1
         if "FAULT" in told:
             faults.append(f"{seed}: {told}")
-            print(faults[-1], flush=True)
+        if "FAULT" in told or told.endswith(", failed"):  # no fault by itself, worth a look
+            print(f"{seed}: {told}", flush=True)
     _print(outcomes)
     assert sum(outcomes.values()) == count
     assert not faults, "\n".join(faults[:20])
@@ -86,8 +82,8 @@ def _trial(made: dict[str, Files], hashes: dict[str, str], folder: Path, seed: i
     write(spoilt, place)
     # Links are followed: where they lead is the choice of who made them, on this machine.
     known = [place, *(place / content for content in spoilt.values() if isinstance(content, Path))]
-    others = [
-        n for n in made[name] if made[name][n] != spoilt.get(n) and n.endswith(".safetensors")
+    others = [  # a link may lead to the same weights
+        n for n in made[name] if n.endswith(".safetensors") and _read(place / n) != made[name][n]
     ]
     try:
         with _Watched(known) as watched:
@@ -99,6 +95,10 @@ def _trial(made: dict[str, Files], hashes: dict[str, str], folder: Path, seed: i
     told = told.replace(hashes[name], "unchanged" if spoilt == made[name] else "same weights")
     told = re.sub("^[0-9a-f]{64}", "other weights", told)
     return f"{what}\t" + (f"FAULT: {watched.seen} ({told})" if watched.seen else told)
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _outcome(place: Path, reads: dict[str, Any]) -> str:
@@ -150,6 +150,8 @@ class _Watched:
             if not path.startswith(self._known):
                 self.seen = f"opened {path}"
         elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
+            if args[:2] == ("ninja", ["ninja", "--version"]):
+                return  # torch looks for it, where a class of transformers has a kernel of its own
             self.seen = f"started {args[:2]}"
         elif event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"):
             self.seen = f"asked {args[-1]}"

@@ -110,6 +110,15 @@ def test_ids_without_a_row_are_named(tokenizer):
         model.attend("the train")
 
 
+def test_a_decoder_has_rows_of_its_own(tokenizer):
+    module = tiny("marian")
+    model = attnviz.load(module, tokenizer=tokenizer)
+    embeddings = module.get_encoder().embed_tokens
+    module.get_decoder().embed_tokens = torch.nn.Embedding(2000, embeddings.embedding_dim)
+    with pytest.raises(ModelError, match=r"Expected ids from 0 to 1999, .* to 3345"):
+        model.attend("the", target="the train left")
+
+
 def test_what_a_model_raises_is_one_line(tokenizer):
     module = tiny("bert")
     model = attnviz.load(module, tokenizer=tokenizer)

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import threading
 import warnings
 
@@ -9,7 +10,7 @@ import pytest
 from families import tiny
 
 from attnviz.models import load
-from attnviz.quiet import unlogged
+from attnviz.quiet import hushed, unlogged
 
 
 @pytest.fixture
@@ -57,3 +58,15 @@ def test_silence_is_of_one_thread(log):
         other.join()
     log.error("after")
     assert log.terminal.stream.getvalue() == "there\nafter\n"
+
+
+def test_what_rust_prints_is_heard_by_who_debugs_only(capfd, log):
+    with hushed(), hushed():
+        os.write(1, b"a panic")
+        os.write(2, b"a panic")
+    os.write(2, b"after")
+    assert capfd.readouterr() == ("", "after")
+    logging.getLogger("attnviz").setLevel(logging.DEBUG)
+    with hushed():
+        os.write(2, b"a panic")
+    assert capfd.readouterr() == ("", "a panic")

@@ -334,6 +334,14 @@ def test_what_is_no_file_of_a_result(tmp_path):
         assert "it is no plain file" in refusal(Path("/dev/zero"))
 
 
+def test_a_result_for_which_there_is_no_memory(small, monkeypatch):
+    def load(data):
+        raise MemoryError
+
+    monkeypatch.setattr("attnviz.storage.results.load", load)
+    assert "MB or more for the result in" in refusal(small[0])
+
+
 def test_a_newer_format_says_who_wrote_it(small, tmp_path):
     metadata, tensors = parts(small[0])
     path = tmp_path / "x.safetensors"

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import stat
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,12 +138,10 @@ def test_a_failure_to_write_is_said_in_one_line_and_changes_nothing(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 @pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors"])
 def test_a_full_disk_is_an_output_error_in_every_format(tmp_path, monkeypatch, drawn, suffix):
-    def on_full_disk(dir, prefix, suffix):
-        link = tmp_path / f"{prefix}link{suffix}"
-        link.symlink_to("/dev/full")
-        return os.open(link, os.O_RDWR), str(link)
+    def on_full_disk(path, mode, exist_ok):
+        path.symlink_to("/dev/full")
 
-    monkeypatch.setattr(tempfile, "mkstemp", on_full_disk)
+    monkeypatch.setattr(Path, "touch", on_full_disk)
     with pytest.raises(OutputError, match="No space left on device"):
         save_data(drawn, tmp_path / f"map{suffix}")
     assert names_in(tmp_path) == []

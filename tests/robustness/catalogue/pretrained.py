@@ -45,7 +45,7 @@ PRETRAINED = {
     **_refused("pickled", "pytorch_model.bin, a pickle"),
     **_refused("adapter", "adapter_config.json"),
     **_refused("lost-shards", "no such file"),
-    **_refused("shards-elsewhere", ""),
+    **_refused("shards-elsewhere", "files of this folder, got '../../../etc/passwd'"),
     **_refused("shards-of-nothing", "model.safetensors"),
     **_refused("config-no-json", "config.json"),
     **_refused("config-a-list", "config.json"),

@@ -40,7 +40,7 @@ TEXTS = {
     "NUL in a file": typed("heatmap --file nul.txt -m tiny", leaves="heatmap.png"),
     "NUL in a call": called("attnviz.attend('\\0', model='tiny')", 2, "at least one word"),
     "lone surrogates": both(
-        "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode, got 'train \udcff"
+        "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode, got '\udcff' at character 6"
     ),
     "a lone surrogate in a pair": both("verify a --pair '\ud800' -m tiny", 2, "valid Unicode"),
     "right to left": typed("heatmap 'הרכבת עזבה את the train' -m tiny -o x.svg", leaves="x.svg"),

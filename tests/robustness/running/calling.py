@@ -38,17 +38,15 @@ def call(arguments: Sequence[str], called: str) -> int:
 
 
 def say(message: str) -> None:
-    """Print a message of attnviz as its command line does."""
-    line = " ".join(message.split())
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    print(f"attnviz: {line}", file=sys.stderr)
+    """Print a message of attnviz as it is: it must be one line that can be printed."""
+    print(f"attnviz: {message}", file=sys.stderr)
 
 
 def show_warning(
     message: Warning | str, category: type[Warning], filename: str, *more: Any
 ) -> None:
     """Print what attnviz warns of; that of a library as Python does, and no case allows for it."""
-    if Path(filename).is_relative_to(Path(attnviz.__file__).parent) or filename == "<string>":
+    if issubclass(category, attnviz.AttnvizWarning):
         say(str(message))
     else:
         print(warnings.formatwarning(message, category, filename, *more[:1]), file=sys.stderr)

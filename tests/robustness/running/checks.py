@@ -34,7 +34,7 @@ def check(case: Case, ended: Outcome, *, called: bool) -> None:
     assert ended.code == case.code, told
     if ended.code in FAILED:
         _check_line(case, ended, told)
-        assert called or len(ended.err) <= LONGEST, f"{len(ended.err)} characters\n{told}"
+        assert len(ended.err) <= LONGEST, f"{len(ended.err)} characters\n{told}"
     else:
         assert called or case.said in ended.out + ended.err, told
     printed = not called and "stdout" not in case.within

@@ -74,7 +74,8 @@ class Scene:
 
     streams : paths of standard input, output and error; None is closed, "|" a broken pipe.
     places : what stands in the command line for something that is only known now.
-    weak : without the rights of root. missing : packages that count as not installed.
+    weak : without the rights of root. slow : on a disk that takes a while. missing : packages that
+    count as not installed.
     copies : how many are run at once. during : called with the folder and the process of a run.
     """
 
@@ -84,6 +85,7 @@ class Scene:
     streams: list[str | None] = field(default_factory=lambda: ["/dev/null", "", ""])
     limits: dict[str, int] = field(default_factory=dict)
     weak: bool = False
+    slow: bool = False
     missing: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
     copies: int = 1
@@ -132,6 +134,7 @@ def run(server: Server, case: Case, scene: Scene, *, called: bool) -> list[Outco
             streams=streams,
             limits=scene.limits,
             weak=scene.weak,
+            slow=scene.slow,
             missing=scene.missing,
             cold=case.cold and not called,
             arguments=shlex.split(typed),

@@ -25,6 +25,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -108,6 +109,7 @@ def run(
     streams: list[str | None],
     limits: dict[str, int],
     weak: bool,
+    slow: bool,
     missing: list[str],
     cold: bool,
     arguments: list[str],
@@ -117,6 +119,9 @@ def run(
     enter(folder, environment, streams, limits)
     if weak:
         drop_capabilities()
+    if slow:
+        fsync = os.fsync
+        os.fsync = lambda handle: (time.sleep(1), fsync(handle))[1]
     if cold:
         command = [sys.executable, "-P", "-m", "attnviz", *arguments]
         os.execve(sys.executable, command, environment)
@@ -136,7 +141,8 @@ def enter(
     folder: str, environment: dict[str, str], streams: list[str | None], limits: dict[str, int]
 ) -> None:
     """Put this process into its folder, environment, streams and limits."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may have had it ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # a shell, or nohup, may have had it ignored
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -102,17 +102,24 @@ def at_once(copies: int) -> Callable[[Scene], None]:
     return change
 
 
-def sent(number: int, when: Callable[[Path, int], bool]) -> Callable[[Scene], None]:
-    """Return what sends a signal as soon as something holds of the folder and the process."""
+def sent(
+    number: int, when: Callable[[Path, int], bool], *, slow: bool = False
+) -> Callable[[Scene], None]:
+    """Return what sends a signal as soon as something holds of the folder and the process.
+
+    slow : whether the disk takes a while, so that the signal comes before all is written.
+    """
 
     def during(folder: Path, process: int) -> None:
         until = time.monotonic() + 60
         while not when(folder, process) and time.monotonic() < until:
             time.sleep(0.005)
+        if slow:
+            time.sleep(0.2)  # well within the second that the disk takes
         os.kill(process, number)
 
     def change(scene: Scene) -> None:
-        scene.during = during
+        scene.during, scene.slow = during, slow
 
     return change
 
@@ -146,7 +153,6 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     "nobody reads stdout": stream(1, "|"),
     "nobody reads stderr": stream(2, "|"),
     "a terminal": terminal,
-    "1 byte of room": room(1),
     "600 bytes of room": room(600),
     "9000 bytes of room": room(9000),
     "no root": weak,
@@ -156,7 +162,7 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     "2 at once": at_once(2),
     "8 at once": at_once(8),
     **{
-        f"{name} {when}": sent(getattr(signal, name), condition)
+        f"{name} {when}": sent(getattr(signal, name), condition, slow=condition is writing)
         for name in ("SIGINT", "SIGTERM", "SIGHUP")
         for when, condition in {
             "as it runs": running,

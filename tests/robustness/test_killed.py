@@ -1,0 +1,149 @@
+"""Killed at any moment, a run leaves the old file or the new one, never a third thing."""
+
+import json
+import os
+import random
+import re
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+from safetensors.torch import load_file
+
+import attnviz
+from attnviz.marks import is_ours
+from robustness.running.scene import base_environment
+
+OLD, NEW = "the train left the station", "she sat by the bank"
+
+
+@pytest.fixture(scope="module")
+def endless(model, tmp_path_factory):
+    """Return the call that writes one of two results of 30 MB over the other, again and again."""
+    folder = tmp_path_factory.mktemp("large")
+    text = "the train left the station on time " * 45
+    maps = attnviz.make_maps(model.attend(text), words=False)
+    paths = [str(folder / "one.safetensors"), str(folder / "other.safetensors")]
+    for each, path in zip((maps, replace(maps, weights=maps.weights / 2)), paths, strict=True):
+        attnviz.save_data(each, path)
+    both = f"__import__('itertools').cycle([attnviz.load_data(path) for path in {paths}])"
+    return f"[attnviz.save_data(maps, 'x.safetensors') for maps in {both}]"
+
+
+@pytest.fixture
+def start(server, endless):
+    """Return what starts a command, or without one the endless call; it gives the process."""
+
+    def started(arguments, folder):
+        return server.start(
+            folder=str(folder),
+            environment=base_environment(),
+            streams=["/dev/null"] * 3,
+            limits={},
+            weak=False,
+            slow=False,
+            missing=[],
+            cold=False,
+            arguments=arguments or [],
+            called=None if arguments else endless,
+        )
+
+    return started
+
+
+def decode_png(path):
+    with Image.open(path) as image:
+        image.load()
+
+
+def parse_page(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.rstrip().endswith("</html>")
+    payload = re.search(r'<script type="application/json" id="attnviz-data">(.*?)</script>', text)
+    assert json.loads(payload[1])["results"]
+
+
+def load_maps(path):
+    weights = load_file(path)["weights"]
+    sums = weights.double().sum(-1)  # 1 in one of the two results, a half in the other
+    assert (sums - sums[0, 0, 0]).abs().max() < 1e-5
+
+
+# The file, the commands that write two results into it, and what opens it whole.
+KILLED = {
+    "heatmap": ("x.png", [["heatmap", text, "-o", "x.png"] for text in (OLD, NEW)], decode_png),
+    "view": ("x.html", [["view", f"{t}. " * 4, "-o", "x.html"] for t in (OLD, NEW)], parse_page),
+    "large": ("x.safetensors", [None, None], load_maps),
+}
+
+
+def writing(folder):
+    return list(folder.glob(".attnviz-*"))
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.0002)
+
+
+def kill_at_random(start, server, folder, kind, moments, chance):
+    """Kill a command so many times while it writes; return how many left the old file, the new.
+
+    It is killed when its temporary file has appeared, and as much later as it needs to write.
+    """
+    name, (first, second), verify = KILLED[kind]
+    path = folder / name
+    known = {}
+    for which, arguments in (("old", first), ("new", second)):
+        process = start(arguments, folder)
+        wait_for(lambda: writing(folder))
+        began = time.monotonic()
+        wait_for(lambda: not writing(folder))
+        took = time.monotonic() - began
+        if arguments is None:
+            os.kill(process, signal.SIGKILL)
+        assert server.wait(process)[0] == (0 if arguments else -signal.SIGKILL)
+        verify(path)
+        for left in writing(folder):
+            left.unlink()
+        known[path.read_bytes()] = which
+    found = {"old": 0, "new": 0, "while writing": 0}
+    old = next(iter(known))
+    for _ in range(moments):
+        path.write_bytes(old)
+        process = start(second, folder)
+        wait_for(lambda: writing(folder))
+        time.sleep(chance.uniform(0, 1.1 * took))
+        os.kill(process, signal.SIGKILL)
+        assert server.wait(process)[0] == -signal.SIGKILL or second
+        assert is_ours(path)
+        verify(path)
+        content = path.read_bytes()
+        assert content in known or second is None, "neither the old file nor the new one"
+        found["old" if content == old else "new"] += 1
+        found["while writing"] += bool(writing(folder))
+        assert {path, *writing(folder)} == set(folder.iterdir())
+        for left in writing(folder):
+            left.unlink()
+    return found
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_kill_9_leaves_the_old_file_or_the_new_one(start, server, tmp_path, kind):
+    found = kill_at_random(start, server, tmp_path, kind, 2, random.Random())
+    assert found["old"] + found["new"] == 2
+
+
+@pytest.mark.long
+def test_kill_9_at_a_hundred_moments(start, server, tmp_path):
+    chance, total = random.Random(0), {}
+    for kind, moments in (("heatmap", 40), ("view", 30), ("large", 30)):
+        (tmp_path / kind).mkdir()
+        total[kind] = kill_at_random(start, server, tmp_path / kind, kind, moments, chance)
+        print(kind, total[kind])
+    assert sum(found["old"] + found["new"] for found in total.values()) == 100
+    assert sum(found["while writing"] for found in total.values()) >= 50
