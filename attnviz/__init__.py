@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
+    from attnviz.corpus import survey
     from attnviz.displacement import shift
     from attnviz.dissection import make_steps
     from attnviz.errors import AttnvizError, AttnvizWarning, InputError, ModelError, OutputError
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     )
     from attnviz.separation import senses
     from attnviz.storage import load_data, save_data
-    from attnviz.survey import survey
 
 _HOME = {
     "AgreementReport": "records",
@@ -96,7 +96,7 @@ _HOME = {
     "senses": "separation",
     "shift": "displacement",
     "steps": "plot",
-    "survey": "survey",
+    "survey": "corpus",
     "style": "plot.style",
     "verify": "models",
     "view": "html",

@@ -28,7 +28,7 @@ from attnviz.capture.streamed import (
     sample_rows,
     stream_maps,
 )
-from attnviz.capture.together import Watched, watch
+from attnviz.capture.together import Together, read_together
 from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
@@ -39,17 +39,17 @@ __all__ = [
     "Sample",
     "Seen",
     "Streamed",
-    "Watched",
+    "Together",
     "capture",
     "capture_generation",
     "capture_streamed",
     "hidden_states",
     "one_at_a_time",
+    "read_together",
     "room_to_run",
     "sample_rows",
     "stream_maps",
     "unchanged",
-    "watch",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
@@ -42,3 +43,11 @@ def count_texts(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
     tensors = {name: given for name, given in inputs.items() if isinstance(given, Tensor)}
     main = str(getattr(model, "main_input_name", ""))
     return len(tensors.get(main, next(iter(tensors.values()), [None])))
+
+
+def lean(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
+    """Return a run that makes nothing beside: no cache, no logits of every token."""
+    known = inspect.signature(model.forward).parameters
+    lean = {"use_cache": False, "logits_to_keep": 1}
+    given = {**inputs, **{name: value for name, value in lean.items() if name in known}}
+    return lambda: model(**given)

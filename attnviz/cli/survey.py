@@ -50,8 +50,8 @@ def survey(
     """
     from attnviz.cli import report
     from attnviz.cli.progress import watched
+    from attnviz.corpus import survey as measure
     from attnviz.models import load
-    from attnviz.survey import survey as measure
 
     with watched():
         found = measure(

@@ -235,8 +235,10 @@ def _said(result: Census) -> list[str]:
         "of the token read most, from what the model does on shuffled tokens",
         "named: heads whose weight exceeds that of shuffled keys by a quarter on half of the "
         f"texts, surely so on the other half: {', '.join(named) or 'none'}",
-        f"plane: classical scaling of the root of the Jensen–Shannon divergence, "
-        f"{result.compared} texts",
+        "plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads "
+        "give to the same keys",
         *result.notes,
-        f"largest difference from the model's own weights in all texts {result.difference:.0e}",
+        f"on {result.compared:,} texts the statistics differ from those of the model's own weights "
+        f"by at most {result.agreement.largest_difference('statistics'):.0e} of the most they can "
+        "be",
     ]

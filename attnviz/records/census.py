@@ -40,11 +40,13 @@ class Census:
     count : (K, S), how many texts have such a token.
     roles : what each head is named, or "". clusters : which heads are alike, counted from 0.
     distances : (K, K), the square root of the Jensen–Shannon divergence between the rows of two
-        heads, in bits, from 0 to 1: mean over the rows of `compared` texts.
-    texts, tokens : how many were read.
-    difference : the largest difference of our weights from the model's own, in all texts.
+        heads, in bits, from 0 to 1: mean over the rows of a sample of texts.
+    texts, tokens : how many were read. compared : of how many the statistics were compared with
+        those that follow from the weights that the model's own code returns.
     notes : what was left out or cut.
-    agreement : of all stages, on a sample of texts. provenance : of the corpus.
+    agreement : of all stages, on a sample of texts; and "statistics", the largest difference on
+        the texts compared, as a share of the most that a statistic can be. provenance : of the
+        model.
     """
 
     heads: tuple[HeadName, ...]
@@ -60,10 +62,9 @@ class Census:
     roles: tuple[str, ...]
     clusters: tuple[int, ...]
     distances: Tensor
-    compared: int
     texts: int
     tokens: int
-    difference: float
+    compared: int
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance

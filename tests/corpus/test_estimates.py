@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnviz.survey.estimates import Estimator
+from attnviz.corpus.estimates import Draws, Estimator
 
 
 def drawn(shape, seed=0, shift=0.0):
@@ -12,9 +12,9 @@ def drawn(shape, seed=0, shift=0.0):
 
 def estimates(values, parts=1, order=None, seed=0):
     order = np.arange(len(values)) if order is None else order
-    estimator = Estimator(values.shape[1], seed=seed)
+    estimator = Estimator(values.shape[1])
     for some in np.array_split(order, parts):
-        estimator.add(some, values[some])
+        estimator.add(Draws.of(some, seed), values[some])
     return estimator.estimates()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -59,6 +59,21 @@ def read_corpus(
             on_bad(str(text))
         elif text.strip():
             yield Text(number, text)
+
+
+def count_rows(source: Corpus) -> int | None:
+    """Return how many lines or rows a corpus has, or nearly; None where only reading it tells."""
+    if not isinstance(source, str | Path):
+        return len(source) if isinstance(source, Sized) else None
+    path = Path(source)
+    if not path.is_file():
+        return None
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(path).num_rows)
+    with path.open("rb") as file:
+        return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
 def _rows(source: Corpus, column: str) -> Iterator[str | BadTextError]:

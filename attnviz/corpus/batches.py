@@ -20,21 +20,20 @@ def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield window
 
 
-def batches(lengths: Sequence[int], tokens: int, weights: int) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Yield which of some texts are read together, the shortest first.
 
     Parameters
     ----------
-    lengths : of the texts, in tokens. tokens, weights : how many positions, and how many weights of
-        a head, padding among them, a batch holds at most; one text may hold more.
+    lengths : of the texts, in tokens. tokens : how many positions a batch holds at most, padding
+        among them; one text may hold more.
 
-    >>> list(batches([5, 2, 9, 2], tokens=10, weights=100))
+    >>> list(batches([5, 2, 9, 2], tokens=10))
     [[1, 3], [0], [2]]
     """
     batch: list[int] = []
     for at in sorted(range(len(lengths)), key=lambda at: (lengths[at], at)):
-        length, count = lengths[at], len(batch) + 1
-        if batch and (count * length > tokens or count * length**2 > weights):
+        if batch and (len(batch) + 1) * lengths[at] > tokens:
             yield batch
             batch = []
         batch.append(at)

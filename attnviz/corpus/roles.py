@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attnviz.survey.estimates import Estimates, Floats
+from attnviz.corpus.estimates import Estimates, Floats
 
 ROLES = {
     "self": "own token",

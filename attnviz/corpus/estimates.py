@@ -33,36 +33,26 @@ class Estimates:
 
 
 class Estimator:
-    """Sums over texts, from which `Estimates` follow."""
+    """Sums over texts, from which `Estimates` of K numbers follow."""
 
-    def __init__(self, width: int, *, resamples: int = RESAMPLES, seed: int = 0) -> None:
-        self._seed, self._resamples = seed, resamples
-        self._count = np.zeros(width, np.int64)
-        self._sum, self._squares = np.zeros(width), np.zeros(width)
+    def __init__(self, width: int) -> None:
+        self._count, self._sum, self._squares = (np.zeros(width) for _ in range(3))
         # Poisson bootstrap: each text counts 0, 1, 2, … times (Hanley & MacGibbon 2006).
-        self._booted, self._weight = (np.zeros((resamples, width)) for _ in range(2))
-        self._flipped = np.zeros((resamples, width))
+        self._booted, self._weight, self._flipped = (np.zeros((RESAMPLES, width)) for _ in range(3))
 
-    def add(self, numbers: NDArray[np.int64], values: Floats) -> None:
-        """Add n texts: their numbers in the corpus (n,), and K values of each, NaN for none."""
+    def add(self, draws: Draws, values: Floats) -> None:
+        """Add n texts, of which K values (n, K) are given, NaN for none."""
         there = ~np.isnan(values)
         known = np.where(there, values, 0.0)
-        times, signs = self._draws(numbers)
         self._count += there.sum(0)
         self._sum += known.sum(0)
         self._squares += (known**2).sum(0)
-        self._booted += times.T @ known
-        self._weight += times.T @ there.astype(np.float64)
-        self._flipped += signs.T @ known
-
-    def _draws(self, numbers: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return how often each text counts in each resample, and its sign, (n, resamples)."""
-        times, signs = [], []
-        for number in numbers.tolist():
-            random = np.random.Generator(np.random.Philox(key=[self._seed, number]))
-            times.append(random.poisson(1.0, self._resamples))
-            signs.append(random.integers(0, 2, self._resamples) * 2 - 1)
-        return np.array(times, np.float64), np.array(signs, np.float64)
+        self._booted += draws.times.T @ known
+        self._flipped += draws.signs.T @ known
+        if there.all():
+            self._weight += draws.times.sum(0)[:, None]
+        else:
+            self._weight += draws.times.T @ there.astype(np.float64)
 
     def estimates(self) -> Estimates:
         """Return what follows from all texts that were added."""
@@ -79,5 +69,27 @@ class Estimator:
         low, high = (np.full_like(mean, np.nan) for _ in range(2))
         some = self._count > 0  # and so in some resample
         low[some], high[some] = np.nanquantile(booted[:, some], [edge, 1 - edge], axis=0)
-        above = (largest[:, None] >= t[None]).sum(0)
-        return Estimates(mean, low, high, (1 + above) / (1 + self._resamples), self._count)
+        above = RESAMPLES - np.searchsorted(np.sort(largest), t, side="left")
+        return Estimates(mean, low, high, (1 + above) / (1 + RESAMPLES), self._count.astype(int))
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """How often each of n texts counts in each resample, and its sign, (n, resamples)."""
+
+    times: Floats
+    signs: Floats
+
+    @classmethod
+    def of(cls, numbers: NDArray[np.int64], seed: int) -> Draws:
+        """Draw by the number of each text in the corpus."""
+        times, signs = [], []
+        for number in numbers.tolist():
+            random = np.random.Generator(np.random.Philox(key=[seed, number]))
+            times.append(random.poisson(1.0, RESAMPLES))
+            signs.append(random.integers(0, 2, RESAMPLES) * 2 - 1)
+        return cls(np.array(times, np.float64), np.array(signs, np.float64))
+
+    def __getitem__(self, texts: NDArray[np.bool_]) -> Draws:
+        """Return those of some texts."""
+        return Draws(self.times[texts], self.signs[texts])
