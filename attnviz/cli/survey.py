@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from attnviz.records import Census
 
 _SHOWN = 3  # heads of each statistic
+
+
+class Where(StrEnum):
+    """Where the parts of a survey are measured."""
+
+    local = "local"
+    ray = "ray"
 
 
 def survey(
@@ -35,6 +43,13 @@ def survey(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the survey in the folder.")
     ] = False,
+    engine: Annotated[
+        Where, typer.Option(help="This machine alone, or all machines of a Ray cluster.")
+    ] = Where.local,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Of the Ray cluster; by default one is started on this machine."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of shuffles and resamples.", min=0)] = 0,
     width: Width = 183.0,
     model: ModelName = None,
@@ -62,6 +77,8 @@ def survey(
             truncate=truncate,
             skip_bad=skip_bad,
             resume=resume,
+            engine=engine.value,
+            address=address,
             seed=seed,
         )
     from attnviz.plot import census, save_figure

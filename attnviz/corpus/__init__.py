@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["survey"]
 
 _PART = 512  # texts
-_SAMPLE = 24  # texts of which all stages are proven, and on which heads are compared
+_SAMPLE = 8  # texts of which all stages are proven, and on which heads are compared
 _SHORT = 512  # tokens, the most that these have where there are such
 
 
@@ -159,8 +159,8 @@ def _sample(model: Model, texts: Sequence[Read], truncate: bool) -> list[Attenti
     """Return results of some texts, spread evenly over those that are no longer than usual."""
     short = [each for each in texts if len(each.encoding["input_ids"]) <= _SHORT]
     short = short or [min(texts, key=lambda each: len(each.encoding["input_ids"]))]
-    some = short[:: -(-len(short) // _SAMPLE)]
-    return [attend(each.text, model=model, truncate=truncate, mode="full") for each in some]
+    some = [each.text for each in short[:: -(-len(short) // _SAMPLE)]]
+    return attend(some, model=model, truncate=truncate, mode="full")
 
 
 def _told(done: Iterable[Done], count: int | None) -> Iterator[Done]:

@@ -6,6 +6,8 @@ shared between machines but what goes over the wire, and only one process writes
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -53,7 +55,9 @@ def ray_cluster(address: str | None) -> Iterator[Callable[[Meter, Iterable[Part]
     ours = not ray.is_initialized()
     if ours:
         try:
-            ray.init(address, log_to_driver=False, logging_level="ERROR")
+            # Ray would tell its makers of a cluster that it starts: nothing leaves unasked.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"Expected a Ray cluster at {address}, but: {str(error).splitlines()[0]:.120}. "
@@ -80,11 +84,19 @@ def _measure_on_ray(meter: Meter, parts: Iterable[Part]) -> Iterator[Done]:
         yield number, texts, ray.get(ref)
 
     for part in parts:
-        while len(at_work) >= _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1))):
+        while len(at_work) >= _AHEAD * _processors():
             yield from finished()
         at_work[task.remote(shared, part[1])] = part
     while at_work:
         yield from finished()
+
+
+def _processors() -> int:
+    """Return how many processors the cluster has now; machines come and go."""
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return max(1, int(resources.get("CPU", 1)))
 
 
 def _measure_part(shared: list[Any], texts: Sequence[Read]) -> Measured:

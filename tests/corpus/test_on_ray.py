@@ -1,0 +1,133 @@
+"""A survey on a Ray cluster of two nodes: the same numbers, whatever dies on the way.
+
+Every survey is a command in a process of its own, as users run it; the cluster is a real one.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.corpus.english import sentences
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+_SURVEY = """
+import sys
+import attnviz.corpus
+from attnviz.__main__ import main
+attnviz.corpus._PART = int(sys.argv.pop(1))
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module", params=[128, pytest.param(2000, marks=pytest.mark.long)])
+def corpus(request, tmp_path_factory):
+    """Return a file of so many sentences, the table of its survey on one machine, the part size."""
+    folder = tmp_path_factory.mktemp("corpus")
+    texts = (sentences(1000) * 2)[: request.param]
+    (folder / "corpus.txt").write_text("\n".join(texts), "utf-8")
+    size = request.param // 8
+    finished(started(folder, size, "-o", "local"))
+    return folder, size, table(folder / "local", request.param)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Yield a cluster of two nodes with a processor each."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    found.second = found.add_node(num_cpus=1)
+    yield found
+    found.shutdown()
+
+
+def started(folder, size, *arguments):
+    command = [sys.executable, "-c", _SURVEY, str(size), "survey", "corpus.txt", *arguments]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def finished(process):
+    out, err = process.communicate(timeout=900)
+    assert (process.returncode, err) == (0, ""), err[-2000:]
+    return out
+
+
+def table(folder, texts):
+    """Return every value by sentence, head and statistic: each is there exactly once."""
+    whole = pq.read_table(folder / "parts")
+    assert set(whole["sentence"].to_pylist()) == set(range(texts))
+    keys = ["sentence", "stack", "layer", "head", "statistic"]
+    assert whole.group_by(keys).aggregate([]).num_rows == whole.num_rows
+    return whole
+
+
+def same(one, other):
+    for name in one.schema.names:
+        np.testing.assert_array_equal(one[name].to_numpy(), other[name].to_numpy(), name)
+
+
+def parts_of(folder):
+    return list((folder / "parts").glob("*.parquet"))
+
+
+def wait_for(what, seconds=300):
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def workers():
+    """Return the processes on which parts are measured."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"ray::_measure_part" in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("dies", ["nothing", "worker", "node", "driver"])
+def test_every_sentence_is_there_once_and_as_on_one_machine(corpus, cluster, dies):
+    folder, size, expected = corpus
+    on_ray = ("-o", dies, "--engine", "ray", "--address", cluster.address)
+    process = started(folder, size, *on_ray)
+    if dies != "nothing":
+        wait_for(lambda: parts_of(folder / dies) and len(workers()) == 2)
+        assert process.poll() is None
+    if dies == "worker":
+        os.kill(workers()[-1], signal.SIGKILL)
+    elif dies == "node":
+        cluster.remove_node(cluster.second, allow_graceful=False)
+    elif dies == "driver":
+        process.kill()
+        process.communicate()
+        there = parts_of(folder / dies)
+        assert 0 < len(there) < 8
+        written = {path: path.stat().st_mtime_ns for path in there}
+        process = started(folder, size, *on_ray, "--resume")
+    finished(process)
+    same(expected, table(folder / dies, len(expected["sentence"].unique())))
+    if dies == "driver":
+        assert {path: path.stat().st_mtime_ns for path in there} == written
