@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
-    from attnviz.corpus import survey
+    from attnviz.corpus import compare, survey
     from attnviz.displacement import shift
     from attnviz.dissection import make_steps
     from attnviz.errors import AttnvizError, AttnvizWarning, InputError, ModelError, OutputError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         add_caption,
         attention_vector,
         census,
+        comparison,
         disambiguation,
         example,
         head_grid,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         AttentionResult,
         AttentionSteps,
         Census,
+        Comparison,
         HeadMaps,
         SenseResult,
         ShiftResult,
@@ -63,6 +65,7 @@ _HOME = {
     "AttnvizError": "errors",
     "AttnvizWarning": "errors",
     "Census": "records",
+    "Comparison": "records",
     "HeadMaps": "records",
     "InputError": "errors",
     "Model": "models",
@@ -79,6 +82,8 @@ _HOME = {
     "attend": "models",
     "attention_vector": "plot",
     "census": "plot",
+    "compare": "corpus",
+    "comparison": "plot",
     "disambiguation": "plot",
     "example": "plot",
     "find_heads": "metrics",
@@ -113,6 +118,7 @@ __all__ = [
     "AttnvizError",
     "AttnvizWarning",
     "Census",
+    "Comparison",
     "HeadMaps",
     "InputError",
     "Model",
@@ -129,6 +135,8 @@ __all__ = [
     "attend",
     "attention_vector",
     "census",
+    "compare",
+    "comparison",
     "disambiguation",
     "example",
     "find_heads",

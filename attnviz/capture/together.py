@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +18,11 @@ from attnviz.capture.unchanged import unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Visible
 from attnviz.terms import HIDDEN
+
+
+class _AllSeenError(Exception):
+    """Ends a run after its last attention."""
+
 
 _SHORT = 512  # tokens, up to which eager attention is faster than the fused one on a CPU
 
@@ -124,6 +130,8 @@ def read_together(
         done.append(paths[called.module])
         _expect_same(model, done, known[: len(done)])
         on_attention(expect_whole(_called(called, known[len(done) - 1])))
+        if len(done) == len(known):
+            raise _AllSeenError  # what follows the last attention is nobody's business here
         return called.output()
 
     fast = length > _SHORT and is_fast(model)
@@ -131,6 +139,7 @@ def read_together(
         unchanged(model, "sdpa" if fast else "eager"),
         looking_on(seeing(look, paths, fast=fast)),
         running(model),
+        suppress(_AllSeenError),
     ):
         lean(model, inputs)()
     _expect_same(model, done, known)

@@ -40,7 +40,7 @@ from attnviz.cli.options import (
 from attnviz.cli.senses import senses
 from attnviz.cli.serve import serve
 from attnviz.cli.shift import shift
-from attnviz.cli.survey import survey
+from attnviz.cli.survey import compare, survey
 from attnviz.cli.view import view
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ def verify(
 app.command()(senses)
 app.command()(shift)
 app.command()(survey)
+app.command()(compare)
 app.command()(example)
 app.command()(models)
 app.command()(serve)

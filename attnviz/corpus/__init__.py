@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,33 +17,39 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.errors import InputError
+
+if find_spec("pyarrow") is None:
+    raise InputError(
+        "Expected pyarrow, which keeps the tables of a survey, but it is not installed. Install "
+        "it: pip install 'attnviz[survey]'."
+    )
+
 from attnviz.agreement import PRECISIONS, bounded
-from attnviz.checkpoints import is_two_sided, kinds_read
 from attnviz.corpus.batches import windows
+from attnviz.corpus.comparing import compare
 from attnviz.corpus.engines import Done, Engine, Part, measure_here, ray_cluster
 from attnviz.corpus.estimates import Floats
 from attnviz.corpus.folder import Folder
 from attnviz.corpus.likeness import distances
-from attnviz.corpus.measuring import Meter, Read
+from attnviz.corpus.measuring import Meter
+from attnviz.corpus.reading import PART, expect_text, read, sampled
 from attnviz.corpus.roles import cluster, name_roles
 from attnviz.corpus.statistics import STATISTICS
 from attnviz.corpus.telling import Told, tell
-from attnviz.corpus.texts import Corpus, Text, count_rows, read_corpus
-from attnviz.errors import InputError
-from attnviz.inputs import tokenize
-from attnviz.inputs.reading import reading
-from attnviz.models import Model, attend, load
+from attnviz.corpus.texts import Corpus, count_rows, read_corpus
+from attnviz.files import check_output
+from attnviz.models import Model
 from attnviz.progress import say
 from attnviz.records import AgreementReport, AttentionResult, Census, StageCheck
+from attnviz.storage import save_data
 
 if TYPE_CHECKING:
     from attnviz.models import Loadable
 
-__all__ = ["survey"]
+__all__ = ["compare", "survey"]
 
-_PART = 512  # texts
-_SAMPLE = 8  # texts of which all stages are proven, and on which heads are compared
-_SHORT = 512  # tokens, the most that these have where there are such
+_WRITTEN = "summary.parquet", "census.safetensors"
 
 
 def survey(
@@ -70,7 +77,8 @@ def survey(
     texts : a file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or texts.
     model : from `load`, or what `load` takes; one that reads text.
     out : a folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
-        value, even, shuffled) and a summary; by default none is kept.
+        value, even, shuffled), a summary, and the census itself, for `load_data`; by default none
+        is kept.
     column : of the corpus, which holds the text.
     truncate : cut what is longer than the model can read.
     skip_bad : leave out what cannot be read, and say how many; by default it is refused.
@@ -84,13 +92,13 @@ def survey(
     InputError : an empty corpus, one that cannot be read, a folder with another survey, no cluster.
     OutputError : the folder cannot be written.
     """
-    model = _reader(model)
+    model = expect_text(model)
     if engine not in ("local", "ray"):
         raise InputError(f"Expected engine 'local' or 'ray', got {engine!r}.")
     bad: list[str] = []
     on_bad = bad.append if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
-    windowed = windows(_read(model, corpus, truncate=truncate, on_bad=on_bad), _PART)
+    windowed = windows(read(model, corpus, truncate=truncate, on_bad=on_bad), PART)
     if (first := next(windowed, None)) is None:
         left_out = f"; {len(bad)} could not be read: {bad[0]}" if bad else ""
         raise InputError(f"Expected a corpus with at least one text, got none{left_out}.")
@@ -105,7 +113,8 @@ def survey(
         }
         folder = Folder(Path(place if out is None else out), about)
         folder.open(resume=resume)
-        sample = _sample(model, first, truncate)
+        written = [check_output(folder.path / name) for name in _WRITTEN]
+        sample = sampled(model, first, truncate)
         meter = Meter(model.checkpoint, sample[0].records, seed)
         parts = 0
 
@@ -121,46 +130,9 @@ def survey(
         told = tell(folder.read(parts), meter.heads, seed=seed)
         census = _census(told, meter, sample, folder.compared(parts), bad)
         if out is not None:
-            folder.write_summary(census)
+            for path in written:
+                save_data(census, path)
     return census
-
-
-def _reader(model: Model | Loadable | None) -> Model:
-    """Return a model that reads one text at a time."""
-    model = model if isinstance(model, Model) else load(model)
-    reads = kinds_read(model.module)
-    if reads != ("text",) or is_two_sided(model.module, model.module.config):
-        raise InputError(
-            f"Expected a model that reads one text, but {model.name} reads "
-            f"{' and '.join(reads)}. Choose another."
-        )
-    return model
-
-
-def _read(
-    model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: Callable[[str], None] | None
-) -> Iterator[Read]:
-    """Yield the texts as the tokenizer reads them; what the model cannot is told, or raised."""
-    for each in texts:
-        try:
-            with reading(model.checkpoint):
-                (encoding,), _ = tokenize(model.checkpoint, [(each.text, None)], truncate=truncate)
-        except InputError as error:
-            if on_bad is None:
-                raise InputError(f"In text {each.number}: {error}") from None
-            on_bad(f"text {each.number}: {error}")
-        else:
-            kept = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
-            found = {name: encoding[name] for name in kept if name in encoding}
-            yield Read(each.number, each.text, found)
-
-
-def _sample(model: Model, texts: Sequence[Read], truncate: bool) -> list[AttentionResult]:
-    """Return results of some texts, spread evenly over those that are no longer than usual."""
-    short = [each for each in texts if len(each.encoding["input_ids"]) <= _SHORT]
-    short = short or [min(texts, key=lambda each: len(each.encoding["input_ids"]))]
-    some = [each.text for each in short[:: -(-len(short) // _SAMPLE)]]
-    return attend(some, model=model, truncate=truncate, mode="full")
 
 
 def _told(done: Iterable[Done], count: int | None) -> Iterator[Done]:
@@ -185,7 +157,6 @@ def _census(
         return torch.from_numpy(values.reshape(len(meter.heads), len(STATISTICS)))
 
     apart = distances([result.records for result in sample])
-    source = replace(sample[0].provenance, text=None)
     notes = [f"{len(bad)} texts could not be read and are left out: {bad[0]}"] if bad else []
     proven = AgreementReport.joined(result.agreement for result in sample)
     checks, unknown = _checks(meter, *compared)
@@ -212,7 +183,7 @@ def _census(
             checks=(*proven.checks, *checks),
             not_compared=(*proven.not_compared, *unknown),
         ),
-        provenance=source,
+        provenance=sample[0].provenance,
     )
 
 

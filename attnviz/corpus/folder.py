@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from attnviz.corpus.measuring import Measured, Read
 from attnviz.corpus.table import SCHEMA, long_table
 from attnviz.errors import InputError, OutputError
 from attnviz.files import atomic
-from attnviz.records import Census
 
 _MANIFEST = "survey.json"
 _PARTS = "parts"
@@ -141,27 +140,6 @@ class Folder:
         of_parts = [_about(pq.read_schema(self._part(number))) for number in range(count)]
         differences = np.array([each["differences"] for each in of_parts])
         return sum(each["compared"] for each in of_parts), differences.max(0)
-
-    def write_summary(self, census: Census) -> None:
-        """Write a row for each head and statistic, with where it all comes from as JSON beside."""
-        S = len(census.statistics)
-        of_heads: dict[str, Sequence[Any]] = {
-            "stack": [each.stack for each in census.heads],
-            "layer": [each.layer for each in census.heads],
-            "head": [each.head for each in census.heads],
-            "role": census.roles,
-            "cluster": census.clusters,
-        }
-        columns: dict[str, Any] = {
-            name: [value for value in values for _ in range(S)] for name, values in of_heads.items()
-        }
-        columns["statistic"] = list(census.statistics) * len(census.heads)
-        numbers = ("mean", "low", "high", "even", "shuffled", "p_even", "p_shuffled", "count")
-        columns |= {name: getattr(census, name).flatten().numpy() for name in numbers}
-        about = {"provenance": asdict(census.provenance), "agreement": census.agreement.summary()}
-        table = pa.table(columns).replace_schema_metadata({_ABOUT: json.dumps(about)})
-        with atomic(self.path / "summary.parquet") as temporary:
-            pq.write_table(table, temporary)
 
 
 def _about(schema: pa.Schema) -> dict[str, Any]:

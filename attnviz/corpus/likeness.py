@@ -34,10 +34,18 @@ def distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
 def _to_all(head: Tensor, weights: Tensor) -> Tensor:
     """Return the divergence of one head (m, n) from each of K, summed over rows, (K,)."""
     step = max(1, _AT_ONCE // head.numel())
-    own = torch.special.xlogy(head, head)
-    found = []
-    for some in torch.split(weights, step):
-        mean = (head + some) / 2
-        between = (own + torch.special.xlogy(some, some)) / 2 - torch.special.xlogy(mean, mean)
-        found.append(between.sum((1, 2)) / math.log(2))
-    return torch.cat(found)
+    return torch.cat([divergence(head, some).sum(-1) for some in torch.split(weights, step)])
+
+
+def divergence(P: Tensor, Q: Tensor) -> Tensor:
+    """Return the Jensen–Shannon divergence of each two rows over n keys, in bits, 0 to 1.
+
+    H((P + Q) / 2) - (H(P) + H(Q)) / 2 (Lin 1991).
+
+    >>> divergence(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[0.0, 1.0], [0.5, 0.5]]))
+    tensor([1., 0.])
+    """
+    M = (P + Q) / 2
+    own = (torch.special.xlogy(P, P) + torch.special.xlogy(Q, Q)) / 2
+    bits: Tensor = (own - torch.special.xlogy(M, M)).sum(-1) / math.log(2)
+    return bits.clamp(min=0)

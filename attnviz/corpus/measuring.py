@@ -16,11 +16,12 @@ from attnviz.capture import Together, read_together
 from attnviz.checkpoints import Checkpoint
 from attnviz.corpus.batches import batches
 from attnviz.corpus.statistics import Measure, Tokens, most
+from attnviz.corpus.texts import Text
 from attnviz.inputs import pad_together
 from attnviz.records import AttentionRecord, HeadName
 
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
-_TOKENS = 4096  # of a batch, padding among them
+TOKENS = 4096  # of a batch, padding among them
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Read:
     number: int
     text: str
     encoding: Encoding
+
+    @property
+    def as_text(self) -> Text:
+        """The text without what the tokenizer made of it."""
+        return Text(self.number, self.text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +90,7 @@ class Meter:
     def measure(self, texts: Sequence[Read]) -> Measured:
         """Measure every head on each text; the same whatever else is measured beside it."""
         lengths = [len(each.encoding["input_ids"]) for each in texts]
-        order = list(batches(lengths, _TOKENS // 2))  # each text is read twice
+        order = list(batches(lengths, TOKENS // 2))  # each text is read twice
         found = [self._measure_batch([texts[at] for at in batch]) for batch in order]
         back = torch.tensor([at for batch in order for at in batch]).argsort()
         *numbers, differences = zip(*found, strict=True)
@@ -105,8 +111,7 @@ class Meter:
         """
         plain = [each.encoding for each in texts]
         mixed = [_shuffled(each.encoding, f"{self.seed} {each.number}") for each in texts]
-        inputs = pad_together(self.checkpoint, plain + mixed)
-        tokens = self._tokens(inputs["input_ids"], plain + mixed)
+        inputs, tokens = self.batch(plain + mixed)
         N = len(texts)
         measure, measure_even, measure_own = (
             Measure(tokens),
@@ -134,13 +139,15 @@ class Meter:
         both = torch.cat(found, dim=1)
         return both[:N], both[N:], torch.cat(even, dim=1), torch.cat(differences)
 
-    def _tokens(self, ids: Tensor, encodings: Sequence[Encoding]) -> Tokens:
-        """Return what the positions of a batch are."""
+    def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Tokens]:
+        """Return texts as the model takes them together, and what the positions are."""
+        inputs = pad_together(self.checkpoint, encodings)
+        ids = inputs["input_ids"]
         masks = [torch.tensor(each["special_tokens_mask"]).bool() for each in encodings]
         special = pad_sequence(masks, batch_first=True).to(ids.device)
         lengths = torch.tensor([len(mask) for mask in masks], device=ids.device)
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-        return Tokens(ids, real, special, torch.isin(ids, self._stops) & real & ~special)
+        return inputs, Tokens(ids, real, special, torch.isin(ids, self._stops) & real & ~special)
 
 
 def _shuffled(encoding: Encoding, seed: str) -> Encoding:

@@ -62,7 +62,7 @@ class Measure:
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
-        self._rows = (tokens.real & ~tokens.special).float()  # those that count, (N, T)
+        self.rows = (tokens.real & ~tokens.special).float()  # those that count, (N, T)
         N, T = tokens.ids.shape
         step = max(1, _WEIGHTS // (N * T))
         self.blocks = [slice(start, min(start + step, T)) for start in range(0, T, step)]
@@ -77,15 +77,15 @@ class Measure:
         """
         of_rows = [self._of_rows(block, weights(block)) for block in self.blocks]
         totals, counts, received = (sum(each[1:], each[0]) for each in zip(*of_rows, strict=True))
-        rows = self._rows.sum(-1)[:, None, None]  # 0 / 0 is NaN: there is nothing to measure
-        shares = (received / rows).masked_fill(self._rows[:, None] == 0, 0.0)
+        rows = self.rows.sum(-1)[:, None, None]  # 0 / 0 is NaN: there is nothing to measure
+        shares = (received / rows).masked_fill(self.rows[:, None] == 0, 0.0)
         return torch.cat([totals / counts[:, None], shares.amax(-1, keepdim=True)], dim=-1)
 
     def _of_rows(self, block: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return sums over rows (N, H, S - 1), how many count (N, S - 1), and what each key got."""
         weights = weights.float()
         tables, counts = self._tables(block.start, block.stop)
-        rows = self._rows[:, None, block]
+        rows = self.rows[:, None, block]
         entropy = (-torch.special.xlogy(weights, weights).sum(-1) * rows).sum(-1, keepdim=True)
         totals = torch.cat([weights.flatten(2) @ tables, entropy], dim=-1)
         return totals, counts, (rows.unsqueeze(-2) @ weights).squeeze(-2)
@@ -93,9 +93,9 @@ class Measure:
     def _made(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return the tables of some rows, (N, R · T, S - 2), and how many rows count in each."""
         which, counted = _tables(self.tokens, start, stop)
-        counted = counted * self._rows[:, None, start:stop]
+        counted = counted * self.rows[:, None, start:stop]
         tables = (which * counted.unsqueeze(-1)).flatten(2).transpose(1, 2).contiguous()
-        own = self._rows[:, None, start:stop]  # of the entropy
+        own = self.rows[:, None, start:stop]  # of the entropy
         return tables, torch.cat([counted, own], dim=1).sum(-1)
 
 

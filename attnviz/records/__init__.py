@@ -9,6 +9,7 @@ from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
 from attnviz.records.attention import AttentionRecord, Reference
 from attnviz.records.axis import Axis, Landmark, Side
 from attnviz.records.census import Census, HeadName
+from attnviz.records.comparison import Comparison
 from attnviz.records.example import GivenMatrix, ReplayedStage, WorkedExample
 from attnviz.records.projection import (
     Clip,
@@ -46,6 +47,7 @@ __all__ = [
     "Axis",
     "Census",
     "Clip",
+    "Comparison",
     "Factor",
     "Gate",
     "GivenMatrix",

@@ -11,8 +11,8 @@ def sentences(count):
     found = [
         each
         for paragraph in paragraphs
-        for each in re.split(r"(?<=[a-z][.?!]) (?=[A-Z])", paragraph)
-        if re.fullmatch(r"[A-Z][A-Za-z,;:'’\"()\- *“”_.]+[.?!]", each) and each.count(" ") > 3
+        for each in re.split(r"(?<=[a-z)\"][.?!]) (?=[A-Z])", paragraph)
+        if re.fullmatch(r"[A-Z][^|{}\\]+[.?!:]", each) and each.count(" ") > 3
     ]
     different = sorted(dict.fromkeys(found), key=lambda each: each[::-1])
     assert len(different) >= count

@@ -23,16 +23,16 @@ _SURVEY = """
 import sys
 import attnviz.corpus
 from attnviz.__main__ import main
-attnviz.corpus._PART = int(sys.argv.pop(1))
+attnviz.corpus.PART = int(sys.argv.pop(1))
 sys.exit(main())
 """
 
 
-@pytest.fixture(scope="module", params=[128, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[48, pytest.param(2000, marks=pytest.mark.long)])
 def corpus(request, tmp_path_factory):
-    """Return a file of so many sentences, the table of its survey on one machine, the part size."""
+    """Return a folder with a file of so many sentences, the size of its parts, and its table."""
     folder = tmp_path_factory.mktemp("corpus")
-    texts = (sentences(1000) * 2)[: request.param]
+    texts = sentences(2000)[: request.param]
     (folder / "corpus.txt").write_text("\n".join(texts), "utf-8")
     size = request.param // 8
     finished(started(folder, size, "-o", "local"))
@@ -108,26 +108,43 @@ def workers():
     return found
 
 
-@pytest.mark.parametrize("dies", ["nothing", "worker", "node", "driver"])
-def test_every_sentence_is_there_once_and_as_on_one_machine(corpus, cluster, dies):
+def at_work(process, out, parts):
+    """Wait until so many parts are written and a worker is at the next."""
+    wait_for(lambda: len(parts_of(out)) >= parts and workers())
+    assert process.poll() is None
+
+
+def test_every_sentence_is_there_once_where_workers_and_nodes_die(corpus, cluster):
     folder, size, expected = corpus
-    on_ray = ("-o", dies, "--engine", "ray", "--address", cluster.address)
-    process = started(folder, size, *on_ray)
-    if dies != "nothing":
-        wait_for(lambda: parts_of(folder / dies) and len(workers()) == 2)
-        assert process.poll() is None
-    if dies == "worker":
-        os.kill(workers()[-1], signal.SIGKILL)
-    elif dies == "node":
-        cluster.remove_node(cluster.second, allow_graceful=False)
-    elif dies == "driver":
-        process.kill()
-        process.communicate()
-        there = parts_of(folder / dies)
-        assert 0 < len(there) < 8
-        written = {path: path.stat().st_mtime_ns for path in there}
-        process = started(folder, size, *on_ray, "--resume")
+    out = folder / "deaths"
+    process = started(folder, size, "-o", out, "--engine", "ray", "--address", cluster.address)
+    at_work(process, out, parts=1)
+    os.kill(workers()[-1], signal.SIGKILL)
+    at_work(process, out, parts=2)
+    cluster.remove_node(cluster.second, allow_graceful=False)
     finished(process)
-    same(expected, table(folder / dies, len(expected["sentence"].unique())))
-    if dies == "driver":
-        assert {path: path.stat().st_mtime_ns for path in there} == written
+    same(expected, table(out, 8 * size))
+
+
+def test_every_sentence_is_there_once_where_the_driver_dies(corpus, cluster):
+    folder, size, expected = corpus
+    out = folder / "resumed"
+    on_ray = ("-o", out, "--engine", "ray", "--address", cluster.address)
+    process = started(folder, size, *on_ray)
+    at_work(process, out, parts=1)
+    process.kill()
+    process.communicate()
+    there = parts_of(out)
+    assert 0 < len(there) < 8
+    written = {path: path.stat().st_mtime_ns for path in there}
+    finished(started(folder, size, *on_ray, "--resume"))
+    same(expected, table(out, 8 * size))
+    assert {path: path.stat().st_mtime_ns for path in there} == written
+
+
+@pytest.mark.long
+def test_every_sentence_is_there_once_where_nothing_dies(corpus, cluster):
+    folder, size, expected = corpus
+    address = cluster.address
+    finished(started(folder, size, "-o", "calm", "--engine", "ray", "--address", address))
+    same(expected, table(folder / "calm", 8 * size))

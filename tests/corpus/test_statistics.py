@@ -9,8 +9,8 @@ from families import tiny
 
 import attnviz
 from attnviz.capture import Together
-from attnviz.corpus import _read
 from attnviz.corpus.measuring import Meter
+from attnviz.corpus.reading import read
 from attnviz.corpus.statistics import STATISTICS, Measure, Tokens
 from attnviz.corpus.texts import read_corpus
 
@@ -87,7 +87,7 @@ def meter(model):
 
 
 def measured(model, texts):
-    reads = _read(model, read_corpus(texts), truncate=False, on_bad=None)
+    reads = read(model, read_corpus(texts), truncate=False, on_bad=None)
     return meter(model).measure(list(reads))
 
 
@@ -152,9 +152,9 @@ def test_every_family_is_measured_as_it_is_recorded(family, long, texts, tokeniz
     some = texts[:5]
     ours = measured(model, some)
     assert ours.differences.max() < 5e-6
-    tokens = list(_read(model, read_corpus(some), truncate=False, on_bad=None))
-    for n, (text, read) in enumerate(zip(some, tokens, strict=True)):
-        ids, special = read.encoding["input_ids"], read.encoding["special_tokens_mask"]
+    tokens = list(read(model, read_corpus(some), truncate=False, on_bad=None))
+    for n, (text, one) in enumerate(zip(some, tokens, strict=True)):
+        ids, special = one.encoding["input_ids"], one.encoding["special_tokens_mask"]
         stops = [model.tokenizer.convert_ids_to_tokens(id) in (".", ",") for id in ids]
         weights = torch.cat([record.weights() for record in model.attend(text)])
         for head in (0, len(weights) - 1):

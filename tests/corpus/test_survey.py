@@ -75,7 +75,7 @@ def test_the_table_has_every_text_once(found, texts):
 
 
 def test_what_is_missing_is_measured_again_and_nothing_twice(tmp_path, texts, model, monkeypatch):
-    monkeypatch.setattr("attnviz.corpus._PART", 8)
+    monkeypatch.setattr("attnviz.corpus.PART", 8)
     whole = attnviz.survey(texts, model=model, out=tmp_path / "a")
     table = rows(tmp_path / "a")
     parts = sorted((tmp_path / "a" / "parts").iterdir())
