@@ -64,5 +64,5 @@ def _said(result: Comparison) -> list[str]:
         "(p ≥ 0.01 by flips of signs, corrected for all heads and statistics)",
         f"furthest apart, with 95 % intervals: {most}",
         *result.notes,
-        *(f"{literal(source.model)}: {report.summary()}" for source, report in proven),
+        *(f"of {literal(source.model)} {report.summary()}" for source, report in proven),
     ]

@@ -58,9 +58,9 @@ def head_panels(
     place: tuple[float, float],
     top: float,
 ) -> float:
-    """Draw panels in lines from `top` down; what is not sure has a cross, or if it is a change no colour.
+    """Draw panels in lines from `top` down, and return where they end, in inches.
 
-    Returns where they end, in inches.
+    What is not sure has a cross, or no colour where it is a change.
     """
     room = place[1] - place[0]
     columns = max(1, int((room + _GAP) / (_PANEL + _GAP)))
@@ -82,8 +82,8 @@ def head_panels(
         colour_bar(drawn, bar, "", horizontal=True)
         if panel.signed:
             ends = [float(end) for end in drawn.get_clim() if end is not None]
-            said = [f"{end:g}".replace("-", "\N{MINUS SIGN}") for end in (ends[0], 0.0, ends[1])]
-            bar.set_xticks([ends[0], 0.0, ends[1]], said)
+            named = [f"{end:g}".replace("-", "\N{MINUS SIGN}") for end in (ends[0], 0.0, ends[1])]
+            bar.set_xticks([ends[0], 0.0, ends[1]], named)
     return top + math.ceil(len(panels) / columns) * step
 
 
