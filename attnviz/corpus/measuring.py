@@ -110,7 +110,7 @@ class Meter:
         The first text, the shortest and so the one with most padding, is compared.
         """
         plain = [each.encoding for each in texts]
-        mixed = [_shuffled(each.encoding, f"{self.seed} {each.number}") for each in texts]
+        mixed = [shuffled(each.encoding, f"{self.seed} {each.number}") for each in texts]
         inputs, tokens = self.batch(plain + mixed)
         N = len(texts)
         measure, measure_even, measure_own = (
@@ -150,7 +150,7 @@ class Meter:
         return inputs, Tokens(ids, real, special, torch.isin(ids, self._stops) & real & ~special)
 
 
-def _shuffled(encoding: Encoding, seed: str) -> Encoding:
+def shuffled(encoding: Encoding, seed: str) -> Encoding:
     """Return the same tokens in another order; special ones stay where they are."""
     ids = list(encoding["input_ids"])
     places = [at for at, special in enumerate(encoding["special_tokens_mask"]) if not special]

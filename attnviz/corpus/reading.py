@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PART = 512  # texts that are sorted by length, and written together
 _SAMPLE = 8  # texts of which all stages are proven, and on which heads are compared
-_SHORT = 512  # tokens, the most that these have where there are such
+_SHORT = 128  # tokens, the most that these have where there are such
 
 
 def expect_text(model: Model | Loadable | None) -> Model:

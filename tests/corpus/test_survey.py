@@ -36,7 +36,7 @@ def test_it_finds_the_heads_that_are_known(found):
     roles = {str(head): role for head, role in zip(census.heads, census.roles, strict=True)}
     assert roles["0.2"] == "previous token"
     assert roles["1.8"] == "next token"
-    assert roles["0.8"] == "same token"
+    assert roles["2.11"] == "previous token"
     at = census.of("previous")
     best = int(census.mean[:, at].argmax())
     assert str(census.heads[best]) == "0.2"
@@ -144,7 +144,7 @@ def test_the_command_writes_tables_and_the_figure(tmp_path, monkeypatch, capsys,
     assert err == ""
     assert "previous token: 0.2" in out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "census.png", "parts", "summary.parquet", "survey.json",
+        "census.png", "census.safetensors", "parts", "summary.parquet", "survey.json",
     ]  # fmt: skip
     summary = pq.read_table(tmp_path / "out" / "summary.parquet").to_pylist()
     assert len(summary) == 72 * 11
