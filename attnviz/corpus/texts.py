@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -15,6 +16,7 @@ from attnviz.errors import InputError
 Corpus: TypeAlias = "str | Path | Iterable[str]"
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 _LONGEST = 2**24  # characters of a line, so that a file without line ends is no memory
+_UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
 _ROWS = 1024  # of a parquet file that are read at once
 
 
@@ -80,7 +82,7 @@ def _rows(source: Corpus, column: str) -> Iterator[str | BadTextError]:
     if not isinstance(source, str | Path):
         return _given(source)
     if str(source) == "-":
-        return _lines(sys.stdin, "standard input")
+        return _standard_input()
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -105,33 +107,53 @@ def _given(texts: Iterable[object]) -> Iterator[str | BadTextError]:
             )
 
 
+def _standard_input() -> Iterator[str | BadTextError]:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(**_UTF_8)
+    return _lines(sys.stdin, "standard input")
+
+
 def _text_file(path: Path, suffix: str, column: str) -> Iterator[str | BadTextError]:
+    table = suffix in (".csv", ".tsv")
     try:
-        with path.open(
-            encoding="utf-8-sig", newline="" if suffix in (".csv", ".tsv") else None
-        ) as f:
-            if suffix == ".txt":
-                yield from _lines(f, path.name)
+        with path.open(newline="" if table else None, **_UTF_8) as file:
+            if table:
+                yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",")
             elif suffix == ".jsonl":
-                yield from _json(_lines(f, path.name), path.name, column)
+                yield from _json(_lines(file, path.name), path.name, column)
             else:
-                yield from _csv(f, path.name, column, "\t" if suffix == ".tsv" else ",")
-    except UnicodeDecodeError:
-        raise InputError(f"Expected text in UTF-8, but {path} is none. Save it as UTF-8.") from None
+                yield from _lines(file, path.name)
+    except OSError as error:
+        raise InputError(
+            f"Expected to read {path}, but: {error.strerror}. Name another file."
+        ) from None
 
 
 def _lines(file: Any, name: str) -> Iterator[str | BadTextError]:
+    number = 0
     while line := file.readline(_LONGEST):
+        number += 1
         if len(line) == _LONGEST:
             raise InputError(f"Expected a text in each line of {name}, got one without an end.")
-        yield line.rstrip("\r\n")
+        yield _expect_utf_8(line.rstrip("\r\n"), number, name)
+
+
+def _expect_utf_8(text: str, line: int, name: str) -> str | BadTextError:
+    """Return a text, or what is wrong with it: bytes that are no UTF-8 were kept as they are."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return BadTextError(f"Expected text in UTF-8 in line {line} of {name}, got other bytes.")
+    return text
 
 
 def _json(
     lines: Iterable[str | BadTextError], name: str, column: str
 ) -> Iterator[str | BadTextError]:
     for number, line in enumerate(lines, start=1):
-        assert isinstance(line, str)
+        if isinstance(line, BadTextError):
+            yield line
+            continue
         if not line.strip():
             yield ""
             continue
@@ -157,7 +179,7 @@ def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[str | Ba
         at = _index(header, column, name)
         for row in rows:
             if len(row) == len(header):
-                yield row[at]
+                yield _expect_utf_8(row[at], rows.line_num, name)
             elif row:
                 yield BadTextError(
                     f"Expected {len(header)} columns in line {rows.line_num} of {name}, got "

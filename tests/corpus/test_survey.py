@@ -1,6 +1,8 @@
 """A survey of a corpus: what it says of the bundled model, and a folder that nothing spoils."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -157,3 +159,38 @@ def test_the_command_writes_tables_and_the_figure(tmp_path, monkeypatch, capsys,
     assert run(["survey", "corpus.txt", "-o", "out"]) == 2
     assert run(["survey", "none.txt", "-o", "other"]) == 2
     assert not (tmp_path / "other").exists()
+
+
+_WITH_ROOM = """
+import resource, sys
+import attnviz.corpus
+from attnviz.__main__ import main
+attnviz.corpus.PART = 4
+room = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of POSIX")
+def test_a_disk_that_is_full_loses_nothing_and_doubles_nothing(tmp_path, texts):
+    # The first part needs less room than the second: none of its words occurs twice.
+    corpus = [*["the cat saw it", "a dog ran"] * 2, *texts[:8]]
+    (tmp_path / "corpus.txt").write_text("\n".join(corpus))
+
+    def surveyed(room, *arguments):
+        command = [sys.executable, "-c", _WITH_ROOM, str(room), "survey", "corpus.txt"]
+        return subprocess.run(
+            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    assert surveyed(10**9, "-o", "whole").returncode == 0
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "whole" / "parts").iterdir())]
+    assert sizes[0] < min(sizes[1:])
+    full = surveyed(sizes[0], "-o", "out")
+    assert (full.returncode, len(full.stderr.splitlines())) == (4, 1)
+    assert "000001.parquet, but: " in full.stderr
+    assert "File too large" in full.stderr
+    assert [path.name for path in (tmp_path / "out" / "parts").iterdir()] == ["000000.parquet"]
+    assert surveyed(10**9, "-o", "out", "--resume").returncode == 0
+    assert rows(tmp_path / "out") == rows(tmp_path / "whole")

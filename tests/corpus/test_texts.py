@@ -80,13 +80,16 @@ def test_texts_of_python_may_come_one_by_one():
         ("a.jsonl", '{"text": "a"}\n{"body": "b"}\n', "under 'text' in line 2 of a.jsonl", ["a"]),
         ("a.jsonl", '{"text": 3}\n"b"', "under 'text' in line 1", ["b"]),
         ("a.jsonl", "[" * 100_000 + "\n", "JSON in line 1", []),
+        ("a.txt", b"a\n\xe4\nb\n", "text in UTF-8 in line 2 of a.txt", ["a", "b"]),
+        ("a.csv", b"text\na\n\xe4\nb\n", "text in UTF-8 in line 3 of a.csv", ["a", "b"]),
         ("a.csv", "id,text\n1,a\n2\n3,b\n", "2 columns in line 3 of a.csv, got 1", ["a", "b"]),
     ],
 )
 def test_a_broken_line_is_named_and_left_out_where_that_is_asked(
     tmp_path, name, content, said, kept
 ):
-    (tmp_path / name).write_text(content)
+    content = content.encode() if isinstance(content, str) else content
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match="--skip-bad") as raised:
         list(read_corpus(tmp_path / name))
     assert said in str(raised.value)
@@ -105,7 +108,7 @@ def test_a_broken_line_is_named_and_left_out_where_that_is_asked(
         ("a.csv", b"text,text\na,b\n", r"a column 'text'"),
         ("a.csv", b'text\n"never ends\n', r"line \d of a.csv to be readable"),
         ("a.parquet", b"PAR1 no table", r"to be a parquet file"),
-        ("a.txt", b"\xff\xfe\x00", r"text in UTF-8"),
+        ("a.txt", b"\xff\xfe\x00", r"text in UTF-8 in line 1 of a.txt.*--skip-bad"),
         ("a.pdf", b"", r"ends in .txt, .jsonl, .csv, .tsv, .parquet, or - .*got 'a.pdf'"),
     ],
 )
