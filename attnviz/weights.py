@@ -7,7 +7,7 @@ tensor parallel every process holds a part of each tensor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -86,9 +86,10 @@ def _offloaded(model: nn.Module, name: str) -> Tensor:
     path, inner = name.rpartition(".")[0], name.rpartition(".")[2]
     while True:
         for hook in _hooks(model.get_submodule(path)):
-            if inner in (getattr(hook, "weights_map", None) or ()):
-                found: Tensor = hook.weights_map[inner].detach()
-                return found
+            if (values := getattr(hook, "weights_map", None)) is not None:
+                with suppress(KeyError):
+                    found: Tensor = values[inner].detach()
+                    return found
         if not path:
             raise InputError(
                 f"Expected weights with values, but {name} is on 'meta', and nothing says where "

@@ -63,7 +63,7 @@ class Placement:
     folder : for what must be written anew before it lies on the disk; None without one.
     """
 
-    device_map: str | dict[str, str | torch.device]
+    device_map: str | dict[str, str | int]
     folder: str | None
 
     @classmethod
@@ -97,7 +97,7 @@ class Placement:
                 "expected accelerate, which places a model by device_map, but it is not installed; "
                 "run pip install 'attnviz[large]'"
             )
-        placed: str | dict[str, str | torch.device]
+        placed: str | dict[str, str | int]
         if isinstance(device_map, Mapping):
             placed = {str(path): _one_place(where) for path, where in device_map.items()}
         elif isinstance(device_map, str) and device_map in _CHOSEN:
@@ -132,10 +132,12 @@ class Placement:
                 )
 
 
-def _one_place(where: Any) -> str | torch.device:
+def _one_place(where: Any) -> str | int:
+    """Return a place as accelerate and safetensors call it: GPUs have numbers."""
     if where == "disk":
         return "disk"
-    return one_device(f"cuda:{where}" if type(where) is int and where >= 0 else where)
+    found = one_device(f"cuda:{where}" if type(where) is int and where >= 0 else where)
+    return found.index or 0 if found.type == "cuda" else found.type
 
 
 def _writable(folder: str | os.PathLike[str]) -> str:
