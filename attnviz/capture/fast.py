@@ -79,7 +79,7 @@ class Called:
         """Return how processes share its heads; `output` multiplies these by W^O."""
         return spread(path, self.module, output, self.shape[0] * self.value.shape[-1])
 
-    def together(self, over: Spread | None) -> Called:
+    def gathered(self, over: Spread | None) -> Called:
         """Return the same with the heads of all processes: to be read, not to be run."""
         if over is None:
             return self

@@ -24,7 +24,7 @@ from attnviz.capture.interface import from_arguments, looking_on
 from attnviz.capture.operators import NotExpressibleError, OperatorWatch, Softmax, arrange
 from attnviz.capture.projections import Arrived, Holder, arrived, find_output
 from attnviz.capture.running import room_to_run, running
-from attnviz.capture.spread import together
+from attnviz.capture.spread import gather
 from attnviz.errors import ModelError
 from attnviz.weights import devices, own_part
 
@@ -189,7 +189,7 @@ class _Recorder:
                 *self._output(seen.path, number, seen.attention),
             )
             module = self._model.get_submodule(seen.path)
-            calls.append(together(call, module, self._outputs[seen.path]).to(home))
+            calls.append(gather(call, module, self._outputs[seen.path]).to(home))
         return calls
 
     def forget(self) -> None:

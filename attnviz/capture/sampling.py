@@ -182,7 +182,7 @@ class _Sampler:
         if over is not None:
             weights, scores = over.gathered(weights, 0), over.gathered(scores, 0)
             head_output = None if head_output is None else over.gathered(head_output, 0)
-            called = called.together(over)
+            called = called.gathered(over)
         reference = Reference(weights, scores, head_output, None)
         causal = self._rules.is_causal(called)
         self._coming.append(Outline(path, self._length, n, crossing=False, causal=causal))

@@ -103,7 +103,7 @@ def spread(path: str, module: nn.Module, output: nn.Module | None, width: int) -
     )
 
 
-def together(call: AttentionCall, module: nn.Module, output: nn.Module | None) -> AttentionCall:
+def gather(call: AttentionCall, module: nn.Module, output: nn.Module | None) -> AttentionCall:
     """Return an attention with the heads of all processes; `module` and `output` as in `spread`."""
     seen = call.attention
     heads = seen.query.shape[1]

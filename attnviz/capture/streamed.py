@@ -206,7 +206,7 @@ class _Streamer:
             if self._kept.layers is not None and found.layer not in self._kept.layers:
                 return called.output()
             over = called.spread(found.path, find_output(self._model, found.path))
-            record = replace(found, **self._rules.terms(called.together(over)))
+            record = replace(found, **self._rules.terms(called.gathered(over)))
             output, summary = self._reduced(record)
             layers = sum(each.record.stack == record.stack for each in self._seen)
             heads = range(record.heads) if self._kept.heads is None else self._kept.heads

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attnviz
+from attnviz.cli import run
 from attnviz.errors import InputError, ModelError
 
 # Grouped queries; one matrix for Q, K and V; latent attention; heads that every process has all of.
@@ -267,3 +268,23 @@ def test_accelerate_is_asked_for(monkeypatch):
 def test_a_model_object_is_not_placed_anew(tokenizer):
     with pytest.raises(InputError, match="got a model object, which is never changed"):
         attnviz.load(tiny("llama"), tokenizer=tokenizer, device_map="auto")
+
+
+# --- on the command line
+
+
+def test_the_command_line_places_a_model(tmp_path, capsys):
+    kept = str(tmp_path / "kept.safetensors")
+    placed = ["--device-map", "disk", "--offload-folder", str(tmp_path / "offloaded")]
+    assert run(["verify", TEXT, *placed, "-o", kept]) == 0
+    assert "verified: 72 heads" in capsys.readouterr().out
+    for typed, message in (
+        (["verify", TEXT, "--device-map", "evenly"], "'balanced', 'balanced_low_0', 'sequential'"),
+        (["senses", "bank", *placed, "--device", "cpu"], "got both ('cpu' and 'disk')"),
+        (["shift", "train", TEXT, *placed[2:]], "add device_map='auto'"),
+        (["heads", "--result", kept, *placed[:2]], "a --result or --device-map, got both"),
+    ):
+        assert run(typed) == 2
+        said = capsys.readouterr()
+        assert message in said.err
+        assert len(said.err.splitlines()) == 1, said.err
