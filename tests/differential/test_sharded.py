@@ -156,6 +156,19 @@ def test_what_processes_cannot_share_is_refused_in_one_line(said):
     assert said["shift"].startswith("ModelError: Expected a model that one process holds")
 
 
+def test_input_is_seen_where_a_plan_wraps_the_attention_itself(tokenizer):
+    model = tiny("llama")
+
+    def wrapped(forward):
+        return lambda *args, **kwargs: forward(*args, **kwargs)
+
+    for layer in model.model.layers:
+        layer.self_attn.forward = wrapped(layer.self_attn.forward)
+    agreement = attnviz.load(model, tokenizer=tokenizer).attend(TEXT).agreement
+    assert agreement.verdict == "verified"
+    assert agreement.not_compared == ()
+
+
 # --- on the disk
 
 
