@@ -28,7 +28,7 @@ from attnviz.capture.streamed import (
     sample_rows,
     stream_maps,
 )
-from attnviz.capture.unchanged import one_at_a_time, unchanged
+from attnviz.capture.unchanged import one_at_a_time, readable, unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
 
@@ -88,18 +88,19 @@ def capture(
 
     calls, again = _runs(model, count, forward, forward)
     _expect_same(model, calls, again)
-    return [
-        Capture(
-            tuple(
-                _to_record(call, n, where)
-                for call, where in zip(
-                    calls, place(map(Outline.of, calls), n, axes or {}), strict=True
-                )
-            ),
-            tuple(_to_reference(call, n) for call in again),
-        )
-        for n in range(count)
-    ]
+    with readable(call.holder for call in calls):
+        return [
+            Capture(
+                tuple(
+                    _to_record(call, n, where)
+                    for call, where in zip(
+                        calls, place(map(Outline.of, calls), n, axes or {}), strict=True
+                    )
+                ),
+                tuple(_to_reference(call, n) for call in again),
+            )
+            for n in range(count)
+        ]
 
 
 def capture_generation(
@@ -139,8 +140,10 @@ def capture_generation(
     _expect_same(model, calls, again)
     _expect_same(model, calls, [whole[call.path] for call in calls if call.path in whole])
     where = place(map(Outline.of, calls), 0, axes_of(said[0][:-1]))
+    with readable(call.holder for call in calls):
+        records = tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True))
     found = Capture(
-        tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True)),
+        records,
         tuple(_to_reference(call, 0) for call in again),
         tuple(whole[call.path].attention.weights[0] for call in calls),
     )

@@ -97,7 +97,7 @@ def encode_texts(
     Tensors (N, T) by the name under which the model takes them, the positions of each text, and
     how many tokens a text had that was cut, else None.
     """
-    tokenizer, device = _tokenizer(checkpoint), checkpoint.module.device
+    tokenizer, device = _tokenizer(checkpoint), checkpoint.device
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
     encodings, cut_from = [], []
     for couple in couples:
