@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "attnviz"
 # floor or of one below.
 FLOORS = [
     {"attention", "projection", "errors", "progress"},
-    {"terms", "memory", "marks", "quiet"},
+    {"terms", "memory", "marks", "quiet", "weights"},
     {"failures"},
     {"files", "records", "catalogue"},
     {"stages", "words", "locating", "streaming", "captions"},

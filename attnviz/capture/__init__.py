@@ -28,8 +28,12 @@ from attnviz.capture.streamed import (
     sample_rows,
     stream_maps,
 )
+<<<<<<< HEAD
 from attnviz.capture.together import Together, read_together
 from attnviz.capture.unchanged import one_at_a_time, unchanged
+=======
+from attnviz.capture.unchanged import one_at_a_time, readable, unchanged
+>>>>>>> main
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
 
@@ -89,6 +93,7 @@ def capture(
     def forward() -> object:
         return model(**inputs)
 
+<<<<<<< HEAD
     calls, again = run_watched(model, count, forward, forward)
     expect_same(model, calls, again)
     return [
@@ -103,6 +108,23 @@ def capture(
         )
         for n in range(count)
     ]
+=======
+    calls, again = _runs(model, count, forward, forward)
+    _expect_same(model, calls, again)
+    with readable(call.holder for call in calls):
+        return [
+            Capture(
+                tuple(
+                    _to_record(call, n, where)
+                    for call, where in zip(
+                        calls, place(map(Outline.of, calls), n, axes or {}), strict=True
+                    )
+                ),
+                tuple(_to_reference(call, n) for call in again),
+            )
+            for n in range(count)
+        ]
+>>>>>>> main
 
 
 def capture_generation(
@@ -142,8 +164,10 @@ def capture_generation(
     expect_same(model, calls, again)
     expect_same(model, calls, [whole[call.path] for call in calls if call.path in whole])
     where = place(map(Outline.of, calls), 0, axes_of(said[0][:-1]))
+    with readable(call.holder for call in calls):
+        records = tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True))
     found = Capture(
-        tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True)),
+        records,
         tuple(_to_reference(call, 0) for call in again),
         tuple(whole[call.path].attention.weights[0] for call in calls),
     )

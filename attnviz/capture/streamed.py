@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnviz.capture.fast import Called, Rules, is_fast, seeing
 from attnviz.capture.interface import looking_on
+from attnviz.capture.projections import find_output
 from attnviz.capture.running import running
 from attnviz.capture.runs import lean
 from attnviz.capture.sampling import Sample, sample
@@ -191,14 +192,16 @@ class _Streamer:
         with part(number, len(self._seen)):
             if self._kept.layers is not None and found.layer not in self._kept.layers:
                 return called.output()
-            record = replace(found, **self._rules.terms(called))
+            over = called.spread(found.path, find_output(self._model, found.path))
+            record = replace(found, **self._rules.terms(called.gathered(over)))
             output, summary = self._reduced(record)
             layers = sum(each.record.stack == record.stack for each in self._seen)
             heads = range(record.heads) if self._kept.heads is None else self._kept.heads
             self._on_streamed(Streamed(record, output, summary, tuple(heads), layers))
         if gated:  # more enters the output than weights and values
             return called.output()
-        return output.to(called.value.dtype).transpose(0, 1)[None].contiguous()
+        output = output if over is None else over.own(output, 0)
+        return output.to(called.value).transpose(0, 1)[None].contiguous()
 
     def finish(self) -> None:
         """Raise ModelError unless all attentions were executed."""
@@ -214,7 +217,8 @@ class _Streamer:
     def _reduced(self, record: AttentionRecord) -> tuple[Tensor, Summary]:
         """Return the attention vectors (H, m, d_v) of all heads, the summary of those kept."""
         scoring, kept = Scoring.of(record), self._kept
-        how: dict[str, Any] = {"cells": kept.cells, "top": kept.top, "marked": kept.marked}
+        marked = None if kept.marked is None else kept.marked.to(record.query.device)
+        how: dict[str, Any] = {"cells": kept.cells, "top": kept.top, "marked": marked}
         if kept.heads is None or len(kept.heads) == record.heads:
             return attend(scoring, record.value, **how)
         told = fused(scoring, record.value)

@@ -135,6 +135,20 @@ SpecialTokens = Annotated[
 Width = Annotated[float, typer.Option(help="Width of the figure in mm: 89 is one column.", min=40)]
 Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long for the model.")]
 DeviceName = Annotated[Device, typer.Option(help="Where to run; auto takes CUDA if there is one.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        help="For a model too large for one device, in the place of --device: auto fills the GPUs, "
+        "then memory, then the disk; or balanced, balanced_low_0, sequential, disk.",
+        show_default="one device",
+    ),
+]
+OffloadFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --device-map: for weights that go to the disk, and lie in no file as they are."
+    ),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(

@@ -217,7 +217,7 @@ def _on_model(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> dict[str, Te
     module = checkpoint.module
     known = inspect.signature(module.forward).parameters
     return {
-        name: value.to(module.device, module.dtype if value.is_floating_point() else None)
+        name: value.to(checkpoint.device, module.dtype if value.is_floating_point() else None)
         for name, value in inputs.items()
         if isinstance(value, torch.Tensor) and name in known
     }

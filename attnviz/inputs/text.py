@@ -97,6 +97,7 @@ def encode_texts(
     Tensors (N, T) by the name under which the model takes them, the positions of each text, and
     how many tokens a text had that was cut, else None.
     """
+<<<<<<< HEAD
     tokenizer = _tokenizer(checkpoint)
     encodings, cut_from = tokenize(checkpoint, couples, truncate=truncate, of_decoder=of_decoder)
     inputs = pad_together(checkpoint, encodings)
@@ -130,6 +131,9 @@ def tokenize(
     InputError : a text that leaves no token, or more than the model can read, unless it is cut.
     """
     tokenizer = _tokenizer(checkpoint)
+=======
+    tokenizer, device = _tokenizer(checkpoint), checkpoint.device
+>>>>>>> main
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
     encodings, cut_from = [], []
     for couple in couples:
