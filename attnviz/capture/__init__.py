@@ -28,12 +28,8 @@ from attnviz.capture.streamed import (
     sample_rows,
     stream_maps,
 )
-<<<<<<< HEAD
 from attnviz.capture.together import Together, read_together
-from attnviz.capture.unchanged import one_at_a_time, unchanged
-=======
 from attnviz.capture.unchanged import one_at_a_time, readable, unchanged
->>>>>>> main
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
 
@@ -93,24 +89,8 @@ def capture(
     def forward() -> object:
         return model(**inputs)
 
-<<<<<<< HEAD
     calls, again = run_watched(model, count, forward, forward)
     expect_same(model, calls, again)
-    return [
-        Capture(
-            tuple(
-                _to_record(call, n, where)
-                for call, where in zip(
-                    calls, place(map(Outline.of, calls), n, axes or {}), strict=True
-                )
-            ),
-            tuple(_to_reference(call, n) for call in again),
-        )
-        for n in range(count)
-    ]
-=======
-    calls, again = _runs(model, count, forward, forward)
-    _expect_same(model, calls, again)
     with readable(call.holder for call in calls):
         return [
             Capture(
@@ -124,7 +104,6 @@ def capture(
             )
             for n in range(count)
         ]
->>>>>>> main
 
 
 def capture_generation(

@@ -73,7 +73,7 @@ def ray_cluster(address: str | None) -> Iterator[Callable[[Meter, Iterable[Part]
 def _measure_on_ray(meter: Meter, parts: Iterable[Part]) -> Iterator[Done]:
     import ray
 
-    on_gpu = meter.checkpoint.module.device.type == "cuda"
+    on_gpu = meter.checkpoint.device.type == "cuda"
     task = ray.remote(max_retries=-1, num_cpus=1, num_gpus=int(on_gpu))(_measure_part)
     shared = [ray.put(meter)]  # in a list a reference is handed on, and fetched by who needs it
     at_work: dict[ObjectRef[Measured], Part] = {}

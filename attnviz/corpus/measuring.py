@@ -85,7 +85,7 @@ class Meter:
         assert self.checkpoint.tokenizer is not None
         vocabulary = self.checkpoint.tokenizer.get_vocab().items()
         ids = {id for token, id in vocabulary if token.lstrip("\u0120\u2581") in (".", ",")}
-        return torch.tensor(sorted(ids), device=self.checkpoint.module.device)
+        return torch.tensor(sorted(ids), device=self.checkpoint.device)
 
     def measure(self, texts: Sequence[Read]) -> Measured:
         """Measure every head on each text; the same whatever else is measured beside it."""

@@ -17,8 +17,8 @@ from attnviz.inputs.given import Given, Many, gather
 from attnviz.inputs.image import Photo, Picture, as_seen, encode_image, image_axis
 from attnviz.inputs.reading import reading
 from attnviz.inputs.sound import Recording, Sound, encode_sound, resample, sound_axis
+from attnviz.inputs.target import encode_target
 from attnviz.inputs.text import (
-    encode_target,
     encode_texts,
     max_tokens,
     pad_together,
