@@ -21,7 +21,7 @@ FLOORS = [
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection", "interventions"},
     {"models", "plot", "html"},
-    {"displacement", "separation"},
+    {"displacement", "separation", "corpus"},
     {"serve"},
     {"cli"},
     {"__main__"},

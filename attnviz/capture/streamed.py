@@ -7,7 +7,6 @@ and reduces the weights on the way. Attention by attention both are handed on an
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.fast import Called, Rules, seeing
+from attnviz.capture.fast import Called, Rules, is_fast, seeing
 from attnviz.capture.interface import looking_on
 from attnviz.capture.projections import find_output
 from attnviz.capture.running import running
+from attnviz.capture.runs import lean
 from attnviz.capture.sampling import Sample, sample
 from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import InputError, ModelError
@@ -106,7 +106,7 @@ def sample_rows(
         seen.append(Seen(replace(found.record, **_EMPTIED), found.record.heads, found.gated))
         on_sample(found)
 
-    run, fast = _lean(model, inputs), _is_fast(model)
+    run, fast = lean(model, inputs), is_fast(model)
     with unchanged(model, "sdpa" if fast else "eager"), running(model):
         sample(model, run, axes, rows, take, fast=fast)
     return seen
@@ -124,7 +124,7 @@ def stream_maps(
 
     seen : the attentions that it executes. The rest is as in `capture_streamed`.
     """
-    run, fast = _lean(model, inputs), _is_fast(model)
+    run, fast = lean(model, inputs), is_fast(model)
     streamer = _Streamer(model, seen, kept, on_streamed)
     look = seeing(streamer.look, streamer.paths, fast=fast)
     with unchanged(model, "sdpa" if fast else "eager"), looking_on(look), running(model):
@@ -164,19 +164,6 @@ def _expect_kept(kept: Kept, seen: Sequence[Seen]) -> None:
                 f"Expected a {what} from 0 to {there[-1]}, got {missing[0]}. The model has "
                 f"{len(there)} {what}s with attention, counted from 0."
             )
-
-
-def _is_fast(model: nn.Module) -> bool:
-    """Whether a model can run under torch's fused attention."""
-    return bool(getattr(model, "_supports_sdpa", False))
-
-
-def _lean(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
-    """Return a run that makes nothing beside: no cache, no logits of every token."""
-    known = inspect.signature(model.forward).parameters
-    lean = {"use_cache": False, "logits_to_keep": 1}
-    given = {**inputs, **{name: value for name, value in lean.items() if name in known}}
-    return lambda: model(**given)
 
 
 class _Streamer:

@@ -42,6 +42,7 @@ from attnviz.cli.options import (
 from attnviz.cli.senses import senses
 from attnviz.cli.serve import serve
 from attnviz.cli.shift import shift
+from attnviz.cli.survey import compare, survey
 from attnviz.cli.view import view
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ def verify(
 
 app.command()(senses)
 app.command()(shift)
+app.command()(survey)
+app.command()(compare)
 app.command()(example)
 app.command()(models)
 app.command()(serve)
