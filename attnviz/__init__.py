@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnviz.catalogue import Architecture, architectures
+    from attnviz.corpus import compare, survey
     from attnviz.displacement import shift
     from attnviz.dissection import make_steps
     from attnviz.errors import AttnvizError, AttnvizWarning, InputError, ModelError, OutputError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from attnviz.plot import (
         add_caption,
         attention_vector,
+        census,
+        comparison,
         disambiguation,
         example,
         head_grid,
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
         AttentionRecord,
         AttentionResult,
         AttentionSteps,
+        Census,
+        Comparison,
         HeadMaps,
         SenseResult,
         ShiftResult,
@@ -59,6 +64,8 @@ _HOME = {
     "AttentionSteps": "records",
     "AttnvizError": "errors",
     "AttnvizWarning": "errors",
+    "Census": "records",
+    "Comparison": "records",
     "HeadMaps": "records",
     "InputError": "errors",
     "Model": "models",
@@ -74,6 +81,9 @@ _HOME = {
     "architectures": "catalogue",
     "attend": "models",
     "attention_vector": "plot",
+    "census": "plot",
+    "compare": "corpus",
+    "comparison": "plot",
     "disambiguation": "plot",
     "example": "plot",
     "find_heads": "metrics",
@@ -91,6 +101,7 @@ _HOME = {
     "senses": "separation",
     "shift": "displacement",
     "steps": "plot",
+    "survey": "corpus",
     "style": "plot.style",
     "verify": "models",
     "view": "html",
@@ -106,6 +117,8 @@ __all__ = [
     "AttentionSteps",
     "AttnvizError",
     "AttnvizWarning",
+    "Census",
+    "Comparison",
     "HeadMaps",
     "InputError",
     "Model",
@@ -121,6 +134,9 @@ __all__ = [
     "architectures",
     "attend",
     "attention_vector",
+    "census",
+    "compare",
+    "comparison",
     "disambiguation",
     "example",
     "find_heads",
@@ -139,6 +155,7 @@ __all__ = [
     "shift",
     "steps",
     "style",
+    "survey",
     "verify",
     "view",
     "waterfall",

@@ -72,6 +72,14 @@ def tell(share: float) -> None:
         current.listener(current.name, done)
 
 
+def say(name: str, share: float | None = None) -> None:
+    """Say what is being done, and which share of the current part is done, if that is known."""
+    current = _current.get()
+    if current is not None:
+        done = current.start + (current.end - current.start) * (share or 0.0)
+        current.listener(name, done)
+
+
 def track(items: Sequence[T], name: str = "") -> Iterator[T]:
     """Yield each of some items, and count what is done with it as a part.
 

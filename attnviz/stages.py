@@ -105,8 +105,8 @@ def value_input(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> 
 
 def begin(part: HeadProjection, X: Tensor) -> Tensor:
     """Return X W_h + b_h of every head h, (heads, T, d)."""
-    bias = None if part.bias is None else part.bias.to(X.dtype)
-    heads = head_linear(_before(part, X), part.weight.to(X.dtype), bias)
+    bias = None if part.bias is None else part.bias.to(X)
+    heads = head_linear(_before(part, X), part.weight.to(X), bias)
     return heads if part.beside is None else share(_linear(part.beside, X), heads)
 
 
@@ -146,8 +146,8 @@ def _before(part: HeadProjection, X: Tensor) -> Tensor:
 
 
 def _linear(map_: Linear, X: Tensor) -> Tensor:
-    bias = None if map_.bias is None else map_.bias.to(X.dtype)
-    return linear(X, map_.weight.to(X.dtype), bias)
+    bias = None if map_.bias is None else map_.bias.to(X)
+    return linear(X, map_.weight.to(X), bias)
 
 
 def _normalise(norm: Norm, heads: Tensor) -> Tensor:
@@ -170,8 +170,8 @@ def _norm(norm: Norm, X: Tensor) -> Tensor:
 
 
 def _opening(gate: Gate, X: Tensor) -> Tensor:
-    bias = None if gate.bias is None else gate.bias.to(X.dtype)
-    through = head_linear(X, gate.weight.to(X.dtype), bias)
+    bias = None if gate.bias is None else gate.bias.to(X)
+    through = head_linear(X, gate.weight.to(X), bias)
     wide = through.to(torch.promote_types(X.dtype, torch.float32))
     opened = torch.sigmoid(wide) if gate.opening == "sigmoid" else nn.functional.softplus(wide)
     return opened.to(X.dtype)

@@ -60,6 +60,21 @@ def render(
 
 
 @app.command()
+def survey(
+    corpus: Annotated[Path, typer.Argument(help="A file of texts, as for attnviz survey.")],
+    sentences: int = 2000,
+    rounds: int = 3,
+) -> None:
+    """Every head on many sentences, beside the obvious loop over them; and memory as they grow.
+
+    Wall time, with as many threads as torch takes.
+    """
+    from benchmarks.survey import measure
+
+    measure(corpus, sentences, rounds)
+
+
+@app.command()
 def capture(
     tokens: Lengths = [512, 2048],  # noqa: B006
     model: Annotated[Kind, typer.Option(help="Its shape; the weights are random.")] = "bert",

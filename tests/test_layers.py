@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "attnviz"
 # floor or of one below.
 FLOORS = [
     {"attention", "projection", "errors", "progress"},
-    {"terms", "memory", "marks", "quiet"},
+    {"terms", "memory", "marks", "quiet", "weights"},
     {"failures"},
     {"files", "records", "catalogue"},
     {"stages", "words", "locating", "streaming", "captions"},
@@ -21,7 +21,7 @@ FLOORS = [
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection", "interventions"},
     {"models", "plot", "html"},
-    {"displacement", "separation"},
+    {"displacement", "separation", "corpus"},
     {"serve"},
     {"cli"},
     {"__main__"},

@@ -30,7 +30,17 @@ from attnviz.agreement.precision import PRECISIONS, dtypes
 from attnviz.agreement.sampled import Kept, prove_rows, prove_streamed
 from attnviz.records import AgreementReport, AttentionRecord, Reference, StageCheck
 
-__all__ = ["CANARY", "Kept", "Proof", "prove_rows", "prove_streamed", "report", "verify"]
+__all__ = [
+    "CANARY",
+    "PRECISIONS",
+    "Kept",
+    "Proof",
+    "bounded",
+    "prove_rows",
+    "prove_streamed",
+    "report",
+    "verify",
+]
 
 
 def verify(

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from attnviz.capture.calls import AttentionCall
 from attnviz.capture.generation import generate, stitch, whole_inputs
 from attnviz.capture.placing import Outline, Place, place
-from attnviz.capture.projections import find_holders, understood
-from attnviz.capture.recording import record
+from attnviz.capture.projections import understood
 from attnviz.capture.running import room_to_run, running
+from attnviz.capture.runs import count_texts, expect_same, run_watched
 from attnviz.capture.sampling import Sample
 from attnviz.capture.streamed import (
     Kept,
@@ -28,7 +28,8 @@ from attnviz.capture.streamed import (
     sample_rows,
     stream_maps,
 )
-from attnviz.capture.unchanged import one_at_a_time, unchanged
+from attnviz.capture.together import Together, read_together
+from attnviz.capture.unchanged import one_at_a_time, readable, unchanged
 from attnviz.errors import ModelError
 from attnviz.records import AttentionRecord, Axis, Reference
 
@@ -38,11 +39,13 @@ __all__ = [
     "Sample",
     "Seen",
     "Streamed",
+    "Together",
     "capture",
     "capture_generation",
     "capture_streamed",
     "hidden_states",
     "one_at_a_time",
+    "read_together",
     "room_to_run",
     "sample_rows",
     "stream_maps",
@@ -81,25 +84,26 @@ def capture(
     ------
     ModelError : no attention, or one that cannot be read.
     """
-    count = _count(model, inputs)
+    count = count_texts(model, inputs)
 
     def forward() -> object:
         return model(**inputs)
 
-    calls, again = _runs(model, count, forward, forward)
-    _expect_same(model, calls, again)
-    return [
-        Capture(
-            tuple(
-                _to_record(call, n, where)
-                for call, where in zip(
-                    calls, place(map(Outline.of, calls), n, axes or {}), strict=True
-                )
-            ),
-            tuple(_to_reference(call, n) for call in again),
-        )
-        for n in range(count)
-    ]
+    calls, again = run_watched(model, count, forward, forward)
+    expect_same(model, calls, again)
+    with readable(call.holder for call in calls):
+        return [
+            Capture(
+                tuple(
+                    _to_record(call, n, where)
+                    for call, where in zip(
+                        calls, place(map(Outline.of, calls), n, axes or {}), strict=True
+                    )
+                ),
+                tuple(_to_reference(call, n) for call in again),
+            )
+            for n in range(count)
+        ]
 
 
 def capture_generation(
@@ -133,14 +137,16 @@ def capture_generation(
     def in_one_pass() -> object:
         return model(**whole_inputs(model, inputs, said[0][None, :-1]))
 
-    runs = _runs(model, 1, by_steps, by_steps, in_one_pass)
+    runs = run_watched(model, 1, by_steps, by_steps, in_one_pass)
     calls, again = (stitch(run) for run in runs[:2])
     whole = {call.path: call for call in runs[2]}
-    _expect_same(model, calls, again)
-    _expect_same(model, calls, [whole[call.path] for call in calls if call.path in whole])
+    expect_same(model, calls, again)
+    expect_same(model, calls, [whole[call.path] for call in calls if call.path in whole])
     where = place(map(Outline.of, calls), 0, axes_of(said[0][:-1]))
+    with readable(call.holder for call in calls):
+        records = tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True))
     found = Capture(
-        tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True)),
+        records,
         tuple(_to_reference(call, 0) for call in again),
         tuple(whole[call.path].attention.weights[0] for call in calls),
     )
@@ -175,29 +181,6 @@ def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
             "joins some of them. Choose another model."
         )
     return tuple(states)
-
-
-def _runs(
-    model: nn.Module, count: int, *runs: Callable[[], object]
-) -> tuple[list[AttentionCall], ...]:
-    """Watch every run of the model; each starts from the model as it was found."""
-    with one_at_a_time:
-        holders = find_holders(model)
-        found = []
-        for run in runs:
-            with unchanged(model):
-                found.append(record(model, run, holders, count))
-    return tuple(found)
-
-
-def _expect_same(
-    model: nn.Module, calls: Sequence[AttentionCall], again: Sequence[AttentionCall]
-) -> None:
-    if [call.path for call in calls] != [call.path for call in again]:
-        raise ModelError(
-            f"Expected {type(model).__name__} to execute the same attentions in every run, but two "
-            "runs on the same input differ. This model cannot be verified."
-        )
 
 
 def _to_record(call: AttentionCall, n: int, where: Place) -> AttentionRecord:
@@ -241,13 +224,6 @@ def _to_reference(call: AttentionCall, n: int) -> Reference:
         else _item(call.attention.head_output, n),
         output=None if call.output is None else _item(call.output, n),
     )
-
-
-def _count(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
-    """Return how many texts (images, sounds) a batch holds."""
-    tensors = {name: given for name, given in inputs.items() if isinstance(given, Tensor)}
-    main = str(getattr(model, "main_input_name", ""))
-    return len(tensors.get(main, next(iter(tensors.values()), [None])))
 
 
 def _item(tensor: Tensor, n: int) -> Tensor:

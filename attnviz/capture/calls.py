@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from attnviz.capture.projections import Arrived, Holder
@@ -57,3 +59,21 @@ class AttentionCall:
     through_interface: bool
     given: Tensor | None
     output: Tensor | None
+
+    def to(self, device: torch.device) -> AttentionCall:
+        """Return the same on one device, where layers lie on several."""
+        turned = self.arrived.rotation
+        rotation = None if turned is None else (turned[0].to(device), turned[1].to(device))
+        arrived = replace(_moved(self.arrived, device), rotation=rotation)
+        attention = _moved(self.attention, device)
+        return replace(_moved(self, device), attention=attention, arrived=arrived)
+
+
+_Held = TypeVar("_Held", Attention, Arrived, AttentionCall)
+
+
+def _moved(found: _Held, device: torch.device) -> _Held:
+    tensors: dict[str, Any] = {
+        name: own.to(device) for name, own in vars(found).items() if isinstance(own, Tensor)
+    }
+    return replace(found, **tensors)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.capture.interface import first
+from attnviz.capture.spread import Spread, spread
 from attnviz.errors import ModelError
 from attnviz.records import Visible
 from attnviz.terms import HIDDEN
@@ -19,9 +20,14 @@ _WHOLE = 2**26  # of one that is computed as a whole
 _NO_FAST_WAY = ("softcap", "s_aux", "sinks")  # what torch's fused attention cannot do
 
 
+def is_fast(model: nn.Module) -> bool:
+    """Whether a model can run under torch's fused attention."""
+    return bool(getattr(model, "_supports_sdpa", False))
+
+
 @dataclass(frozen=True, eq=False)
 class Called:
-    """What a model calls for one attention of one text, and with what.
+    """What a model calls for one attention of a text, or of a batch of them, and with what.
 
     function : the one that the model would call. eager : its own eager one. fast : whether masks
     are those of torch's fused attention, where none is given for a causal rule.
@@ -53,7 +59,7 @@ class Called:
 
     @property
     def bias(self) -> Tensor | None:
-        """What is added to the scores by position, (1 or H, m, n)."""
+        """What is added to the scores of the first text by position, (1 or H, m, n)."""
         bias = self.arguments.get("position_bias")
         if bias is None:
             return None
@@ -63,7 +69,7 @@ class Called:
 
     @property
     def every_mask(self) -> Tensor | None:
-        """The mask of every query, (1, 1 or H, m, n)."""
+        """The mask of every query, (1 or N, 1 or H, m, n)."""
         _, m, n = self.shape
         return None if self.mask is None else self.mask[..., :n].expand(-1, -1, m, -1)
 
@@ -73,6 +79,25 @@ class Called:
         told = self.arguments.get("is_causal")
         own = getattr(self.module, "is_causal", True)
         return self.fast and self.mask is None and bool(own if told is None else told)
+
+    def spread(self, path: str, output: nn.Module | None) -> Spread | None:
+        """Return how processes share its heads; `output` multiplies these by W^O."""
+        return spread(path, self.module, output, self.shape[0] * self.value.shape[-1])
+
+    def gathered(self, over: Spread | None) -> Called:
+        """Return the same with the heads of all processes: to be read, not to be run."""
+        if over is None:
+            return self
+        H, arguments = self.shape[0], dict(self.arguments)
+        for name in ("s_aux", "sinks"):
+            if isinstance(sinks := arguments.get(name), Tensor):
+                arguments[name] = over.gathered(sinks.detach().flatten(), 0)
+        if "position_bias" in arguments:
+            arguments["position_bias"] = over.of_heads(arguments["position_bias"], H)
+        # A mask is the same for all heads, or each has its own.
+        mask = over.of_heads(self.mask, H) if H > 1 else self.mask
+        query, key, value = over.qkv(self.query, self.key, self.value)
+        return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
 
     def expect_readable(self, path: str, length: int) -> None:
         """Raise ModelError for an attention of which the arguments do not say all."""
@@ -90,8 +115,29 @@ class Called:
         slow = not self.fast or first(self.arguments, *_NO_FAST_WAY) is not None
         return slow and (self.fast or H * m * n > _WHOLE)
 
+    def of_text(self, number: int) -> Called:
+        """Return the same for one text of a batch."""
+
+        def one(term: Tensor | None) -> Tensor | None:
+            return term if term is None or len(term) == 1 else term[[number]]
+
+        arguments = self.arguments
+        if (bias := arguments.get("position_bias")) is not None:
+            arguments = {**arguments, "position_bias": one(bias)}
+        return replace(
+            self,
+            query=self.query[[number]],
+            key=self.key[[number]],
+            value=self.value[[number]],
+            mask=one(self.mask),
+            arguments=arguments,
+        )
+
     def output(self) -> Tensor:
-        """Return the output (1, m, H, d_v) of the function that the model would call."""
+        """Return the output (N, m, H, d_v) of the function that the model would call."""
+        texts = range(len(self.query))
+        if self.by_blocks and len(texts) > 1:
+            return torch.cat([self.of_text(number).output() for number in texts])
         if not self.by_blocks:
             output: Tensor = self.function(
                 self.module, self.query, self.key, self.value, self.mask, **self.arguments
@@ -104,6 +150,16 @@ class Called:
 
     def eager_rows(self, rows: Tensor) -> Tensor:
         """Return the output of some rows, (1, R, H, d_v), by the model's own eager function."""
+        output: Tensor = self._eagerly(rows)[0]
+        return output
+
+    def eager_weights(self, rows: Tensor) -> Tensor | None:
+        """Return the weights of some rows, (1, H, R, n), if the model's own eager function does."""
+        weights: Tensor | None = self._eagerly(rows)[1]
+        return None if weights is None else weights[..., : self.shape[2]]
+
+    def _eagerly(self, rows: Tensor) -> Any:
+        """Return what the model's own eager function makes of some rows of one text."""
         arguments = self.arguments
         if (bias := self.bias) is not None:
             arguments = {**arguments, "position_bias": bias[None, :, rows]}
@@ -119,8 +175,7 @@ class Called:
             mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)
             mask = mask[None]
         query = self.query[:, :, rows]
-        output: Tensor = self.eager(self.module, query, self.key, self.value, mask, **arguments)[0]
-        return output
+        return self.eager(self.module, query, self.key, self.value, mask, **arguments)
 
 
 def seeing(
@@ -128,7 +183,7 @@ def seeing(
 ) -> Callable[..., Any]:
     """Return what `looking_on` takes: `look` answers each call in the place of the function.
 
-    look : given a call, returns the output (1, m, H, d_v). modules : whose calls these are; those
+    look : given a call, returns the output (N, m, H, d_v). modules : whose calls these are; those
     of another model, running in another thread, pass.
     """
 
@@ -170,7 +225,7 @@ class Rules:
     def terms(self, called: Called) -> dict[str, Any]:
         """Return what a record has of a call: Q, K, V, bias, and the mask or its rule."""
         rule, every = self.of(called), called.every_mask
-        whole = None if rule is not None or every is None else _additive(every, called.query.dtype)
+        whole = None if rule is not None or every is None else additive(every, called.query.dtype)
         return {
             "query": called.query[0],
             "key": called.key[0],
@@ -189,8 +244,8 @@ class Rules:
         return not bool(seen.triu(1 + called.shape[2] - called.shape[1]).any())
 
 
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask (1, 1 or H, m, n) that says True for what is seen as numbers to add."""
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask (1 or N, 1 or H, m, n) that says True for what is seen as numbers to add."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)

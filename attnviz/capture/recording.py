@@ -24,7 +24,9 @@ from attnviz.capture.interface import from_arguments, looking_on
 from attnviz.capture.operators import NotExpressibleError, OperatorWatch, Softmax, arrange
 from attnviz.capture.projections import Arrived, Holder, arrived, find_output
 from attnviz.capture.running import room_to_run, running
+from attnviz.capture.spread import gather
 from attnviz.errors import ModelError
+from attnviz.weights import devices, own_part
 
 _HEADS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
@@ -87,7 +89,7 @@ class _Recorder:
     """Collects every attention of a run, in the order of execution."""
 
     def __init__(self, model: nn.Module, texts: int, holders: Mapping[str, Holder]) -> None:
-        fixed = [*model.parameters(), *model.buffers()]
+        fixed = [own_part(each) for each in (*model.parameters(), *model.buffers())]
         self.watch = OperatorWatch(fixed, self._on_softmax, self._on_unread)
         self._thread = threading.get_ident()
         self._seen: list[_Seen] = []
@@ -172,22 +174,22 @@ class _Recorder:
                 "queries and keys. There is no attention to show."
             )
         counts: Counter[str] = Counter()
-        calls = []
+        calls, home = [], devices(self._model)[0]
         for seen in self._seen:
             assert seen.attention is not None
             number = counts[seen.path]
             counts[seen.path] += 1
-            calls.append(
-                AttentionCall(
-                    seen.path,
-                    number,
-                    seen.attention,
-                    seen.arrived,
-                    self._holders.get(seen.path),
-                    seen.through_interface,
-                    *self._output(seen.path, number, seen.attention),
-                )
+            call = AttentionCall(
+                seen.path,
+                number,
+                seen.attention,
+                seen.arrived,
+                self._holders.get(seen.path),
+                seen.through_interface,
+                *self._output(seen.path, number, seen.attention),
             )
+            module = self._model.get_submodule(seen.path)
+            calls.append(gather(call, module, self._outputs[seen.path]).to(home))
         return calls
 
     def forget(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 from attnviz.failures import translated
 from attnviz.memory import Room
+from attnviz.weights import devices
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def running(model: nn.Module) -> Iterator[None]:
 
 def room_to_run(model: nn.Module) -> Room:
     """Return what to say where a model has no room to run, or its maps have none."""
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    device = devices(model)[0]
     elsewhere = "" if device.type == "cpu" else ", device='cpu' (--device cpu)"
     return Room(
         f"the attention maps of {type(model).__name__}",

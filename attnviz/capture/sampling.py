@@ -20,6 +20,8 @@ from attnviz.capture.fast import Called, Rules, seeing
 from attnviz.capture.interface import looking_on
 from attnviz.capture.placing import Outline, place
 from attnviz.capture.projections import Arrived, arrived, find_holders, find_output, understood
+from attnviz.capture.spread import Spread
+from attnviz.capture.unchanged import readable
 from attnviz.errors import ModelError
 from attnviz.progress import part
 from attnviz.records import AttentionRecord, Axis, Reference
@@ -127,6 +129,7 @@ class _Sampler:
         self._coming: deque[Outline] = deque()
         self._places = place(iter(self._coming.popleft, None), 0, axes)
         self._pending: Sample | None = None
+        self._over: Spread | None = None  # which processes share the heads of the pending one
         self._entered: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         # What entered W^O of the attention at work, and what it made of that: some rows of both.
         self._left: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
@@ -140,6 +143,7 @@ class _Sampler:
     def look(self, called: Called) -> Tensor:
         """Have the model's own functions compute: the fast one all, the eager one some rows."""
         self._hand_on()
+        self._rows = self._rows.to(called.query.device)
         path = self.paths[called.module]
         called.expect_readable(path, self._length)
         with part(self._calls.total(), max(1, len(self._holders))):
@@ -173,7 +177,13 @@ class _Sampler:
         # By blocks it is made by what the rows are made by: no reference of its own.
         known = not gated and not called.by_blocks
         head_output = output[0, self._rows].transpose(0, 1) if known else None
-        reference = Reference(weights[0, ..., :n], scores[0, ..., :n], head_output, None)
+        weights, scores = weights[0, ..., :n], scores[0, ..., :n]
+        self._over = over = called.spread(path, self._outputs[path])
+        if over is not None:
+            weights, scores = over.gathered(weights, 0), over.gathered(scores, 0)
+            head_output = None if head_output is None else over.gathered(head_output, 0)
+            called = called.gathered(over)
+        reference = Reference(weights, scores, head_output, None)
         causal = self._rules.is_causal(called)
         self._coming.append(Outline(path, self._length, n, crossing=False, causal=causal))
         where, call = next(self._places), self._calls[path]
@@ -204,14 +214,16 @@ class _Sampler:
         record, reference = sample.record, sample.reference
         module, heads = self._outputs[record.path], reference.head_output
         given, output = self._left.pop(module, (None, None)) if module else (None, None)
+        if given is not None and self._over is not None:
+            given = self._over.gathered(given, 1)
         if heads is None or given is None or given.numel() != heads.numel():
             given, output = None, None
         if given is not None and heads is not None:
             given = given.reshape(len(self._rows), len(heads), -1).transpose(0, 1)
         # How the module makes Q, K, V and its output is found out from these positions.
-        some = understood(
-            record.at(self._rows), self._holders.get(record.path), reference.head_output, given
-        )
+        holder = self._holders.get(record.path)
+        with readable([holder]):
+            some = understood(record.at(self._rows), holder, reference.head_output, given)
         self._on_sample(
             replace(
                 sample,

@@ -7,7 +7,6 @@ and reduces the weights on the way. Attention by attention both are handed on an
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.fast import Called, Rules, seeing
+from attnviz.capture.fast import Called, Rules, is_fast, seeing
 from attnviz.capture.interface import looking_on
+from attnviz.capture.projections import find_output
 from attnviz.capture.running import running
+from attnviz.capture.runs import lean
 from attnviz.capture.sampling import Sample, sample
 from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import InputError, ModelError
@@ -105,7 +106,7 @@ def sample_rows(
         seen.append(Seen(replace(found.record, **_EMPTIED), found.record.heads, found.gated))
         on_sample(found)
 
-    run, fast = _lean(model, inputs), _is_fast(model)
+    run, fast = lean(model, inputs), is_fast(model)
     with unchanged(model, "sdpa" if fast else "eager"), running(model):
         sample(model, run, axes, rows, take, fast=fast)
     return seen
@@ -123,7 +124,7 @@ def stream_maps(
 
     seen : the attentions that it executes. The rest is as in `capture_streamed`.
     """
-    run, fast = _lean(model, inputs), _is_fast(model)
+    run, fast = lean(model, inputs), is_fast(model)
     streamer = _Streamer(model, seen, kept, on_streamed)
     look = seeing(streamer.look, streamer.paths, fast=fast)
     with unchanged(model, "sdpa" if fast else "eager"), looking_on(look), running(model):
@@ -165,19 +166,6 @@ def _expect_kept(kept: Kept, seen: Sequence[Seen]) -> None:
             )
 
 
-def _is_fast(model: nn.Module) -> bool:
-    """Whether a model can run under torch's fused attention."""
-    return bool(getattr(model, "_supports_sdpa", False))
-
-
-def _lean(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
-    """Return a run that makes nothing beside: no cache, no logits of every token."""
-    known = inspect.signature(model.forward).parameters
-    lean = {"use_cache": False, "logits_to_keep": 1}
-    given = {**inputs, **{name: value for name, value in lean.items() if name in known}}
-    return lambda: model(**given)
-
-
 class _Streamer:
     """Our attention in the place of the model's, in one run."""
 
@@ -204,14 +192,16 @@ class _Streamer:
         with part(number, len(self._seen)):
             if self._kept.layers is not None and found.layer not in self._kept.layers:
                 return called.output()
-            record = replace(found, **self._rules.terms(called))
+            over = called.spread(found.path, find_output(self._model, found.path))
+            record = replace(found, **self._rules.terms(called.gathered(over)))
             output, summary = self._reduced(record)
             layers = sum(each.record.stack == record.stack for each in self._seen)
             heads = range(record.heads) if self._kept.heads is None else self._kept.heads
             self._on_streamed(Streamed(record, output, summary, tuple(heads), layers))
         if gated:  # more enters the output than weights and values
             return called.output()
-        return output.to(called.value.dtype).transpose(0, 1)[None].contiguous()
+        output = output if over is None else over.own(output, 0)
+        return output.to(called.value).transpose(0, 1)[None].contiguous()
 
     def finish(self) -> None:
         """Raise ModelError unless all attentions were executed."""
@@ -227,7 +217,8 @@ class _Streamer:
     def _reduced(self, record: AttentionRecord) -> tuple[Tensor, Summary]:
         """Return the attention vectors (H, m, d_v) of all heads, the summary of those kept."""
         scoring, kept = Scoring.of(record), self._kept
-        how: dict[str, Any] = {"cells": kept.cells, "top": kept.top, "marked": kept.marked}
+        marked = None if kept.marked is None else kept.marked.to(record.query.device)
+        how: dict[str, Any] = {"cells": kept.cells, "top": kept.top, "marked": marked}
         if kept.heads is None or len(kept.heads) == record.heads:
             return attend(scoring, record.value, **how)
         told = fused(scoring, record.value)

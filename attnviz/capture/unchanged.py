@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attnviz.capture.projections import Holder
+from attnviz.weights import devices, held_whole
 
 # What is put back belongs to the model and to torch, which all threads share. A thread that has it
 # may ask again.
@@ -66,6 +69,18 @@ def _restored(model: nn.Module, attention: str) -> Iterator[None]:
             members.update(before)
 
 
+@contextmanager
+def readable(holders: Iterable[Holder | None]) -> Iterator[None]:
+    """Have all weights of some attentions where they can be read, also of a model that is spread.
+
+    One thread at a time, as in `unchanged`.
+    """
+    found = [holder for holder in holders if holder is not None]
+    modules = [each for holder in found for each in (holder.module, holder.output) if each]
+    with one_at_a_time, held_whole(dict.fromkeys(modules)):
+        yield
+
+
 def _configs(model: nn.Module) -> list[Any]:
     """Return every config in the model once; submodules may hold copies of their parent's."""
     found = {
@@ -77,5 +92,4 @@ def _configs(model: nn.Module) -> list[Any]:
 
 
 def _gpus(model: nn.Module) -> list[int]:
-    found = {parameter.device for parameter in model.parameters()}
-    return sorted(device.index or 0 for device in found if device.type == "cuda")
+    return sorted(device.index or 0 for device in devices(model) if device.type == "cuda")

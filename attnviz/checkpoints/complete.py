@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from attnviz.checkpoints.files import Weights
 from attnviz.errors import ModelError
+from attnviz.weights import whole
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def expect_finite(name: str, module: PreTrainedModel) -> None:
     for key, tensor in module.named_parameters():
         if not (tensor.is_floating_point() and tensor.numel() and tensor.element_size() > 1):
             continue
-        if not all(bound.isfinite() for bound in tensor.detach().aminmax()):
+        if not all(bound.isfinite() for bound in whole(module, key, tensor).aminmax()):
             dtype = str(tensor.dtype).removeprefix("torch.")
             narrow = tensor.element_size() < torch.float32.itemsize
             wider = ", or load it in float32 (dtype='float32', --dtype float32)" if narrow else ""

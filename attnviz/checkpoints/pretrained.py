@@ -20,6 +20,7 @@ from transformers.utils import logging as bars
 from attnviz import failures
 from attnviz.checkpoints.complete import complete, expect_finite, no_larger_than
 from attnviz.checkpoints.files import VOCABULARY_FILES, Weights, read_json, weights_room
+from attnviz.checkpoints.placement import Placement
 from attnviz.errors import ModelError
 from attnviz.memory import Room
 from attnviz.quiet import debugging, hushed, unlogged
@@ -79,8 +80,12 @@ def load_module(
     model_class: Any,
     dtype: torch.dtype | None,
     weights: Weights,
+    placement: Placement | None = None,
 ) -> PreTrainedModel:
     """Build the model that config.json describes, every weight of it from the file."""
+    placed: dict[str, Any] = {}
+    if placement is not None:
+        placed = {"device_map": placement.device_map, "offload_folder": placement.folder}
     # A file may ask for attention code from the hub, for other weights than those hashed, for
     # classes that are patched, or for answers in another form.
     config._attn_implementation = config.transformers_weights = config.fusion_config = None
@@ -96,6 +101,7 @@ def load_module(
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # only so that `complete` can name them
+            **placed,
         )
     module = complete(name, module, report)
     expect_finite(name, module)

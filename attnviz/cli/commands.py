@@ -16,6 +16,7 @@ from attnviz.cli.options import (
     Audio,
     Debug,
     Device,
+    DeviceMap,
     DeviceName,
     Dtype,
     File,
@@ -27,6 +28,7 @@ from attnviz.cli.options import (
     Layer,
     Mode,
     ModelName,
+    OffloadFolder,
     Pair,
     Reading,
     Saved,
@@ -40,6 +42,7 @@ from attnviz.cli.options import (
 from attnviz.cli.senses import senses
 from attnviz.cli.serve import serve
 from attnviz.cli.shift import shift
+from attnviz.cli.survey import compare, survey
 from attnviz.cli.view import view
 
 if TYPE_CHECKING:
@@ -95,6 +98,8 @@ def steps(
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     truncate: Truncate = False,
     json: Json = False,
@@ -106,7 +111,8 @@ def steps(
     """
     given = typed.given(text, image, audio, pair, target, generate, saved=saved)
     path = typed.where(output, None if json else "steps.png", force=force)
-    result = typed.attend(given, model, device, dtype, truncate, mode="full").stack(stack)
+    where = typed.place(device, dtype, device_map, offload_folder)
+    result = typed.attend(given, model, where, truncate, mode="full").stack(stack)
 
     from attnviz.cli import report
     from attnviz.cli.print_steps import print_steps
@@ -134,6 +140,8 @@ def verify(
     saved: Saved = None,
     model: ModelName = None,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     truncate: Truncate = False,
     mode: Mode = Reading.auto,
@@ -153,7 +161,8 @@ def verify(
     """
     given = typed.given(text, image, audio, pair, target, generate, file, saved)
     path = typed.whole(output, force=force)
-    result = typed.attend(given, model, device, dtype, truncate, mode=mode.value)
+    where = typed.place(device, dtype, device_map, offload_folder)
+    result = typed.attend(given, model, where, truncate, mode=mode.value)
 
     from attnviz.cli import report
     from attnviz.storage import agreement_data, save_data
@@ -169,6 +178,8 @@ def verify(
 
 app.command()(senses)
 app.command()(shift)
+app.command()(survey)
+app.command()(compare)
 app.command()(example)
 app.command()(models)
 app.command()(serve)

@@ -13,6 +13,7 @@ from attnviz.cli.options import (
     Columns,
     Debug,
     Device,
+    DeviceMap,
     DeviceName,
     Dtype,
     File,
@@ -25,6 +26,7 @@ from attnviz.cli.options import (
     Matrix,
     Mode,
     ModelName,
+    OffloadFolder,
     Pair,
     Patch,
     Reading,
@@ -72,6 +74,8 @@ def heatmap(
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     truncate: Truncate = False,
     mode: Mode = Reading.auto,
@@ -93,7 +97,8 @@ def heatmap(
         "columns": typed.part(cols, "--cols"),
     }
     asked: dict[str, Any] = {"layers": None if layer is None else [layer], "heads": head or None}
-    run = given, model, device, dtype, truncate
+    where = typed.place(device, dtype, device_map, offload_folder)
+    run = given, model, where, truncate
     result = typed.attend(*run, mode=mode.value, **asked).stack(stack)
 
     from attnviz.cli import report
@@ -144,6 +149,8 @@ def heads(
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     truncate: Truncate = False,
     mode: Mode = Reading.auto,
@@ -154,7 +161,8 @@ def heads(
     given = typed.given(text, image, audio, pair, target, generate, file, saved)
     path = typed.where(output, None if json else "heads.png", force=force)
     kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
-    result = typed.attend(given, model, device, dtype, truncate, **kept).stack(stack)
+    where = typed.place(device, dtype, device_map, offload_folder)
+    result = typed.attend(given, model, where, truncate, **kept).stack(stack)
 
     from attnviz.cli import report
     from attnviz.maps import make_maps

@@ -135,6 +135,20 @@ SpecialTokens = Annotated[
 Width = Annotated[float, typer.Option(help="Width of the figure in mm: 89 is one column.", min=40)]
 Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long for the model.")]
 DeviceName = Annotated[Device, typer.Option(help="Where to run; auto takes CUDA if there is one.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        help="For a model too large for one device, in the place of --device: auto fills the GPUs, "
+        "then memory, then the disk; or balanced, balanced_low_0, sequential, disk.",
+        show_default="one device",
+    ),
+]
+OffloadFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --device-map: for weights that go to the disk, and lie in no file as they are."
+    ),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -143,7 +157,10 @@ Dtype = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print data for programs to standard output.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Overwrite also a whole result, or a file that attnviz did not write.")
+    bool,
+    typer.Option(
+        "--force", help="Overwrite also a whole result, or a file that attnviz did not write."
+    ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 

@@ -11,11 +11,13 @@ from attnviz.cli import typed
 from attnviz.cli.options import (
     Debug,
     Device,
+    DeviceMap,
     DeviceName,
     Dtype,
     Force,
     Json,
     ModelName,
+    OffloadFolder,
     Width,
     output_file,
 )
@@ -53,6 +55,8 @@ def senses(
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     json: Json = False,
     debug: Debug = False,
@@ -73,7 +77,7 @@ def senses(
     from attnviz.models import load
     from attnviz.separation import senses as measure
 
-    loaded = load(model, device=device.value, dtype=dtype)
+    loaded = load(model, **typed.place(device, dtype, device_map, offload_folder))
     result = measure(word, sentences, model=loaded, raw=raw)
 
     def figure() -> Figure:

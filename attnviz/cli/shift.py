@@ -11,11 +11,13 @@ from attnviz.cli import typed
 from attnviz.cli.options import (
     Debug,
     Device,
+    DeviceMap,
     DeviceName,
     Dtype,
     Force,
     Json,
     ModelName,
+    OffloadFolder,
     Width,
     output_file,
 )
@@ -58,6 +60,8 @@ def shift(
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     json: Json = False,
     debug: Debug = False,
@@ -81,7 +85,7 @@ def shift(
     from attnviz.displacement import shift as split
     from attnviz.models import load
 
-    loaded = load(model, device=device.value, dtype=dtype)
+    loaded = load(model, **typed.place(device, dtype, device_map, offload_folder))
     with watched():
         result = split(
             word,

@@ -112,44 +112,53 @@ def two_words(find: str) -> tuple[str, str]:
     return query, key
 
 
+def place(
+    device: Device, dtype: str | None, device_map: str | None, offload_folder: Path | None
+) -> dict[str, Any]:
+    """Return what `attnviz.load` takes of where a model goes, and in what precision."""
+    return {
+        "device": device.value,
+        "dtype": dtype,
+        "device_map": device_map,
+        "offload_folder": offload_folder,
+    }
+
+
 def attend(
     given: dict[str, Any],
     model: str | None,
-    device: Device,
-    dtype: str | None,
+    where: dict[str, Any],
     truncate: bool,
     **kept: Any,
 ) -> AttentionResult:
-    """Load the model and run it; `kept` is what `attnviz.attend` takes of long texts."""
-    return attend_each([given], model, device, dtype, truncate, **kept)[0]
+    """Load the model and run it.
+
+    where : what `place` returns. kept : what `attnviz.attend` takes of long texts.
+    """
+    return attend_each([given], model, where, truncate, **kept)[0]
 
 
 def attend_each(
     several: Sequence[dict[str, Any]],
     model: str | None,
-    device: Device,
-    dtype: str | None,
+    where: dict[str, Any],
     truncate: bool,
     **kept: Any,
 ) -> list[AttentionResult]:
     """Load the model and run it on each of several inputs, one after the other."""
     if path := several[0].get("saved"):
-        for name, value, default in (
-            ("model", model, None),
-            ("device", device, Device.auto),
-            ("dtype", dtype, None),
-            ("truncate", truncate, False),
-        ):
-            if value != default:
+        usual = {"device": Device.auto.value, "truncate": False}
+        for name, value in {"model": model, **where, "truncate": truncate}.items():
+            if value != usual.get(name):
                 raise InputError(
-                    f"Expected a --result or --{name}, got both. A result is of a run that is "
-                    "over: leave one out."
+                    f"Expected a --result or --{name.replace('_', '-')}, got both. A result is of "
+                    "a run that is over: leave one out."
                 )
         return [read_result(path, kept["mode"])]
     from attnviz.cli.progress import watched
     from attnviz.models import attend, load
 
-    loaded = load(model, device=device.value, dtype=dtype)
+    loaded = load(model, **where)
     with watched():
         return [attend(**given, model=loaded, truncate=truncate, **kept) for given in several]
 

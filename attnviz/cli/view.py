@@ -13,6 +13,7 @@ from attnviz.cli.options import (
     Audio,
     Debug,
     Device,
+    DeviceMap,
     DeviceName,
     Dtype,
     File,
@@ -23,6 +24,7 @@ from attnviz.cli.options import (
     Layer,
     Mode,
     ModelName,
+    OffloadFolder,
     Pair,
     Reading,
     Saved,
@@ -79,6 +81,8 @@ def view(
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     model: ModelName = None,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     truncate: Truncate = False,
     mode: Mode = Reading.auto,
@@ -96,7 +100,8 @@ def view(
     several = [given] if compare is None else [given, typed.given(compare, *[None] * 5)]
     path = typed.page(output, force=force)
     kept = {"mode": mode.value, "exact": None if layer is None else [layer]}
-    results = typed.attend_each(several, model, device, dtype, truncate, **kept)
+    where = typed.place(device, dtype, device_map, offload_folder)
+    results = typed.attend_each(several, model, where, truncate, **kept)
 
     from attnviz.cli import report
     from attnviz.html import view as make

@@ -77,7 +77,7 @@ def refer(
     """
     if reference == "gate":
         said = "the same text, where every token may read only itself and special tokens"
-        return Reference(_both(inputs, inputs), gate_of(special).to(model.module.device), said)
+        return Reference(_both(inputs, inputs), gate_of(special).to(model.checkpoint.device), said)
     if reference == "mask":
         ids = inputs["input_ids"].clone()
         kept = torch.tensor(special, device=ids.device)

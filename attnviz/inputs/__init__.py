@@ -17,7 +17,15 @@ from attnviz.inputs.given import Given, Many, gather
 from attnviz.inputs.image import Photo, Picture, as_seen, encode_image, image_axis
 from attnviz.inputs.reading import reading
 from attnviz.inputs.sound import Recording, Sound, encode_sound, resample, sound_axis
-from attnviz.inputs.text import encode_target, encode_texts, max_tokens, pieces_in, token_spans
+from attnviz.inputs.target import encode_target
+from attnviz.inputs.text import (
+    encode_texts,
+    max_tokens,
+    pad_together,
+    pieces_in,
+    token_spans,
+    tokenize,
+)
 from attnviz.inputs.together import encode_together, fills_placeholders
 from attnviz.inputs.windows import place_windows
 from attnviz.records import Axis
@@ -39,10 +47,12 @@ __all__ = [
     "expect_room",
     "gather",
     "max_tokens",
+    "pad_together",
     "pieces_in",
     "place_windows",
     "said_text",
     "token_spans",
+    "tokenize",
 ]
 
 _NAMES = {"text": "a text", "image": "an image", "audio": "a sound", "target": "a target"}
@@ -207,7 +217,7 @@ def _on_model(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> dict[str, Te
     module = checkpoint.module
     known = inspect.signature(module.forward).parameters
     return {
-        name: value.to(module.device, module.dtype if value.is_floating_point() else None)
+        name: value.to(checkpoint.device, module.dtype if value.is_floating_point() else None)
         for name, value in inputs.items()
         if isinstance(value, torch.Tensor) and name in known
     }

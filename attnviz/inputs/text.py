@@ -1,9 +1,9 @@
-"""Text → token ids in a padded batch, and what each position is; what a decoder is to say."""
+"""Text → token ids in a padded batch, and what each position is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,60 +21,6 @@ if TYPE_CHECKING:
     from attnviz.checkpoints import Checkpoint
 
 Couple = tuple[str, str | None]  # a text, and the second one of a pair
-
-
-def encode_target(
-    checkpoint: Checkpoint, targets: Sequence[str], *, truncate: bool
-) -> tuple[dict[str, Tensor], tuple[Axis, ...]]:
-    """Tokenize what the decoder is to say, one place to the right: it says the word that follows.
-
-    Returns
-    -------
-    `decoder_input_ids` and `decoder_attention_mask`, each (N, T), and the positions of each target.
-    """
-    module = checkpoint.module
-    goals = [(text, None) for text in targets]
-    labels, axes, _ = encode_texts(checkpoint, goals, truncate=truncate, of_decoder=True)
-    ids, mask = labels["input_ids"], labels["attention_mask"]
-    shifted = _shift(module, ids)
-    if torch.equal(
-        shifted, ids
-    ):  # the tokenizer itself writes the token that a decoder begins with
-        return _as_decoder_reads(ids[:, :-1], mask[:, :-1]), tuple(_without_last(a) for a in axes)
-    start = _tokenizer(checkpoint).convert_ids_to_tokens(int(shifted[0, 0]))
-    mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    return _as_decoder_reads(shifted, mask), tuple(_shifted(a, str(start)) for a in axes)
-
-
-def _as_decoder_reads(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    return {"decoder_input_ids": ids, "decoder_attention_mask": mask}
-
-
-def _shift(module: Any, ids: Tensor) -> Tensor:
-    """Return ids as the decoder reads them; unchanged if they begin as it does already."""
-    start = module.config.decoder_start_token_id
-    if start is not None and bool((ids[:, 0] == start).all()):
-        return ids
-    if hasattr(module, "prepare_decoder_input_ids_from_labels"):
-        shifted: Tensor = module.prepare_decoder_input_ids_from_labels(ids)
-        return shifted
-    if start is None:
-        raise InputError(
-            f"Expected {type(module).__name__} to say with which token its decoder begins, but its "
-            "config has no decoder_start_token_id. Set it."
-        )
-    return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
-
-
-def _without_last(axis: Axis) -> Axis:
-    return Axis(
-        labels=axis.labels[:-1],
-        words=axis.words[:-1],
-        word_labels=axis.word_labels,
-        special=axis.special[:-1],
-        padding=axis.padding[:-1],
-        segments=axis.segments[:-1],
-    )
 
 
 def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -97,7 +43,39 @@ def encode_texts(
     Tensors (N, T) by the name under which the model takes them, the positions of each text, and
     how many tokens a text had that was cut, else None.
     """
-    tokenizer, device = _tokenizer(checkpoint), checkpoint.module.device
+    tokenizer = _tokenizer(checkpoint)
+    encodings, cut_from = tokenize(checkpoint, couples, truncate=truncate, of_decoder=of_decoder)
+    inputs = pad_together(checkpoint, encodings)
+    length = inputs["input_ids"].shape[1]
+    axes = tuple(
+        text_axis(
+            tokenizer,
+            encoding["input_ids"],
+            special=encoding["special_tokens_mask"],
+            offsets=encoding.get("offset_mapping"),
+            segments=_segments(encoding),
+            texts=(text, pair or ""),
+            length=length,
+        )
+        for encoding, (text, pair) in zip(encodings, couples, strict=True)
+    )
+    return inputs, axes, tuple(cut_from)
+
+
+def tokenize(
+    checkpoint: Checkpoint,
+    couples: Sequence[Couple],
+    *,
+    truncate: bool,
+    of_decoder: bool = False,
+) -> tuple[list[BatchEncoding], list[int | None]]:
+    """Return the tokens of texts, or pairs of them, and of how many tokens each was cut, if so.
+
+    Raises
+    ------
+    InputError : a text that leaves no token, or more than the model can read, unless it is cut.
+    """
+    tokenizer = _tokenizer(checkpoint)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
     encodings, cut_from = [], []
     for couple in couples:
@@ -116,42 +94,23 @@ def encode_texts(
                 f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
                 f"got {length}. Shorten the text, or cut it with --truncate (truncate=True)."
             )
-    fill = {"input_ids": _pad_id(tokenizer)}
-    inputs = {
+    return encodings, cut_from
+
+
+def pad_together(
+    checkpoint: Checkpoint, encodings: Sequence[Mapping[str, Sequence[int]]]
+) -> dict[str, Tensor]:
+    """Return encoded texts as the model takes them, (N, T), padded on the right."""
+    fill = {"input_ids": _pad_id(_tokenizer(checkpoint))}
+    return {
         name: pad_sequence(
             [torch.tensor(encoding[name]) for encoding in encodings],
             batch_first=True,
             padding_value=fill.get(name, 0),
-        ).to(device)
+        ).to(checkpoint.device)
         for name in ("input_ids", "attention_mask", "token_type_ids")
         if name in encodings[0]
     }
-    length = inputs["input_ids"].shape[1]
-    axes = tuple(
-        text_axis(
-            tokenizer,
-            encoding["input_ids"],
-            special=encoding["special_tokens_mask"],
-            offsets=encoding.get("offset_mapping"),
-            segments=_segments(encoding),
-            texts=(text, pair or ""),
-            length=length,
-        )
-        for encoding, (text, pair) in zip(encodings, couples, strict=True)
-    )
-    return inputs, axes, tuple(cut_from)
-
-
-def _shifted(axis: Axis, start: str) -> Axis:
-    """Describe a target as the decoder reads it: a start token first, the last token left out."""
-    return Axis(
-        labels=(start, *axis.labels[:-1]),
-        words=(None, *axis.words[:-1]),
-        word_labels=axis.word_labels,
-        special=(True, *axis.special[:-1]),
-        padding=(False, *axis.padding[:-1]),
-        segments=(0, *axis.segments[:-1]),
-    )
 
 
 def max_tokens(

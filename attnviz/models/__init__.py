@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 
-from attnviz.checkpoints import Checkpoint, load_checkpoint
+from attnviz.checkpoints import Checkpoint, DeviceMap, load_checkpoint
 from attnviz.inputs import Given, Many, Picture, Recording, gather
 from attnviz.models.running import Mode, run
 from attnviz.models.streamed import Wanted
@@ -71,6 +71,8 @@ def load(
     processor: Processor | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
+    device_map: DeviceMap | None = None,
+    offload_folder: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Load a pretrained model with its tokenizer and its processors.
 
@@ -86,12 +88,19 @@ def load(
         processor, an image processor or a feature extractor, its folder or its hub name.
     device : "auto" takes CUDA where there is one.
     dtype : "float32", "bfloat16", …; None keeps what the weights were saved in.
+    device_map : in the place of `device`, for a model too large for one (extra `large`): "auto"
+        fills the GPUs, then the memory, then the disk; or for each module a device or "disk".
+    offload_folder : for weights that go to the disk, and are not in a file as the model has them.
+
+    A model that was loaded for tensor parallel, and is passed as an object in every process that
+    torchrun started, gives every process the whole result.
 
     Raises
     ------
     ModelError : the model cannot be found or trusted, its files do not go together, its weights
         are no numbers, or there is no memory for them.
-    InputError : an unknown device or dtype, or an object that is no transformers model.
+    InputError : an unknown device or dtype, a `device_map` that does not fit, or an object that
+        is no transformers model.
     """
     return Model(
         load_checkpoint(
@@ -100,6 +109,8 @@ def load(
             processor=processor,
             device=device,
             dtype=dtype,
+            device_map=device_map,
+            offload_folder=offload_folder,
         )
     )
 

@@ -81,7 +81,7 @@ def streamed_result(
     checkpoint: Checkpoint, given: Given, batch: Batch, wanted: Wanted
 ) -> AttentionResult:
     """Return the result of one text."""
-    axis, device = batch.axes["text"][0], checkpoint.module.device
+    axis, device = batch.axes["text"][0], checkpoint.device
     rows = sampled_rows(len(axis), head_counts(checkpoint)[1]).to(device)
     kept = _kept(checkpoint, wanted, axis, device)
     taken = _Taken(rows, kept.marked, kept.exact)
@@ -115,17 +115,18 @@ class _Taken:
     def prove(self, sample: Sample) -> None:
         """Compare some rows of an attention with the model's own."""
         record = sample.record
-        self.proofs.append(agreement.prove_rows(record, sample.reference, self._rows))
+        rows = self._rows.to(record.query.device)
+        self.proofs.append(agreement.prove_rows(record, sample.reference, rows))
         self._weights[record.path, record.call] = sample.reference.weights.cpu()
 
     def keep_some(self, streamed: Streamed) -> None:
         """Compare the run in which an attention was reduced, and keep what came of it."""
         record, summary = streamed.record, streamed.summary
-        weights = self._weights.pop((record.path, record.call)).to(record.query.device)
+        device = record.query.device
+        weights = self._weights.pop((record.path, record.call)).to(device)
         kept = agreement.Kept(summary, streamed.heads, self._marked)
-        self.proofs.append(
-            agreement.prove_streamed(record, streamed.attended, weights, self._rows, kept)
-        )
+        rows = self._rows.to(device)
+        self.proofs.append(agreement.prove_streamed(record, streamed.attended, weights, rows, kept))
         self.attentions.append(
             StreamedAttention(
                 path=record.path,

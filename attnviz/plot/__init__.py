@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnviz.plot.caption import add_caption
+    from attnviz.plot.census import census
+    from attnviz.plot.comparison import comparison
     from attnviz.plot.disambiguation import disambiguation
     from attnviz.plot.example import example
     from attnviz.plot.export import save_figure
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _HOME = {
     "add_caption": "caption",
     "attention_vector": "unfolding",
+    "census": "census",
+    "comparison": "comparison",
     "disambiguation": "disambiguation",
     "example": "example",
     "head_grid": "head_grid",
@@ -35,6 +39,8 @@ _HOME = {
 __all__ = [
     "add_caption",
     "attention_vector",
+    "census",
+    "comparison",
     "disambiguation",
     "example",
     "head_grid",

@@ -8,6 +8,8 @@ m query and n key positions, d_k and d_v features per head.
 from attnviz.records.agreement import AgreementReport, StageCheck, Verdict
 from attnviz.records.attention import AttentionRecord, Reference
 from attnviz.records.axis import Axis, Landmark, Side
+from attnviz.records.census import Census, HeadName
+from attnviz.records.comparison import Comparison
 from attnviz.records.example import GivenMatrix, ReplayedStage, WorkedExample
 from attnviz.records.projection import (
     Clip,
@@ -43,11 +45,14 @@ __all__ = [
     "AttentionResult",
     "AttentionSteps",
     "Axis",
+    "Census",
     "Clip",
+    "Comparison",
     "Factor",
     "Gate",
     "GivenMatrix",
     "HeadMaps",
+    "HeadName",
     "HeadProjection",
     "Landmark",
     "Ledger",

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from attnviz.files import DATA_SUFFIXES, atomic, check_output
 from attnviz.marks import GENERATOR
 from attnviz.records import AttentionResult
+from attnviz.storage import surveyed as surveyed  # what corpora give
 from attnviz.storage.contents import Drawn, Result, agreement_data, contents, described
 from attnviz.storage.results import load_data, write_result
+from attnviz.storage.tables import long_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,8 +70,6 @@ def save_data(drawn: Result, path: str | os.PathLike[str], *, force: bool = Fals
 def _write_table(drawn: Result, path: Path, about: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from attnviz.storage.tables import long_table
 
     # Halves of surrogate pairs, as names of files may hold them, are no UTF-8.
     columns = {

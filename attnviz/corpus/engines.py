@@ -1,0 +1,112 @@
+"""Where the parts of a survey are measured: here, or on the machines of a Ray cluster.
+
+Either way each part is measured by the same function, and handed back to who asked: nothing is
+shared between machines but what goes over the wire, and only one process writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from attnviz.corpus.measuring import Measured, Meter, Read
+from attnviz.errors import InputError
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+Part: TypeAlias = tuple[int, Sequence[Read]]
+Done: TypeAlias = tuple[int, Sequence[Read], Measured]
+Engine = Literal["local", "ray"]
+_AHEAD = 2  # parts that wait for each processor of a cluster
+
+
+def measure_here(meter: Meter, parts: Iterable[Part]) -> Iterator[Done]:
+    """Measure one part after the other, in this process."""
+    for number, texts in parts:
+        yield number, texts, meter.measure(texts)
+
+
+@contextmanager
+def ray_cluster(address: str | None) -> Iterator[Callable[[Meter, Iterable[Part]], Iterator[Done]]]:
+    """Yield what measures parts on a Ray cluster, in whatever order they are done.
+
+    What a worker, or a machine with all its workers, was at when it died is measured again.
+
+    Parameters
+    ----------
+    address : of a cluster; by default the one of this machine, started for this run if none is.
+
+    Raises
+    ------
+    InputError : Ray is not installed, or no cluster answers there.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise InputError(
+            "Expected Ray, which runs a survey on many machines, but it is not installed. Install "
+            "it (pip install 'attnviz[survey]'), or leave --engine out."
+        ) from None
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            # Ray would tell its makers of a cluster that it starts: nothing leaves unasked.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"Expected a Ray cluster at {address}, but: {str(error).splitlines()[0]:.120}. "
+                "Check --address, and that the cluster is up."
+            ) from None
+    try:
+        yield _measure_on_ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _measure_on_ray(meter: Meter, parts: Iterable[Part]) -> Iterator[Done]:
+    import ray
+
+    on_gpu = meter.checkpoint.device.type == "cuda"
+    task = ray.remote(max_retries=-1, num_cpus=1, num_gpus=int(on_gpu))(_measure_part)
+    shared = [ray.put(meter)]  # in a list a reference is handed on, and fetched by who needs it
+    at_work: dict[ObjectRef[Measured], Part] = {}
+
+    def finished() -> Iterator[Done]:
+        (ref, *_), _ = ray.wait([*at_work], num_returns=1)
+        number, texts = at_work.pop(ref)
+        yield number, texts, ray.get(ref)
+
+    for part in parts:
+        while len(at_work) >= _AHEAD * _processors():
+            yield from finished()
+        at_work[task.remote(shared, part[1])] = part
+    while at_work:
+        yield from finished()
+
+
+def _processors() -> int:
+    """Return how many processors the cluster has now; machines come and go."""
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return max(1, int(resources.get("CPU", 1)))
+
+
+def _measure_part(shared: list[Any], texts: Sequence[Read]) -> Measured:
+    """Measure a part in a worker, which fetches the model once."""
+    return _fetched(shared[0]).measure(texts)
+
+
+@lru_cache(maxsize=1)
+def _fetched(reference: Any) -> Meter:
+    import ray
+
+    found: Meter = ray.get(reference)
+    return found

@@ -1,0 +1,62 @@
+"""A corpus as a model reads it, and some of its texts on which the model is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from attnviz.checkpoints import is_two_sided, kinds_read
+from attnviz.corpus.measuring import Read
+from attnviz.corpus.texts import Text
+from attnviz.errors import InputError
+from attnviz.inputs import tokenize
+from attnviz.inputs.reading import reading
+from attnviz.models import Model, attend, load
+from attnviz.records import AttentionResult
+
+if TYPE_CHECKING:
+    from attnviz.models import Loadable
+
+PART = 512  # texts that are sorted by length, and written together
+_SAMPLE = 8  # texts of which all stages are proven, and on which heads are compared
+_SHORT = 128  # tokens, the most that these have where there are such
+
+
+def expect_text(model: Model | Loadable | None) -> Model:
+    """Return a model that reads one text at a time."""
+    model = model if isinstance(model, Model) else load(model)
+    reads = kinds_read(model.module)
+    if reads != ("text",) or is_two_sided(model.module, model.module.config):
+        raise InputError(
+            f"Expected a model that reads one text, but {model.name} reads "
+            f"{' and '.join(reads)}. Choose another."
+        )
+    return model
+
+
+def read(
+    model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: Callable[[str], None] | None
+) -> Iterator[Read]:
+    """Yield the texts as the tokenizer reads them; what the model cannot is told, or raised."""
+    for each in texts:
+        try:
+            with reading(model.checkpoint):
+                (encoding,), _ = tokenize(model.checkpoint, [(each.text, None)], truncate=truncate)
+        except InputError as error:
+            if on_bad is None:
+                raise InputError(f"In text {each.number}: {error}") from None
+            on_bad(f"text {each.number}: {error}")
+        else:
+            kept = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
+            found = {name: encoding[name] for name in kept if name in encoding}
+            yield Read(each.number, each.text, found)
+
+
+def sampled(model: Model, texts: Sequence[Read], truncate: bool) -> list[AttentionResult]:
+    """Return results of some texts, spread evenly over those that are no longer than usual."""
+    short = [each for each in texts if len(each.encoding["input_ids"]) <= _SHORT]
+    short = short or [min(texts, key=lambda each: len(each.encoding["input_ids"]))]
+    some = [each.text for each in short[:: -(-len(short) // _SAMPLE)]]
+    results = attend(some, model=model, truncate=truncate, mode="full")
+    return [replace(each, provenance=replace(each.provenance, text=None)) for each in results]

@@ -1,0 +1,91 @@
+"""From the tables of a survey to what is said of every head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from attnviz.corpus.estimates import Draws, Estimates, Estimator, Floats
+from attnviz.corpus.statistics import STATISTICS
+from attnviz.corpus.table import from_table
+from attnviz.records import HeadName
+
+# Shuffling the keys of a row does not change its entropy, and spreads what is read most.
+_NO_EVEN = ("entropy", "most read")
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What the texts of a survey say of K heads and S statistics: K · S numbers, head by head.
+
+    value : the statistics. above_even, above_shuffled : their differences from those of even
+    weights and of shuffled tokens. even, shuffled : the means of these, (K, S). excess : the mean
+    of `above_even` on the texts of even number, (K, S). tested : the same on those of odd number.
+    texts, tokens : how many.
+    """
+
+    value: Estimates
+    above_even: Estimates
+    above_shuffled: Estimates
+    even: Floats
+    shuffled: Floats
+    excess: Floats
+    tested: Estimates
+    texts: int
+    tokens: int
+
+
+def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0) -> Told:
+    """Go over the tables of a survey, one after the other."""
+    shape = len(heads), len(STATISTICS)
+    width = len(heads) * len(STATISTICS)
+    value, above_even, above_shuffled, tested = [Estimator(width) for _ in range(4)]
+    sums = [_Mean(width) for _ in range(3)]
+    no_even = [STATISTICS.index(name) for name in _NO_EVEN]
+    texts = tokens = 0
+    for table in tables:
+        found = from_table(table, heads)
+        found.even[:, :, no_even] = np.nan
+        own, even, shuffled = (
+            each.reshape(-1, width) for each in (found.value, found.even, found.shuffled)
+        )
+        draws = Draws.of(found.numbers, seed)
+        odd = found.numbers % 2 == 1
+        value.add(draws, own)
+        above_even.add(draws, own - even)
+        above_shuffled.add(draws, own - shuffled)
+        tested.add(draws[odd], (own - even)[odd])
+        for one, some in zip(sums, (even, shuffled, (own - even)[~odd]), strict=True):
+            one.add(some)
+        texts += len(found.numbers)
+        tokens += int(found.tokens.sum())
+    even, shuffled, excess = (each.mean().reshape(shape) for each in sums)
+    return Told(
+        value=value.estimates(),
+        above_even=above_even.estimates(),
+        above_shuffled=above_shuffled.estimates(),
+        even=even,
+        shuffled=shuffled,
+        excess=excess,
+        tested=tested.estimates(),
+        texts=texts,
+        tokens=tokens,
+    )
+
+
+class _Mean:
+    """The mean of numbers that come in parts, NaN left out."""
+
+    def __init__(self, width: int) -> None:
+        self._sum, self._count = np.zeros(width), np.zeros(width)
+
+    def add(self, values: Floats) -> None:
+        self._sum += np.nansum(values, axis=0)
+        self._count += (~np.isnan(values)).sum(0)
+
+    def mean(self) -> Floats:
+        with np.errstate(invalid="ignore"):
+            return self._sum / self._count

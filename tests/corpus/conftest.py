@@ -1,0 +1,29 @@
+"""A small corpus, with what heads care for: repeated tokens, commas, texts of other lengths."""
+
+import pytest
+
+import attnviz
+
+TEXTS = [
+    "the train left the station on time, and nobody noticed.",
+    "She sat by the bank of the river.",
+    "my sister saw the cat and the cat saw my sister again",
+    "Rain.",
+    "an old man, a young woman, a small dog and a bird waited for the train to the north",
+    "the committee that met on Monday described the letter before the meeting started, as always.",
+    "I love apple phones",
+    "a red apple and a green apple lay on the table, and a red apple fell",
+] * 5
+
+
+@pytest.fixture(scope="session")
+def texts():
+    """Return forty texts, eight of them different."""
+    return TEXTS
+
+
+@pytest.fixture(scope="session")
+def found(texts, model, tmp_path_factory):
+    """Return the census of the bundled model on them, and the folder that it was written to."""
+    folder = tmp_path_factory.mktemp("survey")
+    return attnviz.survey(texts, model=model, out=folder), folder

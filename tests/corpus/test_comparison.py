@@ -1,0 +1,118 @@
+"""Two checkpoints beside each other: the head that was changed is found, and no other."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from families import tiny
+from scipy.spatial.distance import jensenshannon
+
+import attnviz
+from attnviz.cli import run
+from attnviz.corpus.likeness import divergence
+from attnviz.errors import InputError
+
+LAYER, HEAD = 4, 3
+
+
+@pytest.fixture(scope="module")
+def changed(model, tmp_path_factory):
+    """Return a folder with the bundled model, of which one head asks more sharply."""
+    folder = tmp_path_factory.mktemp("models") / "sharper"
+    module = copy.deepcopy(model.module)
+    width = module.config.hidden_size // module.config.num_attention_heads
+    with torch.no_grad():
+        query = module.encoder.layer[LAYER].attention.self.query
+        query.weight[HEAD * width : (HEAD + 1) * width] *= 1.5
+    module.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(texts, model, changed):
+    return attnviz.compare(texts, models=(model, changed))
+
+
+def test_the_head_that_was_changed_is_found(found):
+    heads = [str(head) for head in found.heads]
+    assert heads[int(found.apart.argmax())] == f"{LAYER}.{HEAD}"
+    assert found.apart_low.max() > 5 * found.apart.median()
+    surely = {heads[n] for n in (found.p_value < 0.01).any(1).nonzero().flatten().tolist()}
+    later = {head for head in heads if head.startswith("5.")}  # which read what it wrote
+    assert f"{LAYER}.{HEAD}" in surely
+    assert surely <= {f"{LAYER}.{HEAD}"} | later
+    entropy = found.statistics.index("entropy")
+    at = heads.index(f"{LAYER}.{HEAD}")
+    assert found.high[at, entropy] < 0
+    assert found.change[at, entropy] == pytest.approx(
+        float(found.second[at, entropy] - found.first[at, entropy]), abs=1e-6
+    )
+
+
+def test_what_was_not_changed_is_exactly_the_same(found):
+    before = [n for n, head in enumerate(found.heads) if head.layer < LAYER]
+    assert found.apart[before].max() == 0
+    assert np.nanmax(np.abs(found.change[before].numpy())) == 0
+    assert found.p_value[before].min() == 1
+
+
+def test_each_model_has_its_proof(found):
+    assert [each.verdict for each in found.agreements] == ["verified", "verified"]
+    one, other = found.provenances
+    assert one.model == "all-MiniLM-L6-v2"
+    assert other.model.endswith("sharper")
+    assert one.weights_sha256 != other.weights_sha256
+
+
+def test_the_divergence_is_that_of_scipy():
+    P, Q = torch.rand(2, 50, 7, generator=torch.Generator().manual_seed(0)).double()
+    P, Q = P / P.sum(-1, keepdim=True), Q / Q.sum(-1, keepdim=True)
+    expected = jensenshannon(P.numpy(), Q.numpy(), base=2, axis=1) ** 2
+    np.testing.assert_allclose(divergence(P, Q).numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [("bert", "with the same heads, but all-MiniLM-L6-v2 has 72"), ("t5", "reads one text")],
+)
+def test_models_that_cannot_be_compared_are_refused(family, said, texts, model, tokenizer):
+    other = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
+    with pytest.raises(InputError, match=said):
+        attnviz.compare(texts, models=(model, other))
+
+
+def test_another_vocabulary_is_refused(texts, model, changed, tmp_path):
+    vocabulary = json.loads((changed / "tokenizer.json").read_text())
+    ids = vocabulary["model"]["vocab"]
+    ids["train"], ids["cat"] = ids["cat"], ids["train"]
+    for path in changed.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(InputError, match="that read the same tokens"):
+        attnviz.compare(texts, models=(model, tmp_path))
+
+
+def test_the_command_draws_and_tells(tmp_path, monkeypatch, capsys, texts, changed):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text("\n".join(texts[:8]))
+    assert run(["compare", str(changed), str(changed), "corpus.txt"]) == 0
+    out, err = capsys.readouterr()
+    assert (err, (tmp_path / "comparison.png").read_bytes()[:4]) == ("", b"\x89PNG")
+    assert "72 heads of" in out
+    assert run(["compare", str(changed), str(changed), "corpus.txt", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["texts"] == 8
+    assert max(told["apart"]) == 0
+    assert run(["compare", str(changed), "none", "corpus.txt"]) == 3
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors", ".parquet"])
+def test_it_is_kept_in_every_format(found, tmp_path, suffix):
+    attnviz.save_data(found, tmp_path / f"x{suffix}")
+    if suffix == ".safetensors":
+        again = attnviz.load_data(tmp_path / "x.safetensors")
+        assert torch.equal(again.apart, found.apart)
+        assert again.heads == found.heads

@@ -1,0 +1,150 @@
+"""A survey on a Ray cluster of two nodes: the same numbers, whatever dies on the way.
+
+Every survey is a command in a process of its own, as users run it; the cluster is a real one.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.corpus.english import sentences
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+_SURVEY = """
+import sys
+import attnviz.corpus
+from attnviz.__main__ import main
+attnviz.corpus.PART = int(sys.argv.pop(1))
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module", params=[48, pytest.param(2000, marks=pytest.mark.long)])
+def corpus(request, tmp_path_factory):
+    """Return a folder with a file of so many sentences, the size of its parts, and its table."""
+    folder = tmp_path_factory.mktemp("corpus")
+    texts = sentences(2000)[: request.param]
+    (folder / "corpus.txt").write_text("\n".join(texts), "utf-8")
+    size = request.param // 8
+    finished(started(folder, size, "-o", "local"))
+    return folder, size, table(folder / "local", request.param)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Yield a cluster of two nodes with a processor each."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    found.second = found.add_node(num_cpus=1)
+    yield found
+    found.shutdown()
+
+
+def started(folder, size, *arguments):
+    command = [sys.executable, "-c", _SURVEY, str(size), "survey", "corpus.txt", *arguments]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def finished(process):
+    out, err = process.communicate(timeout=900)
+    assert (process.returncode, err) == (0, ""), err[-2000:]
+    return out
+
+
+def table(folder, texts):
+    """Return every value by sentence, head and statistic: each is there exactly once."""
+    whole = pq.read_table(folder / "parts")
+    assert set(whole["sentence"].to_pylist()) == set(range(texts))
+    keys = ["sentence", "stack", "layer", "head", "statistic"]
+    assert whole.group_by(keys).aggregate([]).num_rows == whole.num_rows
+    return whole
+
+
+def same(one, other):
+    for name in one.schema.names:
+        np.testing.assert_array_equal(one[name].to_numpy(), other[name].to_numpy(), name)
+
+
+def parts_of(folder):
+    return list((folder / "parts").glob("*.parquet"))
+
+
+def wait_for(what, seconds=300):
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def workers():
+    """Return the processes on which parts are measured."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"ray::_measure_part" in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def at_work(process, out, parts):
+    """Wait until so many parts are written and a worker is at the next."""
+    wait_for(lambda: len(parts_of(out)) >= parts and workers())
+    assert process.poll() is None
+
+
+def test_every_sentence_is_there_once_where_workers_and_nodes_die(corpus, cluster):
+    folder, size, expected = corpus
+    out = folder / "deaths"
+    process = started(folder, size, "-o", out, "--engine", "ray", "--address", cluster.address)
+    at_work(process, out, parts=1)
+    os.kill(workers()[-1], signal.SIGKILL)
+    at_work(process, out, parts=2)
+    cluster.remove_node(cluster.second, allow_graceful=False)
+    finished(process)
+    same(expected, table(out, 8 * size))
+
+
+def test_every_sentence_is_there_once_where_the_driver_dies(corpus, cluster):
+    folder, size, expected = corpus
+    out = folder / "resumed"
+    on_ray = ("-o", out, "--engine", "ray", "--address", cluster.address)
+    process = started(folder, size, *on_ray)
+    at_work(process, out, parts=1)
+    process.kill()
+    process.communicate()
+    there = parts_of(out)
+    assert 0 < len(there) < 8
+    written = {path: path.stat().st_mtime_ns for path in there}
+    finished(started(folder, size, *on_ray, "--resume"))
+    same(expected, table(out, 8 * size))
+    assert {path: path.stat().st_mtime_ns for path in there} == written
+
+
+@pytest.mark.long
+def test_every_sentence_is_there_once_where_nothing_dies(corpus, cluster):
+    folder, size, expected = corpus
+    address = cluster.address
+    finished(started(folder, size, "-o", "calm", "--engine", "ray", "--address", address))
+    same(expected, table(folder / "calm", 8 * size))

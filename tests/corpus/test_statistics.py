@@ -1,0 +1,196 @@
+"""Each statistic against its definition, written out weight by weight."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from families import tiny
+
+import attnviz
+from attnviz.capture import Together
+from attnviz.corpus.measuring import Meter
+from attnviz.corpus.reading import read
+from attnviz.corpus.statistics import STATISTICS, Measure, Tokens
+from attnviz.corpus.texts import read_corpus
+
+
+def by_definition(w, ids, special, stops):
+    """Return the statistics of one head on one text; w is a list of rows."""
+    rows = [i for i in range(len(ids)) if not special[i]]
+    places = range(len(ids))
+
+    def mean(weight_of):
+        of_rows = [weight_of(i) for i in rows]
+        known = [each for each in of_rows if each is not None]
+        return sum(known) / len(known) if known else math.nan
+
+    def some(keys):
+        return sum(keys) if keys else None
+
+    received = [sum(w[i][j] for i in rows) / len(rows) for j in rows]
+    return {
+        "distance": mean(lambda i: sum(w[i][j] * abs(i - j) for j in places)),
+        "self": mean(lambda i: w[i][i]),
+        "previous": mean(lambda i: w[i][i - 1] if i else None),
+        "next": mean(lambda i: w[i][i + 1] if i + 1 < len(ids) else None),
+        "first": mean(lambda i: w[i][0]),
+        "separators": mean(lambda i: some([w[i][j] for j in places if special[j]])),
+        "same token": mean(
+            lambda i: some([w[i][j] for j in places if j != i and ids[j] == ids[i]])
+        ),
+        "induction": mean(
+            lambda i: some([w[i][j] for j in places if 0 < j <= i and ids[j - 1] == ids[i]])
+        ),
+        "punctuation": mean(lambda i: some([w[i][j] for j in places if stops[j]])),
+        "entropy": mean(lambda i: -sum(x * math.log(x) for x in w[i] if x > 0)),
+        "most read": max(received),
+    }
+
+
+@pytest.mark.parametrize("weights_of_a_block", [2**18, 40])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_each_is_what_its_definition_says(causal, seed, weights_of_a_block, monkeypatch):
+    monkeypatch.setattr("attnviz.corpus.statistics._WEIGHTS", weights_of_a_block)
+    generator = torch.Generator().manual_seed(seed)
+    lengths, T, H = [9, 4, 1, 7], 9, 3
+    real = torch.arange(T) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, (4, T), generator=generator)
+    special = (
+        (torch.arange(T) == 0).expand(4, T) & (seed % 2 == 0) & (torch.tensor(lengths) > 1)[:, None]
+    )
+    stops = (ids == 3) & real & ~special
+    seen = real[:, None, None, :] & (
+        torch.ones(T, T).tril().bool() if causal else torch.ones(T, T).bool()
+    )
+    scores = torch.randn(4, H, T, T, generator=generator, dtype=torch.float64) * 2
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    measure = Measure(Tokens(ids, real, special & real, stops))
+    assert len(measure.blocks) == (1 if weights_of_a_block > 40 else 9)
+    got = measure(lambda rows: weights[:, :, rows])
+    for n, length in enumerate(lengths):
+        for head in range(H):
+            expected = by_definition(
+                weights[n, head, :length, :length].tolist(),
+                ids[n, :length].tolist(),
+                special[n, :length].tolist(),
+                stops[n, :length].tolist(),
+            )
+            for name, value in expected.items():
+                ours = got[n, head, STATISTICS.index(name)].item()
+                assert ours == pytest.approx(value, abs=2e-6, nan_ok=True), (n, head, name)
+
+
+def meter(model):
+    return Meter(model.checkpoint, model.attend("one two").records)
+
+
+def measured(model, texts):
+    reads = read(model, read_corpus(texts), truncate=False, on_bad=None)
+    return meter(model).measure(list(reads))
+
+
+def test_many_texts_at_once_give_what_one_at_a_time_gives(texts, model):
+    ours = measured(model, texts[:8])
+    assert ours.differences.max() < 2e-6
+    model.module.set_attn_implementation("eager")
+    try:
+        for n, text in enumerate(texts[:8]):
+            encoded = model.tokenizer(text, return_tensors="pt")
+            with torch.no_grad():
+                attentions = model.module(**encoded, output_attentions=True).attentions
+            ids = encoded["input_ids"][0].tolist()
+            tokens = model.tokenizer.convert_ids_to_tokens(ids)
+            special = [token in ("[CLS]", "[SEP]") for token in tokens]
+            stops = [token in (".", ",") for token in tokens]
+            for layer, maps in enumerate(attentions):
+                for head in (0, 7):
+                    expected = by_definition(maps[0, head].tolist(), ids, special, stops)
+                    got = ours.value[n, 12 * layer + head].tolist()
+                    assert got == pytest.approx(list(expected.values()), abs=1e-5, nan_ok=True)
+    finally:
+        model.module.set_attn_implementation("sdpa")
+
+
+def test_even_weights_are_the_mean_over_shuffles_of_the_keys(texts, model):
+    # What stands for the permutation null, held against shuffles that are made.
+    even = measured(model, texts[:1]).even[0, 0]
+    ids = model.tokenizer(texts[0])["input_ids"]
+    tokens = model.tokenizer.convert_ids_to_tokens(ids)
+    special = torch.tensor([[token in ("[CLS]", "[SEP]") for token in tokens]])
+    stops = torch.tensor([[token in (".", ",") for token in tokens]])
+    measure = Measure(Tokens(torch.tensor([ids]), torch.ones_like(special), special, stops))
+    weights = model.attend(texts[0]).weights(0)[None].float()
+    generator = torch.Generator().manual_seed(0)
+
+    def of_shuffled_keys():
+        order = torch.randperm(len(ids), generator=generator)
+        return measure(lambda rows: weights[:, :, rows][..., order])
+
+    mean = (sum(of_shuffled_keys() for _ in range(3000)) / 3000)[0].mean(0)
+    for name in ("self", "previous", "separators", "same token", "punctuation"):
+        at = STATISTICS.index(name)
+        assert mean[at].item() == pytest.approx(even[at].item(), abs=6e-3), name
+
+
+# By the interface: causal, grouped queries, a sliding window, a soft cap, sinks, a bias of
+# positions; and found among operators.
+FAMILIES = [
+    "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "mpnet", "distilbert", "roberta", "bloom",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_measured_as_it_is_recorded(family, long, texts, tokenizer, monkeypatch):
+    # Long: as texts are whose maps would be large, by fused attention and in blocks of rows.
+    if long:
+        monkeypatch.setattr("attnviz.capture.together._SHORT", 0)
+        monkeypatch.setattr("attnviz.corpus.statistics._WEIGHTS", 300)
+    model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
+    some = texts[:5]
+    ours = measured(model, some)
+    assert ours.differences.max() < 5e-6
+    tokens = list(read(model, read_corpus(some), truncate=False, on_bad=None))
+    for n, (text, one) in enumerate(zip(some, tokens, strict=True)):
+        ids, special = one.encoding["input_ids"], one.encoding["special_tokens_mask"]
+        stops = [model.tokenizer.convert_ids_to_tokens(id) in (".", ",") for id in ids]
+        weights = torch.cat([record.weights() for record in model.attend(text)])
+        for head in (0, len(weights) - 1):
+            expected = by_definition(weights[head].tolist(), ids, special, stops)
+            got = ours.value[n, head].tolist()
+            assert got == pytest.approx(list(expected.values()), abs=1e-4, nan_ok=True)
+
+
+def test_a_text_is_measured_alike_in_any_company(texts, model):
+    alone, among = measured(model, texts[:1]), measured(model, texts[:8])
+    for name in ("value", "shuffled", "even"):
+        torch.testing.assert_close(
+            getattr(alone, name)[0],
+            getattr(among, name)[0],
+            atol=2e-6,
+            rtol=2e-6,
+            equal_nan=True,
+        )
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "bloom"])
+def test_a_scale_that_is_a_little_off_is_noticed(family, texts, tokenizer, monkeypatch):
+    model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
+    good, weights = measured(model, texts[:5]), Together.weights
+
+    def planted(self, rows):
+        return weights(replace(self, query=self.query * 1.01), rows)
+
+    monkeypatch.setattr(Together, "weights", planted)
+    assert good.differences.max() < 5e-6 < measured(model, texts[:5]).differences.min()
+
+
+def test_a_mask_that_is_lost_is_noticed(texts, tokenizer, monkeypatch):
+    model = attnviz.load(tiny("gpt2", torch.float32), tokenizer=tokenizer)
+    weights = Together.weights
+    monkeypatch.setattr(
+        Together, "weights", lambda self, rows: weights(replace(self, mask=None), rows)
+    )
+    assert measured(model, texts[:5]).differences.min() > 1e-2

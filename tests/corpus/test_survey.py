@@ -1,0 +1,196 @@
+"""A survey of a corpus: what it says of the bundled model, and a folder that nothing spoils."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from families import tiny
+
+import attnviz
+from attnviz.cli import run
+from attnviz.corpus.folder import Folder
+from attnviz.errors import InputError
+
+EXACT = ("mean", "low", "high", "even", "shuffled", "p_even", "p_shuffled", "count", "distances")
+
+
+def same(one, other):
+    for name in EXACT:
+        torch.testing.assert_close(
+            getattr(one, name), getattr(other, name), rtol=0, atol=0, equal_nan=True
+        )
+    assert (one.roles, one.clusters) == (other.roles, other.clusters)
+
+
+def rows(folder):
+    count = len(list((folder / "parts").iterdir()))
+    parts = Folder(folder, {}).read(count)
+    found = [tuple(row.values()) for part in parts for row in part.to_pylist()]
+    return sorted(found, key=lambda row: row[:6])
+
+
+def test_it_finds_the_heads_that_are_known(found):
+    census, _ = found
+    roles = {str(head): role for head, role in zip(census.heads, census.roles, strict=True)}
+    assert roles["0.2"] == "previous token"
+    assert roles["1.8"] == "next token"
+    assert roles["2.11"] == "previous token"
+    at = census.of("previous")
+    best = int(census.mean[:, at].argmax())
+    assert str(census.heads[best]) == "0.2"
+    assert census.low[best, at] > 0.9 > census.even[best, at]
+    assert census.p_even[best, at] < 0.01
+    assert census.agreement.verdict == "verified"
+    assert census.agreement.largest_difference("statistics") < 2e-6
+    assert census.compared >= 1
+    assert census.texts == 40
+
+
+def test_a_model_without_roles_gets_none(texts, tokenizer):
+    # Random weights: whatever is more than even, no head gives a quarter more to one relation.
+    model = attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
+    census = attnviz.survey(texts[:16], model=model)
+    assert not [role for role in census.roles if role and not role.startswith("rests")]
+
+
+def test_a_causal_model_is_measured_too(texts, tokenizer):
+    model = attnviz.load(tiny("gpt2", torch.float32), tokenizer=tokenizer)
+    census = attnviz.survey(texts[:8], model=model)
+    assert census.mean[:, census.of("next")].abs().max() == 0
+    assert census.heads[0].stack == "decoder"
+
+
+def test_the_table_has_every_text_once(found, texts):
+    _, folder = found
+    table = rows(folder)
+    assert len({row[:6] for row in table}) == len(table)
+    assert {row[0] for row in table} == set(range(len(texts)))
+    entropies = [row for row in table if row[5] == "entropy"]
+    assert len(entropies) == len(texts) * 72
+    about = json.loads((folder / "survey.json").read_text())
+    assert about["model"] == "all-MiniLM-L6-v2"
+    assert len(about["weights"]) == 64
+
+
+def test_what_is_missing_is_measured_again_and_nothing_twice(tmp_path, texts, model, monkeypatch):
+    monkeypatch.setattr("attnviz.corpus.PART", 8)
+    whole = attnviz.survey(texts, model=model, out=tmp_path / "a")
+    table = rows(tmp_path / "a")
+    parts = sorted((tmp_path / "a" / "parts").iterdir())
+    assert len(parts) == 5
+    before = {part: part.stat().st_mtime_ns for part in parts}
+    parts[1].unlink()
+    parts[3].write_bytes(parts[3].read_bytes()[:1000])  # as a disk that was full leaves it
+    again = attnviz.survey(texts, model=model, out=tmp_path / "a", resume=True)
+    same(whole, again)
+    assert rows(tmp_path / "a") == table
+    assert [part.stat().st_mtime_ns != before[part] for part in parts] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
+
+
+def test_a_folder_with_another_survey_is_refused(tmp_path, texts, model, tokenizer):
+    attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
+    before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*.*")}
+    with pytest.raises(InputError, match=r"holds a survey\. Go on with it by --resume"):
+        attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
+    with pytest.raises(InputError, match="of the same corpus, but it is of other texts"):
+        attnviz.survey(texts[4:8], model=model, out=tmp_path / "a", resume=True)
+    other = attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
+    with pytest.raises(InputError, match="a survey of the same model"):
+        attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
+    assert {path: path.read_bytes() for path in before} == before
+    (tmp_path / "b" / "parts").mkdir(parents=True)
+    (tmp_path / "b" / "parts" / "mine.parquet").write_bytes(b"mine")
+    with pytest.raises(InputError, match=r"no sound survey\.json"):
+        attnviz.survey(texts[:4], model=model, out=tmp_path / "b")
+
+
+def test_an_empty_corpus_is_said(tmp_path, model):
+    with pytest.raises(InputError, match="with at least one text, got none"):
+        attnviz.survey(["", "  "], model=model)
+
+
+def test_a_text_that_is_too_long_is_refused_cut_or_left_out(texts, model):
+    corpus = [*texts[:4], "word " * 600]
+    with pytest.raises(InputError, match="text 4: Expected at most 512 tokens"):
+        attnviz.survey(corpus, model=model)
+    assert attnviz.survey(corpus, model=model, skip_bad=True).texts == 4
+    assert attnviz.survey(corpus, model=model, truncate=True).texts == 5
+
+
+def test_the_figure_shows_every_statistic_and_names_the_heads(found):
+    census, _ = found
+    figure = attnviz.census(census)
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert "What 72 heads of all-MiniLM-L6-v2 do, on 40 texts" in said
+    assert "previous token" in said
+    assert "Verified" in said
+    maps = [ax for ax in figure.axes if ax.images]
+    assert len([ax for ax in maps if ax.images[0].get_array().shape == (6, 12)]) == 11
+    shown = maps[2].images[0].get_array()
+    np.testing.assert_allclose(
+        np.asarray(shown), census.mean[:, census.of("previous")].reshape(6, 12)
+    )
+
+
+def test_the_command_writes_tables_and_the_figure(tmp_path, monkeypatch, capsys, texts):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text("\n".join(texts))
+    assert run(["survey", "corpus.txt", "-o", "out"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "previous token: 0.2" in out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "census.png", "census.safetensors", "parts", "summary.parquet", "survey.json",
+    ]  # fmt: skip
+    summary = pq.read_table(tmp_path / "out" / "summary.parquet").to_pylist()
+    assert len(summary) == 72 * 11
+    (best,) = (
+        row for row in summary
+        if (row["layer"], row["head"], row["statistic"]) == (0, 2, "previous")
+    )  # fmt: skip
+    assert best["mean"] > 0.9
+    assert best["role"] == "previous token"
+    assert run(["survey", "corpus.txt", "-o", "out"]) == 2
+    assert run(["survey", "none.txt", "-o", "other"]) == 2
+    assert not (tmp_path / "other").exists()
+
+
+_WITH_ROOM = """
+import resource, sys
+import attnviz.corpus
+from attnviz.__main__ import main
+attnviz.corpus.PART = 4
+room = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of POSIX")
+def test_a_disk_that_is_full_loses_nothing_and_doubles_nothing(tmp_path, texts):
+    # The first part needs less room than the second: none of its words occurs twice.
+    corpus = [*["the cat saw it", "a dog ran"] * 2, *texts[:8]]
+    (tmp_path / "corpus.txt").write_text("\n".join(corpus))
+
+    def surveyed(room, *arguments):
+        command = [sys.executable, "-c", _WITH_ROOM, str(room), "survey", "corpus.txt"]
+        return subprocess.run(
+            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    assert surveyed(10**9, "-o", "whole").returncode == 0
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "whole" / "parts").iterdir())]
+    assert sizes[0] < min(sizes[1:])
+    full = surveyed(sizes[0], "-o", "out")
+    assert (full.returncode, len(full.stderr.splitlines())) == (4, 1)
+    assert "000001.parquet, but: " in full.stderr
+    assert "File too large" in full.stderr
+    assert [path.name for path in (tmp_path / "out" / "parts").iterdir()] == ["000000.parquet"]
+    assert surveyed(10**9, "-o", "out", "--resume").returncode == 0
+    assert rows(tmp_path / "out") == rows(tmp_path / "whole")

@@ -1,0 +1,133 @@
+"""A corpus comes in many formats, and what is wrong with it is said with its line."""
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from attnviz.corpus.texts import read_corpus
+from attnviz.errors import InputError
+
+TEXTS = ["One, “two”.", "drei\tvier", "5 < 6"]
+
+
+def as_txt(path):
+    path.write_text("\n".join(TEXTS) + "\n", "utf-8")
+
+
+def as_txt_of_windows(path):
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode())
+
+
+def as_jsonl(path):
+    path.write_text("\n".join(json.dumps({"id": n, "text": t}) for n, t in enumerate(TEXTS)))
+
+
+def as_strings(path):
+    path.write_text("\n".join(map(json.dumps, TEXTS)))
+
+
+def as_csv(path):
+    rows = ["id,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))]
+    path.write_text("\n".join(rows), "utf-8")
+
+
+def as_parquet(path):
+    pq.write_table(pa.table({"id": range(3), "text": TEXTS}), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.txt", as_txt),
+        ("b.TXT", as_txt_of_windows),
+        ("a.jsonl", as_jsonl),
+        ("b.jsonl", as_strings),
+        ("a.csv", as_csv),
+        ("a.parquet", as_parquet),
+    ],
+)
+def test_every_format_gives_the_same_texts(tmp_path, name, write):
+    write(tmp_path / name)
+    found = list(read_corpus(tmp_path / name))
+    assert [each.text for each in found] == TEXTS
+    assert [each.number for each in found] == [0, 1, 2]
+
+
+def test_blank_lines_are_left_out_and_still_counted(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\n  \ntwo\n")
+    assert [(each.number, each.text) for each in read_corpus(tmp_path / "a.txt")] == [
+        (0, "one"),
+        (3, "two"),
+    ]
+
+
+def test_standard_input_is_read_line_by_line(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
+    assert [each.text for each in read_corpus("-")] == ["one", "two"]
+
+
+def test_texts_of_python_may_come_one_by_one():
+    assert [each.text for each in read_corpus(text for text in TEXTS)] == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said", "kept"),
+    [
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', "JSON in line 2 of a.jsonl", ["a"]),
+        ("a.jsonl", '{"text": "a"}\n{"body": "b"}\n', "under 'text' in line 2 of a.jsonl", ["a"]),
+        ("a.jsonl", '{"text": 3}\n"b"', "under 'text' in line 1", ["b"]),
+        ("a.jsonl", "[" * 100_000 + "\n", "JSON in line 1", []),
+        ("a.txt", b"a\n\xe4\nb\n", "text in UTF-8 in line 2 of a.txt", ["a", "b"]),
+        ("a.csv", b"text\na\n\xe4\nb\n", "text in UTF-8 in line 3 of a.csv", ["a", "b"]),
+        ("a.csv", "id,text\n1,a\n2\n3,b\n", "2 columns in line 3 of a.csv, got 1", ["a", "b"]),
+    ],
+)
+def test_a_broken_line_is_named_and_left_out_where_that_is_asked(
+    tmp_path, name, content, said, kept
+):
+    content = content.encode() if isinstance(content, str) else content
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match="--skip-bad") as raised:
+        list(read_corpus(tmp_path / name))
+    assert said in str(raised.value)
+    bad = []
+    found = list(read_corpus(tmp_path / name, on_bad=bad.append))
+    assert len(bad) == 1
+    assert said in bad[0]
+    assert [each.text for each in found] == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", b"id,body\n1,one\n", r"a column 'text' in a.csv, got 'id', 'body'.*--column"),
+        ("a.csv", b"", r"a column 'text' in a.csv, got none"),
+        ("a.csv", b"text,text\na,b\n", r"a column 'text'"),
+        ("a.csv", b'text\n"never ends\n', r"line \d of a.csv to be readable"),
+        ("a.parquet", b"PAR1 no table", r"to be a parquet file"),
+        ("a.txt", b"\xff\xfe\x00", r"text in UTF-8 in line 1 of a.txt.*--skip-bad"),
+        ("a.pdf", b"", r"ends in .txt, .jsonl, .csv, .tsv, .parquet, or - .*got 'a.pdf'"),
+    ],
+)
+def test_what_is_no_corpus_is_refused_in_one_line(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=said) as raised:
+        list(read_corpus(tmp_path / name))
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_missing_column_of_parquet_is_said(tmp_path):
+    pq.write_table(pa.table({"body": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a column 'text' in a\.parquet, got 'body'"):
+        list(read_corpus(tmp_path / "a.parquet"))
+    assert [t.text for t in read_corpus(tmp_path / "a.parquet", column="body")] == ["x"]
+
+
+def test_no_file_and_no_string():
+    with pytest.raises(InputError, match=r"there is no file none\.txt"):
+        list(read_corpus("none.txt"))
+    with pytest.raises(InputError, match="strings, got int as number 1"):
+        list(read_corpus(["a", 3]))
