@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from attnviz.errors import OutputError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+Handler: TypeAlias = Callable[[int, FrameType | None], None]
 _PATIENCE = 1.0  # seconds in which further signals belong to the first: make, timeout send two
+_DEAF = 3.0  # seconds after which a library in the main thread is taken not to come back soon
 
 
 class Stopped(BaseException):
@@ -30,14 +34,22 @@ class ReaderGone(BaseException):
 def main() -> int:
     """Run the command line and return its exit code."""
     received: list[int] = []
-    _listen(received)
+    stop = _listen(received)
     # Files are drawn, no window is opened; what a notebook or a desktop has set may not be there.
     os.environ["MPLBACKEND"] = "agg"
     if "--debug" not in sys.argv:
         # What torch says in C++ comes by no logger. An abort is still heard.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        os.environ.pop("TORCH_LOGS", None)  # if it is not as torch wants it, torch does not load
     _open_streams()
+    _listen_beside(received, stop)
+    try:
+        Path.cwd()
+    except OSError:
+        said = "Expected a folder to work in, but the current one is gone. Go to another: cd."
+        print(f"attnviz: {said}", file=sys.stderr)
+        return OutputError.exit_code
     try:
         from attnviz.cli import run
 
@@ -53,8 +65,8 @@ def main() -> int:
     return code
 
 
-def _listen(received: list[int]) -> None:
-    """Have signals end the program by an exception.
+def _listen(received: list[int]) -> Handler:
+    """Have signals end the program by an exception, raised by the handler that is returned.
 
     It is done before anything heavy is imported, so that Ctrl-C never prints a traceback.
     """
@@ -80,6 +92,34 @@ def _listen(received: list[int]) -> None:
         # `nohup` has a program ignore that its terminal is closed.
         if number in _SIGNALS[:2] or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, stop)
+    return stop
+
+
+def _listen_beside(received: list[int], stop: Handler) -> None:
+    """Have a signal end the program also while the main thread is deep in a library.
+
+    Python's own handlers wait until it comes back, from the reading of a long text for minutes.
+    """
+    heard, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        number, first = 0, 0.0
+        while True:
+            waits = number and not received
+            if select.select([heard], [], [], _DEAF if waits else None)[0]:
+                came = os.read(heard, 1)[0]
+                if came not in _SIGNALS or signal.getsignal(came) is not stop:
+                    continue  # a server has its own way to end
+                number, first = number or came, first or time.monotonic()
+                if time.monotonic() - first <= _PATIENCE:
+                    continue
+            elif received:
+                continue
+            os._exit(128 + number)
+
+    threading.Thread(target=listen, daemon=True).start()
 
 
 class _Output(io.TextIOWrapper):

@@ -42,7 +42,8 @@ def translated(what: str, ways: str, room: Room) -> Iterator[None]:
         except BaseException as error:
             if is_out_of_memory(error) or not (is_panic(error) or isinstance(error, Exception)):
                 raise
-            raise ModelError(f"{what} ({one_line(error)}){ways}") from error
+            todo = "; install what is missing" if isinstance(error, ImportError) else ways
+            raise ModelError(f"{what} ({one_line(error)}){todo}") from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attnviz.errors import InputError, OutputError
-from attnviz.marks import is_ours
+from attnviz.marks import is_ours, is_whole
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 PAGE_SUFFIXES = (".html", ".htm")
@@ -59,27 +59,46 @@ def read_text(path: Path, kind: str, *, most: int) -> str:
         raise InputError(f"Expected to read {path}, but: {reason}. Name another file.") from None
 
 
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Tell whether there is such a file, of whatever is or is not a name of one.
+
+    Raises
+    ------
+    InputError : nobody may look there.
+    """
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116  of any name at all
+    except PermissionError:
+        raise InputError(
+            f"Expected to read {path}, but: Permission denied. Name another file."
+        ) from None
+    except (OSError, ValueError):
+        return False
+
+
 def check_output(
     path: str | os.PathLike[str],
     allowed: Sequence[str] = FIGURE_SUFFIXES + DATA_SUFFIXES,
     *,
     force: bool = False,
+    whole: bool = False,
 ) -> Path:
     """Return the path if a figure or data can be written there; write nothing.
+
+    whole : whether a whole result is to be written, which may take the place of another.
 
     Raises
     ------
     InputError : the ending names no format of these, or one that needs pyarrow.
     OutputError : the folder is missing or read-only, the path is a folder, or a file is there that
-        attnviz did not write; `force` overwrites such a one.
+        attnviz did not write, or a whole result; `force` overwrites such a one.
     """
     path = Path(path)
     try:
         _expect_place(path, allowed)
-        path = Path(os.path.realpath(path)) if path.is_symlink() else path  # write where it points
-        _expect_folder(path)
+        _expect_folder(_target(path))
         if path.exists() and not force:
-            _expect_replaceable(path)
+            _expect_replaceable(path, whole=whole)
     except OutputError:
         raise
     except (OSError, UnicodeEncodeError) as error:
@@ -108,6 +127,11 @@ def _expect_place(path: Path, allowed: Sequence[str]) -> None:
         )
 
 
+def _target(path: Path) -> Path:
+    """Return where a link points, for that is where is written; of anything else the path."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def _expect_folder(path: Path) -> None:
     """Raise OutputError where nothing can be written."""
     if path.is_symlink():
@@ -120,12 +144,15 @@ def _expect_folder(path: Path) -> None:
         raise OutputError(f"Expected to write in {path.parent}, but it is read-only. Use another.")
 
 
-def _expect_replaceable(path: Path) -> None:
+def _expect_replaceable(path: Path, *, whole: bool) -> None:
     """Raise OutputError where a file would be lost that somebody wants to keep."""
+    several = {path, _target(path)}  # what a link is called, or what it points to, names the format
     if not os.access(path, os.W_OK):
         what = "it is read-only"
-    elif path.stat().st_size and not is_ours(path):  # of an empty one nothing is lost
+    elif path.stat().st_size and not any(map(is_ours, several)):  # of an empty one nothing is lost
         what = "what is there was not written by attnviz"
+    elif not whole and any(map(is_whole, several)):
+        what = "a whole result is kept there, which would be lost"
     else:
         return
     raise OutputError(
@@ -145,6 +172,7 @@ def atomic(path: Path) -> Iterator[Path]:
     OutputError : it could not be written; what was there before is still there.
     """
     # Named before it is made: a signal in between leaves nothing that nobody knows of.
+    path = _target(path)
     temporary = path.parent / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
     try:
         _remove_stale(path.parent)
@@ -157,7 +185,10 @@ def atomic(path: Path) -> Iterator[Path]:
         _sync_folder(path.parent)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise OutputError(f"Expected to write {path}, but: {reason}. Nothing changed.") from error
+        raise OutputError(
+            f"Expected to write {path}, but: {reason}. Nothing changed: make room, or name another "
+            "file."
+        ) from error
     finally:
         with contextlib.suppress(OSError):  # what went wrong before is the news
             temporary.unlink()

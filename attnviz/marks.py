@@ -32,6 +32,17 @@ def is_ours(path: Path) -> bool:
         return False
 
 
+def is_whole(path: Path) -> bool:
+    """Tell whether a file of ours keeps a whole result, which only a run could give again."""
+    if path.suffix.lower() != ".safetensors":
+        return False
+    try:
+        with path.open("rb") as file:
+            return _metadata(file)["tree"].startswith('[{"AttentionResult":')
+    except Exception:  # as above
+        return False
+
+
 def _tail(file: BinaryIO, size: int) -> bytes:
     file.seek(-min(size, file.seek(0, os.SEEK_END)), os.SEEK_END)
     return file.read(size)
@@ -60,9 +71,14 @@ def _npz_is_ours(file: BinaryIO) -> bool:
 
 def _safetensors_is_ours(file: BinaryIO) -> bool:
     """Look for our key in the metadata of the header."""
+    return "attnviz" in _metadata(file)
+
+
+def _metadata(file: BinaryIO) -> dict[str, str]:
+    """Return what the header of a safetensors file says beside its tensors."""
     (size,) = struct.unpack("<Q", file.read(8))
     said = json.loads(file.read(size))["__metadata__"] if size <= _MOST else None
-    return isinstance(said, dict) and "attnviz" in said
+    return said if isinstance(said, dict) else {}
 
 
 def _parquet_is_ours(file: BinaryIO) -> bool:

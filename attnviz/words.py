@@ -182,7 +182,10 @@ def locate(word: str, side: Units) -> int:
         hint = did_you_mean(name, side.labels) or f"Its words are {shortened(words)}."
         raise InputError(f"Expected a word of the text, got {shortened(name)!r}. {hint}")
     if number and not 1 <= int(number) <= len(found):
-        raise InputError(f"Expected {name!r} to occur {number} times, but it occurs {len(found)}.")
+        raise InputError(
+            f"Expected {shortened(name)!r} by a number from 1 to {len(found)}, as often as it "
+            f"occurs, got {number}. Say which: {shortened(name)}#1."
+        )
     if not number and len(found) > 1:
         raise InputError(
             f"Expected one word, but {name!r} occurs {len(found)} times. "

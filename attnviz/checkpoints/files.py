@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -33,6 +34,7 @@ VOCABULARY_FILES = (
 TOKENIZER_FILES = (*VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
 MODEL_FILES = (*TOKENIZER_FILES, "model*.safetensors")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_LARGEST = 2**27  # bytes of a file that holds no weights; the largest vocabularies have a third
 
 
 def locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:
@@ -51,8 +53,15 @@ def locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pat
     text = os.fspath(source)
     path = os.path.expanduser(text)  # noqa: PTH111  os.path takes any text, even with a NUL
     if os.path.isdir(path):  # noqa: PTH112
-        name, folder = Path(path).resolve().name, Path(path)
-        _expect_plain_files(name, folder, patterns)
+        name, folder = Path(path).resolve().name or path, Path(path)
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise ModelError(
+                f"{name}: expected to read this folder, but: Permission denied; "
+                "have its permissions changed, or copy it"
+            )
+        for file in folder.iterdir():
+            if any(file.match(pattern) for pattern in patterns):
+                _expect_readable(name, file)
         return name, folder
     if os.path.isfile(path):  # noqa: PTH113
         raise ModelError(f"expected a folder, got the file {text!r}; give the folder it lies in")
@@ -61,12 +70,26 @@ def locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pat
     return text, _fetch(text, patterns)
 
 
-def _expect_plain_files(name: str, folder: Path, patterns: tuple[str, ...]) -> None:
-    """Refuse what could be read without an end: a pipe, or a link to a device."""
-    for path in folder.iterdir():
-        odd = path.exists() and not (path.is_file() or path.is_dir())
-        if odd and any(path.match(pattern) for pattern in patterns):
-            raise ModelError(f"{name}: expected a plain file, but {path.name} is none; remove it")
+def _expect_readable(name: str, path: Path) -> None:
+    """Refuse what may not be read, or not to an end: a pipe, a link to a device, a vast file."""
+    try:
+        found = path.stat()
+    except OSError:  # that it is not there is said by who needs it
+        return
+    if stat.S_ISDIR(found.st_mode):
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise ModelError(f"{name}: expected a plain file, but {path.name} is none; remove it")
+    if path.suffix != ".safetensors" and found.st_size > _LARGEST:
+        raise ModelError(
+            f"{name}: expected {path.name:.80} with at most {_LARGEST:,} bytes, "
+            f"got {found.st_size:,}; get it again"
+        )
+    if not os.access(path, os.R_OK):
+        raise ModelError(
+            f"{name}: expected to read {path.name:.80}, but: Permission denied; "
+            "have its permissions changed, or copy it"
+        )
 
 
 def _bundled() -> tuple[str, Path]:
@@ -105,6 +128,7 @@ def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
 
 def read_json(name: str, path: Path) -> dict[str, Any]:
     """Return the object in a JSON file of the checkpoint `name`."""
+    _expect_readable(name, path)
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -182,6 +206,7 @@ def _shapes(name: str, file: Path) -> list[list[int]]:
             f"{name}: expected the weights in {file.name:.60}, found {came}; where you trust them, "
             "convert to safetensors: AutoModel.from_pretrained(old).save_pretrained(new)"
         )
+    _expect_readable(name, file)
     try:
         with safe_open(file, framework="pt") as opened:
             return [opened.get_slice(key).get_shape() for key in opened.keys()]  # noqa: SIM118

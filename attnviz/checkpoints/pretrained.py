@@ -90,7 +90,8 @@ def load_module(
     # classes that are patched, or for answers in another form.
     config._attn_implementation = config.transformers_weights = config.fusion_config = None
     config.return_dict = True
-    with translated(name, "the model"), no_larger_than(name, weights):
+    room = weights_room(name, torch.device("cpu"))
+    with translated(name, "the model", room), no_larger_than(name, weights):
         module, report = model_class.from_pretrained(
             str(folder),
             config=config,
@@ -195,6 +196,7 @@ def quiet() -> Iterator[None]:
 def translated(name: str, what: str, room: Room | None = None) -> Iterator[None]:
     """Turn whatever transformers raises over a bad folder into one line."""
     said = f"{name}: transformers {transformers.__version__} cannot load {what}"
-    room = room or weights_room(name, torch.device("cpu"))
+    ways = "Check whether it is what was published, or free some memory."
+    room = room or Room(f"{what} of {name}", torch.device("cpu"), ways, ModelError)
     with failures.translated(said, "; check the files of this checkpoint", room):
         yield

@@ -52,10 +52,12 @@ def _told(error: BaseException) -> tuple[str, int]:
         wrong = getattr(error, "format_message", error.__str__)().rstrip(".")
         # It is empty where no command was given: then the help was printed already.
         return wrong and f"{wrong}. Run with --help to see what there is.", 2
-    what = f"{type(error).__name__}: {error}"
-    places = (
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    places = [
         frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
-    )
+    ]
+    if isinstance(error, UnicodeDecodeError) and "matplotlib" in places:
+        return "Expected a matplotlibrc in UTF-8, got one that is none. Save it so, or move it.", 2
     if "torch.nn.modules.module" in places:  # that is where each part of a model is called
         return f"Expected the model to run, got {what}. Add --debug to see where.", 3
     todo = "This is a fault of attnviz or of a library: report it, with what --debug shows."

@@ -157,7 +157,10 @@ Dtype = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print data for programs to standard output.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Overwrite also a file that attnviz did not write.")
+    bool,
+    typer.Option(
+        "--force", help="Overwrite also a whole result, or a file that attnviz did not write."
+    ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 

@@ -5,13 +5,13 @@ What cannot be right is refused here, before anything heavy is loaded.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.cli.options import Device
 from attnviz.errors import InputError
+from attnviz.files import is_file, read_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,9 @@ def whole(output: Path | None, *, force: bool) -> Path | None:
     """Return where to keep a whole result, checked before anything slow is done."""
     from attnviz.files import check_output
 
-    return None if output is None else check_output(output, (".safetensors",), force=force)
+    if output is None:
+        return None
+    return check_output(output, (".safetensors",), force=force, whole=True)
 
 
 def page(output: Path, *, force: bool) -> Path:
@@ -62,8 +64,6 @@ def given(
     if file is not None:
         if text is not None:
             raise InputError("Expected a text or a --file, got both. Leave one out.")
-        from attnviz.files import read_text
-
         text = read_text(file, "a text", most=_LONGEST)
     for name, words in (("text", text), ("--pair", pair), ("--target", target)):
         if words is not None and not words.strip():
@@ -71,8 +71,10 @@ def given(
                 f"Expected a {name} with at least one word, got an empty one. Type a sentence."
             )
     for name, file in (("--image", image), ("--audio", audio)):
-        if file is not None and not os.path.isfile(file):  # noqa: PTH113  of any name at all
-            raise InputError(f"Expected a file for {name}, but there is no file {file}.")
+        if file is not None and not is_file(file):
+            raise InputError(
+                f"Expected a file for {name}, but there is no file {file}. Check its name."
+            )
     if text is None and image is None and audio is None:
         raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
     read = {"text": text, "image": image, "audio": audio, "pair": pair, "target": target}

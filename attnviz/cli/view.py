@@ -93,6 +93,8 @@ def view(
     The page needs nothing else, and no network. Of a long text it holds what --size allows.
     """
     given = typed.given(text, image, audio, pair, target, generate, file, saved)
+    if compare is not None and saved is not None:
+        raise InputError("Expected a --result or --compare, got both. Type both texts instead.")
     if compare is not None and text is None:
         raise InputError("Expected a text beside --compare, got none. Type both.")
     several = [given] if compare is None else [given, typed.given(compare, *[None] * 5)]

@@ -52,7 +52,8 @@ def expect_room(checkpoint: Checkpoint, read: int, tokens: int) -> None:
     if longest is not None and read + tokens - 1 > longest:
         raise InputError(
             f"Expected at most {max(longest - read + 1, 0)} tokens to generate after these {read}, "
-            f"since {checkpoint.name} can read {longest}, got {tokens}."
+            f"since {checkpoint.name} can read {longest}, got {tokens}. Ask for fewer, or give a "
+            "shorter text."
         )
 
 

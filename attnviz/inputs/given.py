@@ -78,7 +78,9 @@ def gather(
     if sampling_rate is not None and audio is None:
         raise InputError("Expected a sound with sampling_rate, got none. Give it as audio=….")
     if generate is not None and (not isinstance(generate, int) or generate < 1):
-        raise InputError(f"Expected generate to be 1 token or more, got {generate!r}.")
+        raise InputError(
+            f"Expected generate to be 1 token or more, got {generate!r}. Give a number, or nothing."
+        )
     if generate is not None and target is not None:
         raise InputError(
             "Expected a target or a number of tokens to generate, got both. Leave one out."

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import InputError
-from attnviz.inputs.reading import reading
+from attnviz.inputs.reading import expect_room, reading
 from attnviz.quiet import hushed
 from attnviz.records import Axis
 from attnviz.words import Span, make_axis
@@ -79,6 +79,7 @@ def tokenize(
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
     encodings, cut_from = [], []
     for couple in couples:
+        expect_room(checkpoint, sum(map(len, filter(None, couple))))
         encoding = _tokenize(tokenizer, *couple)
         length = len(encoding["input_ids"])
         cut = truncate and longest is not None and length > longest
@@ -119,7 +120,9 @@ def max_tokens(
 
     of_decoder : whether the decoder is to read them, beside an encoder.
     """
-    limits = [tokenizer.model_max_length]
+    limits, said = [10**9], tokenizer.model_max_length
+    if isinstance(said, int | float) and said > 0:
+        limits.append(int(said))
     config = getattr(module, "config", None)
     for part in (config, getattr(config, "text_config", None)):
         names = ("max_position_embeddings", *(["max_target_positions"] if of_decoder else []))

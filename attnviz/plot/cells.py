@@ -47,7 +47,9 @@ def draw_cells(
         linewidth=0.4 if vector and lines else 0.0,
         rasterized=not vector,
     )
-    ax.invert_yaxis()
+    ax.set_xlim(0, across)
+    ax.set_ylim(down, 0)
+    ax.grid(visible=False)  # it would be drawn over the cells, in axes of a user's that have one
     ax.spines[:].set_visible(False)
     ax.set_xticks([])
     ax.set_yticks([])

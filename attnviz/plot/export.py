@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from matplotlib.figure import Figure
 
@@ -28,9 +30,25 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], *, force: bool = F
     InputError, OutputError : as `attnviz.files.check_output`.
     """
     path = check_output(path, FIGURE_SUFFIXES, force=force)
-    suffix = path.suffix.lower()
-    drawn = io.BytesIO()  # matplotlib loses the error of a full disk under one of its own
-    with style():
-        figure.savefig(drawn, format=suffix[1:], metadata=_METADATA[suffix])
+    drawn = drawn_as(figure, path.suffix.lower())
     with atomic(path) as temporary:
-        temporary.write_bytes(drawn.getbuffer())
+        temporary.write_bytes(drawn)
+
+
+def drawn_as(figure: Figure, suffix: str) -> bytes:
+    """Return what a file with this suffix holds of a figure."""
+    drawn = io.BytesIO()  # matplotlib loses the error of a full disk under one of its own
+    with style(), _undated():
+        figure.savefig(drawn, format=suffix[1:], metadata=_METADATA[suffix])
+    return drawn.getvalue()
+
+
+@contextmanager
+def _undated() -> Iterator[None]:
+    """Hide a date that matplotlib would read, and fail if it is none: our files hold no date."""
+    said = os.environ.pop("SOURCE_DATE_EPOCH", None)
+    try:
+        yield
+    finally:
+        if said is not None:
+            os.environ["SOURCE_DATE_EPOCH"] = said

@@ -132,6 +132,7 @@ def draw_mosaic(
         image,
         weight_colours(),
         aspect="auto",
+        origin="upper",
         interpolation="nearest",
         interpolation_stage="data",  # colours of pixels: half the time of pixels of colours
         norm=_norm(maps),

@@ -155,7 +155,7 @@ def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: flo
         page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=MUTED)
         left += side + _GAP
     seen = page.axes(_MARGIN, below, side, tall)
-    seen.imshow(image.numpy(), extent=_extent(drawn), aspect="auto")
+    seen.imshow(image.numpy(), extent=_extent(drawn), aspect="auto", origin="upper")
     _outline(seen, drawn, query)
     ax = page.axes(_MARGIN + side + _GAP, below, side, tall)
     mappable = _draw(ax, drawn, query)
@@ -217,7 +217,8 @@ def _draw(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable:
     weights = _on_grid(drawn.weights[query], drawn.sides[1]).float().numpy()
     norm = Normalize(0.0, max(float(weights.max()), 1e-12))
     ax.pcolormesh(weights, cmap=weight_colours(), norm=norm, linewidth=0)
-    ax.imshow(_shades(drawn.image.numpy()), extent=_extent(drawn), aspect="auto", zorder=2)
+    shades, extent = _shades(drawn.image.numpy()), _extent(drawn)
+    ax.imshow(shades, extent=extent, aspect="auto", origin="upper", zorder=2)
     _outline(ax, drawn, query)
     mappable = ScalarMappable(norm, _under_shades(weight_colours()))
     mappable.set_array(weights)

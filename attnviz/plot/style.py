@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.font_manager as fm
@@ -25,6 +26,42 @@ TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 7.0, 6.0, 9.0  # points
 INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
 SANS = "DejaVu Sans"  # ships with matplotlib
 _LAST_RESORT = "Last Resort"  # draws a box for every character there is
+_OURS: dict[Any, Any] = {
+    "font.sans-serif": [SANS],
+    "font.size": TEXT_SIZE,
+    "text.color": INK,
+    "text.parse_math": False,  # a token such as $x$ is literal text
+    "axes.labelsize": TEXT_SIZE,
+    "axes.titlesize": TITLE_SIZE,
+    "axes.titlelocation": "left",
+    "axes.prop_cycle": cycler(color=CYCLE),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.5,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "xtick.labelsize": TEXT_SIZE,
+    "ytick.labelsize": TEXT_SIZE,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.5,
+    "ytick.major.width": 0.5,
+    "xtick.major.size": 2.0,
+    "ytick.major.size": 2.0,
+    "xtick.major.pad": 2.0,
+    "ytick.major.pad": 2.0,
+    "legend.fontsize": SMALL_SIZE,
+    "legend.title_fontsize": SMALL_SIZE,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.0,
+    "figure.dpi": 150.0,
+    "savefig.dpi": 300.0,
+    "svg.hashsalt": "attnviz",  # the same figure gives the same file
+    "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+}
 
 
 def weight_colours() -> Colormap:
@@ -42,59 +79,21 @@ def value_colours() -> Colormap:
     return colours
 
 
-def style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
-    """Return a context in which to draw: attnviz' rcParams, and fonts that have what `texts` need.
+@contextmanager
+def style(texts: Iterable[str] = ()) -> Iterator[None]:
+    """Draw in attnviz' rcParams, with fonts that have what `texts` need, while this context lasts.
 
-    For figures of your own beside those of attnviz. Nothing changes outside of the context. Text is
+    For figures of your own beside those of attnviz. Nothing changes outside of the context, and
+    nothing that is set outside, as in a matplotlibrc, changes what is drawn inside. Text is
     literal, also between dollars, as tokens need it; so give a logarithmic axis labels without:
     `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with `attnviz.plot.formulas.power`.
     """
-    return mpl.rc_context(
-        {
-            # In an SVG the generic name stands for the reader's own font where ours is missing.
-            "font.family": [SANS, *fallback_fonts(frozenset("".join(texts))), "sans-serif"],
-            "font.sans-serif": [SANS],
-            "font.size": TEXT_SIZE,
-            "text.color": INK,
-            "text.parse_math": False,  # a token such as $x$ is literal text
-            "axes.labelsize": TEXT_SIZE,
-            "axes.titlesize": TITLE_SIZE,
-            "axes.titlelocation": "left",
-            "axes.prop_cycle": cycler(color=CYCLE),
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.linewidth": 0.5,
-            "axes.edgecolor": MUTED,
-            "axes.labelcolor": INK,
-            "axes.formatter.use_mathtext": False,
-            "axes.unicode_minus": True,
-            "xtick.labelsize": TEXT_SIZE,
-            "ytick.labelsize": TEXT_SIZE,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "xtick.major.width": 0.5,
-            "ytick.major.width": 0.5,
-            "xtick.major.size": 2.0,
-            "ytick.major.size": 2.0,
-            "xtick.major.pad": 2.0,
-            "ytick.major.pad": 2.0,
-            "legend.fontsize": SMALL_SIZE,
-            "legend.title_fontsize": SMALL_SIZE,
-            "legend.frameon": False,
-            "lines.linewidth": 1.2,
-            "lines.markersize": 3.0,
-            "figure.dpi": 150.0,
-            "figure.facecolor": "white",
-            "figure.autolayout": False,
-            "figure.constrained_layout.use": False,
-            "savefig.dpi": 300.0,
-            "savefig.bbox": None,
-            "svg.hashsalt": "attnviz",  # the same figure gives the same file
-            "svg.fonttype": "none",  # text stays text
-            "pdf.fonttype": 42,
-            "ps.fonttype": 42,
-        }
-    )
+    # In an SVG the generic name stands for the reader's own font where ours is missing.
+    family = [SANS, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({**_OURS, "font.family": family})
+        yield
 
 
 def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
@@ -108,7 +107,7 @@ def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
             f"No installed font has {missing[:8]}, drawn as boxes in png and pdf. Install one that "
             "has them, for example Noto Sans CJK, or write svg.",
             AttnvizWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return families
 

@@ -106,7 +106,7 @@ class AttentionResult:
         if name not in self.stacks:
             raise InputError(
                 f"Expected a stack of {self.provenance.model}, {' or '.join(self.stacks)}, "
-                f"got {name!r}."
+                f"got {name!r}. Choose one that it has, or none."
             )
         return replace(
             self,

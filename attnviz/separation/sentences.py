@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from attnviz.errors import InputError
-from attnviz.files import read_text
+from attnviz.files import is_file, read_text
 from attnviz.locating import Span, find_word, near_words
 
 _MOST_BYTES = 10_000_000
@@ -133,15 +133,14 @@ def read_senses(typed: Sequence[str], option: str = "--sense") -> dict[str, list
                 f"Expected {option} as NAME=SENTENCE or NAME=FILE, got {one[:60]!r}. "
                 f'For example: {option} river="We sat on the bank."'
             )
-        path = Path(value)
-        is_file = len(value) < 256 and path.is_file()
-        named_as_file = not is_file and len(value.split()) == 1 and ("/" in value or path.suffix)
+        path, from_file = Path(value), is_file(value)
+        named_as_file = not from_file and len(value.split()) == 1 and ("/" in value or path.suffix)
         if named_as_file and value[-1] not in ".!?…":
             raise InputError(
                 f"Expected sentences or a file for {name!r}, but there is no file {value}. "
                 "Check its name."
             )
-        found.setdefault(name, []).extend(_lines(path, name) if is_file else [value])
+        found.setdefault(name, []).extend(_lines(path, name) if from_file else [value])
     return found or None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -124,14 +123,11 @@ def _drawing() -> Iterator[None]:
 
 def _figure(result: SenseResult | ShiftResult, figure: Figure) -> dict[str, Any]:
     """Return a figure as SVG, which is never a file here, with what must be said beside it."""
-    from attnviz.plot.style import style
+    from attnviz.plot.export import drawn_as
 
-    svg = io.BytesIO()
-    with style():
-        figure.savefig(svg, format="svg", metadata={"Creator": "attnviz", "Date": None})
     agreement = result.agreement
     return {
-        "svg": svg.getvalue().decode(),
+        "svg": drawn_as(figure, ".svg").decode(),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
         "notes": list(result.notes),

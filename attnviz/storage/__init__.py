@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnviz.files import DATA_SUFFIXES, atomic, check_output
 from attnviz.marks import GENERATOR
+from attnviz.records import AttentionResult
 from attnviz.storage import surveyed as surveyed  # what corpora give
 from attnviz.storage.contents import Drawn, Result, agreement_data, contents, described
 from attnviz.storage.results import load_data, write_result
@@ -31,7 +32,7 @@ def save_data(drawn: Result, path: str | os.PathLike[str], *, force: bool = Fals
     arrays of the numbers and labels, and all else as the JSON text `about`. safetensors: the
     numbers, and all else as JSON in the header under `about`. parquet: a long table, one row for
     each number, with all else as JSON under `about` in its metadata.
-    `force` overwrites also what attnviz did not write.
+    `force` overwrites also what attnviz did not write, and whole results.
 
     As .safetensors any result can be written, the whole of `attend` among them, and read again by
     `load_data`.
@@ -40,7 +41,8 @@ def save_data(drawn: Result, path: str | os.PathLike[str], *, force: bool = Fals
     ------
     InputError, OutputError : as `check_output`; or it is no result, or no figure shows it.
     """
-    path = check_output(path, DATA_SUFFIXES, force=force)
+    whole = isinstance(drawn, AttentionResult)
+    path = check_output(path, DATA_SUFFIXES, force=force, whole=whole)
     suffix = path.suffix.lower()
     with atomic(path) as temporary:
         if suffix == ".safetensors":

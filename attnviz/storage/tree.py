@@ -16,15 +16,22 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import torch
 from torch import Tensor
 
 from attnviz import records
 from attnviz.errors import InputError
+from attnviz.records.sound import broken
 
 # All that a file may name: nothing is imported, and nothing called, because a file says so.
 TYPES: dict[str, Any] = {
     name: kind for name in records.__all__ if is_dataclass(kind := getattr(records, name))
 }
+
+_DTYPES = {
+    torch.float32, torch.float64, torch.float16, torch.bfloat16,
+    torch.int64, torch.int32, torch.uint8, torch.bool,
+}  # fmt: skip
 
 
 def encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:
@@ -60,9 +67,11 @@ def encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict
         if (place := places.setdefault(id(value), path)) != path:
             return {"same": place}
         held = {field.name: getattr(value, field.name) for field in fields(value)}
-        if wrong := _wrong(type(value), held):
+        wrong = _wrong(type(value), held)
+        tree = {} if wrong else {name: node(held[name], _at(path, name)) for name in held}
+        if wrong := wrong or _broken(value):  # rules rely on what is within
             raise InputError(f"Expected a sound result, but {wrong}. Make it anew.")
-        return {type(value).__name__: {name: node(held[name], _at(path, name)) for name in held}}
+        return {type(value).__name__: tree}
 
     def tensor(value: Tensor, path: str) -> dict[str, list[Any]]:
         if (memory := _memory(value)) not in names:
@@ -106,6 +115,8 @@ def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
     def tensor(name: str, *order: int) -> Tensor:
         if name not in tensors:
             raise ValueError(f"the tensor {name!r:.60} is missing")
+        if tensors[name].dtype not in _DTYPES:
+            raise ValueError(f"no tensor of a result is of {tensors[name].dtype}")
         if name not in laid:
             back = sorted(range(len(order)), key=order.__getitem__)
             laid[name] = tensors[name].permute(order).contiguous().permute(back)
@@ -117,7 +128,10 @@ def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
         held = {name: value(each, _at(path, name)) for name, each in inner.items()}
         if wrong := _wrong(TYPES[kind], held):
             raise ValueError(wrong)
-        return TYPES[kind](**held)
+        found = TYPES[kind](**held)
+        if wrong := _broken(found):
+            raise ValueError(wrong)
+        return found
 
     result, *_ = (value(each, "") for each in tree)
     if type(result) not in TYPES.values():
@@ -151,6 +165,12 @@ def _wrong(kind: type, held: Mapping[str, Any]) -> str:
         if not _fits(value, hints[name]):
             return f"{kind.__name__}.{name} cannot hold this {type(value).__name__}"
     return ""
+
+
+def _broken(record: Any) -> str:
+    """Say which rule of its type a record breaks; nothing where all is well."""
+    rule = broken(record)
+    return rule and f"{type(record).__name__} should have {rule}"
 
 
 @cache

@@ -114,7 +114,7 @@ def test_a_long_text(capsys):
         (["heads", "--device", "cpu"], "Expected a --result or --device, got both"),
         (["steps", "--dtype", "float16"], "Expected a --result or --dtype, got both"),
         (["view", "--truncate"], "Expected a --result or --truncate, got both"),
-        (["view", "--compare", TEXT], "Expected a text beside --compare, got none"),
+        (["view", "--compare", TEXT], "Expected a --result or --compare, got both"),
         (["verify", "--mode", "streamed"], "a result with streamed maps, got one with full maps"),
         (["verify", "-o", "x.png"], "Expected a file name that ends in .safetensors, got 'x.png'"),
         (["heatmap", "--stack", "cross"], "Expected a stack of all-MiniLM-L6-v2, encoder, got"),

@@ -5,6 +5,8 @@ import io
 import json
 from dataclasses import replace
 
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -223,13 +225,21 @@ def test_nothing_overlaps_over_images_and_sounds(vision, fine, speech, width):
 
 
 def test_an_overlay_in_axes_of_the_users(vision):
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
     for head, ax in enumerate(axes):
         assert attnviz.heatmap(vision, layer=0, head=head, ax=ax) is ax
         assert ax.get_title(loc="left").startswith(f"Layer 0, head {head}")
     check_layout(figure)
+
+
+def test_images_are_the_right_way_up_whatever_a_user_has_set(vision):
+    with mpl.rc_context({"image.origin": "lower"}):
+        ax = plt.subplots()[1]
+        attnviz.heatmap(vision, ax=ax)
+        figure = attnviz.heatmap(vision).figure
+    images = [image for axes in (ax, *figure.axes) for image in axes.images]
+    assert len(images) >= 4
+    assert {image.origin for image in images} == {"upper"}
 
 
 def test_the_image_and_the_places_are_stored_with_the_map(vision, tmp_path):

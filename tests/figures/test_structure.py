@@ -255,6 +255,54 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone(short):
     assert mpl.rcParams == before
 
 
+# What a matplotlibrc, or a style sheet such as ggplot, may say.
+OF_A_USER = {
+    "image.origin": "lower",
+    "image.interpolation": "bilinear",
+    "axes.grid": True,
+    "axes.facecolor": "red",
+    "axes.labelpad": 20.0,
+    "axes.labelweight": "bold",
+    "axes.autolimit_mode": "round_numbers",
+    "figure.facecolor": "black",
+    "font.weight": "bold",
+    "font.style": "italic",
+    "lines.linestyle": ":",
+    "patch.force_edgecolor": True,
+    "path.sketch": (1.0, 100.0, 2.0),
+    "path.snap": False,
+    "savefig.facecolor": "red",
+    "savefig.transparent": True,
+    "text.antialiased": False,
+    "text.usetex": True,
+    "xtick.direction": "in",
+    "xtick.labeltop": True,
+    "xtick.minor.visible": True,
+    "ytick.labelleft": False,
+}
+
+
+def test_settings_of_a_user_change_no_figure(tmp_path, short):
+    def drawn(name):
+        axes = attnviz.heatmap(short)  # with the mosaic of all heads
+        save_figure(axes.figure, tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    plain = drawn("plain.png")
+    with mpl.rc_context(OF_A_USER):
+        assert drawn("other.png") == plain
+
+
+def test_cells_in_axes_of_a_user_have_their_first_row_on_top_and_no_lines_through_them(short):
+    with mpl.rc_context({"axes.grid": True}):
+        ax = plt.subplots()[1]
+    ax.invert_yaxis()
+    attnviz.heatmap(short, layer=0, head=0, ax=ax)
+    top, bottom = ax.get_ylim()[::-1]
+    assert top < bottom
+    assert not any(line.get_visible() for line in ax.get_xgridlines() + ax.get_ygridlines())
+
+
 def test_a_heatmap_draws_into_axes_that_are_given_and_into_nothing_else(train, odd):
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
     assert attnviz.heatmap(train, layer=2, head=3, ax=left) is left

@@ -142,6 +142,29 @@ def test_of_an_empty_file_nothing_is_lost_and_a_read_only_one_is_left(train, tmp
     assert stat.S_IMODE(path.stat().st_mode) == 0o400
 
 
+@pytest.mark.parametrize("target", ["data.json", "plain"])
+def test_the_ending_of_a_link_chooses_the_format_not_that_of_what_it_points_to(
+    train, tmp_path, target
+):
+    link = tmp_path / "x.png"
+    link.symlink_to(target)
+    for _ in range(2):  # the second time it is ours
+        save(train, link)
+        assert (tmp_path / target).read_bytes().startswith(b"\x89PNG")
+    assert link.is_symlink()
+
+
+def test_a_whole_result_gives_way_to_nothing_but_another(train, tmp_path):
+    path = tmp_path / "x.safetensors"
+    attnviz.save_data(train, path)
+    with pytest.raises(OutputError, match=r"a whole result is kept there.*Name another file"):
+        save(train, path)
+    attnviz.save_data(train, path)
+    assert isinstance(attnviz.load_data(path), attnviz.AttentionResult)
+    save(train, path, force=True)
+    attnviz.save_data(train, path)  # a map does give way
+
+
 def test_a_file_that_came_while_the_model_ran_is_kept(train, tmp_path):
     path = check_output(tmp_path / "x.json")
     path.write_text("meanwhile")

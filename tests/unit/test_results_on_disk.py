@@ -62,7 +62,7 @@ def assert_same(one, other, at="it"):
 
 
 def on_disk(result, folder):
-    save_data(result, folder / "result.safetensors")
+    save_data(result, folder / "result.safetensors", force=True)
     return load_data(folder / "result.safetensors")
 
 
@@ -187,8 +187,9 @@ def test_what_is_held_twice_is_stored_once(train, tmp_path):
 
 
 def test_what_lies_in_the_same_memory_is_not_the_same(train, tmp_path):
-    X = torch.arange(16.0).reshape(4, 4)
-    one = replace(train.records[0], input=X, key_input=X.mT, bias=X.view(torch.int32), mask=X[:2])
+    X = torch.arange(81.0).reshape(9, 9)
+    terms = {"bias": X.view(torch.int32)[None], "mask": X[None]}
+    one = replace(train.records[0], input=X, key_input=X.mT, **terms)
     assert_same(one, on_disk(one, tmp_path))
 
 
@@ -207,8 +208,8 @@ def test_other_programs_find_what_they_found(train, tmp_path):
     assert about["provenance"]["text"] == "the train left the station on time"
     assert torch.equal(tensors["records.5.query"], train.records[5].query)
     example = attnviz.make_example("phones")
-    save_data(example, tmp_path / "x.safetensors")
-    assert parts(tmp_path / "x.safetensors")[1].keys() >= {"X given", "K from_inputs_follows"}
+    save_data(example, tmp_path / "y.safetensors")
+    assert parts(tmp_path / "y.safetensors")[1].keys() >= {"X given", "K from_inputs_follows"}
 
 
 @pytest.mark.parametrize(
@@ -278,6 +279,75 @@ def refusal(path):
     assert len(said) < 400 + len(str(path))
     assert said.startswith("Expected ")
     return said
+
+
+def in_axis(record, **other):
+    return replace(record, key_axis=replace(record.key_axis, **other))
+
+
+def in_check(result, **other):
+    report = result.agreement
+    first = next(check for check in report.checks if check.stage == "weights")
+    return replace(result, agreement=replace(report, checks=(replace(first, **other),)))
+
+
+UNSOUND = {
+    "seconds of no label": lambda one: in_axis(one, seconds=()),
+    "words without a label": lambda one: in_axis(one, words=(99,) * len(one.key_axis)),
+    "other queries": lambda one: replace(one, query=one.query[:, :1]),
+    "wider keys": lambda one: replace(one, key=one.key.repeat(1, 1, 2)),
+    "no values": lambda one: replace(one, value=one.value[..., :0]),
+    "whole numbers": lambda one: replace(one, query=one.query.long()),
+    "an odd scale": lambda one: replace(one, scale=math.nan),
+    "an odd mask": lambda one: replace(one, mask=torch.zeros(1, 2, 2)),
+    "an odd rotation": lambda one: replace(one, rotation=(torch.ones(1, 2), torch.ones(1, 2))),
+}
+CONTRADICTORY = {
+    "nan": lambda one: replace(
+        one, records=tuple(replace(each, key=each.key * math.nan) for each in one.records)
+    ),
+    "nothing at all": lambda one: replace(one, records=()),
+    "a grey image": lambda one: replace(one, image=torch.zeros(4, 4)),
+    "differences that do not pass": lambda one: in_check(one, differences=(9.0,) * 12),
+    "differences that are nan": lambda one: in_check(one, differences=(math.nan,) * 12),
+    "tolerances of nothing": lambda one: in_check(one, tolerances=(0.0,) * 12),
+    "fewer tolerances": lambda one: in_check(one, tolerances=(1.0,)),
+    "a slope that does not pass": lambda one: in_check(one, slope_error=1.0),
+    "numbers that are not finite": lambda one: in_check(one, finite=False),
+    "a hidden key with weight": lambda one: in_check(one, hidden_zero=False),
+}
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Write also what breaks its rules, as somebody else's program could."""
+    with monkeypatch.context() as patched:
+        patched.setattr("attnviz.storage.tree.broken", lambda _: "")
+        yield patched
+
+
+@pytest.mark.parametrize("name", [*UNSOUND, *CONTRADICTORY])
+def test_a_sound_file_of_an_unsound_result_is_refused(name, train, tmp_path, unchecked):
+    if name in UNSOUND:
+        unsound = replace(train, records=(UNSOUND[name](train.records[0]), *train.records[1:2]))
+    else:
+        unsound = CONTRADICTORY[name](train)
+    save_data(unsound, tmp_path / "x.safetensors")
+    unchecked.undo()
+    assert "it makes no sense: " in (said := refusal(tmp_path / "x.safetensors"))
+    assert " should have " in said
+    with pytest.raises(InputError, match=r"Expected a sound result, but .* should have"):
+        save_data(unsound, tmp_path / "y.safetensors")
+
+
+def test_a_file_of_numbers_that_no_result_has_is_refused(small, tmp_path):
+    metadata, tensors = parts(small[0])
+    for kind in (torch.float8_e4m3fn, torch.complex64, torch.int8):
+        path = tmp_path / "x.safetensors"
+        path.write_bytes(signed(metadata, tensors | {"weights": tensors["weights"].to(kind)}))
+        assert f"no tensor of a result is of {kind}" in refusal(path)
+    nan = replace(small[1], weights=small[1].weights * math.nan)
+    assert_same(nan, on_disk(nan, tmp_path))  # it was not verified, and does not say so
 
 
 def test_half_a_surrogate(small, tmp_path):

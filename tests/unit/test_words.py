@@ -208,7 +208,7 @@ def test_a_word_that_occurs_twice_must_be_numbered():
     assert locate("the#2", side) == 3
     with pytest.raises(InputError, match=r"'the' occurs 2 times. Say which: the#1 or the#2"):
         locate("the", side)
-    with pytest.raises(InputError, match="to occur 3 times, but it occurs 2"):
+    with pytest.raises(InputError, match="by a number from 1 to 2, as often as it occurs, got 3"):
         locate("the#3", side)
 
 

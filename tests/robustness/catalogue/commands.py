@@ -62,6 +62,16 @@ COMMANDS = {
     "senses without a sentence": typed("senses bank --sense a=", 2, "NAME=SENTENCE"),
     "senses of a missing file": typed("senses bank --sense a=no.txt", 2, "no.txt"),
     "senses of a folder": typed("senses bank --sense a=folder.txt", 2, "folder.txt"),
+    "senses of a long sentence of wide letters": typed(
+        f"senses bank --sense a='bank {'ы' * 150}' --sense b='a bank'", 2, "two different"
+    ),
+    "senses of a file in a sealed folder": typed(
+        "senses bank --sense a=sealed/x.txt", 2, "Permission denied", within="no root"
+    ),
+    "an image in a sealed folder": typed(
+        "heatmap --image sealed/x.png", 2, "Permission denied", within="no root"
+    ),
+    "an image that is not there": typed("heatmap --image no.png", 2, "Check its name"),
     "senses of an empty file": typed("senses bank --sense a=empty.txt --sense b=b", 2, "empty.txt"),
     "senses of UTF-16": typed("senses bank --sense a=utf16.txt", 2, "UTF-8"),
     "senses with one sentence in both": typed(

@@ -63,6 +63,18 @@ PLACES = {
         "view train -m tiny -o notes.html --force", leaves="notes.html"
     ),
     "somebody's file behind a link": both(f"{_TRAIN} linked.json", 4, "--force", cold=True),
+    "a whole result, by its own map": typed(
+        "heatmap --result kept.safetensors -o kept.safetensors", 4, "a whole result is kept there"
+    ),
+    "a whole result, by a map": both(
+        "heads 'the train' -m tiny -o kept.safetensors", 4, "a whole result is kept there"
+    ),
+    "a whole result, by a map, with --force": both(
+        "heads 'the train' -m tiny -o kept.safetensors --force", leaves="kept.safetensors"
+    ),
+    "a whole result, by another": typed(
+        "verify 'the train left' -m tiny -o kept.safetensors", leaves="kept.safetensors"
+    ),
     "a folder, with --force": both(f"{_TRAIN} afolder.png --force", 4, "is a folder", cold=True),
     "no room for what is there": both(
         "heatmap 'the train' -m tiny -o old.json --force",

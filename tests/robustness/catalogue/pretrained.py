@@ -1,9 +1,11 @@
 """Models: missing, damaged, lying, foreign, and such as have no attention."""
 
+from typing import Any
+
 from robustness.catalogue.case import both, called, typed
 
 
-def _refused(name: str, said: str, **how: bool) -> dict:
+def _refused(name: str, said: str, **how: Any) -> dict:
     return {name: both(f"heatmap 'the train' -m {name}", 3, said, **how)}
 
 
@@ -49,6 +51,15 @@ PRETRAINED = {
     **_refused("shards-of-nothing", "model.safetensors"),
     **_refused("config-no-json", "config.json"),
     **_refused("config-a-list", "config.json"),
+    **_refused("not-to-be-listed", "this folder, but: Permission denied", within="no root"),
+    **_refused("not-to-be-entered", "this folder, but: Permission denied", within="no root"),
+    **_refused("unreadable-weights", "model.safetensors, but: Permission", within="no root"),
+    **_refused("unreadable-config", "read config.json, but: Permission denied", within="no root"),
+    **_refused("vast-config", "config.json with at most 134,217,728 bytes"),
+    **_refused("vast-tokenizer", "tokenizer.json with at most 134,217,728 bytes"),
+    **_refused("vast-settings", "tokenizer_config.json with at most 134,217,728 bytes"),
+    **_refused("vast-special-tokens", "special_tokens_map.json with at most"),
+    **_refused("wants-a-package", "install what is missing"),
     **_refused("config-empty", "config.json"),
     **_refused("config-not-utf8", "config.json"),
     **_refused("config-nested", "config.json"),
@@ -81,6 +92,8 @@ PRETRAINED = {
         "heatmap --image photo.png -m vit-without-processor", 3, "a processor that reads image"
     ),
     "images without attention": both("heatmap --image photo.png -m resnet", 3, "attention"),
+    "the root of the disk": both("heatmap train -m /", 3, "/: expected a JSON object"),
+    "at most -3 tokens": both("verify train -m at-most-minus-3-tokens"),
     "remote code, yes typed": typed(
         "verify train -m own-code", 3, "remote code", within="yes on stdin"
     ),

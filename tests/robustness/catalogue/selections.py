@@ -40,9 +40,9 @@ SELECTIONS = {
     "word that is absent": both(f"heatmap {_THE} --find trian:left", 2, "Did you mean train"),
     "word that is like none": both(f"heatmap {_THE} --find qqq:left", 2, "a word of the text"),
     "word that occurs twice": both(f"heatmap {_THE} --find train:the", 2, "the#1 or the#2"),
-    "the#0": both(f"heatmap {_THE} --find 'the#0:train'", 2, "to occur 0 times"),
+    "the#0": both(f"heatmap {_THE} --find 'the#0:train'", 2, "a number from 1 to 2"),
     "the#1": both(f"heatmap {_THE} --find 'the#1:the#2' -o x.json", leaves="x.json"),
-    "the#9": both(f"heatmap {_THE} --find 'the#9:train'", 2, "to occur 9 times, but it occurs 2"),
+    "the#9": both(f"heatmap {_THE} --find 'the#9:train'", 2, "a number from 1 to 2"),
     "the#²": both(f"heatmap {_THE} --find 'the#²:train'", 2, "the#²"),
     "the# and 5,000 digits": both(
         f"heatmap {_THE} --find 'the#{'9' * 5000}:train'", 2, "got 'the#999"

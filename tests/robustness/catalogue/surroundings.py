@@ -82,6 +82,9 @@ STREAMS = {
     "a backend that is not there": typed(
         "example cat -o x.png", leaves="x.png", within="MPLBACKEND=nonesuch", cold=True
     ),
+    "a date that is none": both(
+        "heatmap 'the train' -m tiny -o x.pdf", leaves="x.pdf", within="SOURCE_DATE_EPOCH=abc"
+    ),
     "warnings as errors": typed("models bert", within="PYTHONWARNINGS=error", cold=True),
     "optimised away": typed(
         "heatmap '' ", 2, "at least one word", within="PYTHONOPTIMIZE=2", cold=True

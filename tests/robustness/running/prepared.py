@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import wave
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image
 
-from robustness.running.pretrained import MODELS
+from robustness.running.families import saved
+from robustness.running.pretrained import MODELS, hole
 
 Make = Callable[[Path], object]
 
@@ -30,16 +33,6 @@ def text(content: str, encoding: str = "utf-8") -> Make:
 def data(content: bytes) -> Make:
     """Return what writes bytes."""
     return lambda path: path.write_bytes(content)
-
-
-def hole(size: int) -> Make:
-    """Return what makes a file of so many bytes, none of which is on the disk."""
-
-    def make(path: Path) -> None:
-        with path.open("wb") as file:
-            file.truncate(size)
-
-    return make
 
 
 def folder(mode: int = 0o700) -> Make:
@@ -117,6 +110,20 @@ def sound(seconds: float, rate: int = 16_000, channels: int = 1, width: int = 2)
     return make
 
 
+def kept(path: Path) -> None:
+    """Keep the whole result of a run."""
+    path.write_bytes(_kept())
+
+
+@cache
+def _kept() -> bytes:
+    from attnviz import attend, save_data
+
+    with TemporaryDirectory() as place:
+        save_data(attend("the train", model=saved("bert")), path := Path(place, "kept.safetensors"))
+        return path.read_bytes()
+
+
 _X = '"X": [[1, 0], [0, 1]], "W_q": [[1, 0], [0, 1]], "W_k": [[1, 0], [0, 1]], "W_v": [[1, 1]]'
 
 FILES: dict[str, Make] = {
@@ -176,6 +183,8 @@ FILES: dict[str, Make] = {
     "list.json": text("[1, 2, 3]"),
     "deep.json": text("[" * 100_000),
     "large.json": text('{"X": [[1e999999999]]}'),
+    # results
+    "kept.safetensors": kept,
     # places to write
     "old.png": picture(2, 2),
     "old.json": text('{"old": 1}'),
@@ -183,6 +192,7 @@ FILES: dict[str, Make] = {
     "afolder.png": folder(),
     "afolder": folder(),
     "locked": folder(0o500),
+    "sealed": folder(0o000),
     "link.png": link("real.png"),
     "linked.json": lambda path: (
         path.symlink_to("theirs.json"),

@@ -100,6 +100,11 @@ def _own_tokenizer_code(path: Path) -> None:
     (path / "mine.py").write_text("open('ran', 'w').write('foreign code ran')")
 
 
+def _minus_3_tokens(path: Path) -> None:
+    file = path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": -3}))
+
+
 def _sharded(names: object) -> Callable[[Path], None]:
     def edit(path: Path) -> None:
         (path / "model.safetensors").unlink()
@@ -118,6 +123,24 @@ def _linked(path: Path) -> None:
     path.symlink_to("no-such-folder")
 
 
+def hole(size: int) -> Callable[[Path], None]:
+    """Return what makes a file of so many bytes, none of which is on the disk."""
+
+    def make(path: Path) -> None:
+        with path.open("wb") as file:
+            file.truncate(size)
+
+    return make
+
+
+def _vast(name: str) -> Callable[[Path], None]:
+    return spoilt(lambda path: hole(2**43)(path / name))
+
+
+def _closed(mode: int, name: str = ".") -> Callable[[Path], None]:
+    return spoilt(lambda path: (path / name).chmod(mode))
+
+
 MODELS: dict[str, Callable[[Path], Any]] = {
     "tiny": copy("bert"),
     "tiny model": copy("bert"),
@@ -132,6 +155,18 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "a-file": lambda path: path.write_text("{}"),
     "an-empty-folder": lambda path: path.mkdir(),
     "a-broken-link": _linked,
+    "not-to-be-listed": _closed(0o333),
+    "not-to-be-entered": _closed(0o444),
+    "unreadable-weights": _closed(0o000, "model.safetensors"),
+    "unreadable-config": _closed(0o000, "config.json"),
+    "vast-config": _vast("config.json"),
+    "vast-tokenizer": _vast("tokenizer.json"),
+    "vast-settings": _vast("tokenizer_config.json"),
+    "vast-special-tokens": _vast("special_tokens_map.json"),
+    "wants-a-package": config(
+        quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}
+    ),
+    "at-most-minus-3-tokens": spoilt(_minus_3_tokens),
     # the weights
     "without-config": without("config.json"),
     "without-weights": without("model.safetensors"),

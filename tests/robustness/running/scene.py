@@ -180,7 +180,10 @@ def seen(path: Path) -> str:
         return "folder" if path.is_dir() else "device"
     if path.stat().st_size > 2**24:  # a hole
         return str(path.stat().st_size)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except PermissionError:
+        return "unreadable"
 
 
 @contextmanager
