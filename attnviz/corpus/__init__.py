@@ -108,6 +108,7 @@ def survey(
         about = {
             "model": model.name,
             "weights": model.checkpoint.current_sha256(),
+            "dtype": str(model.module.dtype).removeprefix("torch."),
             "truncate": truncate,
             "seed": seed,
         }

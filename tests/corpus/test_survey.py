@@ -14,6 +14,7 @@ import attnviz
 from attnviz.cli import run
 from attnviz.corpus.folder import Folder
 from attnviz.errors import InputError
+from tests.corpus.english import sentences
 
 EXACT = ("mean", "low", "high", "even", "shuffled", "p_even", "p_shuffled", "count", "distances")
 
@@ -194,3 +195,15 @@ def test_a_disk_that_is_full_loses_nothing_and_doubles_nothing(tmp_path, texts):
     assert [path.name for path in (tmp_path / "out" / "parts").iterdir()] == ["000000.parquet"]
     assert surveyed(10**9, "-o", "out", "--resume").returncode == 0
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
+
+
+def test_named_heads_do_the_same_on_texts_that_had_no_part_in_naming_them(found, model):
+    census, _ = found
+    fresh = attnviz.survey(sentences(48), model=model)
+    by_role = {"previous token": "previous", "next token": "next"}
+    named = [(n, by_role[role]) for n, role in enumerate(census.roles) if role in by_role]
+    assert len(named) >= 3
+    for n, statistic in named:
+        at = fresh.of(statistic)
+        assert fresh.low[n, at] > fresh.even[n, at]
+        assert fresh.p_even[n, at] < 0.01

@@ -1,0 +1,36 @@
+"""What heads do over many sentences
+
+One sentence shows a picture; what a head does shows over many. {texts} sentences, each beside what
+shuffled keys give. Head {previous} gives {previous_share:.0%} of its weight to the previous token
+(95 % interval {previous_low:.2%} to {previous_high:.2%}; even weights {previous_even:.0%}), head
+{next} {next_share:.0%} to the next. {named} of {heads} heads are named: by half of the sentences,
+tested on the other half, corrected for all heads and statistics. In layers 1 to 4 the mean head
+gives {rest:.0%} of its weight to special tokens, where it rests.
+"""
+
+import json
+from importlib.resources import files
+
+import attnviz
+
+senses = json.loads(files("attnviz").joinpath("separation", "sentences.json").read_text("utf-8"))
+texts = [each for word in senses.values() for some in word.values() for each in some]
+found = attnviz.survey(texts)
+fig = attnviz.census(found)
+
+
+def most(statistic):
+    """Return the head that has most of a statistic, with mean, interval and even weights."""
+    at = found.of(statistic)
+    head = int(found.mean[:, at].nan_to_num(0).argmax())
+    numbers = found.mean, found.low, found.high, found.even
+    return found.heads[head], *(float(each[head, at]) for each in numbers)
+
+
+previous, previous_share, previous_low, previous_high, previous_even = most("previous")
+next, next_share, next_low, _, next_even = most("next")
+assert previous_low > previous_even
+assert next_low > next_even
+middle = [1 <= head.layer <= 4 for head in found.heads]
+rest = found.mean[middle, found.of("separators")].mean().item()
+named, heads, texts = sum(map(bool, found.roles)), len(found.heads), found.texts
