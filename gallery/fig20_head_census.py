@@ -2,10 +2,11 @@
 
 One sentence shows a picture; what a head does shows over many. {texts} sentences, each beside what
 shuffled keys give. Head {previous} gives {previous_share:.0%} of its weight to the previous token
-(95 % interval {previous_low:.2%} to {previous_high:.2%}; even weights {previous_even:.0%}), head
-{next} {next_share:.0%} to the next. {named} of {heads} heads are named: by half of the sentences,
-tested on the other half, corrected for all heads and statistics. In layers 1 to 4 the mean head
-gives {rest:.0%} of its weight to special tokens, where it rests.
+(bootstrapped over sentences: {previous_low:.2%} to {previous_high:.2%}; even weights
+{previous_even:.0%}), head {next} {next_share:.0%} to the next. {named} of {heads} heads are named:
+by half of the sentences, tested on the other half, corrected for all heads and statistics. Between
+the first layer and the last the mean head gives {rest:.0%} of its weight to special tokens: there
+it rests.
 """
 
 import json
@@ -16,7 +17,6 @@ import attnviz
 senses = json.loads(files("attnviz").joinpath("separation", "sentences.json").read_text("utf-8"))
 texts = [each for word in senses.values() for some in word.values() for each in some]
 found = attnviz.survey(texts)
-fig = attnviz.census(found)
 
 
 def most(statistic):
@@ -34,3 +34,4 @@ assert next_low > next_even
 middle = [1 <= head.layer <= 4 for head in found.heads]
 rest = found.mean[middle, found.of("separators")].mean().item()
 named, heads, texts = sum(map(bool, found.roles)), len(found.heads), found.texts
+fig = attnviz.census(found)

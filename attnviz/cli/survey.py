@@ -12,11 +12,13 @@ from attnviz.cli import typed
 from attnviz.cli.options import (
     Debug,
     Device,
+    DeviceMap,
     DeviceName,
     Dtype,
     Force,
     Json,
     ModelName,
+    OffloadFolder,
     Truncate,
     Width,
     output_file,
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from attnviz.records import Census, Comparison
 
-_SHOWN = 3  # heads of each statistic, or statistics of each head
+_SHOWN = 2  # heads of each statistic, or statistics of each head
 _LISTED = 10  # heads
 
 ColumnName = Annotated[str, typer.Option(help="The column, or key, that holds the text.")]
@@ -62,6 +64,7 @@ def survey(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the survey in the folder.")
     ] = False,
+    force: Force = False,
     engine: Annotated[
         Where, typer.Option(help="This machine alone, or all machines of a Ray cluster.")
     ] = Where.local,
@@ -73,6 +76,8 @@ def survey(
     width: Width = 183.0,
     model: ModelName = None,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     truncate: Truncate = False,
     debug: Debug = False,
@@ -85,24 +90,29 @@ def survey(
     from attnviz.cli import report
     from attnviz.cli.progress import watched
     from attnviz.corpus import survey as measure
+    from attnviz.files import check_output
     from attnviz.models import load
 
+    where = typed.place(device, dtype, device_map, offload_folder)
+    if output.is_dir():
+        check_output(output / "census.png", force=force)
     with watched():
         found = measure(
             corpus,
-            model=load(model, device=device.value, dtype=dtype),
+            model=load(model, **where),
             out=output,
             column=column,
             truncate=truncate,
             skip_bad=skip_bad,
             resume=resume,
+            force=force,
             engine=engine.value,
             address=address,
             seed=seed,
         )
     from attnviz.plot import census, save_figure
 
-    save_figure(census(found, width=width), output / "census.png")
+    save_figure(census(found, width=width), output / "census.png", force=force)
     print_census(found)
     return report.finish(found.agreement, output, json=False)
 
@@ -118,6 +128,8 @@ def compare(
     seed: Seed = 0,
     width: Width = 183.0,
     device: DeviceName = Device.auto,
+    device_map: DeviceMap = None,
+    offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     truncate: Truncate = False,
     json: Json = False,
@@ -131,12 +143,13 @@ def compare(
     from attnviz.corpus import compare as pair
     from attnviz.models import load
 
+    where = typed.place(device, dtype, device_map, offload_folder)
     with watched():
         result = pair(
             corpus,
             models=(
-                load(first, device=device.value, dtype=dtype),
-                load(second, device=device.value, dtype=dtype),
+                load(first, **where),
+                load(second, **where),
             ),
             column=column,
             truncate=truncate,
@@ -162,7 +175,7 @@ def print_comparison(result: Comparison) -> None:
     from attnviz.captions import literal
     from attnviz.cli.report import console
 
-    first, second = (literal(each.model) for each in result.provenances)
+    first, second = (literal(name) for name in result.names)
     said = f"{len(result.heads)} heads of {second} beside those of {first}, {result.texts:,} texts"
     console.print(Text(said, "bold"))
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -196,8 +209,10 @@ def print_census(result: Census) -> None:
     said = f"{len(result.heads)} heads of {model} on {result.texts:,} texts"
     console.print(Text(said, "bold"))
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("statistic", "mean of all heads", "shuffled keys", "shuffled tokens", "most"):
-        table.add_column(name, justify="left" if name in ("statistic", "most") else "right")
+    for name in ("statistic", "mean", "shuffled keys", "shuffled tokens", "most (layer.head)"):
+        table.add_column(
+            name, justify="left" if name.startswith(("statistic", "most")) else "right"
+        )
     for at, name in enumerate(result.statistics):
         best = result.mean[:, at].nan_to_num(-1.0).topk(min(_SHOWN, len(result.heads))).indices
         most = ", ".join(f"{result.heads[n]} ({result.mean[n, at]:.2f})" for n in best.tolist())

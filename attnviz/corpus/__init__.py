@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -61,6 +62,7 @@ def survey(
     truncate: bool = False,
     skip_bad: bool = False,
     resume: bool = False,
+    force: bool = False,
     engine: Engine = "local",
     address: str | None = None,
     seed: int = 0,
@@ -82,7 +84,8 @@ def survey(
     column : of the corpus, which holds the text.
     truncate : cut what is longer than the model can read.
     skip_bad : leave out what cannot be read, and say how many; by default it is refused.
-    resume : go on with the survey in `out`.
+    resume : go on with the survey in `out`. force : overwrite also tables in `out` that attnviz did
+        not write.
     engine : "local", or "ray" for all machines of the Ray cluster at `address`, by default one that
         is started on this machine. The numbers are the same.
     seed : of shuffles and resamples.
@@ -95,6 +98,11 @@ def survey(
     model = expect_text(model)
     if engine not in ("local", "ray"):
         raise InputError(f"Expected engine 'local' or 'ray', got {engine!r}.")
+    if address is not None and engine == "local":
+        raise InputError(
+            f"Expected no address of a cluster for a survey on this machine, got {address!r}. Add "
+            "--engine ray (engine='ray')."
+        )
     bad: list[str] = []
     on_bad = bad.append if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
@@ -111,10 +119,12 @@ def survey(
             "dtype": str(model.module.dtype).removeprefix("torch."),
             "truncate": truncate,
             "seed": seed,
+            "attnviz": version("attnviz"),
+            "statistics": list(STATISTICS),
         }
         folder = Folder(Path(place if out is None else out), about)
         folder.open(resume=resume)
-        written = [check_output(folder.path / name) for name in _WRITTEN]
+        written = [check_output(folder.path / name, force=force) for name in _WRITTEN]
         sample = sampled(model, first, truncate)
         meter = Meter(model.checkpoint, sample[0].records, seed)
         parts = 0
@@ -132,7 +142,7 @@ def survey(
         census = _census(told, meter, sample, folder.compared(parts), bad)
         if out is not None:
             for path in written:
-                save_data(census, path)
+                save_data(census, path, force=force)
     return census
 
 

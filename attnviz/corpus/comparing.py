@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnviz.capture import Together, read_together
 from attnviz.corpus.batches import batches, windows
-from attnviz.corpus.estimates import Draws, Estimator
+from attnviz.corpus.estimates import Estimator, draw
 from attnviz.corpus.likeness import divergence
 from attnviz.corpus.measuring import TOKENS, Meter, Read
 from attnviz.corpus.reading import PART, expect_text, read, sampled
@@ -75,7 +75,7 @@ def _expect_same_tokens(other: Model, window: Sequence[Read], truncate: bool) ->
         if mine.encoding["input_ids"] != its.encoding["input_ids"]:
             raise InputError(
                 f"Expected two models that read the same tokens, but {other.name} reads text "
-                f"{mine.number} as others. Compare models with one vocabulary."
+                f"{mine.number + 1} as others. Compare models with one vocabulary."
             )
 
 
@@ -101,10 +101,11 @@ class _Pair:
             for model, results in zip(models, proven, strict=True)
         )
         if first.heads != second.heads:
+            kinds = [type(model.module).__name__ for model in models]
             raise InputError(
-                f"Expected two models with the same heads, but {models[0].name} has "
-                f"{len(first.heads)} and {models[1].name} {len(second.heads)}. Compare checkpoints "
-                "of one architecture."
+                f"Expected two models with the same heads, but {models[0].name} ({kinds[0]}) has "
+                f"{len(first.heads)} and {models[1].name} ({kinds[1]}) {len(second.heads)}, or in "
+                "other layers. Compare checkpoints of one architecture."
             )
         agreements = [AgreementReport.joined(each.agreement for each in some) for some in proven]
         sources = [some[0].provenance for some in proven]
@@ -123,12 +124,12 @@ class _Pair:
         lengths = [len(each.encoding["input_ids"]) for each in texts]
         for batch in batches(lengths, TOKENS):
             some = [texts[at] for at in batch]
-            draws = Draws.of(np.array([each.number for each in some]), seed)
+            times = draw(np.array([each.number for each in some]), seed)
             *values, apart = self._measured(some)
             for estimator, value in zip(self.means, values, strict=True):
-                estimator.add(draws, value)
-            self.change.add(draws, values[1] - values[0])
-            self.apart.add(draws, apart)
+                estimator.add(times, value)
+            self.change.add(times, values[1] - values[0])
+            self.apart.add(times, apart)
         self.texts += len(texts)
         self.tokens += sum(lengths)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -55,10 +58,12 @@ def ray_cluster(address: str | None) -> Iterator[Callable[[Meter, Iterable[Part]
     ours = not ray.is_initialized()
     if ours:
         try:
+            _expect_answer(address)
             # Ray would tell its makers of a cluster that it starts: nothing leaves unasked.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+            with _own_signals():
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"Expected a Ray cluster at {address}, but: {str(error).splitlines()[0]:.120}. "
                 "Check --address, and that the cluster is up."
@@ -68,6 +73,24 @@ def ray_cluster(address: str | None) -> Iterator[Callable[[Meter, Iterable[Part]
     finally:
         if ours:
             ray.shutdown()
+
+
+def _expect_answer(address: str | None) -> None:
+    """Raise OSError or ValueError where nobody answers: Ray itself would ask for minutes."""
+    if address not in (None, "auto", "local"):
+        host, _, port = str(address).removeprefix("ray://").rpartition(":")
+        if not (host and port.isdigit()):
+            raise ValueError("it is no HOST:PORT")
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep who listens to SIGTERM; Ray would end the program in its own way."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _measure_on_ray(meter: Meter, parts: Iterable[Part]) -> Iterator[Done]:
@@ -95,7 +118,7 @@ def _processors() -> int:
     """Return how many processors the cluster has now; machines come and go."""
     import ray
 
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    resources: dict[str, float] = ray.cluster_resources()
     return max(1, int(resources.get("CPU", 1)))
 
 

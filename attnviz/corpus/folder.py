@@ -73,14 +73,14 @@ class Folder:
                 f"{_MANIFEST}. Choose another folder."
             )
         for name, value in self.about.items():
-            if found.get(name) != value:
+            if name != "model" and found.get(name) != value:  # what it is called may change
                 raise InputError(
                     f"Expected to go on with a survey of the same {name}, {value}, but "
                     f"{self.path} holds one of {found.get(name)}. Choose another folder."
                 )
 
     def has(self, number: int, texts: Sequence[Read]) -> bool:
-        """Whether a part is there, whole.
+        """Whether a part is there, and as it was written.
 
         Raises
         ------
@@ -88,8 +88,7 @@ class Folder:
         """
         path = self._part(number)
         try:
-            about = _about(pq.read_schema(path))
-            pq.read_metadata(path)
+            about = _about(pq.read_table(path, page_checksum_verification=True).schema)
         except (OSError, pa.ArrowException, ValueError):  # none, or damaged: it is written anew
             return False
         if about["texts"] == _fingerprint(texts):
@@ -106,9 +105,10 @@ class Folder:
             "compared": measured.compared,
             "differences": measured.differences.tolist(),
         }
-        table = long_table(measured).replace_schema_metadata({_ABOUT: json.dumps(about)})
+        text = json.dumps(about | {"digest": _digest(about)})
+        table = long_table(measured).replace_schema_metadata({_ABOUT: text})
         with atomic(self._part(number)) as temporary:
-            pq.write_table(table, temporary, compression="zstd")
+            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
 
     def _part(self, number: int) -> Path:
         return self.path / _PARTS / f"{number:06}.parquet"
@@ -145,9 +145,13 @@ class Folder:
 def _about(schema: pa.Schema) -> dict[str, Any]:
     """Return what a part says of itself; ValueError where it says nothing."""
     found = json.loads((schema.metadata or {}).get(_ABOUT, b""))
-    if not isinstance(found, dict) or not {"texts", "compared", "differences"} <= found.keys():
-        raise ValueError("no part of a survey")
+    if not isinstance(found, dict) or found.pop("digest", None) != _digest(found):
+        raise ValueError("no part of a survey, or a damaged one")
     return found
+
+
+def _digest(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _fingerprint(texts: Sequence[Read]) -> str:

@@ -43,10 +43,11 @@ class Measured:
     """Statistics of K heads on N texts, each (N, K, S) float32, in the order of STATISTICS.
 
     numbers : of the texts in their corpus. tokens : how many each has. value : as the model reads
-    it. shuffled : with its tokens in another order, special ones left where they are. even : of
-    weights that are the same for every key that may be read. differences : (K,), of some of the
-    texts, the largest from what follows from the model's own weights, as a share of the most that a
-    statistic can be; NaN where the model does not tell these. compared : how many these texts are.
+    it. shuffled : with its tokens in another order, special ones left where they are. even : where
+    each query gives the same to every key that it may read, as much in all as it does.
+    differences : (K,), of some of the texts, the largest from what follows from the model's own
+    weights, as a share of the most that a statistic can be; NaN where the model does not tell
+    these. compared : how many these texts are.
     """
 
     numbers: tuple[int, ...]
@@ -88,7 +89,7 @@ class Meter:
         return torch.tensor(sorted(ids), device=self.checkpoint.device)
 
     def measure(self, texts: Sequence[Read]) -> Measured:
-        """Measure every head on each text; the same whatever else is measured beside it."""
+        """Measure every head on each text; what is measured beside it changes rounding only."""
         lengths = [len(each.encoding["input_ids"]) for each in texts]
         order = list(batches(lengths, TOKENS // 2))  # each text is read twice
         found = [self._measure_batch([texts[at] for at in batch]) for batch in order]
@@ -124,7 +125,10 @@ class Meter:
 
         def take(attention: Together) -> None:
             def even_weights(rows: slice) -> Tensor:
-                return _even(attention.readable(rows), tokens.real[:N])
+                even = _even(attention.readable(rows), tokens.real[:N])
+                if attention.sinks is None:
+                    return even
+                return even * attention.weights(rows)[:N].sum(-1, keepdim=True)  # less than 1
 
             values = measure(attention.weights).cpu()
             found.append(values)

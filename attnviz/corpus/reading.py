@@ -28,9 +28,10 @@ def expect_text(model: Model | Loadable | None) -> Model:
     model = model if isinstance(model, Model) else load(model)
     reads = kinds_read(model.module)
     if reads != ("text",) or is_two_sided(model.module, model.module.config):
+        two = reads == ("text",)
+        what = "is an encoder–decoder" if two else f"reads {' and '.join(reads)}"
         raise InputError(
-            f"Expected a model that reads one text, but {model.name} reads "
-            f"{' and '.join(reads)}. Choose another."
+            f"Expected a model that reads one text, but {model.name} {what}. Choose another."
         )
     return model
 
@@ -45,8 +46,10 @@ def read(
                 (encoding,), _ = tokenize(model.checkpoint, [(each.text, None)], truncate=truncate)
         except InputError as error:
             if on_bad is None:
-                raise InputError(f"In text {each.number}: {error}") from None
-            on_bad(f"text {each.number}: {error}")
+                raise InputError(
+                    f"In text {each.number + 1}: {error} Or leave such texts out (--skip-bad)."
+                ) from None
+            on_bad(f"text {each.number + 1}: {error}")
         else:
             kept = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
             found = {name: encoding[name] for name in kept if name in encoding}

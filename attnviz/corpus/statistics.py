@@ -24,11 +24,11 @@ STATISTICS = (*LINEAR, "entropy", "most read")
 """What is measured of each head on each text: means over the tokens that are no special ones.
 
 distance : |i - j| in tokens. self, previous, next : the weight for the own position, and for those
-    beside it. first : for the first token of the text, special or not. separators : for special
-    tokens. same token : for other positions of the same token. induction : for positions that
-    follow an earlier one of the same token (Olsson et al. 2022). punctuation : for periods and
-    commas. entropy : in nats. most read : the share of all weight that goes to that token, no
-    special one, that is read most.
+    beside it where these are no special tokens. first : for the first token of the text, special
+    or not. separators : for special tokens. same token : for other positions of the same token.
+    induction : for other positions that follow an earlier one of the same token (Olsson et al.
+    2022). punctuation : for periods and commas. entropy : in nats. most read : the share of all
+    weight that goes to that token, no special one, that is read most.
 """
 _WEIGHTS = 2**18  # of a head, in the rows of all texts of a block
 
@@ -110,13 +110,15 @@ def _tables(tokens: Tokens, start: int, stop: int) -> tuple[Tensor, Tensor]:
     both = real[:, start:stop, None] & real[:, None, :]
     same = (ids[:, start:stop, None] == ids[:, None, :]) & both & (behind != 0)
     before = (ids[:, start:stop, None] == ids[:, None, :-1]) & (behind[:, :-1] > 0)
-    follows = pad(before, (1, 0)) & both  # keys one to the right of the same token
+    # Keys one to the right of the same token; where a token follows itself, not itself.
+    follows = pad(before, (1, 0)) & both & (behind != 0)
+    word = real & ~tokens.special
     whole = torch.ones(N, R, dtype=torch.bool, device=ids.device)
     tables = {
         "distance": (behind.abs(), whole),
         "self": (behind == 0, whole),
-        "previous": (behind == 1, whole & (i[:, 0] > 0)),
-        "next": (behind == -1, pad(real, (-1, 1))[:, start:stop]),
+        "previous": (behind == 1, pad(word, (1, -1))[:, start:stop]),
+        "next": (behind == -1, pad(word, (-1, 1))[:, start:stop]),
         "first": ((j == 0).expand(R, T), whole),
         "separators": (tokens.special[:, None], tokens.special.any(-1, True)),
         "same token": (same, same.any(-1)),

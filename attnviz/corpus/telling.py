@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from attnviz.corpus.estimates import Draws, Estimates, Estimator, Floats
+from attnviz.corpus.estimates import Estimates, Estimator, Floats, draw
 from attnviz.corpus.statistics import STATISTICS
 from attnviz.corpus.table import from_table
 from attnviz.records import HeadName
@@ -23,8 +25,8 @@ class Told:
 
     value : the statistics. above_even, above_shuffled : their differences from those of even
     weights and of shuffled tokens. even, shuffled : the means of these, (K, S). excess : the mean
-    of `above_even` on the texts of even number, (K, S). tested : the same on those of odd number.
-    texts, tokens : how many.
+    of `above_even` on one half of the texts, chosen by chance, (K, S). tested : the same on the
+    other half. texts, tokens : how many.
     """
 
     value: Estimates
@@ -52,13 +54,12 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
         own, even, shuffled = (
             each.reshape(-1, width) for each in (found.value, found.even, found.shuffled)
         )
-        draws = Draws.of(found.numbers, seed)
-        odd = found.numbers % 2 == 1
-        value.add(draws, own)
-        above_even.add(draws, own - even)
-        above_shuffled.add(draws, own - shuffled)
-        tested.add(draws[odd], (own - even)[odd])
-        for one, some in zip(sums, (even, shuffled, (own - even)[~odd]), strict=True):
+        times, named = draw(found.numbers, seed), _half(found.numbers, seed)
+        value.add(times, own)
+        above_even.add(times, own - even)
+        above_shuffled.add(times, own - shuffled)
+        tested.add(times[~named], (own - even)[~named])
+        for one, some in zip(sums, (even, shuffled, (own - even)[named]), strict=True):
             one.add(some)
         texts += len(found.numbers)
         tokens += int(found.tokens.sum())
@@ -74,6 +75,11 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
         texts=texts,
         tokens=tokens,
     )
+
+
+def _half(numbers: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+    """Return which texts are in the half by which heads are named."""
+    return np.array([Random(f"half {seed} {number}").random() < 0.5 for number in numbers.tolist()])
 
 
 class _Mean:

@@ -150,7 +150,7 @@ def _said(result: Census) -> list[str]:
         f"{literal(result.provenance.model)}",
         "each panel: layers down, heads across; means over texts of the mean over tokens that are "
         "no special ones",
-        "a cross: no sure difference (p ≥ 0.01 by flips of signs, corrected for all heads and "
+        "a cross: no sure difference (p ≥ 0.01 by the bootstrap, corrected for all heads and "
         "statistics) from what the keys of each query give when they are shuffled; of entropy and "
         "of the token read most, from what the model does on shuffled tokens",
         "named: heads whose weight exceeds that of shuffled keys by a quarter on half of the "
@@ -158,7 +158,7 @@ def _said(result: Census) -> list[str]:
         "plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads "
         "give to the same keys",
         *result.notes,
-        f"on {result.compared:,} texts the statistics differ from those of the model's own weights "
-        f"by at most {result.agreement.largest_difference('statistics'):.0e} of the most they can "
-        "be",
+        f"in {result.compared:,} of the texts the statistics differ from those of the model's own "
+        f"weights by at most {result.agreement.largest_difference('statistics'):.0e} of the most "
+        "they can be",
     ]

@@ -24,7 +24,7 @@ def comparison(result: Comparison, *, width: float = FULL_WIDTH) -> Figure:
     result : from `compare`.
     width : of the figure, in mm: 89 is one column of a journal, 183 two.
     """
-    names = [literal(each.model) for each in result.provenances]
+    names = [literal(name) for name in result.names]
     with style([*names, *result.statistics]):
         page, ruler = Page(width * MM), Ruler()
         place = _MARGIN, page.width - _MARGIN
@@ -47,22 +47,22 @@ def comparison(result: Comparison, *, width: float = FULL_WIDTH) -> Figure:
 
 
 def _said(result: Comparison) -> list[str]:
-    first, second = (literal(each.model) for each in result.provenances)
+    first, second = (literal(name) for name in result.names)
     order = result.apart.argsort(descending=True).tolist()[:_NAMED]
     most = ", ".join(
         f"{result.heads[n]} ({result.apart[n]:.2f}, {result.apart_low[n]:.2f} to "
         f"{result.apart_high[n]:.2f})"
         for n in order
     )
-    proven = zip(result.provenances, result.agreements, strict=True)
+    other = result.agreements[1 - result.agreements.index(result.agreement)]
     return [
         f"{result.texts:,} texts, {result.tokens:,} tokens, read by {first} and by {second}",
         "each panel: layers down, heads across",
         "first panel: the root of the Jensen–Shannon divergence between what a head gives to the "
         "same keys in both models, from 0 to 1, mean over rows and texts",
         f"the others: {second} less {first}, mean over texts; white: no sure difference "
-        "(p ≥ 0.01 by flips of signs, corrected for all heads and statistics)",
+        "(p ≥ 0.01 by the bootstrap, corrected for all heads and statistics)",
         f"furthest apart, with 95 % intervals: {most}",
         *result.notes,
-        *(f"of {literal(source.model)} {report.summary()}" for source, report in proven),
+        f"the other model: {other.summary()}",
     ]

@@ -80,10 +80,10 @@ def head_panels(
             x + _NUMBERS + 0.5 * across - 0.16, y + line + high + 0.16, 0.5 * across, 0.05
         )
         colour_bar(drawn, bar, "", horizontal=True)
-        if panel.signed:
-            ends = [float(end) for end in drawn.get_clim() if end is not None]
-            named = [f"{end:g}".replace("-", "\N{MINUS SIGN}") for end in (ends[0], 0.0, ends[1])]
-            bar.set_xticks([ends[0], 0.0, ends[1]], named)
+        _, end = drawn.get_clim()
+        ticks = [0.0, float(end or 0.0)]
+        ticks = [-ticks[1], *ticks] if panel.signed else ticks
+        bar.set_xticks(ticks, [f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in ticks])
     return top + math.ceil(len(panels) / columns) * step
 
 
@@ -105,9 +105,9 @@ def _draw(ax: Axes, heads: Sequence[HeadName], panel: Panel) -> ScalarMappable:
     values = _on_grid(heads, panel.values)
     unsure = _on_grid(heads, panel.unsure.double()) == 1
     most = max(float(np.nanmax(values.abs().numpy(), initial=0.0)), 1e-12)
+    most = _rounded_up(most)
     if panel.signed:  # what surely is no change has no colour
         values = values.masked_fill(unsure, torch.nan)
-        most = _rounded_up(most)
     drawn = ax.imshow(
         values.numpy(),
         value_colours() if panel.signed else weight_colours(),

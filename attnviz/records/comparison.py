@@ -46,6 +46,15 @@ class Comparison:
     provenances: tuple[Provenance, Provenance]
 
     @property
+    def names(self) -> tuple[str, str]:
+        """What the models are called; with the start of their SHA-256 where that is the same."""
+        one, other = self.provenances
+        if one.model != other.model:
+            return one.model, other.model
+        named = [f"{each.model} ({each.weights_sha256[:6]})" for each in self.provenances]
+        return named[0], named[1]
+
+    @property
     def agreement(self) -> AgreementReport:
         """The report that says least for the two."""
         order = ("failed", "not proven", "verified")

@@ -120,6 +120,7 @@ def _statistics(maps: Tensor, encoding: Encoding, stops: set[int]) -> Tensor:
     same = (ids[:, None] == ids) & (behind != 0)
     follows = torch.zeros_like(same)
     follows[:, 1:] = (same & (behind > 0))[:, :-1]
+    follows &= behind != 0
     rows = ~special
 
     def mean(weights: Tensor, counted: Tensor = rows) -> Tensor:
@@ -133,8 +134,8 @@ def _statistics(maps: Tensor, encoding: Encoding, stops: set[int]) -> Tensor:
         [
             mean((maps * behind.abs()).sum(-1)),
             mean(maps.diagonal(dim1=1, dim2=2)),
-            on(behind == 1),
-            on(behind == -1),
+            on((behind == 1) & rows),
+            on((behind == -1) & rows),
             mean(maps[:, :, 0]),
             on(special.expand(T, T)),
             on(same),

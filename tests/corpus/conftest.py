@@ -3,6 +3,7 @@
 import pytest
 
 import attnviz
+from tests.corpus.english import sentences
 
 TEXTS = [
     "the train left the station on time, and nobody noticed.",
@@ -24,6 +25,6 @@ def texts():
 
 @pytest.fixture(scope="session")
 def found(texts, model, tmp_path_factory):
-    """Return the census of the bundled model on them, and the folder that it was written to."""
+    """Return the census of the bundled model on 128 texts, and the folder that it is in."""
     folder = tmp_path_factory.mktemp("survey")
-    return attnviz.survey(texts, model=model, out=folder), folder
+    return attnviz.survey([*texts[:8], *sentences(120)], model=model, out=folder), folder

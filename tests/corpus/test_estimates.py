@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnviz.corpus.estimates import Draws, Estimator
+from attnviz.corpus.estimates import Estimator, draw
 
 
 def drawn(shape, seed=0, shift=0.0):
@@ -14,7 +14,7 @@ def estimates(values, parts=1, order=None, seed=0):
     order = np.arange(len(values)) if order is None else order
     estimator = Estimator(values.shape[1])
     for some in np.array_split(order, parts):
-        estimator.add(Draws.of(some, seed), values[some])
+        estimator.add(draw(some, seed), values[some])
     return estimator.estimates()
 
 
@@ -28,6 +28,39 @@ def test_of_many_numbers_that_are_nothing_hardly_any_passes():
     # Corrected for all of them: in 19 of 20 families not one.
     families = [estimates(drawn((60, 50), seed), seed=seed) for seed in range(40)]
     assert sum((found.p_value < 0.05).any() for found in families) <= 6
+
+
+def test_skewed_numbers_that_are_nothing_hardly_pass_either():
+    # Flips of signs, which ask for symmetry, would find something in half of these families.
+    families = [
+        estimates(np.random.default_rng(seed).exponential(1.0, (60, 200)) - 1, seed=seed)
+        for seed in range(30)
+    ]
+    assert sum((found.p_value < 0.05).any() for found in families) <= 6
+    assert sum((found.p_value < 0.01).any() for found in families) <= 2
+
+
+def test_what_a_few_texts_say_is_not_tested_and_takes_nothing_from_the_rest():
+    values = drawn((60, 50))
+    values[:, 7] += 0.8
+    before = estimates(values).p_value[7]
+    values[:, 8] = 0.0
+    values[3, 8] = 5.0  # one text says all
+    values[:, 9] = np.nan
+    values[3, 9] = 5.0  # one text says anything
+    found = estimates(values)
+    assert found.p_value[7] == before < 0.01
+    assert found.p_value[8] == found.p_value[9] == 1.0
+    assert np.isnan([found.low[9], found.high[9]]).all()
+
+
+@pytest.mark.parametrize("number", [0.1, 0.3, 1 / 3, 0.7])
+def test_equal_numbers_are_judged_by_what_holds_for_any_distribution(number):
+    # Whatever rounding makes of their variance: how large they are, and how many.
+    found = estimates(np.full((100, 2), number))
+    expected = min(1.0, 4 * np.exp(-100 * number**2 / 2))
+    assert found.p_value == pytest.approx(expected)
+    assert estimates(np.full((100, 2), 3 * number + 1)).p_value.min() == 1.0
 
 
 def test_a_difference_among_many_is_found():

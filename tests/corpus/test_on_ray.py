@@ -28,7 +28,7 @@ sys.exit(main())
 """
 
 
-@pytest.fixture(scope="module", params=[48, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[32, pytest.param(2000, marks=pytest.mark.long)])
 def corpus(request, tmp_path_factory):
     """Return a folder with a file of so many sentences, the size of its parts, and its table."""
     folder = tmp_path_factory.mktemp("corpus")
