@@ -36,6 +36,7 @@ __all__ = [
     "Kept",
     "Proof",
     "bounded",
+    "dtypes",
     "prove_rows",
     "prove_streamed",
     "report",

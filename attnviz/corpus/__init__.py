@@ -26,7 +26,7 @@ if find_spec("pyarrow") is None:
         "it: pip install 'attnviz[survey]'."
     )
 
-from attnviz.agreement import PRECISIONS, bounded
+from attnviz.agreement import PRECISIONS, bounded, dtypes
 from attnviz.corpus.batches import windows
 from attnviz.corpus.comparing import compare
 from attnviz.corpus.engines import Done, Engine, Part, measure_here, ray_cluster
@@ -34,7 +34,7 @@ from attnviz.corpus.estimates import Floats
 from attnviz.corpus.folder import Folder
 from attnviz.corpus.likeness import distances
 from attnviz.corpus.measuring import Meter
-from attnviz.corpus.reading import PART, expect_text, read, sampled
+from attnviz.corpus.reading import PART, expect_text, left_out, nothing_read, read, sampled
 from attnviz.corpus.roles import cluster, name_roles
 from attnviz.corpus.statistics import STATISTICS
 from attnviz.corpus.telling import Told, tell
@@ -108,8 +108,7 @@ def survey(
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
     windowed = windows(read(model, corpus, truncate=truncate, on_bad=on_bad), PART)
     if (first := next(windowed, None)) is None:
-        left_out = f"; {len(bad)} could not be read: {bad[0]}" if bad else ""
-        raise InputError(f"Expected a corpus with at least one text, got none{left_out}.")
+        raise nothing_read(bad)
     with ExitStack() as stack:
         measured = measure_here if engine == "local" else stack.enter_context(ray_cluster(address))
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnviz-"))
@@ -168,7 +167,6 @@ def _census(
         return torch.from_numpy(values.reshape(len(meter.heads), len(STATISTICS)))
 
     apart = distances([result.records for result in sample])
-    notes = [f"{len(bad)} texts could not be read and are left out: {bad[0]}"] if bad else []
     proven = AgreementReport.joined(result.agreement for result in sample)
     checks, unknown = _checks(meter, *compared)
     return Census(
@@ -188,7 +186,7 @@ def _census(
         compared=compared[0],
         texts=told.texts,
         tokens=told.tokens,
-        notes=tuple(notes),
+        notes=left_out(bad),
         agreement=replace(
             proven,
             checks=(*proven.checks, *checks),
@@ -210,8 +208,8 @@ def _checks(
             why = "its eager attention does not return its weights"
             unknown.append((record.place, "statistics", why))
             continue
-        dtype = record.query.dtype if record.query.dtype in PRECISIONS else torch.float32
+        of_weights, _ = dtypes(record)
         count = texts * record.heads * len(STATISTICS)
-        tolerance = PRECISIONS[dtype].weights
+        tolerance = PRECISIONS[of_weights].weights
         checks.append(bounded(record, "statistics", own, tolerance, compared=count))
     return checks, unknown

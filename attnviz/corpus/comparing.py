@@ -13,10 +13,10 @@ from torch import Tensor
 
 from attnviz.capture import Together, read_together
 from attnviz.corpus.batches import batches, windows
-from attnviz.corpus.estimates import Estimator, draw
+from attnviz.corpus.estimates import Estimator, Mean, draw
 from attnviz.corpus.likeness import divergence
 from attnviz.corpus.measuring import TOKENS, Meter, Read
-from attnviz.corpus.reading import PART, expect_text, read, sampled
+from attnviz.corpus.reading import PART, expect_text, left_out, nothing_read, read, sampled
 from attnviz.corpus.statistics import STATISTICS, Measure
 from attnviz.corpus.texts import Corpus, count_rows, read_corpus
 from attnviz.errors import InputError
@@ -56,15 +56,15 @@ def compare(
     on_bad = bad.append if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
     pair: _Pair | None = None
+    count = None
     for window in windows(read(one, corpus, truncate=truncate, on_bad=on_bad), PART):
-        pair = pair or _Pair.of((one, other), window, truncate)
+        if pair is None:  # so the corpus can be read
+            pair, count = _Pair.of((one, other), window, truncate), count_rows(texts)
         _expect_same_tokens(other, window, truncate)
         pair.add(window, seed)
-        count = count_rows(texts)
         say(f"{pair.texts:,} texts", count and (window[-1].number + 1) / count)
     if pair is None:
-        left_out = f"; {len(bad)} could not be read: {bad[0]}" if bad else ""
-        raise InputError(f"Expected a corpus with at least one text, got none{left_out}.")
+        raise nothing_read(bad)
     return pair.told(bad)
 
 
@@ -86,7 +86,7 @@ class _Pair:
     meters: tuple[Meter, Meter]
     agreements: tuple[AgreementReport, AgreementReport]
     provenances: tuple[Any, Any]
-    means: tuple[Estimator, Estimator]
+    means: tuple[Mean, Mean]
     change: Estimator
     apart: Estimator
     texts: int = 0
@@ -114,7 +114,7 @@ class _Pair:
             (first, second),
             (agreements[0], agreements[1]),
             (sources[0], sources[1]),
-            (Estimator(width), Estimator(width)),
+            (Mean(width), Mean(width)),
             Estimator(width),
             Estimator(len(first.heads)),
         )
@@ -126,8 +126,8 @@ class _Pair:
             some = [texts[at] for at in batch]
             times = draw(np.array([each.number for each in some]), seed)
             *values, apart = self._measured(some)
-            for estimator, value in zip(self.means, values, strict=True):
-                estimator.add(times, value)
+            for mean, value in zip(self.means, values, strict=True):
+                mean.add(value)
             self.change.add(times, values[1] - values[0])
             self.apart.add(times, apart)
         self.texts += len(texts)
@@ -163,9 +163,8 @@ class _Pair:
         def laid_out(values: NDArray[Any]) -> Tensor:
             return torch.from_numpy(values.reshape(shape))
 
-        first, second = (laid_out(each.estimates().mean) for each in self.means)
+        first, second = (laid_out(each.mean()) for each in self.means)
         change, apart = self.change.estimates(), self.apart.estimates()
-        notes = [f"{len(bad)} texts could not be read and are left out: {bad[0]}"] if bad else []
         return Comparison(
             heads=self.meters[0].heads,
             statistics=STATISTICS,
@@ -180,7 +179,7 @@ class _Pair:
             apart_high=torch.from_numpy(apart.high),
             texts=self.texts,
             tokens=self.tokens,
-            notes=tuple(notes),
+            notes=left_out(bad),
             agreements=self.agreements,
             provenances=self.provenances,
         )

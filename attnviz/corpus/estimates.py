@@ -107,6 +107,23 @@ def _error(count: Floats, mean: Floats, squares: Floats) -> Floats:
     return np.sqrt(np.maximum(squares - mean**2, _ROUNDING**2) / count)
 
 
+class Mean:
+    """The mean of K numbers over texts that come in parts, NaN left out."""
+
+    def __init__(self, width: int) -> None:
+        self._sum, self._count = np.zeros(width), np.zeros(width)
+
+    def add(self, values: Floats) -> None:
+        """Add n texts, of which K values (n, K) are given."""
+        self._sum += np.nansum(values, axis=0)
+        self._count += (~np.isnan(values)).sum(0)
+
+    def mean(self) -> Floats:
+        """Return the means, (K,)."""
+        with np.errstate(invalid="ignore"):
+            return self._sum / self._count
+
+
 def draw(numbers: NDArray[np.int64], seed: int) -> Floats:
     """Return how often each text counts in each resample, (n, resamples), by its number."""
     random = (np.random.Generator(np.random.Philox(key=[seed, n])) for n in numbers.tolist())

@@ -63,3 +63,16 @@ def sampled(model: Model, texts: Sequence[Read], truncate: bool) -> list[Attenti
     some = [each.text for each in short[:: -(-len(short) // _SAMPLE)]]
     results = attend(some, model=model, truncate=truncate, mode="full")
     return [replace(each, provenance=replace(each.provenance, text=None)) for each in results]
+
+
+def nothing_read(bad: Sequence[str]) -> InputError:
+    """Return what to raise of a corpus without texts; `bad` says what could not be read."""
+    beside = f"; {len(bad)} could not be read: {bad[0]}" if bad else ""
+    return InputError(f"Expected a corpus with at least one text, got none{beside}.")
+
+
+def left_out(bad: Sequence[str]) -> tuple[str, ...]:
+    """Return the notes of a result without what could not be read."""
+    if not bad:
+        return ()
+    return (f"{len(bad)} texts could not be read and are left out: {bad[0]}",)

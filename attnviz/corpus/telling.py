@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from attnviz.corpus.estimates import Estimates, Estimator, Floats, draw
+from attnviz.corpus.estimates import Estimates, Estimator, Floats, Mean, draw
 from attnviz.corpus.statistics import STATISTICS
 from attnviz.corpus.table import from_table
 from attnviz.records import HeadName
@@ -45,7 +45,7 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
     shape = len(heads), len(STATISTICS)
     width = len(heads) * len(STATISTICS)
     value, above_even, above_shuffled, tested = [Estimator(width) for _ in range(4)]
-    sums = [_Mean(width) for _ in range(3)]
+    sums = [Mean(width) for _ in range(3)]
     no_even = [STATISTICS.index(name) for name in _NO_EVEN]
     texts = tokens = 0
     for table in tables:
@@ -80,18 +80,3 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
 def _half(numbers: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
     """Return which texts are in the half by which heads are named."""
     return np.array([Random(f"half {seed} {number}").random() < 0.5 for number in numbers.tolist()])
-
-
-class _Mean:
-    """The mean of numbers that come in parts, NaN left out."""
-
-    def __init__(self, width: int) -> None:
-        self._sum, self._count = np.zeros(width), np.zeros(width)
-
-    def add(self, values: Floats) -> None:
-        self._sum += np.nansum(values, axis=0)
-        self._count += (~np.isnan(values)).sum(0)
-
-    def mean(self) -> Floats:
-        with np.errstate(invalid="ignore"):
-            return self._sum / self._count
