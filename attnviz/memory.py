@@ -6,6 +6,7 @@ refused before; what fails nevertheless is told in the same words (failures.py).
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -60,6 +61,16 @@ class Room:
         return self.error(
             f"Expected {need} for {self.what}, but {there} is left on {self.device}. {self.ways}"
         )
+
+
+def give_back() -> None:
+    """Give the system what is free, where malloc would keep it (glibc).
+
+    Batches of many shapes leave holes that none of the next fits, so a long run would grow by more
+    than it uses.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _on_cpu() -> Iterator[int]:

@@ -70,9 +70,9 @@ class Estimator:
             told = count >= _TEXTS
             if told.any():
                 weight, total, squares = self._booted[:, :, told]
-                booted = total / weight
+                booted = np.where(weight > 0, total / weight, mean[told])
                 edge = (1 - _CONFIDENCE) / 2
-                low[told], high[told] = np.nanquantile(booted, [edge, 1 - edge], axis=0)
+                low[told], high[told] = np.quantile(booted, [edge, 1 - edge], axis=0)
                 error = _error(count, mean, self._moments[2] / count)
                 t = np.abs(mean) / error
                 # A resample that misses what makes texts differ would have hardly any error.

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attnviz.corpus.measuring import Measured, Read
-from attnviz.corpus.table import SCHEMA, long_table
+from attnviz.corpus.table import SCHEMA, VALUES, long_table
 from attnviz.errors import InputError, OutputError
 from attnviz.files import atomic
 
 _MANIFEST = "survey.json"
 _PARTS = "parts"
+_REPEATED = [name for name in SCHEMA.names if name not in VALUES]
 _ABOUT = b"attnviz"  # under which a part says of which texts it is, and what was compared
 
 
@@ -108,7 +109,13 @@ class Folder:
         text = json.dumps(about | {"digest": _digest(about)})
         table = long_table(measured).replace_schema_metadata({_ABOUT: text})
         with atomic(self._part(number)) as temporary:
-            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+            pq.write_table(
+                table,
+                temporary,
+                compression="zstd",
+                use_dictionary=_REPEATED,
+                write_page_checksum=True,
+            )
 
     def _part(self, number: int) -> Path:
         return self.path / _PARTS / f"{number:06}.parquet"

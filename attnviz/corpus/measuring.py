@@ -18,10 +18,11 @@ from attnviz.corpus.batches import batches
 from attnviz.corpus.statistics import Measure, Tokens, most
 from attnviz.corpus.texts import Text
 from attnviz.inputs import pad_together
+from attnviz.memory import give_back
 from attnviz.records import AttentionRecord, HeadName
 
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
-TOKENS = 4096  # of a batch, padding among them
+TOKENS = 2048  # of a batch, padding among them
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Meter:
         order = list(batches(lengths, TOKENS // 2))  # each text is read twice
         found = [self._measure_batch([texts[at] for at in batch]) for batch in order]
         back = torch.tensor([at for batch in order for at in batch]).argsort()
+        give_back()
         *numbers, differences = zip(*found, strict=True)
         value, shuffled, even = (torch.cat(each)[back] for each in numbers)
         return Measured(

@@ -10,7 +10,7 @@ from attnviz.checkpoints import is_two_sided, kinds_read
 from attnviz.corpus.measuring import Read
 from attnviz.corpus.texts import Text
 from attnviz.errors import InputError
-from attnviz.inputs import tokenize
+from attnviz.inputs import max_tokens, tokenize
 from attnviz.inputs.reading import reading
 from attnviz.models import Model, attend, load
 from attnviz.records import AttentionResult
@@ -40,10 +40,13 @@ def read(
     model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: Callable[[str], None] | None
 ) -> Iterator[Read]:
     """Yield the texts as the tokenizer reads them; what the model cannot is told, or raised."""
+    checkpoint = model.checkpoint
+    assert checkpoint.tokenizer is not None  # it reads text
+    longest = max_tokens(checkpoint.module, checkpoint.tokenizer)
     for each in texts:
         try:
-            with reading(model.checkpoint):
-                (encoding,), _ = tokenize(model.checkpoint, [(each.text, None)], truncate=truncate)
+            with reading(checkpoint):
+                encoding, _ = tokenize(checkpoint, (each.text, None), longest, truncate=truncate)
         except InputError as error:
             if on_bad is None:
                 raise InputError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -66,7 +65,7 @@ class Measure:
         N, T = tokens.ids.shape
         step = max(1, _WEIGHTS // (N * T))
         self.blocks = [slice(start, min(start + step, T)) for start in range(0, T, step)]
-        self._tables = lru_cache(maxsize=1)(self._made)  # one block serves all layers
+        self._kept: tuple[slice, Tensor, Tensor] | None = None
 
     def __call__(self, weights: Callable[[slice], Tensor]) -> Tensor:
         """Return the statistics of weights, in the order of STATISTICS: (N, H, S).
@@ -84,7 +83,9 @@ class Measure:
     def _of_rows(self, block: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return sums over rows (N, H, S - 1), how many count (N, S - 1), and what each key got."""
         weights = weights.float()
-        tables, counts = self._tables(block.start, block.stop)
+        if self._kept is None or self._kept[0] != block:  # one block serves all layers
+            self._kept = block, *self._made(block.start, block.stop)
+        _, tables, counts = self._kept
         rows = self.rows[:, None, block]
         entropy = (-torch.special.xlogy(weights, weights).sum(-1) * rows).sum(-1, keepdim=True)
         totals = torch.cat([weights.flatten(2) @ tables, entropy], dim=-1)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # What a tokenizer in Rust keeps of each byte of a text: where it stood. Tokens come on top: of
 # English words 105 to 165 bytes for each byte of them were measured.
 _PER_BYTE = 16
+_FEW = 2**20  # bytes, which always have room: to ask takes longer than to read them
 
 
 @contextmanager
@@ -35,7 +36,8 @@ def reading(checkpoint: Checkpoint) -> Iterator[None]:
 
 def expect_room(checkpoint: Checkpoint, size: int) -> None:
     """Raise InputError if there certainly is no memory to read a text of so many bytes."""
-    _room(checkpoint).expect(_PER_BYTE * size)
+    if size > _FEW:
+        _room(checkpoint).expect(_PER_BYTE * size)
 
 
 def _room(checkpoint: Checkpoint) -> Room:

@@ -44,7 +44,9 @@ def encode_texts(
     how many tokens a text had that was cut, else None.
     """
     tokenizer = _tokenizer(checkpoint)
-    encodings, cut_from = tokenize(checkpoint, couples, truncate=truncate, of_decoder=of_decoder)
+    longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
+    tokenized = [tokenize(checkpoint, couple, longest, truncate=truncate) for couple in couples]
+    encodings, cut_from = zip(*tokenized, strict=True)
     inputs = pad_together(checkpoint, encodings)
     length = inputs["input_ids"].shape[1]
     axes = tuple(
@@ -59,42 +61,36 @@ def encode_texts(
         )
         for encoding, (text, pair) in zip(encodings, couples, strict=True)
     )
-    return inputs, axes, tuple(cut_from)
+    return inputs, axes, cut_from
 
 
 def tokenize(
-    checkpoint: Checkpoint,
-    couples: Sequence[Couple],
-    *,
-    truncate: bool,
-    of_decoder: bool = False,
-) -> tuple[list[BatchEncoding], list[int | None]]:
-    """Return the tokens of texts, or pairs of them, and of how many tokens each was cut, if so.
+    checkpoint: Checkpoint, couple: Couple, longest: int | None, *, truncate: bool
+) -> tuple[BatchEncoding, int | None]:
+    """Return the tokens of a text, or of a pair, and how many they were before they were cut.
+
+    longest : how many the model can read, from `max_tokens`.
 
     Raises
     ------
     InputError : a text that leaves no token, or more than the model can read, unless it is cut.
     """
     tokenizer = _tokenizer(checkpoint)
-    longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
-    encodings, cut_from = [], []
-    for couple in couples:
-        expect_room(checkpoint, sum(map(len, filter(None, couple))))
-        encoding = _tokenize(tokenizer, *couple)
-        length = len(encoding["input_ids"])
-        cut = truncate and longest is not None and length > longest
-        encodings.append(_tokenize(tokenizer, *couple, longest) if cut else encoding)
-        cut_from.append(length if cut else None)
-        if all(encoding["special_tokens_mask"]):
-            raise InputError(
-                f"Expected a text with at least one word, got {couple[0][:40]!r}. Type a sentence."
-            )
-        if longest is not None and length > longest and not truncate:
-            raise InputError(
-                f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
-                f"got {length}. Shorten the text, or cut it with --truncate (truncate=True)."
-            )
-    return encodings, cut_from
+    expect_room(checkpoint, sum(map(len, filter(None, couple))))
+    encoding = _tokenize(tokenizer, *couple)
+    if all(encoding["special_tokens_mask"]):
+        raise InputError(
+            f"Expected a text with at least one word, got {couple[0][:40]!r}. Type a sentence."
+        )
+    length = len(encoding["input_ids"])
+    if longest is None or length <= longest:
+        return encoding, None
+    if not truncate:
+        raise InputError(
+            f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
+            f"got {length}. Shorten the text, or cut it with --truncate (truncate=True)."
+        )
+    return _tokenize(tokenizer, *couple, longest), length
 
 
 def pad_together(
