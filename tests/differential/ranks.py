@@ -32,11 +32,20 @@ FAULTS = {
 }
 
 
+BERT = {  # transformers has no plan for it
+    **dict.fromkeys([f"attention.self.{name}" for name in ("query", "key", "value")], "colwise"),
+    **{"attention.output.dense": "rowwise"},
+    **{"intermediate.dense": "colwise", "output.dense": "rowwise"},
+}
+
+
 def load(folder):
     """Load a model as a user would: each process has a part of it."""
     name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    own = {f"encoder.layer.*.{matrix}": how for matrix, how in BERT.items()}
+    plan = own if name == "BertModel" else "auto"
     model = getattr(transformers, name).from_pretrained(
-        folder, distributed_config=DistributedConfig(tp_plan="auto")
+        folder, distributed_config=DistributedConfig(tp_plan=plan)
     )
     return attnviz.load(model, tokenizer=folder.parent)
 

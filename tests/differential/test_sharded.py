@@ -20,7 +20,8 @@ from attnviz.errors import InputError, ModelError
 
 # Grouped queries; one matrix for Q, K and V; latent attention; heads that every process has all of.
 PLANNED = ("llama", "gpt-neox", "deepseek-v3", "phi3")
-SHARED = [f"{family}-float64" for family in PLANNED] + ["llama-float32"]
+IN_FLOAT32 = ["minilm-float32", "llama-float32"]
+SHARED = [f"{family}-float64" for family in PLANNED] + IN_FLOAT32
 EXACT = {"atol": 1e-12, "rtol": 0}
 # Processes add up what each makes of its heads: in float32 they round in another order, and
 # sharp attention makes the most of it.
@@ -29,11 +30,11 @@ ROUNDED = {"atol": 1e-5, "rtol": 0}
 
 def model_of(name):
     family, _, dtype = name.rpartition("-")
-    return tiny(family, getattr(torch, dtype))
+    return attnviz.load().module if family == "minilm" else tiny(family, getattr(torch, dtype))
 
 
-def one_process(folder, tokenizer):
-    model = type(model_of(folder.name)).from_pretrained(folder)
+def one_process(folder, tokenizer, dtype="auto"):
+    model = type(model_of(folder.name)).from_pretrained(folder, dtype=dtype)
     return attnviz.load(model, tokenizer=tokenizer)
 
 
@@ -99,6 +100,21 @@ def test_every_process_has_all_heads_in_order(ranks, tokenizer, name):
     for rank in range(2):
         found = attnviz.load_data(ranks / f"{name}.{rank}.safetensors")
         expect_same(found, alone, EXACT if name.endswith("64") else ROUNDED)
+
+
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_two_processes_are_as_near_to_float64_as_one(ranks, tokenizer, name):
+    exact = one_process(ranks / name, tokenizer, torch.float64).attend(TEXT)
+    alone = one_process(ranks / name, tokenizer).attend(TEXT)
+    shared = attnviz.load_data(ranks / f"{name}.0.safetensors")
+
+    def error(found):
+        pairs = zip(found, exact, strict=True)
+        return max((one.weights() - other.weights()).abs().max() for one, other in pairs)
+
+    assert error(shared) <= 1.5 * error(alone)
+    if name.startswith("minilm"):
+        assert error(alone) < 2e-6
 
 
 @pytest.mark.long
