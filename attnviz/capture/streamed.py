@@ -24,7 +24,7 @@ from attnviz.capture.unchanged import one_at_a_time, unchanged
 from attnviz.errors import InputError, ModelError
 from attnviz.progress import part
 from attnviz.records import AttentionRecord, Axis, Summary
-from attnviz.streaming import Scoring, attend, fused, summarise
+from attnviz.streaming import Rooms, Scoring, attend, fused, summarise
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class _Streamer:
         self._model, self._kept = model, kept
         self._on_streamed = on_streamed
         self.paths = {module: path for path, module in model.named_modules()}
-        self._rules = Rules()
+        self._rules, self._rooms = Rules(), Rooms()
         self._seen = seen
         self._done = 0
 
@@ -220,7 +220,7 @@ class _Streamer:
         marked = None if kept.marked is None else kept.marked.to(record.query.device)
         how: dict[str, Any] = {"cells": kept.cells, "top": kept.top, "marked": marked}
         if kept.heads is None or len(kept.heads) == record.heads:
-            return attend(scoring, record.value, **how)
+            return attend(scoring, record.value, rooms=self._rooms, **how)
         told = fused(scoring, record.value)
         output, lse = told or (attend(scoring, record.value, cells=1)[0], None)
         lse = None if lse is None else lse[list(kept.heads)]

@@ -2,8 +2,19 @@
 
 from attnviz.records import Summary, Visible
 from attnviz.streaming.fused import fused
+from attnviz.streaming.rooms import Rooms
 from attnviz.streaming.scoring import Scoring
 from attnviz.streaming.summary import attend, crop, summarise
 from attnviz.streaming.sweep import log_sum_exp
 
-__all__ = ["Scoring", "Summary", "Visible", "attend", "crop", "fused", "log_sum_exp", "summarise"]
+__all__ = [
+    "Rooms",
+    "Scoring",
+    "Summary",
+    "Visible",
+    "attend",
+    "crop",
+    "fused",
+    "log_sum_exp",
+    "summarise",
+]

@@ -36,7 +36,9 @@ class Kept:
             made(m, self.top, dtype=torch.int32) - 1,
             made(m, self.top),
         )
-        self.attended = made(m, 0 if value is None else value.shape[-1])
+        wide = 0 if value is None else value.shape[-1]
+        attended = torch.zeros(m, H, wide, device=scoring.query.device)
+        self.attended = attended.transpose(0, 1)  # one row after the other, as a model goes on
 
     def find_near(self, scoring: Scoring) -> None:
         """Fill in `near`, once `lse` is known."""

@@ -26,7 +26,7 @@ class Strip:
     keys (h, keys, d), queries (h, d, rows) : what scores are the product of. S, P : for scores and
         weights. lots : S, (h, cells, keys of each, rows). highest : of each lot, (h, cells, rows).
     linear (h, sums, keys) : what is summed over the weights of each row. sums (h, sums, rows).
-    from_here, away : the part of `linear` that each strip writes, and what to write.
+    from_here, away (h, keys, 2) : the part of `linear` that each strip writes; what to write.
     single, near (h, 3, rows) : keys of which each row's weight is kept, and these weights.
     own : of the keys among the rows, P, twice how far each row is behind, and where to put their
         product, summed for each row; None where there are none.
@@ -79,7 +79,7 @@ class Room:
 
     Attributes
     ----------
-    keys (h, n, d), queries (h, m, d), linear (h, 4 + d_v, n) : what enters products. Linear are
+    keys (h, n, d), queries (h, m, d), linear (h, n, 4 + d_v) : what enters products. Linear are
         one; how far a key is from the first row of the strip, and the sign of that, which each
         strip writes; whether it is marked; its value.
     sums (h, 4 + d_v, m), received (h, n), near (h, 3, m), mean, largest, entropy, behind, shift :
@@ -89,19 +89,20 @@ class Room:
 
     def __init__(self, scoring: Scoring, kept: Kept, most: int, h: int) -> None:
         _, m, n = scoring.shape
-        self.scoring, self.m, self.cell = scoring, m, kept.cell
+        self.made_for = _needs(scoring, kept, most, h)
+        self.visible, self.marks, self.m, self.cell = scoring.visible, kept.marks, m, kept.cell
         self.n, self.device = -(-n // kept.cell) * kept.cell, scoring.query.device
         self.blocks = list(blocks(m, kept.cell, most))
-        columns = [self._columns(block) for block in self.blocks]
+        columns = [self._columns(block, n) for block in self.blocks]
 
         def made(*shape: int) -> Tensor:
             return torch.zeros(h, *shape, device=self.device)
 
         d, extra = scoring.query.shape[2], kept.attended.shape[2]
-        self.queries, self.keys, self.linear = made(m, d), made(self.n, d), made(4 + extra, self.n)
-        self.linear[:, 0] = 1
+        self.queries, self.keys, self.linear = made(m, d), made(self.n, d), made(self.n, 4 + extra)
+        self.linear[..., 0] = 1
         if kept.marks is not None:
-            self.linear[:, 3, :n] = kept.marks.float()
+            self.linear[:, :n, 3] = kept.marks.float()
         self.sums, self.near, self.received = made(4 + extra, m), made(3, m), made(self.n)
         self.entropy, self.behind, self.shift = made(m), made(m), made(m)
         self.mean, self.largest = (made(*kept.mean.shape[1:]) for _ in range(2))
@@ -109,24 +110,23 @@ class Room:
         size = h * self.n * height
         self._S, self._P = (torch.empty(size, device=self.device) for _ in range(2))
         self._highest = torch.empty(size // self.cell, device=self.device)
-        away = torch.arange(self.n + m, device=self.device) - m - scoring.visible.offset
-        self._away = torch.stack([away.abs(), torch.where(away < 0, 1, -1)]).float()
-        self._single, self.seen = self._where_near(columns)
+        away = torch.arange(self.n + m, device=self.device) - m - self.visible.offset
+        self._away = torch.stack([away.abs(), torch.where(away < 0, 1, -1)], dim=1).float()
+        self._single, self.seen = self._where_near(columns, n)
         self._unread = torch.ones(self.n, dtype=torch.bool, device=self.device)
-        self._unread[:n] = False if scoring.visible.keys is None else ~scoring.visible.keys
+        self._unread[:n] = False if self.visible.keys is None else ~self.visible.keys
         both = zip(self.blocks, columns, strict=True)
         self.strips = [self._strip(block, keys) for block, keys in both if keys.start < keys.stop]
 
-    def _columns(self, block: Block) -> slice:
+    def _columns(self, block: Block, n: int) -> slice:
         """Return which keys a strip has: whole cells."""
-        first, end = self.scoring.visible.columns(block.rows, self.scoring.key.shape[1])
+        first, end = self.visible.columns(block.rows, n)
         start = first // self.cell * self.cell
         return slice(start, -(-end // self.cell) * self.cell if first < end else start)
 
-    def _where_near(self, columns: list[slice]) -> tuple[Tensor, Tensor]:
+    def _where_near(self, columns: list[slice], n: int) -> tuple[Tensor, Tensor]:
         """Return where each row finds itself, the previous, the first key in its strip; whether."""
-        rule, n = self.scoring.visible, self.scoring.key.shape[1]
-        row = torch.arange(self.m, device=self.device) + rule.offset
+        row = torch.arange(self.m, device=self.device) + self.visible.offset
         keys = torch.stack([row, row - 1, torch.zeros_like(row)])
         heights = torch.tensor([block.height for block in self.blocks], device=self.device)
         start, stop = (
@@ -152,10 +152,10 @@ class Room:
             P,
             lots=S.view(h, across, self.cell, height),
             highest=self._highest[: h * across * height].view(h, across, height),
-            linear=self.linear[..., columns],
+            linear=self.linear[:, columns].mT,
             sums=self.sums[..., rows],
-            from_here=self.linear[:, 1:3, columns],
-            away=self._away[:, self.m - rows.start :][:, columns],
+            from_here=self.linear[:, columns, 1:3],
+            away=self._away[self.m - rows.start :][columns],
             single=self._single[:, rows].expand(h, -1, -1),
             near=self.near[..., rows],
             own=self._own(P, rows, columns),
@@ -173,7 +173,7 @@ class Room:
 
         i - j = (i - here) - (j - here) is what `linear` gives, with the wrong sign there.
         """
-        here = rows.start + self.scoring.visible.offset - columns.start
+        here = rows.start + self.visible.offset - columns.start
         low, high = max(0, here), min(P.shape[1], here + P.shape[2])
         if low >= high:
             return None
@@ -182,7 +182,7 @@ class Room:
 
     def _hidden(self, S: Tensor, rows: slice, columns: slice) -> list[tuple[Tensor, Tensor | None]]:
         """Return where the rule hides keys of a strip; the key of its row moves on with it."""
-        visible, height = self.scoring.visible, S.shape[2]
+        visible, height = self.visible, S.shape[2]
         here = rows.start + visible.offset - columns.start
         found: list[tuple[Tensor, Tensor | None]] = []
         if visible.after is not None:
@@ -194,6 +194,26 @@ class Room:
             found.append((S[:, : max(0, start)], None))
             found.append(_square(S, start, _corner(height, False, S.device)))
         return [(part, where) for part, where in found if part.shape[1]]
+
+
+class Rooms:
+    """The room of one map, for the next if that is alike, as the layers of a model are."""
+
+    def __init__(self) -> None:
+        self._last: Room | None = None
+
+    def of(self, scoring: Scoring, kept: Kept, most: int, h: int) -> Room:
+        """Return room for strips of `most` rows of h heads."""
+        if self._last is None or self._last.made_for != _needs(scoring, kept, most, h):
+            self._last = Room(scoring, kept, most, h)
+        return self._last
+
+
+def _needs(scoring: Scoring, kept: Kept, most: int, h: int) -> tuple[object, ...]:
+    """Return what a room is made for; it keeps the tensors among it, so that these stay known."""
+    rule, sizes = scoring.visible, (scoring.query.shape[2], kept.attended.shape[2], kept.cell)
+    how = rule.before, rule.after, rule.offset, id(rule.keys), id(kept.marks)
+    return scoring.shape, sizes, how, most, h, scoring.query.device
 
 
 def _length(of: slice) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnviz.progress import track
 from attnviz.streaming.kept import Kept
-from attnviz.streaming.rooms import Room, Strip
+from attnviz.streaming.rooms import Room, Rooms, Strip
 from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
 from attnviz.streaming.top import split
 
@@ -27,14 +27,14 @@ SAFE = 2.0**64  # a row of a sum up to this, or down to 1 by this, loses nothing
 TINY = 1e-30  # less than any sum but 0
 
 
-def go_over(scoring: Scoring, kept: Kept) -> None:
+def go_over(scoring: Scoring, kept: Kept, rooms: Rooms) -> None:
     """Fill in what is kept, strip by strip."""
     H, m, n = scoring.shape
     empty = scoring.visible.empty(m, n, scoring.query.device)
     rows = min(m, ROWS)
     most = min(H, max(1, SCORES // (rows * n)))
     size = max(each for each in range(1, most + 1) if H % each == 0)  # all in one room
-    strips = _Strips(scoring, kept, Room(scoring, kept, rows, size))
+    strips = _Strips(scoring, kept, rooms.of(scoring, kept, rows, size))
     for start in track(range(0, H, size)):
         heads = slice(start, start + size)
         strips.run(heads)
@@ -67,7 +67,7 @@ class _Strips:
         factor = scoring.scale * (LOG2_E if scoring.plain else 1)
         room.queries.copy_(scoring.query[heads]).mul_(factor)
         if kept.value is not None:
-            room.linear[:, 4:, :n] = scoring.read_by(heads, kept.value).mT
+            room.linear[:, :n, 4:] = scoring.read_by(heads, kept.value)
         for sums in (room.received, room.mean, room.shift):
             sums.zero_()
         room.largest.fill_(NEVER)

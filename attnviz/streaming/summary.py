@@ -10,6 +10,7 @@ from attnviz.records import Summary
 from attnviz.streaming import gpu, strips, sweep
 from attnviz.streaming.fused import fused
 from attnviz.streaming.kept import Kept
+from attnviz.streaming.rooms import Rooms
 from attnviz.streaming.scoring import NEVER, Scoring
 from attnviz.streaming.sweep import log_sum_exp
 
@@ -21,13 +22,15 @@ def attend(
     cells: int = 512,
     top: int = 0,
     marked: Tensor | None = None,
+    rooms: Rooms | None = None,
 ) -> tuple[Tensor, Summary]:
     """Return the attention vectors, and the summary of the weights that they come from.
 
     Parameters
     ----------
     value : (G, n, d_v), for the same heads as the keys.
-    cells, top, marked : as of `summarise`.
+    cells, top, marked : as of `summarise`. rooms : of other maps, such as those of other layers,
+        to use again.
 
     Returns
     -------
@@ -40,7 +43,7 @@ def attend(
     long = scoring.shape[2] > strips.KEYS or gpu.serves(scoring)
     if long and (told := fused(scoring, value)) is not None:
         return told[0].float(), _reduced(scoring, cells, top, marked, lse=told[1])[1]
-    kept, summary = _reduced(scoring, cells, top, marked, value)
+    kept, summary = _reduced(scoring, cells, top, marked, value, rooms=rooms)
     return kept.attended, summary
 
 
@@ -76,6 +79,7 @@ def _reduced(
     marked: Tensor | None,
     value: Tensor | None = None,
     lse: Tensor | None = None,
+    rooms: Rooms | None = None,
 ) -> tuple[Kept, Summary]:
     cells, top = whole_number(cells, "cells"), whole_number(top, "top")
     if cells < 1 or top < 0:
@@ -89,7 +93,7 @@ def _reduced(
         kept.lse = gpu.log_sum_exp_on_gpu(scoring) if lse is None else lse.float()
         gpu.go_over(scoring, kept)
     elif n <= strips.KEYS:
-        strips.go_over(scoring, kept)
+        strips.go_over(scoring, kept, rooms or Rooms())
     else:
         kept.lse = log_sum_exp(scoring) if lse is None else lse.float()
         sweep.go_over(scoring, kept)

@@ -29,6 +29,7 @@ from attnviz.models.streamed import sampled_rows
 from attnviz.records import Axis, Summary
 from benchmarks import peers
 from benchmarks.measuring import alternate, available, console, grown, peak, show, show_setting
+from benchmarks.parts import show_parts
 
 _PLAIN, _EAGER = "plain sdpa forward", "eager, output_attentions"
 _OURS, _OURS_TOP = "attnviz (statistics + pooled maps)", "attnviz with top 8"
@@ -104,7 +105,9 @@ def measure(
         built = _model(model, layers, T)
         ways = _ready(built, T, slow=slow)
         times = alternate(ways, rounds, time.process_time)
-        del built
+        both = {name: ways[name] for name in (_PLAIN, _OURS)}
+        show_parts(f"{model}, {layers} layers, {T:,} tokens: where the time goes, 1 thread", both)
+        del built, both
         megabytes = {
             way: peak("capture", way, model, str(layers), str(T), seconds=patience) for way in ways
         }
