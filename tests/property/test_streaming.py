@@ -12,6 +12,7 @@ from whole_maps import NEAR, check, use_strips, use_tiles, whole
 import attnviz
 from attnviz.errors import InputError
 from attnviz.streaming import (
+    Rooms,
     Scoring,
     Visible,
     attend,
@@ -148,6 +149,28 @@ def test_the_log_sum_exp_of_fast_attention_serves():
     scoring = Scoring(Q[0], K[0], 32**-0.5, Visible(after=0))
     assert_close(lse[0], log_sum_exp(scoring), **NEAR)
     assert_close(summarise(scoring, lse=lse[0]).mean, summarise(scoring).mean, **NEAR)
+
+
+def test_the_room_of_one_map_serves_the_next():
+    torch.manual_seed(0)
+    unread, causal = torch.arange(30) < 25, Visible(after=0)
+    rooms, V = Rooms(), torch.randn(2, 30, 4)
+    for visible, marked, level in (
+        (causal, None, 1.0),
+        (causal, unread, 1.0),
+        (causal, unread, 300.0),  # needs a second run of each strip
+        (causal, unread, 1.0),
+        (Visible(keys=unread), None, 1.0),
+        (Visible(offset=-4, after=0), None, 1.0),  # rows that may read nothing
+        (causal, None, 1.0),
+    ):
+        Q, K = torch.randn(2, 2, 30, 4) * level
+        scoring = Scoring(Q, K, 0.5, visible)
+        ours = attend(scoring, V, cells=7, top=3, marked=marked, rooms=rooms)
+        alone = attend(scoring, V, cells=7, top=3, marked=marked)
+        assert ours[0].equal(alone[0])
+        for name, kept in vars(alone[1]).items():
+            assert torch.equal(torch.as_tensor(getattr(ours[1], name)), torch.as_tensor(kept)), name
 
 
 def test_masks_that_are_no_rule_stay_what_they_are():
