@@ -11,6 +11,7 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz.capture import Together
 from attnviz.cli import run
 from attnviz.corpus.folder import Folder
 from attnviz.errors import InputError
@@ -110,6 +111,33 @@ def test_a_folder_with_another_survey_is_refused(tmp_path, texts, model, tokeniz
     (tmp_path / "b" / "parts" / "mine.parquet").write_bytes(b"mine")
     with pytest.raises(InputError, match=r"no sound survey\.json"):
         attnviz.survey(texts[:4], model=model, out=tmp_path / "b")
+
+
+def test_the_same_texts_at_other_numbers_are_other_texts(tmp_path, texts, tokenizer):
+    model = attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
+    attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
+    table = rows(tmp_path / "a")
+    for moved in (["", *texts[:4]], [*texts[:2], " ", *texts[2:4]]):
+        with pytest.raises(InputError, match="of the same corpus, but it is of other texts"):
+            attnviz.survey(moved, model=model, out=tmp_path / "a", resume=True)
+    attnviz.survey([*texts[:4], ""], model=model, out=tmp_path / "a", resume=True)
+    assert rows(tmp_path / "a") == table
+
+
+def test_each_layer_is_checked_by_its_own_heads(texts, model, monkeypatch):
+    weights, heads = Together.weights, [7, 2, 0, 11, 4, 9]
+
+    def planted(self, rows):
+        found = weights(self, rows).clone()
+        found[:, heads[self.known.layer]] *= 1.01
+        return found
+
+    monkeypatch.setattr(Together, "weights", planted)
+    census = attnviz.survey(texts[:1], model=model)
+    checks = [check for check in census.agreement.checks if check.stage == "statistics"]
+    assert [check.layer for check in checks] == list(range(6))
+    assert [check.failed_heads for check in checks] == [(head,) for head in heads]
+    assert census.agreement.verdict == "failed"
 
 
 def test_an_empty_corpus_is_said(tmp_path, model):

@@ -1,0 +1,113 @@
+"""Texts in another order: which tokens move, what heads do on them, and what is made of it."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnviz.corpus.measuring import Measured, Meter, shuffled
+from attnviz.corpus.reading import read
+from attnviz.corpus.statistics import STATISTICS
+from attnviz.corpus.table import long_table
+from attnviz.corpus.telling import tell
+from attnviz.corpus.texts import read_corpus
+from attnviz.records import HeadName
+from tests.corpus.plain import plain_weights
+from tests.corpus.test_statistics import by_definition
+
+SPECIAL = [1, *[0] * 9, 1, *[0] * 9, 1]
+ENCODING = {
+    "input_ids": [7 * at % 19 for at in range(21)],
+    "special_tokens_mask": SPECIAL,
+    "attention_mask": [1] * 21,
+}
+
+
+def test_other_tokens_change_places_and_special_ones_do_not():
+    orders = [shuffled(ENCODING, f"0 {number}")["input_ids"] for number in range(20)]
+    for ids in orders:
+        assert sorted(ids) == sorted(ENCODING["input_ids"])
+        moved = [one != other for one, other in zip(ids, ENCODING["input_ids"], strict=True)]
+        assert not any(np.array(moved)[np.array(SPECIAL) == 1])
+        assert sum(moved) > 9
+    assert len(set(map(tuple, orders))) == 20
+    # Each place gets now this token, now that one.
+    of_places = [len(set(ids)) for ids in zip(*orders, strict=True)]
+    assert min(n for n, special in zip(of_places, SPECIAL, strict=True) if not special) > 5
+
+
+def test_a_seed_gives_one_order_and_changes_nothing_else():
+    before = {name: list(values) for name, values in ENCODING.items()}
+    one, again, other = (shuffled(ENCODING, seed) for seed in ("0 3", "0 3", "1 3"))
+    assert one == again
+    assert one["input_ids"] != other["input_ids"]
+    assert before == ENCODING
+    assert {**one, "input_ids": before["input_ids"]} == before
+
+
+@pytest.fixture(scope="module")
+def reads(texts, model):
+    """Return six texts of other lengths as they are read, the first again as the last."""
+    return list(read(model, read_corpus([*texts[:6], texts[0]]), truncate=False, on_bad=None))
+
+
+def measured(model, reads, seed=0):
+    known = model.attend("one two").records
+    return Meter(model.checkpoint, known, seed).measure(reads)
+
+
+@pytest.fixture(scope="module")
+def ours(model, reads):
+    return measured(model, reads)
+
+
+def test_shuffled_texts_are_measured_as_the_model_reads_them(ours, reads, model):
+    weights_of = plain_weights(model.module)
+    for n, each in enumerate(reads):
+        ids = shuffled(each.encoding, f"0 {each.number}")["input_ids"]
+        stops = [token in (".", ",") for token in model.tokenizer.convert_ids_to_tokens(ids)]
+        special = each.encoding["special_tokens_mask"]
+        weights = weights_of(ids)
+        for head in (2, 20, 70):
+            expected = by_definition(weights[head].tolist(), ids, special, stops)
+            got = ours.shuffled[n, head].tolist()
+            assert got == pytest.approx(list(expected.values()), abs=1e-5, nan_ok=True)
+
+
+def test_each_text_has_an_order_of_its_own(ours, reads, model):
+    first, again = 0, len(reads) - 1
+    previous = STATISTICS.index("previous")
+    torch.testing.assert_close(ours.value[first], ours.value[again], equal_nan=True)
+    assert (ours.shuffled[first] - ours.shuffled[again])[:, previous].abs().max() > 0.01
+    assert (ours.shuffled - ours.value)[first, :, previous].abs().max() > 0.01
+    other = measured(model, reads[:1], seed=1)
+    assert (ours.shuffled[first] - other.shuffled[0])[:, previous].abs().max() > 0.01
+
+
+def test_what_is_told_of_shuffled_texts_is_told_against_them():
+    # One head does more than on shuffled texts and as much as even weights, the other the reverse.
+    N, heads = 60, (HeadName("encoder", 0, 0), HeadName("encoder", 0, 1))
+    generator = torch.Generator().manual_seed(0)
+    much = 0.6 + 0.1 * torch.rand(N, 2, len(STATISTICS), generator=generator)
+    little = much - 0.3 - 0.1 * torch.rand(much.shape, generator=generator)
+    even, other = much.clone(), much.clone()
+    other[:, 0], even[:, 1] = little[:, 0], little[:, 1]
+    made = Measured(
+        numbers=tuple(range(N)),
+        tokens=(9,) * N,
+        heads=heads,
+        value=much,
+        shuffled=other,
+        even=even,
+        differences=torch.zeros(2),
+        compared=N,
+    )
+    told = tell([long_table(made)], heads)
+    above = told.above_shuffled
+    assert (above.p_value.reshape(2, -1)[0] < 0.01).all()
+    assert (above.p_value.reshape(2, -1)[1] > 0.99).all()
+    np.testing.assert_allclose(above.mean, (much - other).mean(0).flatten(), atol=1e-6)
+    np.testing.assert_allclose(told.shuffled, other.mean(0), atol=1e-6)
+    # Entropy and what is read most are not held against even weights.
+    p_even = told.above_even.p_value.reshape(2, -1)[:, :-2]
+    assert (p_even[0] > 0.99).all()
+    assert (p_even[1] < 0.01).all()
