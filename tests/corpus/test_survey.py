@@ -53,6 +53,15 @@ def test_it_finds_the_heads_that_are_known(found):
     assert census.texts == 128
 
 
+def test_what_even_weights_say_nothing_of_is_told_against_shuffled_texts(found):
+    census, _ = found
+    for name in ("entropy", "most read"):
+        at = census.of(name)
+        assert census.even[:, at].isnan().all()
+        assert census.shuffled[:, at].isfinite().all()
+        assert census.p_even[:, at].min() == 1 > 0.01 > census.p_shuffled[:, at].min()
+
+
 def test_a_model_without_roles_gets_none(texts, tokenizer):
     # Random weights: whatever is more than even, no head gives a quarter more to one relation.
     model = attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
