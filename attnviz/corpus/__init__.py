@@ -186,6 +186,7 @@ def _census(
         roles=tuple(name_roles(list(STATISTICS), told.excess, told.tested)),
         clusters=tuple(cluster(apart.numpy()).tolist()),
         distances=apart,
+        sampled=len(sample),
         compared=compared[0],
         texts=told.texts,
         tokens=told.tokens,

@@ -229,8 +229,7 @@ def _parquet(path: Path, column: str) -> Iterator[str | BadTextError]:
                     )
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"Expected {path} to be a parquet file, but: {_line(error)}. "
-            "Check the file."
+            f"Expected {path} to be a parquet file, but: {_line(error)}. Check the file."
         ) from None
 
 
