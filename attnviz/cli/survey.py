@@ -183,13 +183,15 @@ def print_comparison(result: Comparison) -> None:
         table.add_column(name, justify="left" if name == "changed most, surely" else "right")
     for n in result.apart.argsort(descending=True).tolist()[:_LISTED]:
         sure = [at for at in range(len(result.statistics)) if result.p_value[n, at] < 0.01]
-        sizes = {at: abs(float(result.change[n, at])) for at in sure}
+        # They have different units: how much it is beside what texts make uncertain of it.
+        wide = (result.high - result.low)[n].clamp(min=1e-12)
+        sizes = {at: abs(float(result.change[n, at] / wide[at])) for at in sure}
         most = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_SHOWN]
-        told = [f"{result.statistics[at]} {result.change[n, at]:+.3f}" for at in most]
+        told = [f"{result.statistics[at]} {result.change[n, at]:+.2g}" for at in most]
         table.add_row(
             str(result.heads[n]),
-            f"{result.apart[n]:.3f}",
-            f"{result.apart_low[n]:.3f} to {result.apart_high[n]:.3f}",
+            f"{result.apart[n]:.2g}",
+            f"{result.apart_low[n]:.2g} to {result.apart_high[n]:.2g}",
             ", ".join(told) or "–",
         )
     console.print(table)
@@ -215,13 +217,16 @@ def print_census(result: Census) -> None:
         )
     for at, name in enumerate(result.statistics):
         best = result.mean[:, at].nan_to_num(-1.0).topk(min(_SHOWN, len(result.heads))).indices
-        most = ", ".join(f"{result.heads[n]} ({result.mean[n, at]:.2f})" for n in best.tolist())
+        told = [n for n in best.tolist() if result.count[n, at]]
+        most = ", ".join(f"{result.heads[n]} ({result.mean[n, at]:.2f})" for n in told) or "–"
         means = (
             float(each[:, at].nanmean()) for each in (result.mean, result.even, result.shuffled)
         )
         cells = ("–" if value != value else f"{value:.3f}" for value in means)
         table.add_row(name, *cells, most)
     console.print(table)
+    sizes = [result.clusters.count(each) for each in range(1 + max(result.clusters))]
+    console.print(Text("heads that read alike: ", "bold").append(f"{sizes}"[1:-1], "not bold"))
     by_role: dict[str, list[str]] = {}
     for head, role in zip(result.heads, result.roles, strict=True):
         if role:

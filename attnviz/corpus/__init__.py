@@ -34,7 +34,7 @@ from attnviz.corpus.estimates import Floats
 from attnviz.corpus.folder import Folder
 from attnviz.corpus.likeness import distances
 from attnviz.corpus.measuring import Meter
-from attnviz.corpus.reading import PART, expect_text, left_out, nothing_read, read, sampled
+from attnviz.corpus.reading import PART, Bad, expect_seed, expect_text, read, sampled
 from attnviz.corpus.roles import cluster, name_roles
 from attnviz.corpus.statistics import STATISTICS
 from attnviz.corpus.telling import Told, tell
@@ -95,7 +95,9 @@ def survey(
     InputError : an empty corpus, one that cannot be read, a folder with another survey, no cluster.
     OutputError : the folder cannot be written.
     """
-    model = expect_text(model)
+    expect_seed(seed)
+    if out is not None and not os.fspath(out):
+        raise InputError("Expected a folder for the survey, got no name. Name one.")
     if engine not in ("local", "ray"):
         raise InputError(f"Expected engine 'local' or 'ray', got {engine!r}.")
     if address is not None and engine == "local":
@@ -103,12 +105,13 @@ def survey(
             f"Expected no address of a cluster for a survey on this machine, got {address!r}. Add "
             "--engine ray (engine='ray')."
         )
-    bad: list[str] = []
-    on_bad = bad.append if skip_bad else None
+    model = expect_text(model)
+    bad = Bad()
+    on_bad = bad.add if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
     windowed = windows(read(model, corpus, truncate=truncate, on_bad=on_bad), PART)
     if (first := next(windowed, None)) is None:
-        raise nothing_read(bad)
+        raise bad.all()
     with ExitStack() as stack:
         measured = measure_here if engine == "local" else stack.enter_context(ray_cluster(address))
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnviz-"))
@@ -161,7 +164,7 @@ def _census(
     meter: Meter,
     sample: Sequence[AttentionResult],
     compared: tuple[int, Floats],
-    bad: Sequence[str],
+    bad: Bad,
 ) -> Census:
     def laid_out(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values.reshape(len(meter.heads), len(STATISTICS)))
@@ -183,10 +186,11 @@ def _census(
         roles=tuple(name_roles(list(STATISTICS), told.excess, told.tested)),
         clusters=tuple(cluster(apart.numpy()).tolist()),
         distances=apart,
+        sampled=len(sample),
         compared=compared[0],
         texts=told.texts,
         tokens=told.tokens,
-        notes=left_out(bad),
+        notes=bad.notes,
         agreement=replace(
             proven,
             checks=(*proven.checks, *checks),

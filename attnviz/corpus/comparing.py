@@ -16,8 +16,8 @@ from attnviz.corpus.batches import batches, windows
 from attnviz.corpus.estimates import Estimator, Mean, draw
 from attnviz.corpus.likeness import divergence
 from attnviz.corpus.measuring import TOKENS, Meter, Read
-from attnviz.corpus.reading import PART, expect_text, left_out, nothing_read, read, sampled
-from attnviz.corpus.statistics import STATISTICS, Measure
+from attnviz.corpus.reading import PART, Bad, expect_seed, expect_text, read, sampled
+from attnviz.corpus.statistics import SHARES, STATISTICS, Measure
 from attnviz.corpus.texts import Corpus, count_rows, read_corpus
 from attnviz.errors import InputError
 from attnviz.models import Model
@@ -51,9 +51,10 @@ def compare(
     ------
     InputError : models that cannot be compared, an empty corpus, one that cannot be read.
     """
+    expect_seed(seed)
     one, other = (expect_text(model) for model in models)
-    bad: list[str] = []
-    on_bad = bad.append if skip_bad else None
+    bad = Bad()
+    on_bad = bad.add if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
     pair: _Pair | None = None
     count = None
@@ -64,7 +65,7 @@ def compare(
         pair.add(window, seed)
         say(f"{pair.texts:,} texts", count and (window[-1].number + 1) / count)
     if pair is None:
-        raise nothing_read(bad)
+        raise bad.all()
     return pair.told(bad)
 
 
@@ -115,8 +116,8 @@ class _Pair:
             (agreements[0], agreements[1]),
             (sources[0], sources[1]),
             (Mean(width), Mean(width)),
-            Estimator(width),
-            Estimator(len(first.heads)),
+            Estimator(np.tile(SHARES, len(first.heads))),
+            Estimator(np.ones(len(first.heads), bool)),
         )
 
     def add(self, texts: Sequence[Read], seed: int) -> None:
@@ -156,7 +157,7 @@ class _Pair:
         both = [torch.cat(values, dim=1).flatten(1) for values in found]
         return [each.double().numpy() for each in (*both, torch.cat(apart, dim=1))]
 
-    def told(self, bad: Sequence[str]) -> Comparison:
+    def told(self, bad: Bad) -> Comparison:
         """Return what follows from all texts."""
         shape = len(self.meters[0].heads), len(STATISTICS)
 
@@ -179,7 +180,7 @@ class _Pair:
             apart_high=torch.from_numpy(apart.high),
             texts=self.texts,
             tokens=self.tokens,
-            notes=left_out(bad),
+            notes=bad.notes,
             agreements=self.agreements,
             provenances=self.provenances,
         )

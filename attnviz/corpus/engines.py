@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Part: TypeAlias = tuple[int, Sequence[Read]]
 Done: TypeAlias = tuple[int, Sequence[Read], Measured]
 Engine = Literal["local", "ray"]
+# What a gRPC server, as Ray's are, must answer at once with settings of its own (RFC 9113, 3.4).
+_HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5), b"\4"
 _AHEAD = 2  # parts that wait for each processor of a cluster
 
 
@@ -76,21 +78,26 @@ def ray_cluster(address: str | None) -> Iterator[Callable[[Meter, Iterable[Part]
 
 
 def _expect_answer(address: str | None) -> None:
-    """Raise OSError or ValueError where nobody answers: Ray itself would ask for minutes."""
+    """Raise OSError or ValueError where no cluster answers: Ray itself would ask for minutes."""
     if address not in (None, "auto", "local"):
         host, _, port = str(address).removeprefix("ray://").rpartition(":")
         if not (host and port.isdigit()):
             raise ValueError("it is no HOST:PORT")
-        socket.create_connection((host, int(port)), timeout=5).close()
+        with socket.create_connection((host, int(port)), timeout=5) as peer:
+            peer.sendall(_HELLO)
+            if peer.recv(9)[3:4] != _SETTINGS:
+                raise ValueError("something else answers there")
 
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
     """Keep who listens to SIGTERM; Ray would end the program in its own way."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _measure_on_ray(meter: Meter, parts: Iterable[Part]) -> Iterator[Done]:
@@ -104,7 +111,11 @@ def _measure_on_ray(meter: Meter, parts: Iterable[Part]) -> Iterator[Done]:
     def finished() -> Iterator[Done]:
         (ref, *_), _ = ray.wait([*at_work], num_returns=1)
         number, texts = at_work.pop(ref)
-        yield number, texts, ray.get(ref)
+        try:
+            measured = ray.get(ref)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None  # as it would be said here
+        yield number, texts, measured
 
     for part in parts:
         while len(at_work) >= _AHEAD * _processors():

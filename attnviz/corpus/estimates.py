@@ -25,10 +25,10 @@ class Estimates:
     """Of K numbers: mean, interval of it, and how sure it is that the mean is not 0.
 
     low, high : 95 %, NaN of less than ten texts. count : of how many texts. p_value : two-sided,
-    from the bootstrap of t about the mean, which asks for no symmetry, corrected for K tests by the
-    largest |t| of each resample (Westfall & Young 1993; Romano & Wolf 2005): as small as
-    1 / (resamples + 1). Where a few texts make all the difference it is Hoeffding's bound, times K,
-    of numbers that do not exceed 1; else 1. Texts are taken to be independent.
+    corrected for K tests. It is twice the smaller of two, so that either may tell: the bootstrap of
+    t about the mean, which asks for no symmetry, by the largest |t| of each resample (Westfall &
+    Young 1993; Romano & Wolf 2005), 1 / (resamples + 1) or more, where no few texts make all the
+    difference; and of shares, K times Hoeffding's bound. Else 1. Texts are taken to be independent.
     """
 
     mean: Floats
@@ -39,11 +39,14 @@ class Estimates:
 
 
 class Estimator:
-    """Sums over texts, from which `Estimates` of K numbers follow."""
+    """Sums over texts, from which `Estimates` of K numbers follow.
 
-    def __init__(self, width: int) -> None:
+    shares : (K,), which of them can be no more than 1 and no less than -1, whatever the text.
+    """
+
+    def __init__(self, shares: NDArray[np.bool_]) -> None:
+        self._shares, width = shares, len(shares)
         self._moments = np.zeros((5, width))  # Σ x⁰ … Σ x⁴
-        self._largest = np.zeros(width)  # |x|
         # Poisson bootstrap: each text counts 0, 1, 2, … times (Hanley & MacGibbon 2006).
         self._booted = np.zeros((3, RESAMPLES, width))  # Σ w x⁰ … Σ w x²
 
@@ -53,7 +56,6 @@ class Estimator:
         known = np.where(there, values, 0.0)
         powers = [there.astype(np.float64), known, known**2, known**3, known**4]
         self._moments += [power.sum(0) for power in powers]
-        self._largest = np.maximum(self._largest, np.abs(known).max(axis=0, initial=0.0))
         if there.all():  # the same for all numbers
             self._booted[0] += times.sum(0)[:, None]
         else:
@@ -84,6 +86,7 @@ class Estimator:
                     largest = np.sort(np.nan_to_num(moved[:, sure[told]]).max(axis=1))
                     above = RESAMPLES - np.searchsorted(largest, t[sure], side="left")
                     p_value[sure] = np.fmin(p_value[sure], (1 + above) / (1 + RESAMPLES))
+                p_value = np.fmin(2 * p_value, 1.0)
         return Estimates(mean, low, high, p_value, count.astype(np.int64))
 
     def _is_tested(self, mean: Floats) -> NDArray[np.bool_]:
@@ -99,7 +102,7 @@ class Estimator:
     def _bound(self, mean: Floats) -> Floats:
         """Return p-values of means of shares, which hold for any distribution (Hoeffding 1963)."""
         p_value = 2 * len(mean) * np.exp(-self._moments[0] * mean**2 / 2)
-        return np.where(self._largest <= 1, np.fmin(p_value, 1.0), 1.0)
+        return np.where(self._shares, np.fmin(p_value, 1.0), 1.0)
 
 
 def _error(count: Floats, mean: Floats, squares: Floats) -> Floats:

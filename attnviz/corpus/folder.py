@@ -54,12 +54,12 @@ class Folder:
                 f"Expected to write in {self.path}, but: {error.strerror}. Choose another folder."
             ) from None
         if manifest.exists() or any((self.path / _PARTS).iterdir()):
-            self._expect_own(manifest)
-            if not resume:
+            if manifest.exists() and not resume:
                 raise InputError(
                     f"Expected an empty folder, but {self.path} holds a survey. Go on with it by "
                     "--resume (resume=True), or choose another folder."
                 )
+            self._expect_own(manifest)
         with atomic(manifest) as temporary:
             temporary.write_text(json.dumps(dict(self.about), indent=1), encoding="utf-8")
 
@@ -89,14 +89,17 @@ class Folder:
         """
         path = self._part(number)
         try:
-            about = _about(pq.read_table(path, page_checksum_verification=True).schema)
+            schema = pq.read_table(path, page_checksum_verification=True).schema
+            about = _about(schema)
         except (OSError, pa.ArrowException, ValueError):  # none, or damaged: it is written anew
+            return False
+        if schema.names != SCHEMA.names:
             return False
         if about["texts"] == _fingerprint(texts):
             return True
         raise InputError(
-            f"Expected {path} to be of the same corpus, but it is of other texts. Choose another "
-            "folder, or the corpus that it was begun with."
+            f"Expected {path} to be of the same corpus, but it is of other texts, or their "
+            "tokens are others. Choose another folder."
         )
 
     def write(self, number: int, texts: Sequence[Read], measured: Measured) -> None:
@@ -127,7 +130,7 @@ class Folder:
         ------
         InputError : there are others too, or one is none of ours.
         """
-        paths = [self._part(number) for number in range(count)]
+        paths = dict.fromkeys(self._part(number) for number in range(count))
         for path in sorted((self.path / _PARTS).glob("*.parquet")):
             if path not in paths:
                 raise InputError(
@@ -162,8 +165,9 @@ def _digest(about: dict[str, Any]) -> str:
 
 
 def _fingerprint(texts: Sequence[Read]) -> str:
-    """Return the SHA-256 of some texts and their numbers."""
+    """Return the SHA-256 of some texts, their numbers, and what a tokenizer made of them."""
     digest = hashlib.sha256()
     for each in texts:
-        digest.update(f"{each.number}\0{each.text}\0".encode("utf-8", "surrogatepass"))
+        tokens = {name: list(values) for name, values in sorted(each.encoding.items())}
+        digest.update(f"{each.number}\0{each.text}\0{tokens}\0".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

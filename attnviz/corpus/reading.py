@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from attnviz.checkpoints import is_two_sided, kinds_read
@@ -23,6 +23,31 @@ _SAMPLE = 8  # texts of which all stages are proven, and on which heads are comp
 _SHORT = 128  # tokens, the most that these have where there are such
 
 
+@dataclass
+class Bad:
+    """What of a corpus could not be read: how much, and the first."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, said: str) -> None:
+        """Count one more; `said` is what is wrong with it."""
+        self.count, self.first = self.count + 1, self.first or said
+
+    def all(self) -> InputError:
+        """Return what to raise where nothing else was there."""
+        beside = f"; {self.count:,} could not be read: {self.first}" if self.count else "."
+        return InputError(f"Expected a corpus with at least one text, got none{beside}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a result says of it."""
+        if not self.count:
+            return ()
+        texts = "1 text" if self.count == 1 else f"{self.count:,} texts"
+        return (f"left out, since it could not be read: {texts}, first {self.first.rstrip('.')}",)
+
+
 def expect_text(model: Model | Loadable | None) -> Model:
     """Return a model that reads one text at a time."""
     model = model if isinstance(model, Model) else load(model)
@@ -34,6 +59,12 @@ def expect_text(model: Model | Loadable | None) -> Model:
             f"Expected a model that reads one text, but {model.name} {what}. Choose another."
         )
     return model
+
+
+def expect_seed(seed: int) -> None:
+    """Raise InputError unless numbers can be drawn from a seed."""
+    if not 0 <= seed < 2**63:
+        raise InputError(f"Expected a seed from 0 to 2^63 - 1, got {seed}. Choose another.")
 
 
 def read(
@@ -66,16 +97,3 @@ def sampled(model: Model, texts: Sequence[Read], truncate: bool) -> list[Attenti
     some = [each.text for each in short[:: -(-len(short) // _SAMPLE)]]
     results = attend(some, model=model, truncate=truncate, mode="full")
     return [replace(each, provenance=replace(each.provenance, text=None)) for each in results]
-
-
-def nothing_read(bad: Sequence[str]) -> InputError:
-    """Return what to raise of a corpus without texts; `bad` says what could not be read."""
-    beside = f"; {len(bad)} could not be read: {bad[0]}" if bad else ""
-    return InputError(f"Expected a corpus with at least one text, got none{beside}.")
-
-
-def left_out(bad: Sequence[str]) -> tuple[str, ...]:
-    """Return the notes of a result without what could not be read."""
-    if not bad:
-        return ()
-    return (f"{len(bad)} texts could not be read and are left out: {bad[0]}",)

@@ -29,6 +29,8 @@ distance : |i - j| in tokens. self, previous, next : the weight for the own posi
     2022). punctuation : for periods and commas. entropy : in nats. most read : the share of all
     weight that goes to that token, no special one, that is read most.
 """
+SHARES = tuple(name not in ("distance", "entropy") for name in STATISTICS)
+"""Which of them can be no more than 1."""
 _WEIGHTS = 2**18  # of a head, in the rows of all texts of a block
 
 

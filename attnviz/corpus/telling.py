@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from attnviz.corpus.estimates import Estimates, Estimator, Floats, Mean, draw
-from attnviz.corpus.statistics import STATISTICS
+from attnviz.corpus.statistics import SHARES, STATISTICS
 from attnviz.corpus.table import from_table
 from attnviz.records import HeadName
 
@@ -44,7 +44,8 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
     """Go over the tables of a survey, one after the other."""
     shape = len(heads), len(STATISTICS)
     width = len(heads) * len(STATISTICS)
-    value, above_even, above_shuffled, tested = [Estimator(width) for _ in range(4)]
+    shares = np.tile(SHARES, len(heads))
+    value, above_even, above_shuffled, tested = [Estimator(shares) for _ in range(4)]
     sums = [Mean(width) for _ in range(3)]
     no_even = [STATISTICS.index(name) for name in _NO_EVEN]
     texts = tokens = 0

@@ -166,7 +166,10 @@ def _json(
         if isinstance(text, str):
             yield text
         else:
-            had = f"keys {', '.join(map(repr, found))}" if isinstance(found, dict) else repr(found)
+            had = repr(found)
+            if isinstance(found, dict):
+                there = column in found
+                had = repr(text) if there else f"keys {', '.join(map(repr, found))}"
             yield BadTextError(
                 f"Expected a text under {column!r} in line {number} of {name}, got {had[:60]}."
             )
@@ -175,9 +178,9 @@ def _json(
 def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[str | BadTextError]:
     rows = csv.reader(file, delimiter=delimiter, strict=True)
     try:
-        header = next(rows, [])
+        header = _next(rows) or []
         at = _index(header, column, name)
-        for row in rows:
+        while (row := _next(rows)) is not None:
             if len(row) == len(header):
                 yield _expect_utf_8(row[at], rows.line_num, name)
             elif row:
@@ -189,6 +192,15 @@ def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[str | Ba
         raise InputError(
             f"Expected line {rows.line_num} of {name} to be readable, but: {error}. Mend it."
         ) from None
+
+
+def _next(rows: Iterator[list[str]]) -> list[str] | None:
+    """Return the next row; its fields may be longer than Python allows by default."""
+    before = csv.field_size_limit(_LONGEST)
+    try:
+        return next(rows, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _parquet(path: Path, column: str) -> Iterator[str | BadTextError]:
@@ -203,20 +215,27 @@ def _parquet(path: Path, column: str) -> Iterator[str | BadTextError]:
     try:
         with pq.ParquetFile(path) as file:
             _index(file.schema_arrow.names, column, path.name)
+            row = 0
             for batch in file.iter_batches(_ROWS, columns=[column]):
                 for text in batch.column(0).to_pylist():
+                    row += 1
                     yield (
                         text
                         if isinstance(text, str)
                         else BadTextError(
-                            f"Expected texts in column {column!r} of {path.name}, got {text!r:.60}."
+                            f"Expected a text under {column!r} in row {row} of {path.name}, got "
+                            f"{text!r:.60}."
                         )
                     )
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"Expected {path} to be a parquet file, but: {str(error).splitlines()[0]:.120}. "
-            "Check the file."
+            f"Expected {path} to be a parquet file, but: {_line(error)}. Check the file."
         ) from None
+
+
+def _line(error: Exception) -> str:
+    """Return the beginning of what is wrong, without the stop at its end."""
+    return str(error).splitlines()[0][:120].rstrip(".")
 
 
 def _index(names: list[str], column: str, name: str) -> int:

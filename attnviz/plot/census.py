@@ -29,7 +29,7 @@ from attnviz.plot.style import (
 from attnviz.records import Census
 
 _MARGIN = 0.06  # inches
-_TALL = 3.0  # inches of the plane
+_TALL = 3.0  # inches of the plane at most
 _MARKERS = "oDs^vPX*"
 
 
@@ -52,6 +52,7 @@ def census(result: Census, *, width: float = FULL_WIDTH) -> Figure:
         panels = [
             Panel(TITLES.get(name, name), result.mean[:, at], unsure=_p_values(result, at) >= SURE)
             for at, name in enumerate(result.statistics)
+            if result.count[:, at].any()
         ]
         top = head_panels(page, ruler, result.heads, panels, place, top)
         top, plane = _plane(page, ruler, result, place, top)
@@ -77,7 +78,9 @@ def _plane(
     counts = [result.roles.count(kind) for kind in kinds]
     names = [f"{kind or 'not named'} ({count})" for kind, count in zip(kinds, counts, strict=True)]
     key = ruler.widest(names, SMALL_SIZE) + 0.3
-    ax = page.axes(place[0], top, place[1] - place[0] - key, _TALL)
+    across = place[1] - place[0] - key
+    high = min(_TALL, 0.7 * across)
+    ax = page.axes(place[0], top, across, high)
     places = _scaled(result.distances)
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set(visible=True, color=MUTED, linewidth=0.4)
@@ -98,7 +101,7 @@ def _plane(
             dot.scatter([0], [0], **look)
             y = page.write(place[1] - key + 0.26, y, [name], points=SMALL_SIZE) + 0.03
     ax.set_aspect("equal", adjustable="datalim")
-    return top + _TALL, ax
+    return max(top + high, y), ax
 
 
 def _scaled(distances: Tensor) -> NDArray[np.float64]:
@@ -150,15 +153,30 @@ def _said(result: Census) -> list[str]:
         f"{literal(result.provenance.model)}",
         "each panel: layers down, heads across; means over texts of the mean over tokens that are "
         "no special ones",
-        "a cross: no sure difference (p ≥ 0.01 by the bootstrap, corrected for all heads and "
-        "statistics) from what the keys of each query give when they are shuffled; of entropy and "
-        "of the token read most, from what the model does on shuffled tokens",
+        "a cross: no sure difference (p ≥ 0.01 by the bootstrap or Hoeffding's bound, corrected "
+        "for all heads and statistics) from what the keys of each query give when they are "
+        "shuffled; of entropy and of the token read most, from what the model does on shuffled "
+        "tokens",
         "named: heads whose weight exceeds that of shuffled keys by a quarter on half of the "
         f"texts, surely so on the other half: {', '.join(named) or 'none'}",
         "plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads "
-        "give to the same keys",
+        f"give to the same keys, on {result.sampled} of the texts; clusters by Ward's method have "
+        f"{_sizes(result)} heads",
+        *_without(result),
         *result.notes,
         f"in {result.compared:,} of the texts the statistics differ from those of the model's own "
         f"weights by at most {result.agreement.largest_difference('statistics'):.0e} of the most "
         "they can be",
     ]
+
+
+def _sizes(result: Census) -> str:
+    sizes = np.bincount(result.clusters)
+    return ", ".join(map(str, sizes.tolist()))
+
+
+def _without(result: Census) -> list[str]:
+    """Return what is said of statistics that no text has."""
+    none = ~result.count.any(0)
+    missing = [name for name, left_out in zip(result.statistics, none, strict=True) if left_out]
+    return [f"no text has tokens for: {', '.join(missing)}"] if missing else []

@@ -40,6 +40,7 @@ def comparison(result: Comparison, *, width: float = FULL_WIDTH) -> Figure:
                 signed=True,
             )
             for at, name in enumerate(result.statistics)
+            if not result.change[:, at].isnan().all()
         ]
         top = head_panels(page, ruler, result.heads, panels, place, top)
         end = caption.write_caption(page, place, top + 0.1, _said(result), result.agreement)
@@ -50,8 +51,8 @@ def _said(result: Comparison) -> list[str]:
     first, second = (literal(name) for name in result.names)
     order = result.apart.argsort(descending=True).tolist()[:_NAMED]
     most = ", ".join(
-        f"{result.heads[n]} ({result.apart[n]:.2f}, {result.apart_low[n]:.2f} to "
-        f"{result.apart_high[n]:.2f})"
+        f"{result.heads[n]} ({result.apart[n]:.2g}, {result.apart_low[n]:.2g} to "
+        f"{result.apart_high[n]:.2g})"
         for n in order
     )
     other = result.agreements[1 - result.agreements.index(result.agreement)]
@@ -61,7 +62,7 @@ def _said(result: Comparison) -> list[str]:
         "first panel: the root of the Jensen–Shannon divergence between what a head gives to the "
         "same keys in both models, from 0 to 1, mean over rows and texts",
         f"the others: {second} less {first}, mean over texts; white: no sure difference "
-        "(p ≥ 0.01 by the bootstrap, corrected for all heads and statistics)",
+        "(p ≥ 0.01 by the bootstrap or Hoeffding's bound, corrected for all heads and statistics)",
         f"furthest apart, with 95 % intervals: {most}",
         *result.notes,
         f"the other model: {other.summary()}",

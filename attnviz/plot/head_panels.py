@@ -21,6 +21,7 @@ _GAP = 0.18  # inches
 _NUMBERS = 0.12  # inches left of a panel
 _PANEL = 1.35  # inches of a panel at least
 _CELL = 0.2  # inches of a head at most
+_NOTHING = 1e-9  # what is no more is 0, and its scale ends at 1
 SURE = 0.01  # a p-value below which a difference is
 TITLES = {
     "distance": "mean distance, tokens",
@@ -103,9 +104,9 @@ def _on_grid(heads: Sequence[HeadName], values: Tensor) -> Tensor:
 
 def _draw(ax: Axes, heads: Sequence[HeadName], panel: Panel) -> ScalarMappable:
     values = _on_grid(heads, panel.values)
-    unsure = _on_grid(heads, panel.unsure.double()) == 1
-    most = max(float(np.nanmax(values.abs().numpy(), initial=0.0)), 1e-12)
-    most = _rounded_up(most)
+    unsure = (_on_grid(heads, panel.unsure.double()) == 1) & ~values.isnan()
+    most = float(np.nanmax(values.abs().numpy(), initial=0.0))
+    most = _rounded_up(most) if most > _NOTHING else 1.0
     if panel.signed:  # what surely is no change has no colour
         values = values.masked_fill(unsure, torch.nan)
     drawn = ax.imshow(

@@ -40,7 +40,7 @@ class Census:
     count : (K, S), how many texts have such a token.
     roles : what each head is named, or "". clusters : which heads are alike, counted from 0.
     distances : (K, K), the square root of the Jensen–Shannon divergence between the rows of two
-        heads, in bits, from 0 to 1: mean over the rows of a sample of texts.
+        heads, in bits, from 0 to 1: mean over the rows of some texts; sampled : how many these are.
     texts, tokens : how many were read. compared : of how many the statistics were compared with
         those that follow from the weights that the model's own code returns.
     notes : what was left out or cut.
@@ -62,6 +62,7 @@ class Census:
     roles: tuple[str, ...]
     clusters: tuple[int, ...]
     distances: Tensor
+    sampled: int
     texts: int
     tokens: int
     compared: int

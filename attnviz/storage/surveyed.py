@@ -19,6 +19,7 @@ def _(drawn: Census) -> Contents:
         "roles": list(drawn.roles),
         "clusters": list(drawn.clusters),
         "compared": drawn.compared,
+        "sampled": drawn.sampled,
         "provenance": asdict(drawn.provenance),
         "agreement": agreement_data(drawn.agreement),
     }

@@ -10,9 +10,9 @@ def drawn(shape, seed=0, shift=0.0):
     return np.random.default_rng(seed).normal(shift, 1.0, shape)
 
 
-def estimates(values, parts=1, order=None, seed=0):
+def estimates(values, parts=1, order=None, seed=0, shares=False):
     order = np.arange(len(values)) if order is None else order
-    estimator = Estimator(values.shape[1])
+    estimator = Estimator(np.full(values.shape[1], shares))
     for some in np.array_split(order, parts):
         estimator.add(draw(some, seed), values[some])
     return estimator.estimates()
@@ -56,11 +56,21 @@ def test_what_a_few_texts_say_is_not_tested_and_takes_nothing_from_the_rest():
 
 @pytest.mark.parametrize("number", [0.1, 0.3, 1 / 3, 0.7])
 def test_equal_numbers_are_judged_by_what_holds_for_any_distribution(number):
-    # Whatever rounding makes of their variance: how large they are, and how many.
-    found = estimates(np.full((100, 2), number))
-    expected = min(1.0, 4 * np.exp(-100 * number**2 / 2))
+    # Whatever rounding makes of their variance: how large they are, and how many. Twice, for the
+    # bootstrap may tell as well.
+    found = estimates(np.full((100, 2), number), shares=True)
+    expected = min(1.0, 2 * 4 * np.exp(-100 * number**2 / 2))
     assert found.p_value == pytest.approx(expected)
-    assert estimates(np.full((100, 2), 3 * number + 1)).p_value.min() == 1.0
+    assert estimates(np.full((100, 2), number)).p_value.min() == 1.0
+
+
+def test_what_may_be_of_any_size_is_not_judged_by_what_was_seen():
+    # The mean is about 0; nearly all samples show 0.5 alone, or almost.
+    found = []
+    for seed in range(40):
+        rare = np.random.default_rng(seed).random((400, 1)) > 0.998
+        found.append(estimates(np.where(rare, -250.0, 0.5), seed=seed).p_value[0])
+    assert sum(p_value < 0.05 for p_value in found) <= 4
 
 
 def test_a_difference_among_many_is_found():

@@ -3,10 +3,13 @@
 Every survey is a command in a process of its own, as users run it; the cluster is a real one.
 """
 
+import http.server
 import os
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +17,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from attnviz.corpus.engines import ray_cluster
+from attnviz.errors import InputError
 from tests.corpus.english import sentences
 
 ray = pytest.importorskip("ray")
@@ -139,3 +144,16 @@ def test_every_sentence_is_there_once_where_nothing_dies(corpus, cluster):
     address = cluster.address
     finished(started(folder, size, "-o", "calm", "--engine", "ray", "--address", address))
     same(expected, table(folder / "calm", 8 * size))
+
+
+def test_what_answers_and_is_no_cluster_is_said_at_once():
+    with socketserver.TCPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        start = time.monotonic()
+        with (
+            pytest.raises(InputError, match="but: something else answers there"),
+            ray_cluster(f"127.0.0.1:{server.server_address[1]}"),
+        ):
+            pass
+        server.shutdown()
+    assert time.monotonic() - start < 20

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from families import tiny
 import attnviz
 from attnviz.capture import Together
 from attnviz.cli import run
+from attnviz.cli.survey import print_census
 from attnviz.corpus.folder import Folder
 from attnviz.errors import InputError
 from tests.corpus.english import sentences
@@ -127,7 +129,7 @@ def test_the_same_texts_at_other_numbers_are_other_texts(tmp_path, texts, tokeni
     attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
     table = rows(tmp_path / "a")
     for moved in (["", *texts[:4]], [*texts[:2], " ", *texts[2:4]]):
-        with pytest.raises(InputError, match="of the same corpus, but it is of other texts"):
+        with pytest.raises(InputError, match="of the same corpus, but"):
             attnviz.survey(moved, model=model, out=tmp_path / "a", resume=True)
     attnviz.survey([*texts[:4], ""], model=model, out=tmp_path / "a", resume=True)
     assert rows(tmp_path / "a") == table
@@ -147,6 +149,52 @@ def test_each_layer_is_checked_by_its_own_heads(texts, model, monkeypatch):
     assert [check.layer for check in checks] == list(range(6))
     assert [check.failed_heads for check in checks] == [(head,) for head in heads]
     assert census.agreement.verdict == "failed"
+
+
+def test_other_tokens_of_the_same_text_are_another_survey(tmp_path, texts, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    module = tiny("bert", torch.float32)
+    attnviz.survey(
+        texts[:4],
+        model=attnviz.load(module, tokenizer=tmp_path / "tokenizer"),
+        out=tmp_path / "out",
+    )
+    file = tmp_path / "tokenizer" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["the"], vocabulary["train"] = vocabulary["train"], vocabulary["the"]
+    file.write_text(json.dumps(content))
+    other = attnviz.load(module, tokenizer=tmp_path / "tokenizer")
+    with pytest.raises(InputError, match="or their tokens are others"):
+        attnviz.survey(texts[:4], model=other, out=tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"seed": 2**63}, "Expected a seed from 0"),
+        ({"seed": -1}, "Expected a seed from 0"),
+        ({"out": ""}, "Expected a folder for the survey, got no name"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_read(given, said):
+    with pytest.raises(InputError, match=said):
+        attnviz.survey("no such corpus", **given)
+
+
+def test_a_statistic_that_no_text_has_is_left_out_and_named(found, capsys):
+    census, _ = found
+    at = census.of("separators")
+    count, mean = census.count.clone(), census.mean.clone()
+    count[:, at], mean[:, at] = 0, torch.nan
+    without = replace(census, count=count, mean=mean)
+    figure = attnviz.census(without)
+    assert len([ax for ax in figure.axes if ax.images and len(ax.images[0].get_array()) == 6]) == 10
+    said = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
+    assert "No text has tokens for: separators" in said
+    print_census(without)
+    row = next(line for line in capsys.readouterr().out.splitlines() if "separators" in line)
+    assert row.split()[1] == row.split()[-1] == "–"
 
 
 def test_an_empty_corpus_is_said(tmp_path, model):

@@ -1,5 +1,6 @@
 """A corpus comes in many formats, and what is wrong with it is said with its line."""
 
+import csv
 import io
 import json
 
@@ -124,6 +125,22 @@ def test_a_missing_column_of_parquet_is_said(tmp_path):
     with pytest.raises(InputError, match=r"a column 'text' in a\.parquet, got 'body'"):
         list(read_corpus(tmp_path / "a.parquet"))
     assert [t.text for t in read_corpus(tmp_path / "a.parquet", column="body")] == ["x"]
+
+
+def test_a_field_may_be_as_long_as_a_line(tmp_path):
+    before = csv.field_size_limit()
+    (tmp_path / "a.csv").write_text("text\n" + "word " * 40_000 + "\nshort\n")
+    assert [len(each.text) for each in read_corpus(tmp_path / "a.csv")] == [200_000, 5]
+    assert csv.field_size_limit() == before
+
+
+def test_what_is_no_text_is_named_with_its_row_and_what_it_is(tmp_path):
+    pq.write_table(pa.table({"text": ["one", None]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"under 'text' in row 2 of a\.parquet, got None"):
+        list(read_corpus(tmp_path / "a.parquet"))
+    (tmp_path / "a.jsonl").write_text('{"text": {"deep": "one"}}')
+    with pytest.raises(InputError, match=r"line 1 of a\.jsonl, got \{'deep': 'one'\}"):
+        list(read_corpus(tmp_path / "a.jsonl"))
 
 
 def test_no_file_and_no_string():
