@@ -80,6 +80,7 @@ def survey(
     offload_folder: OffloadFolder = None,
     dtype: Dtype = None,
     truncate: Truncate = False,
+    json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Measure what every head does over a corpus, with intervals, beside what chance would give.
@@ -111,10 +112,11 @@ def survey(
             seed=seed,
         )
     from attnviz.plot import census, save_figure
+    from attnviz.storage import to_data
 
     save_figure(census(found, width=width), output / "census.png", force=force)
-    print_census(found)
-    return report.finish(found.agreement, output, json=False)
+    report.print_json(to_data(found)) if json else print_census(found)
+    return report.finish(found.agreement, output, json=json)
 
 
 def compare(
