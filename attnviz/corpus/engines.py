@@ -114,7 +114,7 @@ def _measure_on_ray(meter: Meter, parts: Iterable[Part]) -> Iterator[Done]:
         try:
             measured = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
-            raise error.cause from None  # as it would be said here
+            raise error.cause or error from None  # as it would be said here
         yield number, texts, measured
 
     for part in parts:

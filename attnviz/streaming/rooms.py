@@ -22,7 +22,6 @@ class Strip:
     Attributes
     ----------
     block, rows, columns : which rows; which keys, whole cells of them.
-    cells : of the pooled map, its rows and its columns.
     keys (h, keys, d), queries (h, d, rows) : what scores are the product of. S, P : for scores and
         weights. lots : S, (h, cells, keys of each, rows). highest : of each lot, (h, cells, rows).
     linear (h, sums, keys) : what is summed over the weights of each row. sums (h, sums, rows).
@@ -31,7 +30,7 @@ class Strip:
     own : of the keys among the rows, P, twice how far each row is behind, and where to put their
         product, summed for each row; None where there are none.
     received (h, keys), mean, largest (h, cells, cells), entropy, shift (h, rows) : what is kept.
-    hidden : parts of S that no row may read, or of which a mask tells.
+    hidden : parts of S that no row may read, or of which a mask tells where.
     unread : keys that no row may read, or None.
     """
 

@@ -9,7 +9,7 @@ from whole_maps import check, use_strips, use_tiles, whole
 
 import attnviz
 from attnviz.capture import fast, streamed
-from attnviz.streaming import Scoring, Visible, strips, summarise, sweep, top
+from attnviz.streaming import Scoring, Visible, rooms, strips, summarise, sweep, top
 
 LONG = "the train left the station on time and nobody noticed that it was early. " * 12
 
@@ -145,7 +145,7 @@ def test_planted_faults_in_the_strips_are_seen(monkeypatch, tally):
     check(summarise(mild, cells=7, top=3), whole(mild))
     high = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), 200.0))
     check(summarise(high, cells=7, top=3), whole(high))  # its sums are far beyond float32
-    corner, find = strips._corner, strips._find
+    corner, find = rooms._corner, strips._find
 
     def other_order(*given):
         found, keys = find(*given)
@@ -158,9 +158,9 @@ def test_planted_faults_in_the_strips_are_seen(monkeypatch, tally):
         return torch.zeros(height, height, device=device)
 
     for room, name, fault, scoring in (
-        (strips, "_corner", off_by_one, mild),
+        (rooms, "_corner", off_by_one, mild),
         (strips, "_find", other_order, mild),
-        (strips, "_behind", as_it_is, mild),
+        (rooms, "_behind", as_it_is, mild),
         (strips._Strips, "sound", lambda *_: True, high),
     ):
         tally.fault("in streamed maps")
