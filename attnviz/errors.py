@@ -71,6 +71,11 @@ def one_line(error: BaseException) -> str:
     return printable(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
 
+def first_line(error: BaseException) -> str:
+    """Return the beginning of what a library says, without the stop at its end."""
+    return str(error).partition("\n")[0][:120].rstrip(".")
+
+
 def printable(text: str) -> str:
     r"""Return a text as one line that fits a screen, in which nothing can steer a terminal.
 

@@ -227,8 +227,8 @@ def print_census(result: Census) -> None:
         cells = ("–" if value != value else f"{value:.3f}" for value in means)
         table.add_row(name, *cells, most)
     console.print(table)
-    sizes = [result.clusters.count(each) for each in range(1 + max(result.clusters))]
-    console.print(Text("heads that read alike: ", "bold").append(f"{sizes}"[1:-1], "not bold"))
+    sizes = ", ".join(map(str, result.cluster_sizes))
+    console.print(Text("heads that read alike: ", "bold").append(sizes, "not bold"))
     by_role: dict[str, list[str]] = {}
     for head, role in zip(result.heads, result.roles, strict=True):
         if role:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attnviz.corpus.measuring import Measured, Meter, Read
-from attnviz.errors import InputError
+from attnviz.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -67,8 +67,8 @@ def ray_cluster(address: str | None) -> Iterator[Callable[[Meter, Iterable[Part]
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"Expected a Ray cluster at {address}, but: {str(error).splitlines()[0]:.120}. "
-                "Check --address, and that the cluster is up."
+                f"Expected a Ray cluster at {address}, but: {first_line(error)}. Check "
+                "--address, and that the cluster is up."
             ) from None
     try:
         yield _measure_on_ray

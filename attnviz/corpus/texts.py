@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, first_line
 
 Corpus: TypeAlias = "str | Path | Iterable[str]"
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -166,10 +166,8 @@ def _json(
         if isinstance(text, str):
             yield text
         else:
-            had = repr(found)
-            if isinstance(found, dict):
-                there = column in found
-                had = repr(text) if there else f"keys {', '.join(map(repr, found))}"
+            missing = isinstance(found, dict) and column not in found
+            had = f"keys {', '.join(map(repr, found))}" if missing else repr(text)
             yield BadTextError(
                 f"Expected a text under {column!r} in line {number} of {name}, got {had[:60]}."
             )
@@ -229,13 +227,8 @@ def _parquet(path: Path, column: str) -> Iterator[str | BadTextError]:
                     )
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"Expected {path} to be a parquet file, but: {_line(error)}. Check the file."
+            f"Expected {path} to be a parquet file, but: {first_line(error)}. Check the file."
         ) from None
-
-
-def _line(error: Exception) -> str:
-    """Return the beginning of what is wrong, without the stop at its end."""
-    return str(error).splitlines()[0][:120].rstrip(".")
 
 
 def _index(names: list[str], column: str, name: str) -> int:

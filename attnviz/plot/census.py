@@ -161,18 +161,13 @@ def _said(result: Census) -> list[str]:
         f"texts, surely so on the other half: {', '.join(named) or 'none'}",
         "plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads "
         f"give to the same keys, on {result.sampled} of the texts; clusters by Ward's method have "
-        f"{_sizes(result)} heads",
+        f"{', '.join(map(str, result.cluster_sizes))} heads",
         *_without(result),
         *result.notes,
         f"in {result.compared:,} of the texts the statistics differ from those of the model's own "
         f"weights by at most {result.agreement.largest_difference('statistics'):.0e} of the most "
         "they can be",
     ]
-
-
-def _sizes(result: Census) -> str:
-    sizes = np.bincount(result.clusters)
-    return ", ".join(map(str, sizes.tolist()))
 
 
 def _without(result: Census) -> list[str]:

@@ -78,6 +78,11 @@ class Census:
             f"{named} named, {self.agreement.verdict})"
         )
 
+    @property
+    def cluster_sizes(self) -> tuple[int, ...]:
+        """How many heads each cluster has, the largest first."""
+        return tuple(self.clusters.count(each) for each in range(1 + max(self.clusters)))
+
     def of(self, statistic: str) -> int:
         """Return the column of a statistic."""
         return self.statistics.index(statistic)

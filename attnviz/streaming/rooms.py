@@ -136,7 +136,8 @@ class Room:
         return torch.where(seen, keys - start, 0), seen
 
     def _strip(self, block: Block, columns: slice) -> Strip:
-        h, rows, height, width = len(self.keys), block.rows, block.height, _length(columns)
+        keys = self.keys[:, columns]
+        (h, width, _), rows, height = keys.shape, block.rows, block.height
         S, P = (room[: h * width * height].view(h, width, height) for room in (self._S, self._P))
         across = width // self.cell
         cells = slice(block.cell, block.cell + block.cells)
@@ -145,7 +146,7 @@ class Room:
         return Strip(
             block,
             columns,
-            self.keys[:, columns],
+            keys,
             self.queries.mT[..., rows],
             S,
             P,
@@ -215,14 +216,10 @@ def _needs(scoring: Scoring, kept: Kept, most: int, h: int) -> tuple[object, ...
     return scoring.shape, sizes, how, most, h, scoring.query.device
 
 
-def _length(of: slice) -> int:
-    return int(of.stop - of.start)
-
-
 def _square(S: Tensor, at: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Return the square that begins at key `at`, as far as it lies in the strip; what it hides."""
-    low, high = max(0, at), max(0, min(S.shape[1], at + len(hidden)))
-    high = max(low, high)
+    low = max(0, at)
+    high = max(low, min(S.shape[1], at + len(hidden)))
     return S[:, low:high], hidden[low - at : high - at]
 
 
