@@ -10,6 +10,7 @@ from whole_maps import check, use_loops, use_strips, use_tiles, whole
 import attnviz
 from attnviz.capture import fast, streamed
 from attnviz.streaming import Scoring, Visible, rooms, strips, summarise, sweep, top
+from attnviz.streaming.cpu import launch, loops
 
 LONG = "the train left the station on time and nobody noticed that it was early. " * 12
 
@@ -202,7 +203,7 @@ def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
 
 
 def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
-    """A scale 1 % off, a border or a place off by one, sums that overflowed, the wrong shares."""
+    """A border or a place off by one, sums 1 % off, and those that overflowed."""
     torch.manual_seed(0)
     use_loops(monkeypatch, 7, 500)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
@@ -228,11 +229,10 @@ def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
     for (room, name, fault), scoring in (
         (with_other("hide", 4, later), mild),  # the keys behind a row that it may read
         (with_other("weigh", 2, later), mild),  # where a row stands
-        (with_other("weigh", 3, lambda shift: shift + 0.01), mild),
         (with_other("pool", 2, later), mild),
         (with_other("pool", 4, lambda total: total * 1.01), mild),
-        (with_other("find_largest", 1, later), mild),
-        (with_other("finish", 1, lambda shift: shift + 0.01), mild),
+        (with_other("unpack", 2, lambda total: total * 1.01), mild),
+        (with_other("finish", 0, lambda sums: sums * 1.01), mild),
         ((loops, "divide", lambda *_: True), mild),
         ((launch._Strip, "_divide", first_alone(launch._Strip._divide)), high),
     ):
