@@ -203,14 +203,14 @@ def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
 
 
 def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
-    """A border or a place off by one, sums 1 % off, and those that overflowed."""
+    """A border or a place off by one, sums 1 % off, and those that lost what they were made of."""
     torch.manual_seed(0)
     use_loops(monkeypatch, 7, 500)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
     check(summarise(mild, cells=7, top=3), whole(mild))
-    high = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), 200.0))
-    check(summarise(high, cells=7, top=3), whole(high))  # its sums are far beyond float32
+    low = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), -85.0))
+    check(summarise(low, cells=7, top=3), whole(low))  # some of its powers are 0 in float32
 
     def with_other(name, number, change):
         """The same loop, given another of its arguments."""
@@ -234,7 +234,7 @@ def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
         (with_other("unpack", 2, lambda total: total * 1.01), mild),
         (with_other("finish", 0, lambda sums: sums * 1.01), mild),
         ((loops, "divide", lambda *_: True), mild),
-        ((launch._Strip, "_divide", first_alone(launch._Strip._divide)), high),
+        ((launch._Strip, "_divide", first_alone(launch._Strip._divide)), low),
     ):
         tally.fault("in streamed maps")
         with monkeypatch.context() as patch:
