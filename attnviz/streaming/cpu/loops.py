@@ -250,6 +250,7 @@ def _bits_of(context, number):
 @njit(fastmath={"contract"}, cache=True)
 def _exp2(x):
     """Return 2^x: the part after the point by a polynomial, the rest into the exponent."""
+    x = min(x, f32(128))  # of which it is ∞; more would run over the exponent
     rounded = x + _ROUND
     f = x - (rounded - _ROUND)
     power = _C0 + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
