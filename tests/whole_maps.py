@@ -4,7 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from attnviz.streaming import strips, summary, sweep, tiles, top
-from attnviz.streaming.cpu import launch
+from attnviz.streaming.cpu import launch, plan
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -29,7 +29,7 @@ def whole(scoring):
             if not near or (rule.keys is not None and not rule.keys[j]):
                 scores[:, i, j] = -torch.inf
     if scoring.sinks is not None:
-        column = scoring.sinks.double()[:, None, None].expand(H, m, 1)
+        column = scoring.sinks.double().view(H, -1, 1).expand(H, m, 1)
         return torch.cat([scores, column], -1).softmax(-1)[..., :-1].nan_to_num(0)
     return scores.softmax(-1).nan_to_num(0)
 
@@ -95,8 +95,8 @@ def use_loops(patch, rows, scores, keys=strips.KEYS):
     keys : beyond this the log-sum-exp is found first, and strips are cut into tiles.
     """
     patch.setattr(launch, "LEAST", 0)
-    patch.setattr(launch, "ROWS", (rows, 2 * rows))
-    patch.setattr(launch, "SCORES", scores)
+    patch.setattr(plan, "ROWS", (rows, 2 * rows))
+    patch.setattr(plan, "SCORES", scores)
     patch.setattr(strips, "KEYS", keys)
     # What the loops leave to others is to be seen.
     patch.setattr(summary.strips, "go_over", None)

@@ -74,6 +74,7 @@ def summarise(
     return _reduced(scoring, cells, top, marked, lse=lse)[1]
 
 
+@torch.no_grad()
 def _reduced(
     scoring: Scoring,
     cells: int,

@@ -10,7 +10,8 @@ from whole_maps import check, use_loops, use_strips, use_tiles, whole
 import attnviz
 from attnviz.capture import fast, streamed
 from attnviz.streaming import Scoring, Visible, rooms, strips, summarise, sweep, top
-from attnviz.streaming.cpu import launch, loops
+from attnviz.streaming.cpu import loops
+from attnviz.streaming.cpu.strips import _Strip
 
 LONG = "the train left the station on time and nobody noticed that it was early. " * 12
 
@@ -234,7 +235,7 @@ def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
         (with_other("unpack", 2, lambda total: total * 1.01), mild),
         (with_other("finish", 0, lambda sums: sums * 1.01), mild),
         ((loops, "divide", lambda *_: True), mild),
-        ((launch._Strip, "_divide", first_alone(launch._Strip._divide)), low),
+        ((_Strip, "_divide", first_alone(_Strip._divide)), low),
     ):
         tally.fault("in streamed maps")
         with monkeypatch.context() as patch:

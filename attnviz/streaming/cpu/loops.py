@@ -33,8 +33,8 @@ _LANES = {"contract", "reassoc", "nsz"}
 def hide(S, first, here, before, after, read):
     """Write NEVER where no key may be read.
 
-    A row may read the keys up to `before` ahead of it and `after` behind it, of those of which
-    `read` is True; all where it is empty.
+    The row at key i may read those from i - `before` to i + `after` of which `read` is True; all of
+    these where that is empty.
     """
     h, keys, rows = S.shape
     for key in range(keys):
@@ -196,7 +196,7 @@ def find_largest(S, first, lot, best):
     top = np.empty(rows, np.float32)
     for head in range(h):
         for r in range(rows):
-            known[r] = best[head, k - 1, r] | _LOW
+            known[r] = best[head, k - 1, r] | _LOW  # of the same, what was found first stays
         lots[:] = known
         for c in range(-(-keys // lot)):
             top[:] = _NEVER

@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
-from threading import Barrier, Event
-from typing import TypeAlias, TypeVar
+from threading import Barrier, Event, Lock
+from typing import TypeVar
 
 import torch
 
 from attnviz.progress import track
 
 T = TypeVar("T")
-Work: TypeAlias = "Callable[[Event], T]"
+_making = Lock()
+_PATIENCE = 60.0  # seconds for threads to begin
 
 
 def on_threads(works: Sequence[Callable[[Event], T]]) -> list[T]:
@@ -32,7 +33,9 @@ def on_threads(works: Sequence[Callable[[Event], T]]) -> list[T]:
         with torch.inference_mode(alike), torch.no_grad():
             return work(stop)
 
-    futures = [_pool(count).submit(begin, work) for work in works]
+    with _making:
+        pool = _pool(count)
+    futures = [pool.submit(begin, work) for work in works]
     try:
         return [future.result() for future in track(futures)]
     finally:
@@ -50,12 +53,12 @@ def _pool(count: int) -> ThreadPoolExecutor:
     def begin() -> None:
         torch.set_num_threads(1)  # of this thread, and of those that ask from now on: so this one
         torch.get_num_threads()  # asks, before it is set again
-        started.wait()
+        started.wait(_PATIENCE)
 
     pool = ThreadPoolExecutor(count, "attnviz", begin)
     for _ in range(count):
         pool.submit(lambda: None)
-    started.wait()
+    started.wait(_PATIENCE)
     torch.set_num_threads(count)
     return pool
 
