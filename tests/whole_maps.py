@@ -3,7 +3,8 @@
 import torch
 from torch.testing import assert_close
 
-from attnviz.streaming import strips, sweep, tiles, top
+from attnviz.streaming import strips, summary, sweep, tiles, top
+from attnviz.streaming.cpu import launch, plan
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -28,7 +29,7 @@ def whole(scoring):
             if not near or (rule.keys is not None and not rule.keys[j]):
                 scores[:, i, j] = -torch.inf
     if scoring.sinks is not None:
-        column = scoring.sinks.double()[:, None, None].expand(H, m, 1)
+        column = scoring.sinks.double().view(H, -1, 1).expand(H, m, 1)
         return torch.cat([scores, column], -1).softmax(-1)[..., :-1].nan_to_num(0)
     return scores.softmax(-1).nan_to_num(0)
 
@@ -72,6 +73,7 @@ def check(found, P, offset=0):
 
 def use_tiles(patch, rows, columns, lot):
     """No strips, and tiles of a few rows and columns, so that short texts need many."""
+    patch.setattr(launch, "LEAST", 2**62)
     patch.setattr(strips, "KEYS", 0)
     for room in (tiles, sweep):
         patch.setattr(room, "ROWS", rows)
@@ -82,5 +84,20 @@ def use_tiles(patch, rows, columns, lot):
 
 def use_strips(patch, rows, scores):
     """Strips of a few rows, of one head or of several."""
+    patch.setattr(launch, "LEAST", 2**62)
     patch.setattr(strips, "ROWS", rows)
     patch.setattr(strips, "SCORES", scores)
+
+
+def use_loops(patch, rows, scores, keys=strips.KEYS):
+    """Loops that numba compiles, on strips of a few rows, of one head or of several.
+
+    keys : beyond this the log-sum-exp is found first, and strips are cut into tiles.
+    """
+    patch.setattr(launch, "LEAST", 0)
+    patch.setattr(plan, "ROWS", (rows, 2 * rows))
+    patch.setattr(plan, "SCORES", scores)
+    patch.setattr(strips, "KEYS", keys)
+    # What the loops leave to others is to be seen.
+    patch.setattr(summary.strips, "go_over", None)
+    patch.setattr(summary.sweep, "go_over", None)

@@ -44,7 +44,10 @@ def check_summary(
             worst = torch.maximum(worst, (ours - kept).abs().amax() / scale)
             count += ours.numel()
         differences.append(float(worst) if checked.empty_agrees else torch.inf)
-    tolerance = max(STREAMED, 4 * torch.finfo(torch.float32).eps * largest_score(record))
+    # A float32 product of d terms errs by no more than d · eps / 2 of what its vectors' lengths
+    # allow, and so does a log-sum-exp of such; a weight errs in proportion by the sum of both.
+    rounding = record.query.shape[-1] * torch.finfo(torch.float32).eps * largest_score(record)
+    tolerance = max(STREAMED, rounding)
     return bounded(
         record, "summary", torch.tensor(differences), tolerance, compared=count, heads=heads
     )

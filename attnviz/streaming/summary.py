@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, whole_number
 from attnviz.records import Summary
-from attnviz.streaming import gpu, strips, sweep
+from attnviz.streaming import cpu, gpu, strips, sweep
 from attnviz.streaming.fused import fused
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.rooms import Rooms
@@ -72,6 +74,7 @@ def summarise(
     return _reduced(scoring, cells, top, marked, lse=lse)[1]
 
 
+@torch.no_grad()
 def _reduced(
     scoring: Scoring,
     cells: int,
@@ -87,16 +90,21 @@ def _reduced(
             f"Expected one cell or more and no less than 0 keys, got {cells} and {top}."
         )
     m, n = scoring.shape[1:]
-    kept = Kept(scoring, cells, top, marked, value)
-    empty = scoring.visible.empty(m, n, scoring.query.device)
+    room = partial(Kept, scoring, cells, top, marked, value)
+    kept, short = room(), n <= strips.KEYS
     if value is None and not top and gpu.serves(scoring):
         kept.lse = gpu.log_sum_exp_on_gpu(scoring) if lse is None else lse.float()
         gpu.go_over(scoring, kept)
-    elif n <= strips.KEYS:
-        strips.go_over(scoring, kept, rooms or Rooms())
     else:
-        kept.lse = log_sum_exp(scoring) if lse is None else lse.float()
-        sweep.go_over(scoring, kept)
+        known = None if short else (log_sum_exp(scoring) if lse is None else lse.float())
+        if not (cpu.serves(scoring) and cpu.go_over(scoring, kept, known)):
+            kept = room()
+            if known is None:
+                strips.go_over(scoring, kept, rooms or Rooms())
+            else:
+                kept.lse = known
+                sweep.go_over(scoring, kept)
+    empty = scoring.visible.empty(m, n, scoring.query.device)
     return kept, kept.summary(empty | (kept.lse == -torch.inf).all(0))
 
 

@@ -17,6 +17,7 @@ from attnviz.streaming.top import LOT, Lots, split
 _LANES = 32  # rows that are reduced at once; others one by one, which takes far longer
 
 
+@torch.no_grad()
 def log_sum_exp(scoring: Scoring) -> Tensor:
     """Return the log-sum-exp of each row of scores, sinks among them, (H, m); -∞ for empty rows.
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from families import TEXTS, tiny
-from whole_maps import check, use_strips, use_tiles, whole
+from whole_maps import check, use_loops, use_strips, use_tiles, whole
 
 import attnviz
 from attnviz.capture import fast, streamed
 from attnviz.streaming import Scoring, Visible, rooms, strips, summarise, sweep, top
+from attnviz.streaming.cpu import loops
+from attnviz.streaming.cpu.strips import _Strip
 
 LONG = "the train left the station on time and nobody noticed that it was early. " * 12
 
@@ -199,3 +201,54 @@ def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
             patch.setattr(room, name, fault)
             with pytest.raises(AssertionError):
                 check(summarise(scoring, cells=7, top=3), whole(scoring))
+
+
+def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
+    """A border or a place off by one, sums 1 % off, and those that lost what they were made of."""
+    torch.manual_seed(0)
+    use_loops(monkeypatch, 7, 500)
+    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
+    mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    check(summarise(mild, cells=7, top=3), whole(mild))
+    low = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), -85.0))
+    check(summarise(low, cells=7, top=3), whole(low))  # some of its powers are 0 in float32
+
+    def with_other(name, number, change):
+        """The same loop, given another of its arguments."""
+        loop = getattr(loops, name)
+
+        def changed(*given):
+            other = list(given)
+            other[number] = change(other[number])
+            return loop(*other)
+
+        return loops, name, changed
+
+    def later(at):
+        return at + 1
+
+    for (room, name, fault), scoring in (
+        (with_other("hide", 4, later), mild),  # the keys behind a row that it may read
+        (with_other("weigh", 2, later), mild),  # where a row stands
+        (with_other("pool", 2, later), mild),
+        (with_other("pool", 4, lambda total: total * 1.01), mild),
+        (with_other("unpack", 2, lambda total: total * 1.01), mild),
+        (with_other("finish", 0, lambda sums: sums * 1.01), mild),
+        ((loops, "divide", lambda *_: True), mild),
+        ((_Strip, "_divide", first_alone(_Strip._divide)), low),
+    ):
+        tally.fault("in streamed maps")
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, fault)
+            with pytest.raises(AssertionError):
+                check(summarise(scoring, cells=7, top=3), whole(scoring))
+
+
+def first_alone(divide):
+    """The same, which trusts what it finds."""
+
+    def trusting(self):
+        divide(self)
+        return True
+
+    return trusting

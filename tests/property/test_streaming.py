@@ -7,7 +7,7 @@ from families import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
-from whole_maps import NEAR, check, use_strips, use_tiles, whole
+from whole_maps import NEAR, check, use_loops, use_strips, use_tiles, whole
 
 import attnviz
 from attnviz.errors import InputError
@@ -21,14 +21,25 @@ from attnviz.streaming import (
     strips,
     summarise,
 )
+from attnviz.streaming.cpu import launch
 
 SIZES = [(use_tiles, size) for size in [(4, 8, 3), (16, 16, 1), (7, 20, 6), (128, 1024, 25)]]
 SIZES += [(use_strips, size) for size in [(1, 1), (4, 500), (7, 3000), (128, 2**17)]]
+LOOPS = [(1, 1), (4, 500), (7, 3000), (128, 2**18), (1, 1, 0), (5, 60, 0), (16, 500, 0)]
+SIZES += [(use_loops, size) for size in LOOPS]
 
 
-@pytest.fixture(params=[(use_tiles, (4, 8, 3)), (use_strips, (4, 500))], ids=["tiles", "strips"])
+SMALL = {
+    "tiles": (use_tiles, (4, 8, 3)),
+    "strips": (use_strips, (4, 500)),
+    "loops": (use_loops, (4, 500)),
+    "looped tiles": (use_loops, (4, 30, 0)),
+}
+
+
+@pytest.fixture(params=SMALL.values(), ids=SMALL)
 def small(monkeypatch, request):
-    """Either engine, with little at once."""
+    """Each engine, with little at once."""
     use, size = request.param
     use(monkeypatch, *size)
 
@@ -108,8 +119,10 @@ def test_the_model_that_comes_along_with_padding(train, small):
 
 
 @pytest.mark.parametrize("keys", [0, strips.KEYS], ids=["tiles", "strips"])
-def test_four_thousand_tokens(keys, monkeypatch):
+@pytest.mark.parametrize("least", [launch.LEAST, 2**62], ids=["loops", "torch"])
+def test_four_thousand_tokens(keys, least, monkeypatch):
     monkeypatch.setattr(strips, "KEYS", keys)
+    monkeypatch.setattr(launch, "LEAST", least)
     torch.manual_seed(0)
     Q, K = torch.randn(2, 4096, 64), torch.randn(1, 4096, 64)
     scoring = Scoring(Q, K, 0.125, Visible(after=0))

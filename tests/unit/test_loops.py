@@ -1,0 +1,94 @@
+"""Maps that the compiled loops reduce: what a chance of the draw might not bring about."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+from whole_maps import check, use_loops, whole
+
+from attnviz.streaming import Scoring, Visible, attend
+
+ENGINES = {"strips": (4, 500), "heads together": (7, 3000), "tiles": (4, 30, 0)}
+
+
+@pytest.fixture(params=ENGINES.values(), ids=ENGINES)
+def engine(monkeypatch, request):
+    """The loops alone: what they leave to torch fails."""
+    use_loops(monkeypatch, *request.param)
+
+
+def drawn(H=2, m=30, n=30, d=8, scale=0.5, **rest):
+    torch.manual_seed(0)
+    return Scoring(torch.randn(H, m, d), torch.randn(H, n, d), scale, **rest)
+
+
+def expect_right(scoring, **how):
+    """Compare all that is kept with the whole map; return it."""
+    V = torch.randn(len(scoring.key), scoring.shape[2], 6)
+    P = whole(scoring)
+    A, found = attend(scoring, V, cells=7, top=3, **how)
+    check(found, P, scoring.visible.offset)
+    assert_close(A.double(), P @ V.double(), atol=1e-5, rtol=1e-5)
+    return found
+
+
+SCORINGS = {
+    "sinks": drawn(sinks=torch.tensor([1.0, -2.0])),
+    "sinks of rows": drawn(sinks=torch.linspace(-3, 3, 60).view(2, 30)),
+    "sinks and causal": drawn(sinks=torch.tensor([0.5, 2.0]), visible=Visible(after=0)),
+    "more keys": drawn(m=9, visible=Visible(after=0, offset=21)),
+    "more queries": drawn(n=9, visible=Visible(before=4)),
+    "negative scale": drawn(scale=-0.5),
+    "window and padding": drawn(visible=Visible(3, 0, keys=torch.arange(30) > 6)),
+    "from 0 down to what vanishes": drawn(bias=-torch.linspace(0, 95, 30).expand(1, 30, 30)),
+}
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+def test_every_number(name, engine):
+    expect_right(SCORINGS[name])
+
+
+@pytest.mark.parametrize("engine", [(4, 500), (7, 3000)], indirect=True)
+@pytest.mark.parametrize("level", [89.0, 100.0, 128.0, 177.5, 355.0, 500.0, 710.0, -100.0, -355.0])
+def test_one_key_far_from_the_others(level, engine):
+    """Its power is beyond float32, and must not come back as an ordinary number.
+
+    Of tiles the log-sum-exp is given in float32, which is no better than such scores allow.
+    """
+    bias = torch.zeros(1, 30, 30)
+    bias[..., 4] = level
+    found = expect_right(drawn(bias=bias, visible=Visible(after=0)))
+    S = scores_of(drawn(bias=bias)).masked_fill(torch.ones(30, 30).triu(1).bool(), -torch.inf)
+    assert_close(found.lse.double(), S.logsumexp(-1), atol=1e-4, rtol=1e-5)
+
+
+def scores_of(scoring):
+    return scoring.query.double() @ scoring.key.double().mT * scoring.scale + scoring.bias
+
+
+@pytest.mark.parametrize("sink", [150.0, -30.0, -800.0])
+@pytest.mark.parametrize("offset", [0, -12, -100])
+def test_sinks_of_rows_that_may_read_nothing(sink, offset, engine):
+    """Their log-sum-exp is the sink; with an offset some rows stand before all keys."""
+    rule = Visible(5, 0, offset, keys=torch.arange(30) > 3)
+    found = expect_right(drawn(sinks=torch.full((2,), sink), visible=rule))
+    nothing = rule.empty(30, 30, torch.device("cpu"))
+    assert nothing.any()
+    assert_close(found.lse[:, nothing], torch.full((2, int(nothing.sum())), sink))
+
+
+def test_of_equal_keys_the_first_are_found(engine):
+    found = attend(
+        Scoring(torch.ones(1, 20, 4), torch.ones(1, 30, 4), 0.5), torch.ones(1, 30, 2), top=3
+    )
+    assert found[1].top_keys.tolist() == [[[0, 1, 2]] * 20]
+
+
+def test_powers_are_those_of_float64():
+    from attnviz.streaming.cpu.loops import _exp2
+
+    for x in np.linspace(-125.9, 127.9, 5001).astype(np.float32):
+        assert abs(float(_exp2(x)) / 2.0 ** float(x) - 1) < 2e-7
+    assert _exp2(np.float32(-200)) == 0
+    assert _exp2(np.float32(400)) == np.inf

@@ -1,0 +1,102 @@
+"""Works on several threads: the same numbers, and nothing that goes on after an error."""
+
+import threading
+import time
+
+import pytest
+import torch
+from whole_maps import use_loops
+
+from attnviz.streaming import Scoring, Visible, attend
+from attnviz.streaming.cpu.threads import on_threads
+
+
+@pytest.fixture
+def threads():
+    """Set how many threads torch has."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("H", [1, 2, 6])
+@pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "strips"])
+def test_several_threads_find_what_one_finds(H, keys, threads, monkeypatch):
+    use_loops(monkeypatch, 4, 500, keys)
+    torch.manual_seed(0)
+    Q, K, V = torch.randn(3, H, 50, 8)
+    scoring = Scoring(Q, K, 0.5, Visible(after=0))
+    found = []
+    for count in (1, 3, 3):
+        threads(count)
+        found.append(attend(scoring, V, cells=7, top=3, marked=torch.arange(50) < 5))
+    (one, alone), (A, three), (again, once_more) = found
+    torch.testing.assert_close(A, one, atol=1e-6, rtol=1e-6)
+    assert torch.equal(A, again)
+    for name, number in vars(three).items():
+        number = torch.as_tensor(number)
+        assert torch.equal(number, torch.as_tensor(getattr(once_more, name))), name
+        close = torch.as_tensor(getattr(alone, name))
+        torch.testing.assert_close(number, close, atol=1e-6, rtol=1e-6)
+
+
+def test_each_works_alone_and_as_it_was_asked(threads):
+    threads(2)
+
+    def look(stop):
+        return torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    with torch.inference_mode():
+        assert on_threads([look] * 3) == [(1, False, True)] * 3
+    assert on_threads([look] * 3) == [(1, False, False)] * 3
+    assert torch.get_num_threads() == 2
+
+
+def test_room_that_is_kept_serves_in_every_mode(threads, monkeypatch):
+    use_loops(monkeypatch, 4, 500)
+    for count in (1, 2):
+        threads(count)
+        Q, K, V = torch.randn(3, 4, 50, 8)
+        with torch.inference_mode():
+            A, _ = attend(Scoring(Q, K, 0.5), V)
+        for grad in (False, True):
+            again, _ = attend(Scoring(Q.requires_grad_(grad), K, 0.5), V)
+            assert torch.equal(A, again)
+            assert not again.requires_grad
+
+
+def test_an_error_stops_the_others(threads):
+    threads(2)
+    stopped = threading.Event()
+
+    def wait_for_it(stop):
+        if stop.wait(30):
+            stopped.set()
+
+    def fail(stop):
+        raise ValueError("no")
+
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="no"):
+        on_threads([fail, wait_for_it])
+    assert stopped.is_set()
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "strips"])
+@pytest.mark.parametrize("what", [torch.nan, torch.inf])
+def test_what_is_no_number_is_not_hidden(keys, what, threads, monkeypatch):
+    """The loops leave it to torch, and find the same without it."""
+    from attnviz.streaming import strips
+    from attnviz.streaming.cpu import launch
+
+    monkeypatch.setattr(strips, "KEYS", keys)
+    Q, K, V = torch.randn(3, 2, 50, 8)
+    Q[0, 7, 3] = what
+    for least in (0, 2**62):
+        monkeypatch.setattr(launch, "LEAST", least)
+        _, found = attend(Scoring(Q, K, 0.5), V)
+        assert found.lse[0, 7].isnan()
+        rows = torch.arange(50) != 7
+        assert found.lse[0, rows].isfinite().all()
+        assert found.entropy[1].isfinite().all()
