@@ -53,8 +53,9 @@ def go_over(scoring: Scoring, kept: Kept, lse: Tensor | None = None) -> bool:
 def _shared(strips: Strips, threads: int) -> bool:
     """Go over the strips of some heads on all threads, each of which adds up by itself."""
     starts = range(0, strips.plan.m, strips.plan.rows)
-    parts = [strips.apart() for _ in range(threads)]
-    finite = on_threads([partial(part.run, starts[at::threads]) for at, part in enumerate(parts)])
+    count = min(threads, len(starts))
+    parts = [strips.apart() for _ in range(count)]
+    finite = on_threads([partial(part.run, starts[at::count]) for at, part in enumerate(parts)])
     for part in parts:
         strips.own.add(part.own)
     return all(finite)

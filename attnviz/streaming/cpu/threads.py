@@ -63,4 +63,5 @@ def _pool(count: int) -> ThreadPoolExecutor:
     return pool
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork has none of the threads
+if hasattr(os, "register_at_fork"):  # a fork has none of the threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
