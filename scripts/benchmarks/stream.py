@@ -33,7 +33,7 @@ def measure(tokens: Sequence[int], rounds: int) -> None:
 def memory(tokens: str, way: str) -> float:
     """Return by how many MB this process grows while it streams one head, Q, K and V apart."""
     torch.set_num_threads(1)
-    _ways(512)[way]()  # whatever is loaded once
+    _ways(2048)[way]()  # whatever is loaded once, numba too
     return grown(_ways(int(tokens))[way])
 
 
