@@ -64,6 +64,13 @@ class Scoring:
         """Whether scale and log-sum-exp can be folded into the product: nothing bends it."""
         return self.soft_cap is None and self.capped_bias is None
 
+    @property
+    def sinks_by_row(self) -> Tensor | None:
+        """The sinks as (H, m or 1), float32."""
+        if self.sinks is None:
+            return None
+        return (self.sinks if self.sinks.dim() == 2 else self.sinks[:, None]).float()
+
     def of_heads(self, heads: Sequence[int]) -> Scoring:
         """Return the attention of some of the heads, each with keys of its own."""
         at = list(heads)

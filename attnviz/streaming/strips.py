@@ -17,6 +17,7 @@ from attnviz.progress import track
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.rooms import Room, Rooms, Strip
 from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
+from attnviz.streaming.tiles import alike
 from attnviz.streaming.top import split
 
 KEYS = 16384  # beyond this, a strip takes too much memory
@@ -32,11 +33,9 @@ def go_over(scoring: Scoring, kept: Kept, rooms: Rooms) -> None:
     H, m, n = scoring.shape
     empty = scoring.visible.empty(m, n, scoring.query.device)
     rows = min(m, ROWS)
-    most = min(H, max(1, SCORES // (rows * n)))
-    size = max(each for each in range(1, most + 1) if H % each == 0)  # all in one room
-    strips = _Strips(scoring, kept, rooms.of(scoring, kept, rows, size))
-    for start in track(range(0, H, size)):
-        heads = slice(start, start + size)
+    groups = alike(H, SCORES // (rows * n))  # all in one room
+    strips = _Strips(scoring, kept, rooms.of(scoring, kept, rows, groups[0].stop))
+    for heads in track(groups):
         strips.run(heads)
         # Nearly always true, and a look at every strip would cost more than this seldom repeat.
         if not strips.sound(empty):
@@ -72,9 +71,8 @@ class _Strips:
             sums.zero_()
         room.largest.fill_(NEVER)
         self.sinks = None
-        if scoring.sinks is not None:
-            by_row = scoring.sinks if scoring.sinks.dim() == 2 else scoring.sinks[:, None]
-            self.sinks = by_row[heads].float().expand_as(room.shift) * LOG2_E
+        if (by_row := scoring.sinks_by_row) is not None:
+            self.sinks = by_row[heads].expand_as(room.shift) * LOG2_E
             if shifted:
                 room.shift.copy_(self.sinks)
 

@@ -97,8 +97,10 @@ def _reduced(
         gpu.go_over(scoring, kept)
     else:
         known = None if short else (log_sum_exp(scoring) if lse is None else lse.float())
-        if not (cpu.serves(scoring) and cpu.go_over(scoring, kept, known)):
-            kept = room()
+        looped = cpu.serves(scoring)
+        if looped and not cpu.go_over(scoring, kept, known):
+            looped, kept = False, room()
+        if not looped:
             if known is None:
                 strips.go_over(scoring, kept, rooms or Rooms())
             else:

@@ -42,7 +42,8 @@ def log_sum_exp(scoring: Scoring) -> Tensor:
                 top = higher
             lse = (top + total.log2()) * log(2)
             found[heads, block.rows] = lse.masked_fill(top <= NEVER / 2, -torch.inf)
-    return found if scoring.sinks is None else torch.logaddexp(found, _by_row(scoring.sinks))
+    sinks = scoring.sinks_by_row
+    return found if sinks is None else torch.logaddexp(found, sinks)
 
 
 def go_over(scoring: Scoring, kept: Kept) -> None:
@@ -196,11 +197,6 @@ def _behind(P: Tensor, here: int, columns: slice) -> Tensor:
 def _wide(rows: int) -> int:
     """Return how many rows fill whole lanes."""
     return -(-rows // _LANES) * _LANES
-
-
-def _by_row(sinks: Tensor) -> Tensor:
-    """Return sinks as (H, m or 1)."""
-    return (sinks if sinks.dim() == 2 else sinks[:, None]).float()
 
 
 def _view(room: Tensor, h: int, columns: slice, height: int) -> Tensor:

@@ -62,6 +62,12 @@ def together(scoring: Scoring, each: int) -> Iterator[slice]:
         yield slice(start, min(start + size, H))
 
 
+def alike(H: int, most: int) -> list[slice]:
+    """Cut H heads into lots of one size, the largest that is no more than `most`."""
+    size = max(each for each in range(1, max(1, min(H, most)) + 1) if H % each == 0)
+    return [slice(start, start + size) for start in range(0, H, size)]
+
+
 class Tiles:
     """The tiles of some heads: log₂ of the weights, once the log-sum-exp of each row is known.
 

@@ -138,15 +138,28 @@ def test_a_fault_in_what_is_reduced_is_seen(tally):
             check(summarise(fault, cells=7), P)
 
 
+def compare(scoring):
+    """Reduce it as it is cut now; raise where that differs from the whole map."""
+    check(summarise(scoring, cells=7, top=3), whole(scoring))
+
+
+def expect_seen(monkeypatch, room, name, fault, scoring):
+    """Plant a fault; the comparison must fail."""
+    with monkeypatch.context() as patch:
+        patch.setattr(room, name, fault)
+        with pytest.raises(AssertionError):
+            compare(scoring)
+
+
 def test_planted_faults_in_the_strips_are_seen(monkeypatch, tally):
     """A border off by one, sums that overflowed, keys in another order, a distance not mended."""
     torch.manual_seed(0)
     use_strips(monkeypatch, 7, 3000)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
-    check(summarise(mild, cells=7, top=3), whole(mild))
+    compare(mild)
     high = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), 200.0))
-    check(summarise(high, cells=7, top=3), whole(high))  # its sums are far beyond float32
+    compare(high)  # its sums are far beyond float32
     corner, find = rooms._corner, strips._find
 
     def other_order(*given):
@@ -166,10 +179,7 @@ def test_planted_faults_in_the_strips_are_seen(monkeypatch, tally):
         (strips._Strips, "sound", lambda *_: True, high),
     ):
         tally.fault("in streamed maps")
-        with monkeypatch.context() as patch:
-            patch.setattr(room, name, fault)
-            with pytest.raises(AssertionError):
-                check(summarise(scoring, cells=7, top=3), whole(scoring))
+        expect_seen(monkeypatch, room, name, fault, scoring)
 
 
 def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
@@ -178,7 +188,7 @@ def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
     use_tiles(monkeypatch, 14, 10, 3)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     scoring = Scoring(Q, K, 0.5, Visible(before=20, after=3))
-    check(summarise(scoring, cells=7, top=3), whole(scoring))
+    compare(scoring)
     views, largest = top.Lots.views, top.Lots.largest
 
     def as_it_is(P, here, columns):
@@ -197,10 +207,7 @@ def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
         (top.Lots, "largest", the_first_alone),
     ):
         tally.fault("in streamed maps")
-        with monkeypatch.context() as patch:
-            patch.setattr(room, name, fault)
-            with pytest.raises(AssertionError):
-                check(summarise(scoring, cells=7, top=3), whole(scoring))
+        expect_seen(monkeypatch, room, name, fault, scoring)
 
 
 def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
@@ -209,9 +216,9 @@ def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
     use_loops(monkeypatch, 7, 500)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
-    check(summarise(mild, cells=7, top=3), whole(mild))
+    compare(mild)
     low = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), -85.0))
-    check(summarise(low, cells=7, top=3), whole(low))  # some of its powers are 0 in float32
+    compare(low)  # some of its powers are 0 in float32
 
     def with_other(name, number, change):
         """The same loop, given another of its arguments."""
@@ -238,10 +245,7 @@ def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
         ((_Strip, "_divide", first_alone(_Strip._divide)), low),
     ):
         tally.fault("in streamed maps")
-        with monkeypatch.context() as patch:
-            patch.setattr(room, name, fault)
-            with pytest.raises(AssertionError):
-                check(summarise(scoring, cells=7, top=3), whole(scoring))
+        expect_seen(monkeypatch, room, name, fault, scoring)
 
 
 def first_alone(divide):

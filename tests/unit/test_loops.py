@@ -6,7 +6,9 @@ import torch
 from torch.testing import assert_close
 from whole_maps import check, use_loops, whole
 
-from attnviz.streaming import Scoring, Visible, attend
+from attnviz.streaming import Scoring, Visible, attend, strips
+from attnviz.streaming.cpu import loops
+from attnviz.streaming.scoring import NEVER
 
 ENGINES = {"strips": (4, 500), "heads together": (7, 3000), "tiles": (4, 30, 0)}
 
@@ -92,3 +94,9 @@ def test_powers_are_those_of_float64():
         assert abs(float(_exp2(x)) / 2.0 ** float(x) - 1) < 2e-7
     assert _exp2(np.float32(-200)) == 0
     assert _exp2(np.float32(400)) == np.inf
+
+
+def test_the_loops_know_the_same_numbers():
+    """They write them out, for numba compiles anew only where their file changes."""
+    assert np.float32(NEVER) == loops._NEVER
+    assert np.float32(strips.SAFE) == loops._SAFE

@@ -7,7 +7,8 @@ import pytest
 import torch
 from whole_maps import use_loops
 
-from attnviz.streaming import Scoring, Visible, attend
+from attnviz.streaming import Scoring, Visible, attend, strips
+from attnviz.streaming.cpu import launch
 from attnviz.streaming.cpu.threads import on_threads
 
 
@@ -85,11 +86,8 @@ def test_an_error_stops_the_others(threads):
 
 @pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "strips"])
 @pytest.mark.parametrize("what", [torch.nan, torch.inf])
-def test_what_is_no_number_is_not_hidden(keys, what, threads, monkeypatch):
+def test_what_is_no_number_is_not_hidden(keys, what, monkeypatch):
     """The loops leave it to torch, and find the same without it."""
-    from attnviz.streaming import strips
-    from attnviz.streaming.cpu import launch
-
     monkeypatch.setattr(strips, "KEYS", keys)
     Q, K, V = torch.randn(3, 2, 50, 8)
     Q[0, 7, 3] = what

@@ -14,6 +14,7 @@ from attnviz.streaming.cpu.strips import Strips
 from attnviz.streaming.cpu.threads import on_threads
 from attnviz.streaming.kept import Kept
 from attnviz.streaming.scoring import NEVER, Scoring
+from attnviz.streaming.tiles import alike
 
 LEAST = 2**21  # scores for which it is worth while to load the loops
 
@@ -24,7 +25,6 @@ def serves(scoring: Scoring) -> bool:
     return scoring.query.device.type == "cpu" and H * m * n >= LEAST and loops() is not None
 
 
-@torch.no_grad()
 def go_over(scoring: Scoring, kept: Kept, lse: Tensor | None = None) -> bool:
     """Fill in what is kept, strip by strip; return False where a score is not finite.
 
@@ -33,9 +33,7 @@ def go_over(scoring: Scoring, kept: Kept, lse: Tensor | None = None) -> bool:
     H, m, _ = scoring.shape
     threads = torch.get_num_threads()
     plan = Plan(scoring, kept, lse)
-    most = max(1, min(plan.heads, H // threads))
-    size = max(each for each in range(1, most + 1) if H % each == 0)
-    groups = [slice(start, start + size) for start in range(0, H, size)]
+    groups = alike(H, min(plan.heads, H // threads))
     kept.largest.fill_(NEVER)
 
     def whole(heads: slice, stop: Event) -> bool:

@@ -16,10 +16,11 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 f32, i32, i64 = np.float32, np.int32, np.int64
+# Written out as they are in `scoring` and `strips`: numba compiles anew where this file changes.
 _NEVER, _HIDDEN = f32(-1e30), f32(-5e29)  # what stands for -∞, and what is less than any score
 _SAFE = f32(2.0**64)  # a row of a sum up to this, or down to 1 by this, loses nothing
 _LN_2 = f32(np.log(2))
-_LEAST = i64(-(2**63))
+NO_KEY = i64(-(2**63))  # less than any score with its key
 _LOW = i64(0x7FFFFFFF)  # what a place is packed into
 _ROUND = f32(1.5 * 2**23)  # what is added to this is rounded, and stands in the lowest bits
 # 2^f = Σ c f^i for |f| ≤ 1/2 within 3e-9: through Chebyshev's points.
@@ -214,7 +215,7 @@ def find_largest(S, first, lot, best):
                 for r in range(rows):
                     key = _place(lots[i, r]) * lot + step
                     there = (lots[i, r] != known[r]) & (key < keys)
-                    x[r] = _packed(S[head, key, r], first + key) if there else _LEAST
+                    x[r] = _packed(S[head, key, r], first + key) if there else NO_KEY
                 _sort_in(x, best[head])
 
 

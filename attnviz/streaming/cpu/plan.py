@@ -58,8 +58,7 @@ class Plan:
         self.read, self.marks = _flags(rule.keys), _flags(kept.marks)
         self.empty = rule.empty(self.m, self.n, scoring.query.device).numpy()
         sinks = torch.full((H, self.m), NEVER)
-        if scoring.sinks is not None:
-            by_row = scoring.sinks if scoring.sinks.dim() == 2 else scoring.sinks[:, None]
+        if (by_row := scoring.sinks_by_row) is not None:
             sinks.copy_(by_row).mul_(LOG2_E)
             self.empty = np.zeros_like(self.empty)  # a sink is something
         self.sinks = sinks.numpy()

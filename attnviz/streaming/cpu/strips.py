@@ -15,7 +15,6 @@ from torch import Tensor
 from attnviz.streaming.cpu.plan import Plan
 from attnviz.streaming.scoring import LOG2_E, NEVER
 
-_NO_KEY = -(2**63)  # as the loops have it
 _mine = local()
 
 
@@ -150,7 +149,7 @@ class _Strip:
         self.here = rows.start + plan.scoring.visible.offset
         self.Q.copy_(plan.scoring.query[heads, rows]).mul_(plan.factor)
         self.sums.fill(0)
-        self.best.fill(_NO_KEY)
+        self.best.fill(self.loops.NO_KEY)
         self.sinks, self.empty = plan.sinks[heads, rows].copy(), plan.empty[rows]
         tiles = list(plan.tiles(rows))
         if plan.lse is not None:
