@@ -262,7 +262,8 @@ def repeat_heads(K: Float[Tensor, "*N g n d"], heads: int) -> Float[Tensor, "*N 
             f"expected a multiple of the {K.shape[-3]} key heads, got {heads} query heads; "
             "take both numbers from the model's configuration"
         )
-    return K.repeat_interleave(heads // K.shape[-3], dim=-3)
+    shared = heads // K.shape[-3]
+    return K if shared == 1 else K.repeat_interleave(shared, dim=-3)
 
 
 def multi_head_attention(

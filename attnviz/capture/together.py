@@ -68,7 +68,7 @@ class Together:
             key_axis=Axis.numbered(T),
             query=self.query[:, :, rows].flatten(0, 1),
             key=self.key.flatten(0, 1),
-            value=self.value.flatten(0, 1),
+            value=self.value[:, :, :0].flatten(0, 1),  # weights ask for none
             capped_bias=of_heads(self.capped_bias),
             bias=of_heads(self.bias),
             mask=of_heads(self.mask),

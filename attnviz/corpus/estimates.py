@@ -54,14 +54,20 @@ class Estimator:
         """Add n texts, of which K values (n, K) are given, NaN for none; `times` is of `draw`."""
         there = ~np.isnan(values)
         known = np.where(there, values, 0.0)
-        powers = [there.astype(np.float64), known, known**2, known**3, known**4]
+        squares = known * known
+        powers = there, known, squares, squares * known, squares * squares
         self._moments += [power.sum(0) for power in powers]
-        if there.all():  # the same for all numbers
-            self._booted[0] += times.sum(0)[:, None]
-        else:
-            self._booted[0] += times.T @ powers[0]
+        # Most numbers are there of the same texts as others: of all heads, or of all texts.
+        bits = np.packbits(there, axis=0)
+        _, first, kind = np.unique(bits, axis=1, return_index=True, return_inverse=True)
+        self._booted[0] += (times.T @ there[:, first])[:, kind]
         self._booted[1] += times.T @ known
-        self._booted[2] += times.T @ powers[2]
+        self._booted[2] += times.T @ squares
+
+    def join(self, other: Estimator) -> None:
+        """Add all texts of another."""
+        self._moments += other._moments
+        self._booted += other._booted
 
     def estimates(self) -> Estimates:
         """Return what follows from all texts that were added."""

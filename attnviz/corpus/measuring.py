@@ -10,14 +10,13 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.capture import Together, read_together
 from attnviz.checkpoints import Checkpoint
 from attnviz.corpus.batches import batches
 from attnviz.corpus.statistics import Measure, Tokens, most
 from attnviz.corpus.texts import Text
-from attnviz.inputs import pad_together
+from attnviz.inputs import pad_together, padded
 from attnviz.memory import give_back
 from attnviz.records import AttentionRecord, HeadName
 
@@ -149,8 +148,8 @@ class Meter:
         """Return texts as the model takes them together, and what the positions are."""
         inputs = pad_together(self.checkpoint, encodings)
         ids = inputs["input_ids"]
-        masks = [torch.tensor(each["special_tokens_mask"]).bool() for each in encodings]
-        special = pad_sequence(masks, batch_first=True).to(ids.device)
+        masks = [each["special_tokens_mask"] for each in encodings]
+        special = padded(masks, 0).bool().to(ids.device)
         lengths = torch.tensor([len(mask) for mask in masks], device=ids.device)
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         return inputs, Tokens(ids, real, special, torch.isin(ids, self._stops) & real & ~special)

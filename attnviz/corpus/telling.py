@@ -57,13 +57,15 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
         )
         times, named = draw(found.numbers, seed), _half(found.numbers, seed)
         value.add(times, own)
-        above_even.add(times, own - even)
+        excess = own - even
+        above_even.add(times[named], excess[named])
+        tested.add(times[~named], excess[~named])
         above_shuffled.add(times, own - shuffled)
-        tested.add(times[~named], (own - even)[~named])
-        for one, some in zip(sums, (even, shuffled, (own - even)[named]), strict=True):
+        for one, some in zip(sums, (even, shuffled, excess[named]), strict=True):
             one.add(some)
         texts += len(found.numbers)
         tokens += int(found.tokens.sum())
+    above_even.join(tested)
     even, shuffled, excess = (each.mean().reshape(shape) for each in sums)
     return Told(
         value=value.estimates(),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import InputError
 from attnviz.inputs.reading import expect_room, reading
@@ -99,14 +98,16 @@ def pad_together(
     """Return encoded texts as the model takes them, (N, T), padded on the right."""
     fill = {"input_ids": _pad_id(_tokenizer(checkpoint))}
     return {
-        name: pad_sequence(
-            [torch.tensor(encoding[name]) for encoding in encodings],
-            batch_first=True,
-            padding_value=fill.get(name, 0),
-        ).to(checkpoint.device)
+        name: padded([each[name] for each in encodings], fill.get(name, 0)).to(checkpoint.device)
         for name in ("input_ids", "attention_mask", "token_type_ids")
         if name in encodings[0]
     }
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """Return rows of whole numbers as one tensor (N, T), filled up on the right."""
+    T = max(map(len, rows))
+    return torch.tensor([[*row, *[fill] * (T - len(row))] for row in rows])
 
 
 def max_tokens(
