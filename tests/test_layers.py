@@ -16,7 +16,7 @@ FLOORS = [
     {"terms", "memory", "marks", "quiet", "weights"},
     {"failures"},
     {"files", "records", "catalogue"},
-    {"stages", "words", "locating", "streaming", "captions"},
+    {"stages", "words", "locating", "streaming", "naming"},
     {"checkpoints", "capture"},
     {"agreement", "attribution", "examples", "maps", "metrics", "storage", "inputs"},
     {"dissection", "interventions"},

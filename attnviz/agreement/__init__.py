@@ -27,14 +27,14 @@ from attnviz.agreement.comparing import (
     tolerance_of,
 )
 from attnviz.agreement.precision import PRECISIONS, dtypes
-from attnviz.agreement.sampled import Kept, prove_rows, prove_streamed
+from attnviz.agreement.sampled import Reduced, prove_rows, prove_streamed
 from attnviz.records import AgreementReport, AttentionRecord, Reference, StageCheck
 
 __all__ = [
     "CANARY",
     "PRECISIONS",
-    "Kept",
     "Proof",
+    "Reduced",
     "bounded",
     "dtypes",
     "prove_rows",

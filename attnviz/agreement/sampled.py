@@ -31,8 +31,8 @@ _PROJECTED = ("query", "key", "value")
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """What is kept of an attention: the summary of the maps of some heads, and marked keys (n,)."""
+class Reduced:
+    """What maps of some heads were reduced to, and which keys are marked, (n,)."""
 
     summary: Summary
     heads: tuple[int, ...]
@@ -61,7 +61,7 @@ def prove_streamed(
     attended: Tensor,
     weights: Tensor,
     rows: Tensor,
-    kept: Kept,
+    reduced: Reduced,
 ) -> Proof:
     """Compare the run in which maps were reduced with the model's own, and what was kept of it.
 
@@ -74,7 +74,7 @@ def prove_streamed(
     checks = (
         _check_run(record, weights, some),
         _check_attended(record, attended, some),
-        check_summary(record, kept.summary, kept.heads, some, kept.marked),
+        check_summary(record, reduced.summary, reduced.heads, some, reduced.marked),
     )
     return Proof(record.place, checks, (), False)
 

@@ -21,7 +21,7 @@ from attnviz.capture.running import room_to_run, running
 from attnviz.capture.runs import count_texts, expect_same, run_watched
 from attnviz.capture.sampling import Sample
 from attnviz.capture.streamed import (
-    Kept,
+    Keep,
     Seen,
     Streamed,
     capture_streamed,
@@ -35,7 +35,7 @@ from attnviz.records import AttentionRecord, Axis, Reference
 
 __all__ = [
     "Capture",
-    "Kept",
+    "Keep",
     "Sample",
     "Seen",
     "Streamed",

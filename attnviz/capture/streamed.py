@@ -28,8 +28,8 @@ from attnviz.streaming import Rooms, Scoring, attend, fused, summarise
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is kept of each attention.
+class Keep:
+    """What to keep of each attention.
 
     layers, heads : which; None for all. cells, top, marked : as in `attnviz.streaming.summarise`.
     exact : the layers of which also that is kept from which exact weights follow.
@@ -63,7 +63,7 @@ def capture_streamed(
     inputs: Mapping[str, Tensor],
     axes: Mapping[str, Sequence[Axis]],
     rows: Tensor,
-    kept: Kept,
+    keep: Keep,
     on_sample: Callable[[Sample], None],
     on_streamed: Callable[[Streamed], None],
 ) -> None:
@@ -83,9 +83,9 @@ def capture_streamed(
     with one_at_a_time:
         with part(0, 2, "the model reads"):
             seen = sample_rows(model, inputs, axes, rows, on_sample)
-        _expect_kept(kept, seen)
+        _expect_kept(keep, seen)
         with part(1, 2, "its maps are reduced"):
-            stream_maps(model, inputs, seen, kept, on_streamed)
+            stream_maps(model, inputs, seen, keep, on_streamed)
 
 
 def sample_rows(
@@ -117,7 +117,7 @@ def stream_maps(
     model: nn.Module,
     inputs: Mapping[str, Tensor],
     seen: Sequence[Seen],
-    kept: Kept,
+    keep: Keep,
     on_streamed: Callable[[Streamed], None],
 ) -> None:
     """Run a model with our attention in the place of its own, and hand on what is kept.
@@ -125,7 +125,7 @@ def stream_maps(
     seen : the attentions that it executes. The rest is as in `capture_streamed`.
     """
     run, fast = lean(model, inputs), is_fast(model)
-    streamer = _Streamer(model, seen, kept, on_streamed)
+    streamer = _Streamer(model, seen, keep, on_streamed)
     look = seeing(streamer.look, streamer.paths, fast=fast)
     with unchanged(model, "sdpa" if fast else "eager"), looking_on(look), running(model):
         run()
@@ -149,14 +149,14 @@ _EMPTIED: dict[str, Any] = dict.fromkeys(
 ) | {name: torch.empty(0) for name in ("query", "key", "value")}
 
 
-def _expect_kept(kept: Kept, seen: Sequence[Seen]) -> None:
+def _expect_kept(keep: Keep, seen: Sequence[Seen]) -> None:
     """Raise InputError for a layer or a head that no attention is."""
     layers = sorted({each.record.layer for each in seen})
     heads = range(min(each.heads for each in seen))
     for wanted, there, what in (
-        (kept.layers, layers, "layer"),
-        (kept.exact, layers, "layer"),
-        (kept.heads, heads, "head"),
+        (keep.layers, layers, "layer"),
+        (keep.exact, layers, "layer"),
+        (keep.heads, heads, "head"),
     ):
         missing = [one for one in wanted or () if one not in there]
         if missing:
@@ -173,10 +173,10 @@ class _Streamer:
         self,
         model: nn.Module,
         seen: Sequence[Seen],
-        kept: Kept,
+        keep: Keep,
         on_streamed: Callable[[Streamed], None],
     ) -> None:
-        self._model, self._kept = model, kept
+        self._model, self._keep = model, keep
         self._on_streamed = on_streamed
         self.paths = {module: path for path, module in model.named_modules()}
         self._rules, self._rooms = Rules(), Rooms()
@@ -190,13 +190,13 @@ class _Streamer:
             self._expect_same(False)
         found, gated = self._seen[number].record, self._seen[number].gated
         with part(number, len(self._seen)):
-            if self._kept.layers is not None and found.layer not in self._kept.layers:
+            if self._keep.layers is not None and found.layer not in self._keep.layers:
                 return called.output()
             over = called.spread(found.path, find_output(self._model, found.path))
             record = replace(found, **self._rules.terms(called.gathered(over)))
             output, summary = self._reduced(record)
             layers = sum(each.record.stack == record.stack for each in self._seen)
-            heads = range(record.heads) if self._kept.heads is None else self._kept.heads
+            heads = range(record.heads) if self._keep.heads is None else self._keep.heads
             self._on_streamed(Streamed(record, output, summary, tuple(heads), layers))
         if gated:  # more enters the output than weights and values
             return called.output()
@@ -216,12 +216,12 @@ class _Streamer:
 
     def _reduced(self, record: AttentionRecord) -> tuple[Tensor, Summary]:
         """Return the attention vectors (H, m, d_v) of all heads, the summary of those kept."""
-        scoring, kept = Scoring.of(record), self._kept
-        marked = None if kept.marked is None else kept.marked.to(record.query.device)
-        how: dict[str, Any] = {"cells": kept.cells, "top": kept.top, "marked": marked}
-        if kept.heads is None or len(kept.heads) == record.heads:
+        scoring, keep = Scoring.of(record), self._keep
+        marked = None if keep.marked is None else keep.marked.to(record.query.device)
+        how: dict[str, Any] = {"cells": keep.cells, "top": keep.top, "marked": marked}
+        if keep.heads is None or len(keep.heads) == record.heads:
             return attend(scoring, record.value, rooms=self._rooms, **how)
         told = fused(scoring, record.value)
         output, lse = told or (attend(scoring, record.value, cells=1)[0], None)
-        lse = None if lse is None else lse[list(kept.heads)]
-        return output, summarise(scoring.of_heads(kept.heads), lse=lse, **how)
+        lse = None if lse is None else lse[list(keep.heads)]
+        return output, summarise(scoring.of_heads(keep.heads), lse=lse, **how)

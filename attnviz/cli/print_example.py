@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.captions import literal
 from attnviz.examples.wording import Shown, matrices, sentences, slips_sentence
+from attnviz.naming import literal
 from attnviz.records import ReplayedStage, WorkedExample
 
 _NARROW = 100  # what a file or a pipe is given instead of the width of a terminal

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.captions import literal
 from attnviz.cli.report import console
+from attnviz.naming import literal
 from attnviz.records import ShiftResult
 
 _LONGEST = 14  # letters of a word in a table

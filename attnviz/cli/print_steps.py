@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.captions import literal, selection
 from attnviz.cli.report import console
+from attnviz.naming import literal, selection
 from attnviz.records import AttentionSteps, Stage
 from attnviz.terms import HIDDEN
 

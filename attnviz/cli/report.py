@@ -14,9 +14,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.captions import literal
 from attnviz.cli.typed import save
 from attnviz.metrics import Found, HeadRanking, HeadScore
+from attnviz.naming import literal
 from attnviz.plot.style import weight_colours
 from attnviz.records import AgreementReport, AttentionMap, AttentionResult, Side, WorkedExample
 from attnviz.stages import STAGES

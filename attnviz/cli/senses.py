@@ -94,8 +94,8 @@ def print_senses(result: SenseResult) -> None:
     """Print a row for each layer, the baselines, and what each sense attends to."""
     from rich.text import Text
 
-    from attnviz.captions import literal
     from attnviz.cli.report import console
+    from attnviz.naming import literal
 
     named = ", ".join(literal(name) for name in result.senses)
     model = result.provenance.model
@@ -138,7 +138,7 @@ def _table(result: SenseResult) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from attnviz.captions import literal
+    from attnviz.naming import literal
 
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     minority = result.minority

@@ -174,8 +174,8 @@ def print_comparison(result: Comparison) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from attnviz.captions import literal
     from attnviz.cli.report import console
+    from attnviz.naming import literal
 
     first, second = (literal(name) for name in result.names)
     said = f"{len(result.heads)} heads of {second} beside those of {first}, {result.texts:,} texts"
@@ -206,8 +206,8 @@ def print_census(result: Census) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from attnviz.captions import literal
     from attnviz.cli.report import console
+    from attnviz.naming import literal
 
     model = literal(result.provenance.model)
     said = f"{len(result.heads)} heads of {model} on {result.texts:,} texts"

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
-from attnviz.captions import literal, source
 from attnviz.html.choosing import NOTHING, Choice
 from attnviz.metrics import choose_word
+from attnviz.naming import literal, source
 from attnviz.records import AttentionRecord, AttentionResult, Axis, StreamedAttention
 
 _TITLES = {"cross": "Cross-attention"}

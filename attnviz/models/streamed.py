@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnviz import agreement
-from attnviz.capture import Kept, Sample, Streamed, capture_streamed
+from attnviz.capture import Keep, Sample, Streamed, capture_streamed
 from attnviz.checkpoints import Checkpoint
 from attnviz.errors import InputError, whole_number
 from attnviz.inputs import Batch, Given
@@ -83,10 +83,10 @@ def streamed_result(
     """Return the result of one text."""
     axis, device = batch.axes["text"][0], checkpoint.device
     rows = sampled_rows(len(axis), head_counts(checkpoint)[1]).to(device)
-    kept = _kept(checkpoint, wanted, axis, device)
-    taken = _Taken(rows, kept.marked, kept.exact)
+    keep = _keep(checkpoint, wanted, axis, device)
+    taken = _Taken(rows, keep.marked, keep.exact)
     capture_streamed(
-        checkpoint.module, batch.inputs, batch.axes, rows, kept, taken.prove, taken.keep_some
+        checkpoint.module, batch.inputs, batch.axes, rows, keep, taken.prove, taken.keep_some
     )
     proof = agreement.report(
         taken.proofs,
@@ -124,9 +124,11 @@ class _Taken:
         record, summary = streamed.record, streamed.summary
         device = record.query.device
         weights = self._weights.pop((record.path, record.call)).to(device)
-        kept = agreement.Kept(summary, streamed.heads, self._marked)
+        reduced = agreement.Reduced(summary, streamed.heads, self._marked)
         rows = self._rows.to(device)
-        self.proofs.append(agreement.prove_streamed(record, streamed.attended, weights, rows, kept))
+        self.proofs.append(
+            agreement.prove_streamed(record, streamed.attended, weights, rows, reduced)
+        )
         self.attentions.append(
             StreamedAttention(
                 path=record.path,
@@ -152,13 +154,13 @@ def head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
     return layers, heads
 
 
-def _kept(checkpoint: Checkpoint, wanted: Wanted, axis: Axis, device: torch.device) -> Kept:
+def _keep(checkpoint: Checkpoint, wanted: Wanted, axis: Axis, device: torch.device) -> Keep:
     """Return what is to be kept, with as many cells as there is room for."""
     layers, heads = head_counts(checkpoint)
     count = len(wanted.layers or range(layers)) * len(wanted.heads or range(heads))
     cells = wanted.cells or min(_CELLS, max(1, isqrt(_POOLED // count)))
     marked = content_positions(axis).to(device)
-    return Kept(wanted.layers, wanted.heads, cells, wanted.top, marked, wanted.exact or ())
+    return Keep(wanted.layers, wanted.heads, cells, wanted.top, marked, wanted.exact or ())
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnviz.captions import literal, selection
 from attnviz.errors import InputError
+from attnviz.naming import literal, selection
 from attnviz.plot.layout import Page, Ruler, grow_below, line_height
 from attnviz.plot.style import ALARM, INK, MUTED, SMALL_SIZE, style
 from attnviz.records import AgreementReport, AttentionMap

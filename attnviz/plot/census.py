@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.captions import literal
+from attnviz.naming import literal
 from attnviz.plot import caption
 from attnviz.plot.head_panels import SURE, TITLES, Panel, head_panels
 from attnviz.plot.layout import Page, Ruler, line_height

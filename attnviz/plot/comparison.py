@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from matplotlib.figure import Figure
 
-from attnviz.captions import literal
+from attnviz.naming import literal
 from attnviz.plot import caption
 from attnviz.plot.head_panels import SURE, TITLES, Panel, head_panels
 from attnviz.plot.layout import Page, Ruler

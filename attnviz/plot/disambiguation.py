@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnviz.captions import literal
+from attnviz.naming import literal
 from attnviz.plot import caption
 from attnviz.plot.layout import Page, Ruler, line_height
 from attnviz.plot.occurrences import Look, draw_dots, label_dots, looks

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from attnviz.captions import literal
 from attnviz.examples import make_example
 from attnviz.examples.wording import slips_sentence
+from attnviz.naming import literal
 from attnviz.plot.layout import Page, Ruler
 from attnviz.plot.style import FULL_WIDTH, MM, MUTED, SMALL_SIZE, style
 from attnviz.plot.tables import Table, given_block, stage_block

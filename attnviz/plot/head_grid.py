@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from attnviz.captions import source
 from attnviz.maps import make_maps
+from attnviz.naming import source
 from attnviz.plot import caption
 from attnviz.plot.cells import logarithmic
 from attnviz.plot.layout import Page, colour_bar

@@ -11,9 +11,9 @@ from matplotlib.colors import Normalize
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
-from attnviz.captions import selection, source
 from attnviz.maps import make_map, make_maps, make_overview
 from attnviz.metrics import choose_head
+from attnviz.naming import selection, source
 from attnviz.plot import caption
 from attnviz.plot.cells import decimals, draw_cells, logarithmic, write_numbers
 from attnviz.plot.head_grid import draw_mosaic

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from attnviz.captions import literal
+from attnviz.naming import literal
 from attnviz.plot.style import CYCLE, FAINT, INK, SMALL_SIZE
 from attnviz.records import SenseResult
 

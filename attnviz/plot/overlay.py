@@ -14,8 +14,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from attnviz.captions import literal, selection, source
 from attnviz.errors import InputError
+from attnviz.naming import literal, selection, source
 from attnviz.plot import caption
 from attnviz.plot.head_grid import draw_mosaic
 from attnviz.plot.layout import Page, Ruler, colour_bar, line_height

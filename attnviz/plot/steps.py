@@ -10,8 +10,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnviz.captions import literal, selection, source
 from attnviz.errors import InputError
+from attnviz.naming import literal, selection, source
 from attnviz.plot import caption
 from attnviz.plot.cells import (
     NUMBER_SIZE,

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from attnviz.captions import literal
 from attnviz.examples.wording import Shown, follow_counts, matrices
+from attnviz.naming import literal
 from attnviz.plot.cells import draw_cells, frame, write_numbers
 from attnviz.plot.layout import SMALLEST, Page, Ruler, line_height
 from attnviz.plot.style import (

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.captions import literal
+from attnviz.naming import literal
 from attnviz.plot.layout import SMALLEST, Ruler, line_height
 from attnviz.plot.style import SMALL_SIZE, TEXT_SIZE
 from attnviz.records import Side

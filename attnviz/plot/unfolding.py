@@ -6,9 +6,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from attnviz.captions import literal, selection, source
 from attnviz.dissection import make_steps
 from attnviz.errors import InputError
+from attnviz.naming import literal, selection, source
 from attnviz.plot import caption
 from attnviz.plot.cells import decimals, draw_values, range_of
 from attnviz.plot.formulas import as_math

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
-from attnviz.captions import literal, source
+from attnviz.naming import literal, source
 from attnviz.plot import caption
 from attnviz.plot import contributions as draw
 from attnviz.plot.formulas import power

@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, P
 from attnviz import agreement
 from attnviz.agreement import Proof, prove_rows, prove_streamed
 from attnviz.capture import (
-    Kept,
+    Keep,
     Sample,
     Seen,
     Streamed,
@@ -52,7 +52,7 @@ class _Streamed:
     """
 
     def __init__(self, model: PreTrainedModel, top: int) -> None:
-        self._model, self._kept = model, Kept(cells=_CELLS, top=top)
+        self._model, self._keep = model, Keep(cells=_CELLS, top=top)
         self._seen: list[Seen] | None = None
 
     def __call__(self, ids: Tensor) -> list[Summary]:
@@ -65,7 +65,7 @@ class _Streamed:
             self._model,
             _given(ids)[0],
             self._seen,
-            self._kept,
+            self._keep,
             lambda streamed: found.append(streamed.summary),
         )
         return found
@@ -83,10 +83,10 @@ def _proven(model: PreTrainedModel, ids: Tensor) -> list[Proof]:
         own.append(sample.reference.weights)
 
     def take(streamed: Streamed) -> None:
-        kept = agreement.Kept(streamed.summary, streamed.heads)
-        proofs.append(prove_streamed(streamed.record, streamed.attended, own.pop(0), rows, kept))
+        reduced = agreement.Reduced(streamed.summary, streamed.heads)
+        proofs.append(prove_streamed(streamed.record, streamed.attended, own.pop(0), rows, reduced))
 
-    capture_streamed(model, inputs, axes, rows, Kept(cells=_CELLS), prove, take)
+    capture_streamed(model, inputs, axes, rows, Keep(cells=_CELLS), prove, take)
     return proofs
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.captions import literal
 from attnviz.errors import InputError
 from attnviz.maps import make_map, make_maps
+from attnviz.naming import literal
 from attnviz.plot import save_figure, style
 from attnviz.plot.style import fallback_fonts
 

@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import attnviz
-from attnviz.captions import literal, source
 from attnviz.html.page import make_frame, make_page, static, to_script
+from attnviz.naming import literal, source
 from attnviz.plot import save_figure
 from attnviz.records import AgreementReport, AttentionMap, Provenance
 

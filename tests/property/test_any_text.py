@@ -22,9 +22,9 @@ from tokenizers import (
 )
 
 import attnviz
-from attnviz.captions import literal, source
 from attnviz.inputs.text import encode_texts, token_spans
 from attnviz.locating import find_word, inflections, near_words
+from attnviz.naming import literal, source
 from attnviz.plot.layout import SMALLEST, Ruler
 from attnviz.plot.style import style
 from attnviz.plot.ticks import fit_ticks
