@@ -110,7 +110,7 @@ def steps(
     One word is followed all the way, with shapes, real numbers and the agreement of every stage.
     """
     given = typed.given(text, image, audio, pair, target, generate, saved=saved)
-    path = typed.where(output, None if json else "steps.png", force=force)
+    path = typed.where(output, None if json else "steps.png", force=force, image=image)
     where = typed.place(device, dtype, device_map, offload_folder)
     result = typed.attend(given, model, where, truncate, mode="full").stack(stack)
 

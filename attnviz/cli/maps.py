@@ -89,7 +89,7 @@ def heatmap(
     overview is drawn, and with --rows and --cols an exact part of it.
     """
     given = typed.given(text, image, audio, pair, target, generate, file, saved)
-    path = typed.where(output, None if json else "heatmap.png", force=force)
+    path = typed.where(output, None if json else "heatmap.png", force=force, image=image)
     wanted = None if find is None else typed.two_words(find)
     over: dict[str, Any] = {"patch": typed.patch(patch), "matrix": matrix}
     part: dict[str, Any] = {
@@ -159,7 +159,7 @@ def heads(
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
     given = typed.given(text, image, audio, pair, target, generate, file, saved)
-    path = typed.where(output, None if json else "heads.png", force=force)
+    path = typed.where(output, None if json else "heads.png", force=force, image=image)
     kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
     where = typed.place(device, dtype, device_map, offload_folder)
     result = typed.attend(given, model, where, truncate, **kept).stack(stack)

@@ -22,12 +22,24 @@ if TYPE_CHECKING:
 _LONGEST = 2**26  # bytes of a text
 
 
-def where(output: Path | None, default: str | None, *, force: bool) -> Path | None:
-    """Return where to write, checked before anything slow is done; None where nothing is asked."""
+def where(
+    output: Path | None, default: str | None, *, force: bool, image: Path | None = None
+) -> Path | None:
+    """Return where to write, checked before anything slow is done; None where nothing is asked.
+
+    image : what is read; it stays as it is, also where attnviz once drew it.
+    """
     from attnviz.files import check_output
 
     chosen = output or (None if default is None else Path(default))
-    return None if chosen is None else check_output(chosen, force=force)
+    if chosen is None:
+        return None
+    path = check_output(chosen, force=force)
+    if image is not None and path.exists() and path.samefile(image):
+        raise InputError(
+            f"Expected to write another file than {path}, which is read. Name one (-o FILE)."
+        )
+    return path
 
 
 def whole(output: Path | None, *, force: bool) -> Path | None:

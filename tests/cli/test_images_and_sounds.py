@@ -85,6 +85,20 @@ def test_every_command_reads_an_image(capsys, saved, shapes):
     assert json.loads(out)["verdict"] == "verified"
 
 
+@pytest.mark.parametrize("command", ["heatmap", "heads", "steps"])
+def test_the_image_that_is_read_is_not_written_over(command, capsys, shapes):
+    """Even where attnviz drew it, and may replace what it drew; nor with --force."""
+    drawn = f"{command}.png"
+    attnviz.save_figure(attnviz.head_grid(attnviz.attend("one two")), drawn)
+    before = Path(drawn).read_bytes()
+    Path("link.png").symlink_to(drawn)
+    for asked in ([], ["--force"], ["-o", "link.png"]):
+        said = refused(capsys, command, "--image", drawn, *asked)
+        assert "another file than" in said
+        assert "-o FILE" in said
+    assert Path(drawn).read_bytes() == before
+
+
 def test_a_text_with_an_image(capsys, saved, shapes):
     command = ["heatmap", "a red circle", "--image", shapes, "--model"]
     succeeds(capsys, *command, saved("clip"), "--stack", "vision", "-o", "clip.png")
