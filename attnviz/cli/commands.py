@@ -52,6 +52,7 @@ app = typer.Typer(
     name="attnviz",
     help="See, verify and explain attention in pretrained Hugging Face models.",
     no_args_is_help=True,
+    rich_markup_mode="markdown",  # paragraphs, not the lines of the source
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -55,10 +55,12 @@ def survey(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Folder for the tables and the figure."),
-    ] = Path("survey"),
+    output: Annotated[  # of a Path, no name would be the folder that one is in
+        str,
+        typer.Option(
+            "--output", "-o", help="Folder for the tables and the figure.", metavar="<path>"
+        ),
+    ] = "survey",
     column: ColumnName = "text",
     skip_bad: SkipBad = False,
     resume: Annotated[
@@ -95,8 +97,9 @@ def survey(
     from attnviz.models import load
 
     where = typed.place(device, dtype, device_map, offload_folder)
-    if output.is_dir():
-        check_output(output / "census.png", force=force)
+    figure = Path(output, "census.png")
+    if Path(output).is_dir():
+        check_output(figure, force=force)
     with watched():
         found = measure(
             corpus,
@@ -114,9 +117,9 @@ def survey(
     from attnviz.plot import census, save_figure
     from attnviz.storage import to_data
 
-    save_figure(census(found, width=width), output / "census.png", force=force)
+    save_figure(census(found, width=width), figure, force=force)
     report.print_json(to_data(found)) if json else print_census(found)
-    return report.finish(found.agreement, output, json=json)
+    return report.finish(found.agreement, figure.parent, json=json)
 
 
 def compare(

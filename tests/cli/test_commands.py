@@ -300,6 +300,13 @@ def test_help_needs_none_of_the_heavy_libraries(command):
     assert "Usage: attnviz" in done.stdout
 
 
+def test_help_breaks_lines_where_the_terminal_ends(capsys):
+    out = succeeds(capsys, "survey", "--help").out
+    assert "statistic, value, and the same for shuffled keys" in " ".join(out.split())
+    lines = [line for line in out.split("─")[0].splitlines() if line.strip()]
+    assert len(lines) < 8, lines
+
+
 def test_the_version_is_the_packages(capsys):
     from importlib.metadata import version
 

@@ -182,6 +182,11 @@ def test_what_cannot_be_is_refused_before_anything_is_read(given, said):
         attnviz.survey("no such corpus", **given)
 
 
+def test_a_folder_without_a_name_is_not_the_one_that_one_is_in(capsys):
+    assert run(["survey", "no such corpus", "-o", ""]) == 2
+    assert "Expected a folder for the survey, got no name" in capsys.readouterr().err
+
+
 def test_a_statistic_that_no_text_has_is_left_out_and_named(found, capsys):
     census, _ = found
     at = census.of("separators")
