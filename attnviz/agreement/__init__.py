@@ -27,7 +27,8 @@ from attnviz.agreement.comparing import (
     tolerance_of,
 )
 from attnviz.agreement.precision import PRECISIONS, dtypes
-from attnviz.agreement.sampled import Reduced, prove_rows, prove_streamed
+from attnviz.agreement.reduced import Reduced
+from attnviz.agreement.sampled import prove_rows, prove_streamed
 from attnviz.records import AgreementReport, AttentionRecord, Reference, StageCheck
 
 __all__ = [

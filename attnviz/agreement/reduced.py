@@ -22,20 +22,24 @@ STREAMED = 1e-5  # of the largest number of a kind: what float32 sums may err
 _TINY = 1e-30  # nothing smaller is a weight
 
 
-def check_summary(
-    record: AttentionRecord,
-    summary: Summary,
-    heads: Sequence[int],
-    some: Rows,
-    marked: Tensor | None,
-) -> StageCheck:
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """What maps of some heads were reduced to, and which keys are marked, (n,)."""
+
+    summary: Summary
+    heads: Sequence[int]
+    marked: Tensor | None = None
+
+
+def check_summary(record: AttentionRecord, reduced: Reduced, some: Rows) -> StageCheck:
     """Compare what was kept of some heads with our float64 weights.
 
     Every number of a row is compared in `some` rows and in one row of cells, the pooled maps in
     that row, what keys receive in some columns; over the whole map weights must sum to what rows
     have.
     """
-    checked = _Checked(record, summary, some, marked)
+    heads = reduced.heads
+    checked = _Checked(record, reduced.summary, some, reduced.marked)
     differences, count = [], 0
     for at, head in enumerate(heads):
         worst = torch.zeros((), dtype=torch.float64)

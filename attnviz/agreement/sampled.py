@@ -7,7 +7,7 @@ same from our float64 weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,21 +22,19 @@ from attnviz.agreement.comparing import (
     tolerance_of,
 )
 from attnviz.agreement.precision import PRECISIONS, SMALLEST, dtypes
-from attnviz.agreement.reduced import STREAMED, Rows, across_rows, check_summary, largest_score
+from attnviz.agreement.reduced import (
+    STREAMED,
+    Reduced,
+    Rows,
+    across_rows,
+    check_summary,
+    largest_score,
+)
 from attnviz.attention import repeat_heads
-from attnviz.records import AttentionRecord, Reference, StageCheck, Summary
+from attnviz.records import AttentionRecord, Reference, StageCheck
 
 _ELSEWHERE = 0.2  # of a row's weight: more is no rounding, in any precision
 _PROJECTED = ("query", "key", "value")
-
-
-@dataclass(frozen=True, eq=False)
-class Reduced:
-    """What maps of some heads were reduced to, and which keys are marked, (n,)."""
-
-    summary: Summary
-    heads: tuple[int, ...]
-    marked: Tensor | None = None
 
 
 def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> Proof:
@@ -69,12 +67,13 @@ def prove_streamed(
     ----------
     attended : (H, m, d_v), the attention vectors that this run went on with.
     weights : (H, R, n), what the model computed for `rows` in a run of its own.
+    reduced : what was kept of the maps.
     """
     some = Rows.of(record, rows)
     checks = (
         _check_run(record, weights, some),
         _check_attended(record, attended, some),
-        check_summary(record, reduced.summary, reduced.heads, some, reduced.marked),
+        check_summary(record, reduced, some),
     )
     return Proof(record.place, checks, (), False)
 

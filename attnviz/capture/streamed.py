@@ -73,8 +73,8 @@ def capture_streamed(
     ----------
     model, inputs, axes : as in `capture`, of one text.
     rows : (R,), the queries of which the model's own weights are taken.
-    on_sample : what the model computed by itself for these. on_streamed : what is kept, of the
-        second run.
+    keep : what to keep of the second run. on_sample : what the model computed by itself for these
+        rows. on_streamed : what is kept.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def capture_streamed(
     with one_at_a_time:
         with part(0, 2, "the model reads"):
             seen = sample_rows(model, inputs, axes, rows, on_sample)
-        _expect_kept(keep, seen)
+        _expect_there(keep, seen)
         with part(1, 2, "its maps are reduced"):
             stream_maps(model, inputs, seen, keep, on_streamed)
 
@@ -149,7 +149,7 @@ _EMPTIED: dict[str, Any] = dict.fromkeys(
 ) | {name: torch.empty(0) for name in ("query", "key", "value")}
 
 
-def _expect_kept(keep: Keep, seen: Sequence[Seen]) -> None:
+def _expect_there(keep: Keep, seen: Sequence[Seen]) -> None:
     """Raise InputError for a layer or a head that no attention is."""
     layers = sorted({each.record.layer for each in seen})
     heads = range(min(each.heads for each in seen))

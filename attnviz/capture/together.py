@@ -32,15 +32,14 @@ class Together:
     """One attention of a batch of N texts of T tokens: what its weights follow from.
 
     known : the same attention of one text, for what all texts share. query (N, H, T, d_k), key
-    (N, G, T, d_k), value (N, G, T, d_v), capped_bias, bias and mask (1 or N, 1 or H, T, T). own :
-    the weights of some queries of the first text, (1, H, R, T), by the model's own code; None
-    where it does not tell. causal : whether later keys are hidden without a mask that says so.
+    (N, G, T, d_k), capped_bias, bias and mask (1 or N, 1 or H, T, T). own : the weights of some
+    queries of the first text, (1, H, R, T), by the model's own code; None where it does not tell.
+    causal : whether later keys are hidden without a mask that says so.
     """
 
     known: AttentionRecord
     query: Tensor
     key: Tensor
-    value: Tensor
     own: Callable[[slice], Tensor] | None
     capped_bias: Tensor | None = None
     bias: Tensor | None = None
@@ -68,7 +67,7 @@ class Together:
             key_axis=Axis.numbered(T),
             query=self.query[:, :, rows].flatten(0, 1),
             key=self.key.flatten(0, 1),
-            value=self.value[:, :, :0].flatten(0, 1),  # weights ask for none
+            value=self.key[:, :, :0].flatten(0, 1),  # weights ask for none
             capped_bias=of_heads(self.capped_bias),
             bias=of_heads(self.bias),
             mask=of_heads(self.mask),
@@ -173,7 +172,6 @@ def _called(called: Called, known: AttentionRecord) -> Together:
         known,
         called.query,
         called.key,
-        called.value,
         None if first.eager_weights(positions[:1]) is None else own,
         bias=None if bias is None else bias[..., :n].expand(-1, -1, m, -1),
         mask=None if mask is None else additive(mask, called.query.dtype),
@@ -185,7 +183,7 @@ def _called(called: Called, known: AttentionRecord) -> Together:
 def _recorded(call: AttentionCall, known: AttentionRecord, texts: int) -> Together:
     """Return what the operators of a run showed."""
     seen = call.attention
-    Q, K, V = (each.expand(texts, -1, -1, -1) for each in (seen.query, seen.key, seen.value))
+    Q, K = (each.expand(texts, -1, -1, -1) for each in (seen.query, seen.key))
     weights = seen.weights[:1]
     terms = seen.capped_bias, seen.bias, seen.mask, seen.sinks
-    return Together(known, Q, K, V, lambda rows: weights[:, :, rows], *terms)
+    return Together(known, Q, K, lambda rows: weights[:, :, rows], *terms)

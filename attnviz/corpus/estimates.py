@@ -60,14 +60,16 @@ class Estimator:
         # Most numbers are there of the same texts as others: of all heads, or of all texts.
         bits = np.packbits(there, axis=0)
         _, first, kind = np.unique(bits, axis=1, return_index=True, return_inverse=True)
-        self._booted[0] += (times.T @ there[:, first])[:, kind]
+        self._booted[0] += (times.T @ there[:, first])[:, kind.ravel()]
         self._booted[1] += times.T @ known
         self._booted[2] += times.T @ squares
 
-    def join(self, other: Estimator) -> None:
-        """Add all texts of another."""
-        self._moments += other._moments
-        self._booted += other._booted
+    def joined(self, other: Estimator) -> Estimator:
+        """Return the sums over the texts of both."""
+        both = Estimator(self._shares)
+        both._moments = self._moments + other._moments
+        both._booted = self._booted + other._booted
+        return both
 
     def estimates(self) -> Estimates:
         """Return what follows from all texts that were added."""

@@ -45,7 +45,7 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
     shape = len(heads), len(STATISTICS)
     width = len(heads) * len(STATISTICS)
     shares = np.tile(SHARES, len(heads))
-    value, above_even, above_shuffled, tested = [Estimator(shares) for _ in range(4)]
+    value, above_shuffled, chosen, tested = [Estimator(shares) for _ in range(4)]
     sums = [Mean(width) for _ in range(3)]
     no_even = [STATISTICS.index(name) for name in _NO_EVEN]
     texts = tokens = 0
@@ -58,18 +58,17 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
         times, named = draw(found.numbers, seed), _half(found.numbers, seed)
         value.add(times, own)
         excess = own - even
-        above_even.add(times[named], excess[named])
+        chosen.add(times[named], excess[named])
         tested.add(times[~named], excess[~named])
         above_shuffled.add(times, own - shuffled)
         for one, some in zip(sums, (even, shuffled, excess[named]), strict=True):
             one.add(some)
         texts += len(found.numbers)
         tokens += int(found.tokens.sum())
-    above_even.join(tested)
     even, shuffled, excess = (each.mean().reshape(shape) for each in sums)
     return Told(
         value=value.estimates(),
-        above_even=above_even.estimates(),
+        above_even=chosen.joined(tested).estimates(),
         above_shuffled=above_shuffled.estimates(),
         even=even,
         shuffled=shuffled,

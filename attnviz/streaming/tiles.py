@@ -63,7 +63,7 @@ def together(scoring: Scoring, each: int) -> Iterator[slice]:
 
 
 def alike(H: int, most: int) -> list[slice]:
-    """Cut H heads into lots of one size, the largest that is no more than `most`."""
+    """Cut H heads into lots of one size, the largest that is no more than `most`, or 1."""
     size = max(each for each in range(1, max(1, min(H, most)) + 1) if H % each == 0)
     return [slice(start, start + size) for start in range(0, H, size)]
 

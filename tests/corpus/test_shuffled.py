@@ -108,6 +108,9 @@ def test_what_is_told_of_shuffled_texts_is_told_against_them():
     np.testing.assert_allclose(above.mean, (much - other).mean(0).flatten(), atol=1e-6)
     np.testing.assert_allclose(told.shuffled, other.mean(0), atol=1e-6)
     # Entropy and what is read most are not held against even weights.
+    compared = told.above_even.count.reshape(2, -1)
+    assert (compared[:, :-2] == N).all()
+    assert (compared[:, -2:] == 0).all()
     p_even = told.above_even.p_value.reshape(2, -1)[:, :-2]
     assert (p_even[0] > 0.99).all()
     assert (p_even[1] < 0.01).all()
