@@ -114,7 +114,9 @@ def survey(
         raise bad.all()
     with ExitStack() as stack:
         measured = measure_here if engine == "local" else stack.enter_context(ray_cluster(address))
-        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnviz-"))
+        place = out
+        if place is None:
+            place = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnviz-"))
         about = {
             "model": model.name,
             "weights": model.checkpoint.current_sha256(),
@@ -124,7 +126,7 @@ def survey(
             "attnviz": version("attnviz"),
             "statistics": list(STATISTICS),
         }
-        folder = Folder(Path(place if out is None else out), about)
+        folder = Folder(Path(place), about)
         folder.open(resume=resume)
         written = [check_output(folder.path / name, force=force) for name in _WRITTEN]
         sample = sampled(model, first, truncate)
