@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from attnviz.corpus.estimates import Estimates, Estimator, Floats, Mean, draw
 from attnviz.corpus.statistics import SHARES, STATISTICS
 from attnviz.corpus.table import from_table
+from attnviz.memory import give_back
 from attnviz.records import HeadName
 
 # Shuffling the keys of a row does not change its entropy, and spreads what is read most.
@@ -65,6 +66,7 @@ def tell(tables: Iterable[pa.Table], heads: Sequence[HeadName], *, seed: int = 0
             one.add(some)
         texts += len(found.numbers)
         tokens += int(found.tokens.sum())
+        give_back()
     even, shuffled, excess = (each.mean().reshape(shape) for each in sums)
     return Told(
         value=value.estimates(),
