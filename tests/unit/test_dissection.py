@@ -7,7 +7,7 @@ from families import FAMILIES, FURTHER, OWN_CODE, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.attention import attention
+from attnviz.attention import attention, repeat_heads
 from attnviz.errors import InputError
 from attnviz.records import AttentionSteps, Stage
 
@@ -100,7 +100,10 @@ def test_every_family_can_be_taken_apart(family, tokenizer):
             full = taken["full scores" if "full scores" in taken else "scaled scores"].values
             if record.sinks is None:
                 assert_close(full.softmax(-1), taken["weights"].values, **CLOSE)
-            assert_close(taken["weights"].values @ taken["V"].values, taken["A"].values, **CLOSE)
+            # A is of the V that the model rounded: a mean of rows is no further off than these.
+            V, own = taken["V"].values, repeat_heads(record.value, record.heads)[-1].double()
+            near = {**CLOSE, "atol": CLOSE["atol"] + float((V - own).abs().max())}
+            assert_close(taken["weights"].values @ V, taken["A"].values, **near)
 
 
 def test_what_a_model_adds_to_its_scores_is_a_stage_of_its_own(tokenizer):
