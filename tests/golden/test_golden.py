@@ -1,0 +1,168 @@
+"""Every command, figure and saved result is as it was.
+
+pytest tests/golden -n 0 compares: structure, texts and whole numbers exactly, floats to what other
+processors may round otherwise. ATTNVIZ_GOLDEN=exact compares floats bit for bit, on the machine
+that wrote the goldens. ATTNVIZ_GOLDEN=write writes them anew; look at the diff.
+"""
+
+import json
+import re
+import wave
+
+import pytest
+import torch
+from families import tiny
+from sights_and_sounds import RATE, chirp, picture, processor_of, seeing
+
+import attnviz
+from golden.frozen import DATA, check, check_text
+
+TRAIN = "the train left the station"
+LETTER = "the old station master wrote a letter to his sister in the city, and she kept it. " * 6
+COMMANDS = (
+    "", "heatmap", "heads", "view", "steps", "verify", "senses", "shift", "survey", "compare",
+    "example", "models", "serve",
+)  # fmt: skip
+
+# name: (arguments, files and folders of `place` that they need)
+RUNS = {
+    "heatmap": ("heatmap", TRAIN),
+    "heatmap-head": ("heatmap", TRAIN, "--layer", "5", "--head", "3"),
+    "heatmap-heads": ("heatmap", TRAIN, "--layer", "2", "--head", "1", "--head", "4"),
+    "heatmap-special": ("heatmap", TRAIN, "--special", "remove"),
+    "heatmap-hide": ("heatmap", TRAIN, "--special", "hide", "--layer", "1"),
+    "heatmap-pieces": ("heatmap", "unbelievable tokenizers", "--pieces", "--layer", "1"),
+    "heatmap-pair": ("heatmap", "She sat by the bank.", "--pair", "The water was cold."),
+    "heatmap-find": ("heatmap", TRAIN, "--find", "train:station"),
+    "heatmap-streamed": ("heatmap", TRAIN, "--mode", "streamed"),
+    "heatmap-long": ("heatmap", "--file", "letter.txt", "--mode", "streamed", "--layer", "2"),
+    "heatmap-part": (
+        "heatmap", "--file", "letter.txt", "--mode", "streamed", "--layer", "2", "--head", "3",
+        "--rows", "10:30", "--cols", "5:25",
+    ),
+    "heads": ("heads", TRAIN),
+    "heads-layer": ("heads", TRAIN, "--layer", "3", "--special", "remove"),
+    "steps": ("steps", "the train left", "--layer", "5", "--head", "3", "--word", "train"),
+    "steps-chosen": ("steps", "apple phones"),
+    "verify": ("verify", TRAIN),
+    "verify-pair": ("verify", "She sat by the bank.", "--pair", "The water was cold."),
+    "verify-streamed": ("verify", TRAIN, "--mode", "streamed"),
+    "verify-float64": ("verify", TRAIN, "--dtype", "float64"),
+    "verify-bfloat16": ("verify", TRAIN, "--dtype", "bfloat16"),
+    "senses": ("senses", "bank"),
+    "shift": ("shift", "bank", "The bank was full of {mud|cash}."),
+    "shift-causally": (
+        "shift", "apple", "I love apple phones", "--toward", "tech=I love computers",
+        "--toward", "fruit=I love pears", "--verify-causally",
+    ),
+    "shift-mask": ("shift", "bank", "The bank was full of cash.", "--reference", "mask"),
+    "survey": ("survey", "corpus.txt", "-o", "survey"),
+    "compare": ("compare", "before", "after", "corpus.txt"),
+    "example-phones": ("example", "phones"),
+    "example-cat": ("example", "cat"),
+    "example-likes": ("example", "likes"),
+    "models": ("models", "bert"),
+    "models-agrees": ("models", "llama", "--state", "agrees"),
+    "decoder-verify": ("verify", TRAIN, "-m", "qwen3"),
+    "decoder-heatmap": ("heatmap", TRAIN, "-m", "qwen3", "--layer", "1"),
+    "decoder-generate": ("heatmap", TRAIN, "-m", "gpt2", "--generate", "3"),
+    "decoder-steps": ("steps", "the train left", "-m", "qwen3", "--layer", "1", "--head", "2"),
+    "two-sides-verify": ("verify", "the train left", "-m", "t5", "--target", "le train est parti"),
+    "two-sides-heatmap": ("heatmap", "the train left", "-m", "t5", "--target", "le train part"),
+    "two-sides-decoder": (
+        "heatmap", "the train left", "-m", "t5", "--target", "le train", "--stack", "decoder",
+    ),
+    "image-verify": ("verify", "--image", "shapes.png", "-m", "vit"),
+    "image-heatmap": ("heatmap", "--image", "shapes.png", "-m", "vit", "--layer", "1"),
+    "image-patch": ("heatmap", "--image", "shapes.png", "-m", "vit", "--patch", "1,2"),
+    "audio-verify": ("verify", "--audio", "tone.wav", "-m", "wav2vec2"),
+    "audio-heatmap": ("heatmap", "--audio", "tone.wav", "-m", "wav2vec2", "--layer", "1"),
+}  # fmt: skip
+
+
+def command(*arguments):
+    """Run the command line in this process and return its exit code."""
+    from attnviz.cli import run
+
+    return run(arguments)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Sums over several threads are rounded in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, model):
+    """A folder with the inputs and the models that commands name."""
+    folder = tmp_path_factory.mktemp("golden")
+    (folder / "letter.txt").write_text(LETTER, encoding="utf-8")
+    corpus = (DATA / "corpus.txt").read_text(encoding="utf-8")
+    (folder / "corpus.txt").write_text(corpus, encoding="utf-8")
+    picture().save(folder / "shapes.png")
+    with wave.open(str(folder / "tone.wav"), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes((chirp(0.5) * 32_767).astype("<i2").tobytes())
+    for family in ("gpt2", "qwen3", "t5"):
+        tiny(family).save_pretrained(folder / family)
+        model.tokenizer.save_pretrained(folder / family)
+    for family in ("vit", "wav2vec2"):
+        seeing(family, model.tokenizer).module.save_pretrained(folder / family)
+        processor_of(family, model.tokenizer).save_pretrained(folder / family)
+    for name, factor in (("before", 1.0), ("after", 1.5)):
+        other = attnviz.load(device="cpu")
+        with torch.no_grad():
+            other.module.get_parameter("encoder.layer.2.attention.self.query.weight").mul_(factor)
+        other.module.save_pretrained(folder / name)
+        other.tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_command_prints_the_same_data(name, place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    given = [*RUNS[name], "--json"]
+    if given[0] not in ("example", "models"):
+        given += ["--device", "cpu"]
+    code = command(*given)
+    out, err = capsys.readouterr()
+    data = json.loads(out) if out else None
+    if data and given[0] != "verify":
+        _shorten(data)
+    if data and any(folder in given for folder in ("qwen3", "gpt2", "t5", "vit", "wav2vec2")):
+        _forget(data, "weights_sha256")  # random numbers are rounded otherwise elsewhere
+    check(f"commands/{name}", {"exit code": code, "standard error": err, "data": data})
+
+
+def _shorten(data):
+    """Leave of the stages of every layer the first: they are in the goldens of verify."""
+    for report in [data.get("agreement"), *data.get("agreements", [])]:
+        if report:
+            report["checks"] = [len(report["checks"]), report["checks"][0]]
+
+
+def _forget(node, key):
+    if isinstance(node, dict):
+        node.pop(key, None)
+    for each in node.values() if isinstance(node, dict) else node:
+        if isinstance(each, dict | list):
+            _forget(each, key)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_explains_itself_in_the_same_words(name, capsys):
+    assert command(*name.split(), "--help") == 0
+    said = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    lines = [line.rstrip() for line in said.strip().splitlines()]
+    check_text(f"help/{name or 'attnviz'}", "\n".join(lines) + "\n")
