@@ -51,7 +51,7 @@ def main() -> int:
         print(f"attnviz: {said}", file=sys.stderr)
         return OutputError.exit_code
     try:
-        from attnviz.cli import run
+        from attnviz.app import run
 
         code = run(sys.argv[1:])
         for number in _SIGNALS:

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import attnviz
-from attnviz.attention import scores, softmax
+from attnviz.formula.attention import scores, softmax
 
 
 def entropy(w):  # of every row, as a share of log n, the largest possible

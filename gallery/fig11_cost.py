@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import attnviz
-from attnviz.attention import attention_weights
+from attnviz.formula.attention import attention_weights
 
 d_k, cells, block, rounds, far, lengths = 32, 64, 64, 7, 100_000, [256, 512, 1024, 2048, 4096]
 

@@ -13,8 +13,8 @@ import pandas as pd
 import seaborn as sns
 
 import attnviz
-from attnviz.metrics import content_words
-from attnviz.words import units
+from attnviz.results.content_words import content_words
+from attnviz.results.words import units
 
 TEXTS = """The train left the station on time.|After dinner, the children washed the dishes.
 Why did the engine stop so suddenly?|She plays the violin; her brother plays the drums.

@@ -6,7 +6,12 @@ One joins an encoder and a decoder by recurrent attention, the other is one laye
 import torch
 from torch import nn
 
-from attnviz.attention import additive_scores, attention_weights, context, softmax
+from attnviz.formula.attention import (
+    additive_scores,
+    attention_weights,
+    context,
+    softmax,
+)
 
 
 class Recurrent(nn.Module):

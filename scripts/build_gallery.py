@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import attnviz
-from attnviz.files import atomic
+from attnviz.io.files import atomic
 
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "gallery"

@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 # The shapes in the signatures of the formula are checked while the tests run.
-install_import_hook(["attnviz.attention", "attnviz.projection"], "beartype.beartype")
+install_import_hook(
+    ["attnviz.formula.attention", "attnviz.formula.projection"], "beartype.beartype"
+)
 
 import attnviz  # noqa: E402
 

@@ -89,15 +89,15 @@ HEAVY = ("torch", "transformers", "matplotlib", "seaborn", "pandas", "numpy")
     "code",
     [
         "import attnviz",
-        "from attnviz.cli import run; run(['--help'])",
-        "from attnviz.cli import run; run(['heatmap', '--help'])",
-        "from attnviz.cli import run; run(['heatmap', ''])",
-        "from attnviz.cli import run; run(['heatmap', 'text', '-o', 'figure.docx'])",
-        "from attnviz.cli import run; run(['models', 'bert'])",
-        "from attnviz.cli import run; run(['example', '--help'])",
-        "from attnviz.cli import run; run(['example', 'phnes'])",
-        "from attnviz.cli import run; run(['senses', '--help'])",
-        "from attnviz.cli import run; run(['senses', 'bnak'])",
+        "from attnviz.app import run; run(['--help'])",
+        "from attnviz.app import run; run(['heatmap', '--help'])",
+        "from attnviz.app import run; run(['heatmap', ''])",
+        "from attnviz.app import run; run(['heatmap', 'text', '-o', 'figure.docx'])",
+        "from attnviz.app import run; run(['models', 'bert'])",
+        "from attnviz.app import run; run(['example', '--help'])",
+        "from attnviz.app import run; run(['example', 'phnes'])",
+        "from attnviz.app import run; run(['senses', '--help'])",
+        "from attnviz.app import run; run(['senses', 'bnak'])",
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(code):
@@ -110,9 +110,9 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(code):
 
 def test_a_figure_loads_no_other_and_is_what_its_name_says_however_it_is_imported():
     code = (
-        "import sys; import attnviz.plot.heatmap; from attnviz.plot import head_grid, heatmap; "
-        "loaded = {name for name in sys.modules if name.startswith('attnviz.plot.')}; "
-        "print(heatmap.__name__, head_grid.__name__, 'attnviz.plot.waterfall' in loaded)"
+        "import sys; import attnviz.analyses.maps.heatmap; from attnviz.plot import head_grid, heatmap; "
+        "loaded = {name for name in sys.modules if name.startswith('attnviz.figures.')}; "
+        "print(heatmap.__name__, head_grid.__name__, 'attnviz.analyses.shift.plot' in loaded)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["heatmap", "head_grid", "False"]

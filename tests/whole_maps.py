@@ -3,7 +3,15 @@
 import torch
 from torch.testing import assert_close
 
-from attnviz.streaming import strips, summary, sweep, tiles, top
+from attnviz.streaming import (
+    strips,
+    summary,
+    sweep,
+    tiles,
+)
+from attnviz.streaming import (
+    topk as top,
+)
 from attnviz.streaming.cpu import launch, plan
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}

@@ -10,8 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.agreement.comparing import bounded
-from attnviz.records import AttentionRecord, StageCheck, Summary, cell_sizes
+from attnviz.agreement.compare import bounded
+from attnviz.results import (
+    AttentionRecord,
+    StageCheck,
+    Summary,
+    cell_sizes,
+)
 
 # What float64 says, what was kept, and the least scale by which their difference is measured:
 # weights err in proportion to themselves, sums of logarithms and distances by what they sum.

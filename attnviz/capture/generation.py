@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 
-from attnviz.capture.calls import Attention, AttentionCall
+from attnviz.capture.attention_call import Attention, AttentionCall
 from attnviz.capture.projections import Arrived
 from attnviz.errors import ModelError
 

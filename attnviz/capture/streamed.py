@@ -14,17 +14,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.fast import Called, Rules, is_fast, seeing
-from attnviz.capture.interface import looking_on
+from attnviz.capture.attention_interface import looking_on
+from attnviz.capture.fused_attention import (
+    Called,
+    Rules,
+    is_fast,
+    seeing,
+)
 from attnviz.capture.projections import find_output
-from attnviz.capture.running import running
-from attnviz.capture.runs import lean
-from attnviz.capture.sampling import Sample, sample
-from attnviz.capture.unchanged import one_at_a_time, unchanged
+from attnviz.capture.restore import one_at_a_time, unchanged
+from attnviz.capture.row_sampler import Sample, sample
+from attnviz.capture.run_model import running
+from attnviz.capture.two_runs import lean
 from attnviz.errors import InputError, ModelError
-from attnviz.progress import part
-from attnviz.records import AttentionRecord, Axis, Summary
-from attnviz.streaming import Rooms, Scoring, attend, fused, summarise
+from attnviz.results import AttentionRecord, Axis, Summary
+from attnviz.runtime.progress import part
+from attnviz.streaming import (
+    Rooms,
+    Scoring,
+    attend,
+    fused,
+    summarise,
+)
 
 
 @dataclass(frozen=True)

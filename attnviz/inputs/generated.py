@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from attnviz.checkpoints import is_two_sided
 from attnviz.errors import InputError
 from attnviz.inputs.text import max_tokens, read_labels
-from attnviz.records import Axis
-from attnviz.words import make_axis
+from attnviz.models.processors import is_two_sided
+from attnviz.results import Axis
+from attnviz.results.words import make_axis
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from attnviz.checkpoints import Checkpoint
+    from attnviz.models.checkpoint import Checkpoint
 
 
 def continue_axis(tokenizer: PreTrainedTokenizerBase, axis: Axis | None, ids: Tensor) -> Axis:

@@ -13,11 +13,11 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
-from attnviz.memory import Room
-from attnviz.records import Axis
+from attnviz.results import Axis
+from attnviz.runtime.memory import Room
 
 if TYPE_CHECKING:
-    from attnviz.checkpoints import Checkpoint
+    from attnviz.models.checkpoint import Checkpoint
 
 Picture: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any]"
 Grid = tuple[int, int]

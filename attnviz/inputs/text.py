@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import InputError
-from attnviz.inputs.reading import expect_room, reading
-from attnviz.quiet import hushed
-from attnviz.records import Axis
-from attnviz.words import Span, make_axis
+from attnviz.inputs.readers import expect_room, reading
+from attnviz.results import Axis
+from attnviz.results.words import Span, make_axis
+from attnviz.runtime.logs import hushed
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-    from attnviz.checkpoints import Checkpoint
+    from attnviz.models.checkpoint import Checkpoint
 
 Couple = tuple[str, str | None]  # a text, and the second one of a pair
 

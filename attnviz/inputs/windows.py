@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.inputs.image import Grid, find_grid, patch_label
-from attnviz.records import AttentionRecord, Axis
+from attnviz.results import AttentionRecord, Axis
 
 _STAGES = 6  # each halves the grid
 

@@ -1,9 +1,10 @@
 """Exact maps of any length: tiles of weights, reduced as they are made, never T×T at once."""
 
-from attnviz.records import Summary, Visible
+from attnviz.results.map_summary import Summary
+from attnviz.results.mask_rule import Visible
 from attnviz.streaming.fused import fused
 from attnviz.streaming.rooms import Rooms
-from attnviz.streaming.scoring import Scoring
+from attnviz.streaming.scores import Scoring
 from attnviz.streaming.summary import attend, crop, summarise
 from attnviz.streaming.sweep import log_sum_exp
 

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnviz.streaming import gpu
-from attnviz.streaming.scoring import Scoring
+from attnviz.streaming.scores import Scoring
 
 
 def fused(scoring: Scoring, value: Tensor) -> tuple[Tensor, Tensor] | None:

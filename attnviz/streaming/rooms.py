@@ -8,8 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from attnviz.streaming.kept import Kept
-from attnviz.streaming.scoring import NEVER, Scoring
+from attnviz.streaming.buffers import Kept
+from attnviz.streaming.scores import NEVER, Scoring
 from attnviz.streaming.tiles import Block, blocks
 
 

@@ -13,12 +13,12 @@ from math import isqrt, log
 import torch
 from torch import Tensor
 
-from attnviz.progress import track
-from attnviz.streaming.kept import Kept
+from attnviz.runtime.progress import track
+from attnviz.streaming.buffers import Kept
 from attnviz.streaming.rooms import Room, Rooms, Strip
-from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
+from attnviz.streaming.scores import LOG2_E, NEVER, Scoring
 from attnviz.streaming.tiles import alike
-from attnviz.streaming.top import split
+from attnviz.streaming.topk import split
 
 KEYS = 16384  # beyond this, a strip takes too much memory
 SCORES = 2**18  # of a strip of several heads: what a core's cache can hold, and worth the calls

@@ -8,12 +8,17 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, whole_number
-from attnviz.records import Summary
-from attnviz.streaming import cpu, gpu, strips, sweep
+from attnviz.results import Summary
+from attnviz.streaming import (
+    cpu,
+    gpu,
+    strips,
+    sweep,
+)
+from attnviz.streaming.buffers import Kept
 from attnviz.streaming.fused import fused
-from attnviz.streaming.kept import Kept
 from attnviz.streaming.rooms import Rooms
-from attnviz.streaming.scoring import NEVER, Scoring
+from attnviz.streaming.scores import NEVER, Scoring
 from attnviz.streaming.sweep import log_sum_exp
 
 

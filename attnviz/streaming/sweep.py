@@ -8,11 +8,19 @@ from math import log
 import torch
 from torch import Tensor
 
-from attnviz.progress import track
-from attnviz.streaming.kept import Kept
-from attnviz.streaming.scoring import NEVER, Scoring
-from attnviz.streaming.tiles import COLUMNS, ROWS, Block, Tiles, alone, blocks, together
-from attnviz.streaming.top import LOT, Lots, split
+from attnviz.runtime.progress import track
+from attnviz.streaming.buffers import Kept
+from attnviz.streaming.scores import NEVER, Scoring
+from attnviz.streaming.tiles import (
+    COLUMNS,
+    ROWS,
+    Block,
+    Tiles,
+    alone,
+    blocks,
+    together,
+)
+from attnviz.streaming.topk import LOT, Lots, split
 
 _LANES = 32  # rows that are reduced at once; others one by one, which takes far longer
 

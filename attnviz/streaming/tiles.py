@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
+from attnviz.streaming.scores import LOG2_E, NEVER, Scoring
 
 ROWS, COLUMNS = 512, 400  # of a tile: two of them and its keys stay in a core's cache
 _SCORES = 2**17  # of a tile, over all heads that are taken at once

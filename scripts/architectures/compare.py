@@ -11,8 +11,8 @@ from torch import nn
 from attnviz.agreement import verify
 from attnviz.capture import Capture, capture
 from attnviz.errors import ModelError
-from attnviz.records import AttentionRecord, Reference
-from attnviz.stages import STAGES
+from attnviz.results import AttentionRecord, Reference
+from attnviz.results.recompute import STAGES
 
 ORDER = ("verified", "not proven", "failed")
 NONE = "executes no softmax over products of queries and keys"

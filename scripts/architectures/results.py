@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from architectures.overrides import REASONS
-from attnviz.catalogue import Architecture, summary
-from attnviz.catalogue import read as read_catalogue
+from attnviz.models.architectures import Architecture, summary
+from attnviz.models.architectures import read as read_catalogue
 
 COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages", "difference",
            "state", "reason"]  # fmt: skip

@@ -25,8 +25,8 @@ from attnviz.capture import (
     sample_rows,
     stream_maps,
 )
-from attnviz.models.streamed import sampled_rows
-from attnviz.records import Axis, Summary
+from attnviz.pipeline.streamed import sampled_rows
+from attnviz.results import Axis, Summary
 from attnviz.streaming import Scoring, attend
 from benchmarks import peers
 from benchmarks.measuring import alternate, available, console, grown, peak, show, show_setting

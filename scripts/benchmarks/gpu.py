@@ -82,7 +82,7 @@ class Measured:
     def __init__(self, layer: Layer, cells: int) -> None:
         import torch
 
-        from attnviz.records import Visible
+        from attnviz.results import Visible
         from attnviz.streaming import Scoring, gpu
 
         self.layer, self.cells = layer, cells
@@ -141,7 +141,7 @@ class Measured:
     def reduce(self, lse: Any) -> Any:
         """Make all that is kept of the map."""
         from attnviz.streaming import gpu
-        from attnviz.streaming.kept import Kept
+        from attnviz.streaming.buffers import Kept
 
         kept = Kept(self.scoring, self.cells, 0, None, None)
         kept.lse = lse

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 import attnviz
-from attnviz.records import AgreementReport, HeadMaps, Provenance
+from attnviz.analyses.maps.result import HeadMaps
+from attnviz.results import AgreementReport, Provenance
 from benchmarks.measuring import console, show, show_setting
 
 _LAYERS, _HEADS = 12, 12

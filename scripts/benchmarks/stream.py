@@ -12,7 +12,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnviz.streaming import Scoring, Visible, crop, log_sum_exp, summarise
+from attnviz.results.mask_rule import Visible
+from attnviz.streaming import (
+    Scoring,
+    crop,
+    log_sum_exp,
+    summarise,
+)
 from benchmarks.measuring import alternate, console, grown, peak, show, show_setting
 
 _FUSED = "fused attention"

@@ -14,10 +14,15 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.corpus.measuring import Encoding, Meter, Read, shuffled
-from attnviz.corpus.reading import read
-from attnviz.corpus.statistics import most
-from attnviz.corpus.texts import read_corpus
+from attnviz.analyses.survey.corpus import read_corpus
+from attnviz.analyses.survey.measure import (
+    Encoding,
+    Meter,
+    Read,
+    shuffled,
+)
+from attnviz.analyses.survey.reading import read
+from attnviz.analyses.survey.statistics import most
 from benchmarks.measuring import alternate, console, peak, show, show_setting
 
 _LOOP, _METER, _SURVEY = "eager, one sentence at a time", "attnviz, table alone", "attnviz.survey"

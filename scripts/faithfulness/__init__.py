@@ -20,12 +20,13 @@ from rich.table import Table
 from torch import Tensor
 
 import attnviz
-from attnviz.capture.unchanged import unchanged
-from attnviz.displacement.causes import ALL, lose
+from attnviz.analyses.senses.result import Occurrence, SenseResult
+from attnviz.analyses.shift.ablation import ALL, lose
+from attnviz.analyses.shift.knockout import Site
+from attnviz.analyses.shift.result import consensus, spearman
+from attnviz.capture.restore import unchanged
 from attnviz.inputs import encode, pieces_in, token_spans
-from attnviz.interventions import Site
-from attnviz.records import Occurrence, SenseResult, consensus, spearman
-from attnviz.words import units
+from attnviz.results.words import units
 from faithfulness.methods import Case, judge
 
 RESAMPLES = 2000
@@ -49,7 +50,7 @@ class Judged:
 def read(path: Path | None) -> Sentences:
     """Return sentences by word and sense: from a list of {word, sense, sentence}, or bundled."""
     if path is None:
-        from attnviz.separation.sentences import bundled
+        from attnviz.analyses.senses.sentences import bundled
 
         return bundled()
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))

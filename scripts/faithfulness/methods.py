@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from attnviz import Model
-from attnviz.attribution import ledger, rollout, secant
-from attnviz.capture.unchanged import unchanged
-from attnviz.displacement.references import refer
+from attnviz.analyses.shift.deeplift import secant
+from attnviz.analyses.shift.reference import refer
+from attnviz.analyses.shift.residual_stream import ledger
+from attnviz.analyses.shift.rollout import rollout
+from attnviz.capture.restore import unchanged
 
 STEPS = 32  # of the path that gradients are integrated over
 

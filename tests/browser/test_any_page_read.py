@@ -6,8 +6,8 @@ from anything import AWKWARD, strings
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnviz.html.page import make_frame, make_page, static
-from attnviz.naming import literal
+from attnviz.interactive.page import make_frame, make_page, static
+from attnviz.results.labels import literal
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),

@@ -6,9 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import attnviz.html
+import attnviz.interactive.view
 
-ROOM = Path(attnviz.html.__file__).parent
+ROOM = Path(attnviz.interactive.view.__file__).parent
 FILES = "attnviz.iife.js", "attnviz.es.js", "attnviz.css"
 
 

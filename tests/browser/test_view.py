@@ -17,10 +17,10 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import attnviz
-from attnviz.html import view
-from attnviz.html.heads import Head
-from attnviz.html.page import make_page
-from attnviz.records import one_result
+from attnviz.interactive.heads import Head
+from attnviz.interactive.page import make_page
+from attnviz.interactive.view import view
+from attnviz.results import one_result
 
 TEXT = "The unfathomable train left the old station on time"
 OTHER = "The unfathomable ship left the old harbour on time"

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-import attnviz.models
+import attnviz.pipeline.attend
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _empty_folder_without_network(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _default_model_loaded_once(model, monkeypatch):
-    load = attnviz.models.load
+    load = attnviz.pipeline.attend.load
 
     def load_once(name=None, **how):
         plain = name is None and how.get("device") in (None, "auto") and how.get("dtype") is None

@@ -13,9 +13,10 @@ from families import tiny
 from rich.console import Console
 from safetensors import safe_open
 
-import attnviz.models
+import attnviz.pipeline.attend
 from attnviz.agreement import verify
-from attnviz.cli import report, run
+from attnviz.app import run
+from attnviz.terminal import console as report
 
 TEXT = "the train left the station"
 LONGER = "the train left the station on time"
@@ -187,7 +188,7 @@ def _scale_off(monkeypatch):
         wrong = [replace(record, scale=record.scale * 1.01) for record in records]
         return verify(wrong, references, **how)
 
-    monkeypatch.setattr("attnviz.models.whole.verify", verify_a_wrong_scale)
+    monkeypatch.setattr("attnviz.pipeline.whole.verify", verify_a_wrong_scale)
 
 
 @pytest.mark.usefixtures("_scale_off")
@@ -290,7 +291,7 @@ def test_odd_words_are_printed_literally(capsys):
 @pytest.mark.parametrize("command", [[], ["heatmap"], ["heads"], ["verify"]])
 def test_help_needs_none_of_the_heavy_libraries(command):
     code = (
-        "import sys; from attnviz.cli import run; run(sys.argv[1:]); "
+        "import sys; from attnviz.app import run; run(sys.argv[1:]); "
         "print(*{'torch', 'transformers', 'matplotlib', 'seaborn', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run(

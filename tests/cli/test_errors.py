@@ -22,7 +22,7 @@ from transformers import BertConfig, BertModel
 from transformers.models.bert.modeling_bert import BertEncoder
 
 import attnviz
-from attnviz.cli import run
+from attnviz.app import run
 from attnviz.errors import AttnvizWarning
 
 TEXT = "the train left the station"
@@ -208,7 +208,9 @@ UNWRITABLE = {
 def test_output_that_cannot_be_written_ends_with_4_before_a_model_runs(
     capsys, monkeypatch, path, said
 ):
-    monkeypatch.setattr("attnviz.models.attend", lambda *a, **k: pytest.fail("the model ran"))
+    monkeypatch.setattr(
+        "attnviz.pipeline.attend.attend", lambda *a, **k: pytest.fail("the model ran")
+    )
     Path("file").write_text("")
     Path("folder").mkdir()
     Path("folder.png").mkdir()
@@ -312,7 +314,7 @@ def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number,
 
 STUCK = """
 import signal, sys, time
-import attnviz.cli
+import attnviz.app
 from attnviz.__main__ import main
 def run(arguments):
     try:
@@ -321,7 +323,7 @@ def run(arguments):
     finally:
         print("ends", flush=True)
         time.sleep(60)  # as a download does, whose threads are waited for
-attnviz.cli.run = run
+attnviz.app.run = run
 sys.exit(main())
 """
 
@@ -408,8 +410,8 @@ def test_streams_of_every_kind(typed, known, code, out, err):
 
 def test_no_file_takes_the_place_of_a_closed_stream():
     code = (
-        "import sys; import attnviz.cli; from attnviz.__main__ import main; "
-        "attnviz.cli.run = lambda arguments: open('x', 'w').fileno(); sys.exit(main())"
+        "import sys; import attnviz.app; from attnviz.__main__ import main; "
+        "attnviz.app.run = lambda arguments: open('x', 'w').fileno(); sys.exit(main())"
     )
     done = subprocess.run(["sh", "-c", f'{sys.executable} -c "{code}" <&- >&- 2>&-'], check=False)
     assert done.returncode > 2
@@ -450,7 +452,7 @@ def test_a_folder_that_is_missing_is_found_before_torch_is_loaded():
         f"assert run({[*each, '-o', 'none/x.html' if each[0] == 'view' else 'none/x.png']}) == 4"
         for each in EARLY
     )
-    code = f"import sys; from attnviz.cli import run; {runs}; assert 'torch' not in sys.modules"
+    code = f"import sys; from attnviz.app import run; {runs}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -491,7 +493,7 @@ def noisy(monkeypatch):
         warnings.warn("this\nis ours", AttnvizWarning, stacklevel=1)
         return capture(*args, **kwargs)
 
-    monkeypatch.setattr("attnviz.models.whole.capture", speak)
+    monkeypatch.setattr("attnviz.pipeline.whole.capture", speak)
 
 
 def test_of_all_that_libraries_say_only_our_warnings_are_shown(capfd, caplog, noisy):
@@ -549,7 +551,7 @@ def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
 def test_what_fails_in_a_part_of_a_model_that_is_run_by_itself_too(capsys, monkeypatch):
     part = torch.nn.Identity()
     part.forward = broken
-    monkeypatch.setattr("attnviz.models.whole.capture", lambda *_: part(None))
+    monkeypatch.setattr("attnviz.pipeline.whole.capture", lambda *_: part(None))
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
     assert "RuntimeError: shapes do not fit. Add --debug" in err
@@ -574,7 +576,7 @@ def test_what_nobody_foresaw_is_one_line_and_ends_with_1(capsys, monkeypatch, er
     def unforeseen(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr("attnviz.models.whole.capture", unforeseen)
+    monkeypatch.setattr("attnviz.pipeline.whole.capture", unforeseen)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 1
     assert f"got {type(error).__name__}: " in err
@@ -587,7 +589,7 @@ def test_an_interrupt_in_python_stays_one(monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.models.whole.capture", interrupted)
+    monkeypatch.setattr("attnviz.pipeline.whole.capture", interrupted)
     with pytest.raises(KeyboardInterrupt):
         attnviz.attend(TEXT)
     with pytest.raises(KeyboardInterrupt):

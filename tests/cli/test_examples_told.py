@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from attnviz.cli import run
+from attnviz.app import run
 
 SOUND = {
     "tokens": ["a", "b"],

@@ -10,9 +10,9 @@ from sights_and_sounds import RATE, chirp, picture, processor_of, seeing
 from transformers import Wav2Vec2FeatureExtractor
 
 import attnviz
-from attnviz.checkpoints import load_checkpoint
-from attnviz.cli import run
+from attnviz.app import run
 from attnviz.errors import ModelError
+from attnviz.models.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import attnviz
-import attnviz.models
-from attnviz.cli import run
+import attnviz.pipeline.attend
+from attnviz.app import run
 
 TEXT = "the train left the station on time"
 

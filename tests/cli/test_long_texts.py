@@ -16,8 +16,8 @@ from families import _llama, tiny
 from transformers import LlamaConfig, LlamaModel
 
 import attnviz
-from attnviz import progress
-from attnviz.cli import run
+from attnviz.app import run
+from attnviz.runtime import progress
 
 LONG = "The train left the station on time and nobody noticed that it was early. " * 20
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import attnviz
-from attnviz import catalogue
-from attnviz.cli import run
+from attnviz.app import run
+from attnviz.models import architectures as catalogue
 
 
 def test_a_row_for_each_model_and_a_summary(capsys):
@@ -52,7 +52,7 @@ def test_json_holds_all_of_it(capsys):
 
 
 def test_another_version_than_the_one_checked_is_said(capsys, monkeypatch):
-    monkeypatch.setattr("attnviz.cli.listing.installed_version", lambda: "5.24.0")
+    monkeypatch.setattr("attnviz.terminal.models.installed_version", lambda: "5.24.0")
     assert run(["models", "bert"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "installed is transformers 5.24.0"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnviz.cli import run
+from attnviz.app import run
 
 RIVER = ["We sat on the bank.", "The bank was muddy."]
 MONEY = ["The bank lent money.", "She owns a bank."]

@@ -10,14 +10,14 @@ import pytest
 # The program, with something in the place of its commands.
 PROGRAM = """
 import hashlib, os, sys
-import attnviz.cli
+import attnviz.app
 from attnviz import __main__ as program
 
 def run(arguments):
     {run}
     return 0
 
-attnviz.cli.run = run
+attnviz.app.run = run
 program._DEAF, program._PATIENCE = {deaf}, 0.2
 sys.exit(program.main())
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnviz.cli import run
+from attnviz.app import run
 
 
 def test_a_page(capsys):

@@ -10,8 +10,8 @@ from families import tiny
 from scipy.spatial.distance import jensenshannon
 
 import attnviz
-from attnviz.cli import run
-from attnviz.corpus.likeness import divergence
+from attnviz.analyses.survey.divergence import divergence
+from attnviz.app import run
 from attnviz.errors import InputError
 
 LAYER, HEAD = 4, 3

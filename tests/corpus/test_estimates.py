@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnviz.corpus.estimates import Estimator, draw
+from attnviz.analyses.survey.bootstrap import Estimator, draw
 
 
 def drawn(shape, seed=0, shift=0.0):

@@ -9,8 +9,8 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.cli import run
-from attnviz.corpus.folder import Folder
+from attnviz.analyses.survey.store import Folder
+from attnviz.app import run
 from attnviz.errors import InputError
 
 EXACT = ("mean", "low", "high", "even", "shuffled", "p_even", "p_shuffled", "count", "distances")
@@ -45,7 +45,7 @@ def test_the_table_has_every_text_once(found):
 
 
 def test_what_is_missing_is_measured_again_and_nothing_twice(tmp_path, texts, model, monkeypatch):
-    monkeypatch.setattr("attnviz.corpus.PART", 8)
+    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 8)
     whole = attnviz.survey(texts, model=model, out=tmp_path / "a")
     table = rows(tmp_path / "a")
     parts = sorted((tmp_path / "a" / "parts").iterdir())
@@ -114,9 +114,9 @@ def test_a_folder_without_a_name_is_not_the_one_that_one_is_in(capsys):
 
 _WITH_ROOM = """
 import resource, sys
-import attnviz.corpus
+import attnviz.analyses.survey.compute
 from attnviz.__main__ import main
-attnviz.corpus.PART = 4
+attnviz.analyses.survey.compute.PART = 4
 room = int(sys.argv.pop(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 sys.exit(main())
@@ -126,7 +126,7 @@ sys.exit(main())
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of POSIX")
 def test_a_disk_that_is_full_loses_nothing_and_doubles_nothing(tmp_path, texts, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("attnviz.corpus.PART", 4)
+    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 4)
     # The first part needs less room than the second: none of its words occurs twice.
     corpus = [*["the cat saw it", "a dog ran"] * 2, *texts[:8]]
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from attnviz.corpus.engines import ray_cluster
+from attnviz.analyses.survey.backends import ray_cluster
 from attnviz.errors import InputError
 from tests.corpus.english import sentences
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow
 
 _SURVEY = """
 import sys
-import attnviz.corpus
+import attnviz.analyses.survey.compute
 from attnviz.__main__ import main
-attnviz.corpus.PART = int(sys.argv.pop(1))
+attnviz.analyses.survey.compute.PART = int(sys.argv.pop(1))
 sys.exit(main())
 """
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.corpus.measuring import Measured, Meter, shuffled
-from attnviz.corpus.reading import read
-from attnviz.corpus.statistics import STATISTICS
-from attnviz.corpus.table import long_table
-from attnviz.corpus.telling import tell
-from attnviz.corpus.texts import read_corpus
-from attnviz.records import HeadName
+from attnviz.analyses.survey.aggregate import tell
+from attnviz.analyses.survey.corpus import read_corpus
+from attnviz.analyses.survey.measure import Measured, Meter, shuffled
+from attnviz.analyses.survey.reading import read
+from attnviz.analyses.survey.result import HeadName
+from attnviz.analyses.survey.statistics import STATISTICS
+from attnviz.analyses.survey.table import long_table
 from tests.corpus.plain import plain_weights
 from tests.corpus.test_statistics import by_definition
 

@@ -8,11 +8,11 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz.analyses.survey.corpus import read_corpus
+from attnviz.analyses.survey.measure import Meter
+from attnviz.analyses.survey.reading import read
+from attnviz.analyses.survey.statistics import STATISTICS, Measure, Tokens
 from attnviz.capture import Together
-from attnviz.corpus.measuring import Meter
-from attnviz.corpus.reading import read
-from attnviz.corpus.statistics import STATISTICS, Measure, Tokens
-from attnviz.corpus.texts import read_corpus
 
 
 def by_definition(w, ids, special, stops):
@@ -52,7 +52,7 @@ def by_definition(w, ids, special, stops):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_each_is_what_its_definition_says(causal, seed, weights_of_a_block, monkeypatch):
-    monkeypatch.setattr("attnviz.corpus.statistics._WEIGHTS", weights_of_a_block)
+    monkeypatch.setattr("attnviz.analyses.survey.statistics._WEIGHTS", weights_of_a_block)
     generator = torch.Generator().manual_seed(seed)
     lengths, T, H = [9, 4, 1, 7], 9, 3
     real = torch.arange(T) < torch.tensor(lengths)[:, None]
@@ -144,8 +144,8 @@ FAMILIES = [
 def test_every_family_is_measured_as_it_is_recorded(family, long, texts, tokenizer, monkeypatch):
     # Long: as texts are whose maps would be large, by fused attention and in blocks of rows.
     if long:
-        monkeypatch.setattr("attnviz.capture.together._SHORT", 0)
-        monkeypatch.setattr("attnviz.corpus.statistics._WEIGHTS", 300)
+        monkeypatch.setattr("attnviz.capture.batched._SHORT", 0)
+        monkeypatch.setattr("attnviz.analyses.survey.statistics._WEIGHTS", 300)
     model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
     some = texts[:5]
     ours = measured(model, some)

@@ -9,9 +9,9 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz.analyses.survey.cli import print_census
+from attnviz.app import run
 from attnviz.capture import Together
-from attnviz.cli import run
-from attnviz.cli.survey import print_census
 from attnviz.errors import InputError
 from tests.corpus.english import sentences
 

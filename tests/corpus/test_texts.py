@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attnviz.corpus.texts import read_corpus
+from attnviz.analyses.survey.corpus import read_corpus
 from attnviz.errors import InputError
 
 TEXTS = ["One, “two”.", "drei\tvier", "5 < 6"]

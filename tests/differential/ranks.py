@@ -16,7 +16,7 @@ from torch import distributed
 from transformers.distributed import DistributedConfig
 
 import attnviz
-from attnviz.capture.spread import Spread
+from attnviz.capture.tensor_parallel import Spread
 
 TEXT = "the train left the station on time and nobody noticed that it was early"
 gathered = Spread.gathered

@@ -12,7 +12,7 @@ from attnviz import agreement
 from attnviz.capture import capture
 from attnviz.errors import InputError
 from attnviz.inputs import encode
-from attnviz.stages import STAGES
+from attnviz.results.recompute import STAGES
 
 CASES = [
     pytest.param(family, dtype, id=f"{family}-{dtype}")

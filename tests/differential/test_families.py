@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.inputs import encode
-from attnviz.stages import STAGES
+from attnviz.results.recompute import STAGES
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 CASES = [

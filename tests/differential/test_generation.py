@@ -12,7 +12,7 @@ from attnviz import agreement
 from attnviz.capture import capture, capture_generation
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode
-from attnviz.records import Axis
+from attnviz.results import Axis
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
 TOKENS = 7

@@ -9,10 +9,16 @@ from families import tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.capture.unchanged import unchanged
-from attnviz.displacement.causes import common_words, possible
-from attnviz.displacement.references import gate_of
-from attnviz.interventions import Site, delete, knock_out, patch_heads, substitute
+from attnviz.analyses.shift.ablation import common_words, possible
+from attnviz.analyses.shift.head_patching import patch_heads
+from attnviz.analyses.shift.knockout import (
+    Site,
+    delete,
+    knock_out,
+    substitute,
+)
+from attnviz.analyses.shift.reference import gate_of
+from attnviz.capture.restore import unchanged
 
 DATA = Path(__file__).parent.parent / "data"
 TEXT = "The bank was full of unbelievably much cash."

@@ -6,9 +6,10 @@ from families import FAMILIES, OWN_CODE, TARGETS, TEXTS, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.attention import repeat_heads
-from attnviz.capture import capture, recording
-from attnviz.capture.unchanged import unchanged
+from attnviz.capture import capture
+from attnviz.capture import recorder as recording
+from attnviz.capture.restore import unchanged
+from attnviz.formula.attention import repeat_heads
 
 DTYPES = [torch.float32, torch.bfloat16]
 

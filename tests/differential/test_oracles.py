@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from torch.nn import functional as F  # noqa: N812
 
-from attnviz.attention import (
+from attnviz.formula.attention import (
     attention,
     attention_weights,
     causal_mask,
@@ -19,7 +19,12 @@ from attnviz.attention import (
     softmax,
     split_heads,
 )
-from attnviz.projection import linear, rms_norm, rotary, rotary_angles
+from attnviz.formula.projection import (
+    linear,
+    rms_norm,
+    rotary,
+    rotary_angles,
+)
 
 DTYPES = [torch.float32, torch.float64]
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}

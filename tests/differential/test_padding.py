@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from attnviz import agreement
 from attnviz.capture import capture
-from attnviz.records import Axis
+from attnviz.results import Axis
 
 # These find the positions of words among padding by themselves.
 KNOW_POSITIONS = {"roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "esm",

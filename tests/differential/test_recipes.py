@@ -8,10 +8,10 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnviz.attention import repeat_heads
 from attnviz.capture.projections import arrived, find_holders, understood
-from attnviz.records import AttentionRecord, Axis
-from attnviz.stages import project
+from attnviz.formula.attention import repeat_heads
+from attnviz.results import AttentionRecord, Axis
+from attnviz.results.recompute import project
 
 _sizes = {
     "vocab_size": 99, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attnviz
-from attnviz.cli import run
+from attnviz.app import run
 from attnviz.errors import InputError, ModelError
 
 # Grouped queries; one matrix for Q, K and V; latent attention; heads that every process has all of.
@@ -292,7 +292,7 @@ def test_a_place_that_cannot_be_is_refused_in_one_line(given, message):
 
 
 def test_accelerate_is_asked_for(monkeypatch):
-    monkeypatch.setattr("attnviz.checkpoints.placement.find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.models.devices.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"accelerate.*pip install 'attnviz\[large\]'"):
         attnviz.load(device_map="auto")
 

@@ -18,13 +18,19 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from attnviz.records import Visible
-from attnviz.streaming import Scoring, crop, gpu, log_sum_exp, sweep
+from attnviz.results import Visible
+from attnviz.streaming import (
+    Scoring,
+    crop,
+    gpu,
+    log_sum_exp,
+    sweep,
+)
+from attnviz.streaming.buffers import Kept
 from attnviz.streaming.gpu import kernels
 from attnviz.streaming.gpu.cuts import Cut
 from attnviz.streaming.gpu.fused import _agrees
 from attnviz.streaming.gpu.launch import Tiling
-from attnviz.streaming.kept import Kept
 
 TRITON = find_spec("triton") is not None
 INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnviz.cli import run
+from attnviz.app import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from legible import visible_texts
 from matplotlib.collections import PathCollection
 
 import attnviz
-from attnviz.plot.disambiguation import shown_states
+from attnviz.analyses.senses.plot import shown_states
 from figures.test_layout import check_layout
 
 WORDS = ["bank", "check", "apple"]

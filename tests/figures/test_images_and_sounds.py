@@ -17,8 +17,8 @@ from sights_and_sounds import RATE, SIDE, chirp, picture, seeing
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.plot import style
-from attnviz.storage import to_data
+from attnviz.figures import style
+from attnviz.io.export import to_data
 from figures.test_layout import COLUMN, FULL, check_layout
 
 

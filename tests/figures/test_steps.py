@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 import attnviz
-from attnviz.plot.style import ACCENT
+from attnviz.figures.style import ACCENT
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 import attnviz
+from attnviz.analyses.maps.compute import make_map, make_maps
 from attnviz.errors import InputError
-from attnviz.maps import make_map, make_maps
-from attnviz.naming import literal
-from attnviz.plot import save_figure, style
-from attnviz.plot.style import fallback_fonts
+from attnviz.figures import style
+from attnviz.figures.style import fallback_fonts
+from attnviz.plot import save_figure
+from attnviz.results.labels import literal
 
 
 def labels(axis):

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.plot.style import ACCENT
+from attnviz.figures.style import ACCENT
 from figures.test_layout import check_layout
 
 TWO_HEADS = {

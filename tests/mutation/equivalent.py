@@ -10,8 +10,8 @@ from faults_of_formula import formula, softmax
 from faults_of_projections import bias_left_out_of, turned
 from faults_of_scores import bias_without_direction, padding_seen, real_keys
 
-from attnviz.projection import regroup
-from attnviz.records import AttentionRecord
+from attnviz.formula.projection import regroup
+from attnviz.results import AttentionRecord
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from faults_of_projections import ALL, EVERY, ONLY_FINE
 from faults_of_scores import CAUSAL, HIDDEN
 from planted import Fault
 
-from attnviz.records import AttentionRecord
+from attnviz.results import AttentionRecord
 
 
 def formula(stage):

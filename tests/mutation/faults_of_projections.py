@@ -8,8 +8,8 @@ import torch
 from planted import OFTEN as EVERY
 from planted import Fault
 
-from attnviz.projection import rotary, rotary_angles
-from attnviz.records import Norm, Rotation
+from attnviz.formula.projection import rotary, rotary_angles
+from attnviz.results import Norm, Rotation
 
 BIASED = ("minilm", "bert", "gpt2")
 PARTS = ("query", "key", "value")

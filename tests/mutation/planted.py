@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from attnviz import agreement
-from attnviz.agreement.comparing import compare, model_values, prove
-from attnviz.records import AttentionRecord
+from attnviz.agreement.compare import compare, model_values, prove
+from attnviz.results import AttentionRecord
 
 OFTEN = ("minilm", "bert", "gpt2", "llama", "t5/encoder", "t5/decoder", "t5/cross")
 IN_FLOAT16 = ("bert", "llama", "t5/cross")

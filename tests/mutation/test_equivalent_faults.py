@@ -6,7 +6,12 @@ from equivalent import EQUIVALENT
 from planted import position
 from torch.testing import assert_close
 
-from attnviz.agreement.comparing import hidden_keys, model_values, prove, real_rows
+from attnviz.agreement.compare import (
+    hidden_keys,
+    model_values,
+    prove,
+    real_rows,
+)
 
 CASES = [
     pytest.param(one, place, id=f"{one.name}-{place}") for one in EQUIVALENT for place in one.places

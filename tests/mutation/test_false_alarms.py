@@ -10,7 +10,7 @@ from tally import strain_of
 
 import attnviz
 from attnviz import agreement
-from attnviz.agreement.comparing import model_values, prove
+from attnviz.agreement.compare import model_values, prove
 from attnviz.capture import capture
 from attnviz.inputs import encode
 

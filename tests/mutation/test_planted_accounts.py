@@ -8,11 +8,13 @@ import torch
 
 import attnviz
 from attnviz.agreement import verify
-from attnviz.attribution import rules, secant, surrogate
+from attnviz.analyses.shift import deeplift_rules as rules
+from attnviz.analyses.shift import surrogate
+from attnviz.analyses.shift.deeplift import secant
 from attnviz.capture import capture
-from attnviz.capture.unchanged import unchanged
+from attnviz.capture.restore import unchanged
 from attnviz.inputs import encode
-from attnviz.records import AttentionResult
+from attnviz.results import AttentionResult
 
 TEXT = "the train left the station on time"
 PAIR = ["the bank was full of mud.", "the bank was full of cash."]
@@ -49,7 +51,7 @@ def without_head_2(parts):
 
 @pytest.mark.parametrize("fault", [without_routing, without_head_2])
 def test_a_part_that_is_left_out_is_missed(model, tokenizer, monkeypatch, fault, tally):
-    room = importlib.import_module("attnviz.attribution.secant")
+    room = importlib.import_module("attnviz.analyses.shift.deeplift")
     monkeypatch.setattr(room, "_parts", fault(room._parts))
     assert error_of(model, tokenizer, tally) > 100 * EXACT
 

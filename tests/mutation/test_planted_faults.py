@@ -12,12 +12,12 @@ from planted import DTYPES, LAYER, Fault, expect_caught, verify
 from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
-from attnviz import stages
-from attnviz.agreement import comparing
-from attnviz.attention import repeat_heads
+from attnviz.agreement import compare as comparing
 from attnviz.capture import capture
+from attnviz.formula.attention import repeat_heads
 from attnviz.inputs import encode
-from attnviz.records import AttentionRecord
+from attnviz.results import AttentionRecord
+from attnviz.results import recompute as stages
 
 
 def of_the_token_before(values, heads):

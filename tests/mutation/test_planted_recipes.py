@@ -6,8 +6,14 @@ import pytest
 import torch
 
 from attnviz import agreement
-from attnviz.projection import rotary_angles
-from attnviz.records import Clip, Factor, Gate, Norm, Rotation
+from attnviz.formula.projection import rotary_angles
+from attnviz.results import (
+    Clip,
+    Factor,
+    Gate,
+    Norm,
+    Rotation,
+)
 
 DTYPES = [torch.float32, torch.bfloat16]
 

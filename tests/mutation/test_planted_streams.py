@@ -8,8 +8,19 @@ from families import TEXTS, tiny
 from whole_maps import check, use_loops, use_strips, use_tiles, whole
 
 import attnviz
-from attnviz.capture import fast, streamed
-from attnviz.streaming import Scoring, Visible, rooms, strips, summarise, sweep, top
+from attnviz.capture import fused_attention as fast
+from attnviz.capture import streamed
+from attnviz.results.mask_rule import Visible
+from attnviz.streaming import (
+    Scoring,
+    rooms,
+    strips,
+    summarise,
+    sweep,
+)
+from attnviz.streaming import (
+    topk as top,
+)
 from attnviz.streaming.cpu import loops
 from attnviz.streaming.cpu.strips import _Strip
 

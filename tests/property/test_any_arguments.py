@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import attnviz
-import attnviz.models
-from attnviz.cli import run
-from attnviz.cli.commands import app
+import attnviz.pipeline.attend
+from attnviz.app import app, run
 from attnviz.errors import ModelError
 
 MADE = typer.main.get_command(app)  # once: making it takes longer than running it

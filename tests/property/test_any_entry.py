@@ -10,14 +10,14 @@ from anything import REFUSED, costing, strings, texts, value_or_refused
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnviz.cli import typed
-from attnviz.displacement.references import read_pair
+from attnviz.analyses.example.compute import make_example
+from attnviz.analyses.example.reading import FIELDS, parse, to_given
+from attnviz.analyses.example.stages import STAGES
+from attnviz.analyses.senses.sentences import gather, read_senses
+from attnviz.analyses.shift.reference import read_pair
 from attnviz.errors import did_you_mean, whole_number
-from attnviz.examples import make_example
-from attnviz.examples.reading import FIELDS, parse, to_given
-from attnviz.examples.stages import STAGES
-from attnviz.files import read_text
-from attnviz.separation import gather, read_senses
+from attnviz.io.files import read_text
+from attnviz.terminal import parse as typed
 
 
 @given(st.none() | strings | st.from_regex(r"\s*\d*\s*:\s*\d*\s*", fullmatch=True))

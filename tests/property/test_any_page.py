@@ -15,10 +15,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import attnviz
-from attnviz.html.page import make_frame, make_page, static, to_script
-from attnviz.naming import literal, source
+from attnviz.analyses.maps.result import AttentionMap
+from attnviz.interactive.page import (
+    make_frame,
+    make_page,
+    static,
+    to_script,
+)
 from attnviz.plot import save_figure
-from attnviz.records import AgreementReport, AttentionMap, Provenance
+from attnviz.results import AgreementReport, Provenance
+from attnviz.results.labels import literal, source
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),

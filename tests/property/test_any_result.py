@@ -16,33 +16,27 @@ from anything import REFUSED, costing, strings, texts, value_or_refused
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnviz import load_data, records, save_data
-from attnviz.records import (
+from attnviz import load_data, save_data
+from attnviz import results as records
+from attnviz.analyses.example.result import GivenMatrix, ReplayedStage, WorkedExample
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.analyses.senses.result import Occurrence, SenseResult, SenseScore
+from attnviz.analyses.shift.decomposition import Ledger, Secant
+from attnviz.analyses.shift.result import ShiftResult
+from attnviz.analyses.steps.result import AttentionSteps, Stage
+from attnviz.results import (
     AgreementReport,
-    AttentionMap,
     AttentionRecord,
     AttentionResult,
-    AttentionSteps,
     Axis,
-    GivenMatrix,
-    HeadMaps,
-    Ledger,
-    Occurrence,
     Provenance,
-    ReplayedStage,
-    Secant,
-    SenseResult,
-    SenseScore,
-    ShiftResult,
     Side,
-    Stage,
     StageCheck,
     StreamedAttention,
     Summary,
     Visible,
-    WorkedExample,
 )
-from attnviz.records.sound import broken
+from attnviz.results.validation import broken
 
 WIDE = torch.float32, torch.float64
 EVERY = (*WIDE, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)

@@ -22,14 +22,19 @@ from tokenizers import (
 )
 
 import attnviz
+from attnviz.figures.layout import SMALLEST, Ruler
+from attnviz.figures.style import style
+from attnviz.figures.ticks import fit_ticks
 from attnviz.inputs.text import encode_texts, token_spans
-from attnviz.locating import find_word, inflections, near_words
-from attnviz.naming import literal, source
-from attnviz.plot.layout import SMALLEST, Ruler
-from attnviz.plot.style import style
-from attnviz.plot.ticks import fit_ticks
-from attnviz.records import Axis, Provenance
-from attnviz.words import find_words, locate, merge, units
+from attnviz.results import Axis, Provenance
+from attnviz.results.find_word import find_word, inflections, near_words
+from attnviz.results.labels import literal, source
+from attnviz.results.words import (
+    find_words,
+    locate,
+    merge,
+    units,
+)
 
 LEARNT = [
     "the train left the station on time and nobody minded, don't they?",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from attnviz.attention import (
+from attnviz.formula.attention import (
     attention,
     attention_weights,
     causal_mask,

@@ -15,8 +15,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnviz import projection
-from attnviz.attention import (
+from attnviz.formula import projection
+from attnviz.formula.attention import (
     additive_scores,
     attention,
     context,
@@ -27,8 +27,8 @@ from attnviz.attention import (
     softmax,
     split_heads,
 )
-from attnviz.records import AttentionRecord, Axis, Visible
-from attnviz.terms import soft_cap, softmax_with_sink
+from attnviz.formula.score_terms import soft_cap, softmax_with_sink
+from attnviz.results import AttentionRecord, Axis, Visible
 
 MAGNITUDES = st.sampled_from([-500, -30, 0, 0, 0, 2, 30, 500])
 lengths = st.integers(1, 6)

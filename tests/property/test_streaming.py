@@ -11,10 +11,10 @@ from whole_maps import NEAR, check, use_loops, use_strips, use_tiles, whole
 
 import attnviz
 from attnviz.errors import InputError
+from attnviz.results.mask_rule import Visible
 from attnviz.streaming import (
     Rooms,
     Scoring,
-    Visible,
     attend,
     crop,
     log_sum_exp,

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import attnviz
-from attnviz.marks import is_ours
+from attnviz.io.marks import is_ours
 from robustness.running.scene import base_environment
 
 OLD, NEW = "the train left the station", "she sat by the bank"

@@ -14,10 +14,10 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import attnviz
-from attnviz import memory
-from attnviz.cli import run
+from attnviz.app import run
 from attnviz.errors import AttnvizError, InputError, ModelError
-from attnviz.failures import is_out_of_memory, translated
+from attnviz.runtime import memory
+from attnviz.runtime.translate import is_out_of_memory, translated
 from tests.robustness.forked import tried
 
 LONG = "a " * 1000

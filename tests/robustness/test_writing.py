@@ -18,11 +18,16 @@ from PIL import Image, PngImagePlugin
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.cli import run
+from attnviz.analyses.maps.compute import make_map
+from attnviz.app import run
 from attnviz.errors import OutputError
-from attnviz.files import DATA_SUFFIXES, FIGURE_SUFFIXES, atomic, check_output
-from attnviz.maps import make_map
-from attnviz.marks import is_ours
+from attnviz.io.files import (
+    DATA_SUFFIXES,
+    FIGURE_SUFFIXES,
+    atomic,
+    check_output,
+)
+from attnviz.io.marks import is_ours
 
 ENDINGS = (*FIGURE_SUFFIXES, ".html", *DATA_SUFFIXES)
 TEXT = "the train left the station"
@@ -188,7 +193,9 @@ WRITING = {
 def test_every_command_keeps_what_is_not_ours_before_it_loads_a_model(
     capsys, monkeypatch, tmp_path, arguments
 ):
-    monkeypatch.setattr("attnviz.models.load", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(
+        "attnviz.pipeline.attend.load", lambda *a, **k: pytest.fail("a model was loaded")
+    )
     path = tmp_path / ("x.html" if arguments[0] == "view" else "x.png")
     path.write_text("mine")
     assert run([*arguments, "-o", str(path)]) == 4

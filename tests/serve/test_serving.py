@@ -20,10 +20,10 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.cli import run
-from attnviz.serve import _names
-from attnviz.serve.answers import Answers
-from attnviz.serve.turns import Left
+from attnviz.app import run
+from attnviz.interactive.serve.answers import Answers
+from attnviz.interactive.serve.queue import Left
+from attnviz.interactive.serve.start import _names
 from serve.served import serving
 
 CLIENTS, REQUESTS = 20, 200
@@ -187,7 +187,7 @@ def test_a_figure_that_is_stopped_is_forgotten(model, monkeypatch, path):
     def stop(*_):
         raise Left
 
-    monkeypatch.setattr("attnviz.serve.answers._figure", stop)
+    monkeypatch.setattr("attnviz.interactive.serve.answers._figure", stop)
     work = getattr(Answers({"bundled": model}, 64), path)
     with pytest.raises(Left):
         work({"word": "bank", "text": "The bank was full of {mud|cash}."})()
@@ -307,7 +307,7 @@ def test_this_machine_goes_by_its_own_names(host):
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("attnviz.cli.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.interactive.serve.cli.find_spec", lambda name: None)
     assert run(["serve"]) == 2
     said = capsys.readouterr().err
     assert "pip install 'attnviz[serve]'" in said

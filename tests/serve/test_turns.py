@@ -8,8 +8,15 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.progress import tell
-from attnviz.serve.turns import BusyError, ClosingError, Left, SlowError, Turn, Turns
+from attnviz.interactive.serve.queue import (
+    BusyError,
+    ClosingError,
+    Left,
+    SlowError,
+    Turn,
+    Turns,
+)
+from attnviz.runtime.progress import tell
 
 TEXT = "the train left the station"
 

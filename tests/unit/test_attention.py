@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import tensor
 
-from attnviz.attention import (
+from attnviz.formula.attention import (
     additive_scores,
     attention,
     attention_weights,

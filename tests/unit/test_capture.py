@@ -15,7 +15,7 @@ from transformers import (
 from transformers.models.bert import modeling_bert
 
 import attnviz
-from attnviz.capture.unchanged import unchanged
+from attnviz.capture.restore import unchanged
 from attnviz.errors import ModelError
 
 

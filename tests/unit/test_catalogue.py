@@ -8,10 +8,10 @@ import pytest
 import transformers
 
 import attnviz
-from attnviz import catalogue
-from attnviz.cli.options import State
 from attnviz.errors import InputError
-from attnviz.stages import STAGES
+from attnviz.models import architectures as catalogue
+from attnviz.results.recompute import STAGES
+from attnviz.terminal.options import State
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))

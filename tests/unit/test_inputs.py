@@ -22,7 +22,7 @@ from transformers import Wav2Vec2FeatureExtractor
 import attnviz
 from attnviz.errors import InputError
 from attnviz.inputs import gather
-from attnviz.inputs.sound import read_sound, resample
+from attnviz.inputs.audio import read_sound, resample
 
 IMAGES = {
     "vit": ("encoder", ("[CLS]",)),
@@ -334,7 +334,7 @@ def test_a_sound_that_is_too_long_is_cut_where_asked(tokenizer):
 
 
 def test_the_heads_of_an_image_are_ranked_by_what_patches_give_to_patches(tokenizer):
-    from attnviz.metrics import rank_heads
+    from attnviz.analyses.maps.heads import rank_heads
 
     assert rank_heads(look("vit", tokenizer)).meaning == (
         "mean weight from patches to other patches"

@@ -6,9 +6,10 @@ import torch
 from torch.testing import assert_close
 from whole_maps import check, use_loops, whole
 
-from attnviz.streaming import Scoring, Visible, attend, strips
+from attnviz.results.mask_rule import Visible
+from attnviz.streaming import Scoring, attend, strips
 from attnviz.streaming.cpu import loops
-from attnviz.streaming.scoring import NEVER
+from attnviz.streaming.scores import NEVER
 
 ENGINES = {"strips": (4, 500), "heads together": (7, 3000), "tiles": (4, 30, 0)}
 

@@ -5,10 +5,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from attnviz.analyses.maps.heads import (
+    choose_head,
+    content_mass,
+    find_heads,
+    rank_heads,
+)
 from attnviz.errors import InputError
-from attnviz.metrics import choose_head, content_mass, content_words, find_heads, rank_heads
-from attnviz.records import AttentionRecord, AttentionResult, Axis
-from attnviz.words import units
+from attnviz.results import AttentionRecord, AttentionResult, Axis
+from attnviz.results.content_words import content_words
+from attnviz.results.words import units
 
 WORDS = ("[CLS]", "the", "train", "left", ",", "station")
 

@@ -8,7 +8,7 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.capture.calls import Attention
+from attnviz.capture.attention_call import Attention
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import max_tokens
 

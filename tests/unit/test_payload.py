@@ -17,8 +17,8 @@ from sights_and_sounds import picture, seeing
 
 import attnviz
 from attnviz.errors import InputError, OutputError
-from attnviz.html import codes
-from attnviz.html.heads import Head
+from attnviz.interactive import quantize as codes
+from attnviz.interactive.heads import Head
 
 SENTENCE = " ".join(TEXTS[0:2])
 FAMILIES = [

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import tensor
 
-from attnviz.attention import split_heads
-from attnviz.projection import (
+from attnviz.formula.attention import split_heads
+from attnviz.formula.projection import (
     clip,
     head_linear,
     layer_norm,

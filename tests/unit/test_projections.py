@@ -9,14 +9,19 @@ from transformers.pytorch_utils import Conv1D
 import attnviz
 from attnviz.capture import capture
 from attnviz.capture.projections import arrived, find_holders
-from attnviz.capture.projections.arrivals import angles
-from attnviz.capture.projections.holders import held, norms, plain
+from attnviz.capture.projections.find import held, norms, plain
+from attnviz.capture.projections.inputs import angles
 from attnviz.capture.projections.layouts import Sizes, layouts
 from attnviz.errors import ModelError
+from attnviz.formula.projection import rotary_angles
 from attnviz.inputs import encode
-from attnviz.projection import rotary_angles
-from attnviz.records import HeadProjection, Linear, Projection, Rotation
-from attnviz.stages import follow, value_input
+from attnviz.results import (
+    HeadProjection,
+    Linear,
+    Projection,
+    Rotation,
+)
+from attnviz.results.recompute import follow, value_input
 
 
 def captured(family, tokenizer):

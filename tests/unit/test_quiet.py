@@ -9,8 +9,8 @@ import warnings
 import pytest
 from families import tiny
 
-from attnviz.models import load
-from attnviz.quiet import hushed, unlogged
+from attnviz.pipeline.attend import load
+from attnviz.runtime.logs import hushed, unlogged
 
 
 @pytest.fixture

@@ -19,12 +19,13 @@ from torch import Tensor
 
 import attnviz
 from attnviz import load_data, save_data
-from attnviz.dissection import make_steps
+from attnviz.analyses.maps.compute import make_map, make_maps
+from attnviz.analyses.maps.heads import choose_head
+from attnviz.analyses.maps.result import AttentionMap
+from attnviz.analyses.steps.compute import make_steps
 from attnviz.errors import InputError
-from attnviz.maps import make_map, make_maps
-from attnviz.metrics import choose_head
-from attnviz.records import AgreementReport, AttentionMap, Factor, Provenance
-from attnviz.storage import to_data
+from attnviz.io.export import to_data
+from attnviz.results import AgreementReport, Factor, Provenance
 
 BANK = {
     "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
@@ -229,7 +230,7 @@ def test_what_could_not_be_read_is_not_written(wrong, said, train, tmp_path):
 
 
 def test_more_labels_than_a_header_holds(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnviz.storage.results._LARGEST", 10_000)
+    monkeypatch.setattr("attnviz.io.result_file._LARGEST", 10_000)
     with pytest.raises(InputError, match="labels of at most 10,000 bytes"):
         save_data(train, tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())
@@ -322,7 +323,7 @@ CONTRADICTORY = {
 def unchecked(monkeypatch):
     """Write also what breaks its rules, as somebody else's program could."""
     with monkeypatch.context() as patched:
-        patched.setattr("attnviz.storage.tree.broken", lambda _: "")
+        patched.setattr("attnviz.io.serialize.broken", lambda _: "")
         yield patched
 
 
@@ -408,7 +409,7 @@ def test_a_result_for_which_there_is_no_memory(small, monkeypatch):
     def load(data):
         raise MemoryError
 
-    monkeypatch.setattr("attnviz.storage.results.load", load)
+    monkeypatch.setattr("attnviz.io.result_file.load", load)
     assert "MB or more for the result in" in refusal(small[0])
 
 

@@ -9,11 +9,11 @@ from families import tiny
 from safetensors import safe_open
 
 import attnviz
+from attnviz.analyses.senses.sentences import bundled
 from attnviz.capture import hidden_states
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode
-from attnviz.separation.sentences import bundled
-from attnviz.storage import save_data, to_data, to_json
+from attnviz.io.export import save_data, to_data, to_json
 
 TWO = {
     "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],

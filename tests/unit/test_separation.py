@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from attnviz.errors import InputError
-from attnviz.locating import find_word, near_words
-from attnviz.separation.plane import align, main_plane
-from attnviz.separation.scores import (
+from attnviz.analyses.senses.plane import align, main_plane
+from attnviz.analyses.senses.scores import (
     Design,
     interval,
     judge,
@@ -14,7 +12,9 @@ from attnviz.separation.scores import (
     p_value,
     score,
 )
-from attnviz.separation.sentences import bundled, gather, read_senses
+from attnviz.analyses.senses.sentences import bundled, gather, read_senses
+from attnviz.errors import InputError
+from attnviz.results.find_word import find_word, near_words
 
 TWO = [0] * 8 + [1] * 8
 

@@ -13,10 +13,11 @@ import torch
 from safetensors import safe_open
 
 import attnviz
+from attnviz.analyses.maps.compute import make_map, make_maps
 from attnviz.errors import InputError, OutputError
-from attnviz.files import atomic, check_output
-from attnviz.maps import make_map, make_maps
-from attnviz.storage import agreement_data, save_data, to_data, to_json
+from attnviz.io.contents import agreement_data
+from attnviz.io.export import save_data, to_data, to_json
+from attnviz.io.files import atomic, check_output
 
 
 @pytest.fixture(scope="module")

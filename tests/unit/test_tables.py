@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.cli import run
+from attnviz.analyses.maps.compute import make_map, make_maps
+from attnviz.app import run
 from attnviz.errors import InputError
-from attnviz.maps import make_map, make_maps
 
 
 def read(tmp_path, drawn):
@@ -87,7 +87,7 @@ def test_stages_and_worked_examples(tmp_path, train):
 
 
 def test_without_pyarrow_it_says_how_to_get_it(tmp_path, train, monkeypatch, capsys):
-    monkeypatch.setattr("attnviz.files.find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.io.files.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'attnviz\[parquet\]'"):
         attnviz.save_data(make_maps(train), tmp_path / "x.parquet")
     assert run(["heatmap", "a text", "-o", str(tmp_path / "x.parquet")]) == 2

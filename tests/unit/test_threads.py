@@ -7,7 +7,8 @@ import pytest
 import torch
 from whole_maps import use_loops
 
-from attnviz.streaming import Scoring, Visible, attend, strips
+from attnviz.results.mask_rule import Visible
+from attnviz.streaming import Scoring, attend, strips
 from attnviz.streaming.cpu import launch
 from attnviz.streaming.cpu.threads import on_threads
 

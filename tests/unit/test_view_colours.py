@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from cmcrameri import cm
 
-import attnviz.html
-from attnviz.plot.style import CYCLE, value_colours, weight_colours
+import attnviz.interactive.view
+from attnviz.figures.style import CYCLE, value_colours, weight_colours
 
-SOURCE = (Path(attnviz.html.__file__).parent / "frontend/src/colours.ts").read_text("utf-8")
+SOURCE = (Path(attnviz.interactive.view.__file__).parent / "frontend/src/colours.ts").read_text(
+    "utf-8"
+)
 
 
 def stops(name):

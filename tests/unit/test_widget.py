@@ -39,7 +39,7 @@ def test_a_selection_that_cannot_be_is_refused(view, wrong):
 
 
 def test_without_anywidget_it_says_what_to_install(view, monkeypatch):
-    monkeypatch.delitem(sys.modules, "attnviz.html.widget", raising=False)
+    monkeypatch.delitem(sys.modules, "attnviz.interactive.widget", raising=False)
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(attnviz.InputError, match=r"pip install 'attnviz\[widget\]'"):
         view.widget()

@@ -5,10 +5,16 @@ import torch
 from torch import tensor
 
 import attnviz
+from attnviz.analyses.maps.compute import make_map, make_maps
 from attnviz.errors import InputError
-from attnviz.maps import make_map, make_maps
-from attnviz.records import Axis
-from attnviz.words import find_words, locate, make_axis, merge, units
+from attnviz.results import Axis
+from attnviz.results.words import (
+    find_words,
+    locate,
+    make_axis,
+    merge,
+    units,
+)
 
 # "[CLS] unhappy cats [SEP]", with "unhappy" in two pieces.
 PIECES = make_axis(

@@ -7,8 +7,15 @@ the recipe that makes them is kept, and where none does the module is not unders
 projections are not compared.
 """
 
-from attnviz.capture.projections.arrivals import Arrived, arrived
-from attnviz.capture.projections.holders import Holder, find_holders, find_output
-from attnviz.capture.projections.recipes import understood
+from attnviz.capture.projections.find import Holder, find_holders, find_output
+from attnviz.capture.projections.inputs import Arrived, arrived
+from attnviz.capture.projections.match import understood
 
-__all__ = ["Arrived", "Holder", "arrived", "find_holders", "find_output", "understood"]
+__all__ = [
+    "Arrived",
+    "Holder",
+    "arrived",
+    "find_holders",
+    "find_output",
+    "understood",
+]

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from torch import Tensor, nn
 
-from attnviz.capture.projections.holders import (
+from attnviz.capture.projections.find import (
     GATES,
     KEY_AND_VALUE,
     LATENT_KEY_AND_VALUE,
@@ -24,7 +24,12 @@ from attnviz.capture.projections.holders import (
     held,
     norms,
 )
-from attnviz.records import Gate, HeadProjection, Linear, Norm
+from attnviz.results import (
+    Gate,
+    HeadProjection,
+    Linear,
+    Norm,
+)
 
 STAGES = ("query", "key", "value")
 

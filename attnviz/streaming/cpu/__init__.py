@@ -2,4 +2,7 @@
 
 from attnviz.streaming.cpu.launch import go_over, serves
 
-__all__ = ["go_over", "serves"]
+__all__ = [
+    "go_over",
+    "serves",
+]

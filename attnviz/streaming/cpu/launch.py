@@ -8,12 +8,12 @@ from threading import Event
 import torch
 from torch import Tensor
 
-from attnviz.progress import track
+from attnviz.runtime.progress import track
+from attnviz.streaming.buffers import Kept
 from attnviz.streaming.cpu.plan import Plan, loops
 from attnviz.streaming.cpu.strips import Strips
 from attnviz.streaming.cpu.threads import on_threads
-from attnviz.streaming.kept import Kept
-from attnviz.streaming.scoring import NEVER, Scoring
+from attnviz.streaming.scores import NEVER, Scoring
 from attnviz.streaming.tiles import alike
 
 LEAST = 2**21  # scores for which it is worth while to load the loops

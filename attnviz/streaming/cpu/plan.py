@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.streaming.kept import Kept
-from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
+from attnviz.streaming.buffers import Kept
+from attnviz.streaming.scores import LOG2_E, NEVER, Scoring
 
 SCORES = 2**18  # of a tile: what a core's cache can hold
 ROWS = 128, 512  # of a strip, at least and at most: products want that many

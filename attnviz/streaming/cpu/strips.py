@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnviz.streaming.cpu.plan import Plan
-from attnviz.streaming.scoring import LOG2_E, NEVER
+from attnviz.streaming.scores import LOG2_E, NEVER
 
 _mine = local()
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from attnviz.progress import track
+from attnviz.runtime.progress import track
 
 T = TypeVar("T")
 _making = Lock()

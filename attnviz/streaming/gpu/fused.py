@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnviz.records import Visible
+from attnviz.results import Visible
 from attnviz.streaming.gpu.launch import log_sum_exp_on_gpu
-from attnviz.streaming.scoring import Scoring
+from attnviz.streaming.scores import Scoring
 
 _refused: set[tuple[object, ...]] = set()
 

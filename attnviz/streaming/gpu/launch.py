@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnviz.streaming.buffers import Kept
 from attnviz.streaming.gpu.cuts import Cut
-from attnviz.streaming.kept import Kept
-from attnviz.streaming.scoring import LOG2_E, NEVER, Scoring
+from attnviz.streaming.scores import LOG2_E, NEVER, Scoring
 
 _FAR = 2**30  # more than any distance
 _KEYS = 2**25  # bytes of keys that are read by one launch: they stay in the second-level cache

@@ -28,7 +28,7 @@ NUMERIC = {
         "torch.tensor([[0.5, 2.0], [-torch.inf, -torch.inf]])).sum(-1))"
     ),
     "scores that overflow float16": called(
-        "attnviz.attention.softmax(torch.full((1, 3), 65504.0, dtype=torch.float16))"
+        "attnviz.formula.attention.softmax(torch.full((1, 3), 65504.0, dtype=torch.float16))"
         ".isfinite().all().item()"
     ),
     "texts of two lengths, padded": called(

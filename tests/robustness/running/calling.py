@@ -17,7 +17,7 @@ from typing import Any
 import typer
 
 import attnviz
-from attnviz.cli.commands import app
+from attnviz.app import app
 
 _COMMANDS: Any = typer.main.get_command(app)
 _DATA = (".json", ".npz", ".safetensors", ".parquet")

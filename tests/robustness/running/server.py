@@ -34,10 +34,13 @@ _ROOMS = (
     "torch", "transformers", "transformers.models.auto.modeling_auto", "matplotlib.pyplot",
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "seaborn", "scipy.stats",
     "matplotlib.backends.backend_pdf", "sklearn.metrics", "rich.console", "rich.progress",
-    "rich.table", "typer", "attnviz.models", "attnviz.maps", "attnviz.metrics", "attnviz.storage",
-    "attnviz.dissection", "attnviz.displacement", "attnviz.separation", "attnviz.html.payload",
+    "rich.table", "typer", "attnviz.pipeline.attend", "attnviz.analyses.maps.compute",
+    "attnviz.analyses.maps.heads", "attnviz.io.export",
+    "attnviz.analyses.steps.compute", "attnviz.analyses.shift.compute",
+    "attnviz.analyses.senses.compute", "attnviz.interactive.payload",
     "pydantic", "PIL.JpegImagePlugin", "PIL.GifImagePlugin",
-    "attnviz.examples.replay", "attnviz.cli", "calling", "attnviz.plot.overlay", "attnviz.serve",
+    "attnviz.analyses.example.replay", "attnviz.app", "calling",
+    "attnviz.analyses.maps.overlay", "attnviz.interactive.serve.start",
 )  # fmt: skip
 
 

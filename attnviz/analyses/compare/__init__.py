@@ -1,0 +1,1 @@
+"""Two checkpoints, head by head."""

@@ -1,0 +1,1 @@
+"""A worked example from a book or a lecture, replayed."""

@@ -1,0 +1,1 @@
+"""One attention map, and the maps of all heads."""

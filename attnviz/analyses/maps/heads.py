@@ -1,0 +1,230 @@
+"""Numbers from records: which head to look at, and which heads relate two words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import whole_number
+from attnviz.results import (
+    AttentionRecord,
+    AttentionResult,
+    Axis,
+    StreamedAttention,
+    one_result,
+)
+from attnviz.results.content_words import (
+    FUNCTION_WORDS,
+    content_positions,
+    content_words,
+    is_content,
+    is_word,
+)
+from attnviz.results.words import (
+    locate,
+    units,
+    word_weights,
+)
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """One head and its score."""
+
+    layer: int
+    head: int
+    score: float
+
+
+@dataclass(frozen=True)
+class HeadRanking:
+    """Heads, best first, and what the score is, in words for a caption."""
+
+    scores: tuple[HeadScore, ...]
+    meaning: str
+
+    @property
+    def best(self) -> HeadScore:
+        """The head that ranks first."""
+        return self.scores[0]
+
+
+@dataclass(frozen=True)
+class FoundHead(HeadScore):
+    """How one head weighs a key word for a query word.
+
+    score : the weight. rank : 1 where no other word of the text weighs more for that query, the
+    query itself and special tokens aside. above : the function words that weigh less.
+    """
+
+    rank: int
+    above: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Every head's weight from one word to another, the largest first.
+
+    query, key : the two words. others : the function words to compare with. heads : the heads.
+    """
+
+    query: str
+    key: str
+    others: tuple[str, ...]
+    heads: tuple[FoundHead, ...]
+
+    @property
+    def ranking(self) -> HeadRanking:
+        """The heads as a ranking, for `choose_head`."""
+        return HeadRanking(self.heads, f"weight from “{self.query}” to “{self.key}”")
+
+    @property
+    def first(self) -> tuple[FoundHead, ...]:
+        """The heads in which no word but the query itself weighs more."""
+        return tuple(head for head in self.heads if head.rank == 1)
+
+    @property
+    def above_function_words(self) -> tuple[FoundHead, ...]:
+        """The heads in which every function word of the text weighs less."""
+        return tuple(head for head in self.heads if head.above.issuperset(self.others))
+
+
+def choose_word(axis: Axis) -> int:
+    """Return the first position that carries content."""
+    rows = units(axis)
+    content = content_words(rows).nonzero().flatten().tolist()
+    return rows.positions[content[0] if content else 0][0]
+
+
+def content_mass(record: AttentionRecord) -> Tensor:
+    """Return for each head (H,) the mean weight that content words give to other content words."""
+    weights, rows, columns = word_weights(record)
+    related = content_words(rows)[:, None] & content_words(columns)[None, :]
+    if record.stack != "cross":  # a word that attends to itself relates nothing
+        related = related & ~torch.eye(*related.shape, dtype=torch.bool)
+    if not related.any():
+        return weights.new_zeros(len(weights))
+    return (weights * related).sum((1, 2)) / content_words(rows).sum()
+
+
+def content_mass_of(streamed: StreamedAttention) -> Tensor:
+    """Return the same for each head that was kept of a long text, (kept,): of pieces, not words."""
+    content = content_positions(streamed.query_axis)
+    summary = streamed.summary
+    related = (summary.marked - summary.itself).cpu()[:, content]
+    return related.sum(1) / max(1, related.shape[1])
+
+
+def rank_heads(result: AttentionResult) -> HeadRanking:
+    """Rank all heads by how much they relate the content words of the text to each other.
+
+    A plain mean over heads shows mostly the tokens on which heads rest when they have nothing to
+    say ([CLS], [SEP]); this ranking finds the heads that have.
+    """
+    found = one_result(result, streamed=True).stack()
+    scores = [
+        HeadScore(record.layer, head, mass)
+        for record in found.records
+        for head, mass in enumerate(content_mass(record).tolist())
+    ] + [
+        HeadScore(each.layer, head, mass)
+        for each in found.streamed
+        for head, mass in zip(each.kept, content_mass_of(each).tolist(), strict=True)
+    ]
+    scores.sort(key=lambda score: -score.score)
+    first = (found.streamed or found.records)[0]
+    queries, keys = _noun(first.query_axis), _noun(first.key_axis)
+    other = "other " if queries == keys else ""
+    pieces = ", piece by piece" if found.streamed else ""
+    return HeadRanking(tuple(scores), f"mean weight from {queries} to {other}{keys}{pieces}")
+
+
+def _noun(axis: Axis) -> str:
+    """Say what `content_words` selects of the positions of an axis."""
+    nouns = []
+    if any(word is not None for word in axis.words) or (axis.patches or axis.seconds) is None:
+        labels = units(axis).without_special().labels
+        nouns = ["content words" if sum(map(is_content, labels)) > 1 else "words"]
+        if axis == Axis.numbered(len(axis)):
+            nouns = ["positions"]
+    nouns += ["patches"] if axis.patches is not None else []
+    nouns += ["frames"] if axis.seconds is not None else []
+    return " and ".join(nouns)
+
+
+def choose_head(
+    result: AttentionResult,
+    layer: int | None = None,
+    head: int | Sequence[int] | None = None,
+    *,
+    ranking: HeadRanking | None = None,
+) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
+    """Complete a selection by the best head that it leaves open.
+
+    Parameters
+    ----------
+    ranking : which heads are best; by default `rank_heads`.
+
+    Returns
+    -------
+    Layer, heads, and notes for the caption: why this head, or nothing if both were given.
+
+    Raises
+    ------
+    InputError : no such layer or head.
+    """
+    result = one_result(result, streamed=True)
+    several = head if isinstance(head, Sequence) else (head,)
+    heads = () if head is None else tuple(whole_number(each, "a head") for each in several)
+    for each in heads:
+        result.check_head(result.layers[0] if layer is None else layer, each)
+    if layer is not None and head is not None:
+        return whole_number(layer, "a layer"), heads, ()
+    if layer is not None:
+        result.layer(layer)  # raises if there is none
+    ranking = ranking or rank_heads(result)
+    best = next(
+        score
+        for score in ranking.scores
+        if layer in (None, score.layer) and (not heads or score.head in heads)
+    )
+    among = "all heads" if layer is None and not heads else "those asked for"
+    note = f"of {among} this one has the largest {ranking.meaning}: {best.score:.2f}"
+    if best.score == 0:
+        note = f"no head has any {ranking.meaning}"
+    return best.layer, heads or (best.head,), (note,)
+
+
+def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
+    """Rank all heads by the weight that `query` gives to `key`, words of the text.
+
+    Raises
+    ------
+    InputError : a word is not in the text, or stands there several times ("the#2" says which).
+    """
+    heads: list[FoundHead] = []
+    for record in one_result(result).stack():
+        weights, rows, columns = word_weights(record)
+        i, j = locate(query, rows), locate(key, columns)
+        others = [
+            k
+            for k, label in enumerate(columns.labels)
+            if k not in (i, j) and not columns.special[k] and is_word(label)
+        ]
+        functional = {columns.labels[k].casefold() for k in others} & FUNCTION_WORDS
+        for head, row in enumerate(weights[:, i]):
+            heavier = {columns.labels[k].casefold() for k in others if row[k] >= row[j]}
+            heads.append(
+                FoundHead(
+                    record.layer,
+                    head,
+                    row[j].item(),
+                    rank=1 + sum(bool(row[k] > row[j]) for k in others),
+                    above=frozenset(functional - heavier),
+                )
+            )
+    heads.sort(key=lambda found: -found.score)
+    return Found(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))

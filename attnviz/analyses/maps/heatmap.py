@@ -1,0 +1,230 @@
+"""One attention map: rows are queries, columns are keys, colour is weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
+
+from attnviz.analyses.maps.compute import make_map, make_maps, make_overview
+from attnviz.analyses.maps.head_grid import draw_mosaic
+from attnviz.analyses.maps.heads import choose_head
+from attnviz.analyses.maps.overlay import Patch, draw_overlay, find_query
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.figures import caption
+from attnviz.figures.cells import (
+    decimals,
+    draw_cells,
+    logarithmic,
+    write_numbers,
+)
+from attnviz.figures.layout import Page, Ruler, colour_bar
+from attnviz.figures.style import (
+    FULL_WIDTH,
+    INK,
+    MM,
+    MUTED,
+    TEXT_SIZE,
+    style,
+    weight_colours,
+)
+from attnviz.figures.ticks import Ticks, fit_ticks
+from attnviz.results import AttentionResult, Special
+from attnviz.results.labels import selection, source
+
+_MARGIN, _GAP = 0.06, 0.12  # inches
+_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
+_LABEL = 0.18  # inches that the name of an axis takes
+_LONGEST = 0.3  # of the width of a map: what a word may take of it
+_LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, beside an overview and without
+_WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
+_READABLE = 0.13  # inches of a row that has room for its label
+_TALLEST = 9.0  # inches of a map
+_NAMED = 64  # tokens of a part of a long text that are drawn as those of a sentence
+_MOST_CELLS = 500  # a side; more could not be told apart in print
+
+
+def heatmap(
+    result: AttentionResult | AttentionMap,
+    *,
+    layer: int | None = None,
+    head: int | Sequence[int] | None = None,
+    patch: Patch | None = None,
+    matrix: bool = False,
+    words: bool = True,
+    special: Special = "keep",
+    rows: slice | None = None,
+    columns: slice | None = None,
+    overview: HeadMaps | bool | None = None,
+    width: float = FULL_WIDTH,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the attention map of one head, or the mean of some heads of a layer.
+
+    Rows are queries, columns keys. Where the keys are patches of an image, what one query gives to
+    each of them is laid over the image instead.
+
+    Parameters
+    ----------
+    result : from `attend`; or a map that is already made (`make_map`).
+    layer, head : counted from 0. Where one or both are left out, the head that relates the content
+        words of the text most is chosen from those that remain (`rank_heads`).
+    patch : over an image, whose weights to draw: a patch as (row, column), counted from 0; or a
+        token or word ("[CLS]", "cat"). By default [CLS], else the patch in the middle; of a text,
+        its last token.
+    matrix : draw rows and columns also of an image.
+    words : merge word pieces into words.
+    special : "keep" special tokens, "hide" them, or "remove" them and renormalise the rows.
+    rows, columns : a part of the map, counted from 0: words, or tokens of a long text.
+    overview : whether to draw all heads beside the map, the one shown marked; by default where
+        it was chosen here. Beside a map that is already made: the maps of all heads (`make_maps`).
+    width : of a new figure, in mm: 89 is one column of a journal, 183 two.
+    ax : axes to draw into; by default a new figure is made.
+
+    Returns
+    -------
+    The axes of the map; `.figure` is the whole figure.
+
+    Raises
+    ------
+    InputError : no such layer, head or patch, or an unknown `special`.
+    """
+    if isinstance(result, AttentionMap):
+        drawn = result
+    else:
+        layer, head, reason = choose_head(result, layer, head)
+        how: dict[str, Any] = {"words": words, "special": special}
+        part: dict[str, Any] = {"rows": rows, "columns": columns}
+        drawn = make_map(result, layer=layer, head=head, notes=reason, **part, **how)
+        if overview is True:
+            overview = make_maps(result, **how)
+        elif overview is None and reason and ax is None:
+            overview = make_overview(result, **how)
+    beside = overview if isinstance(overview, HeadMaps) else None
+    with style([*drawn.rows, *drawn.columns, source(drawn.provenance)]):
+        if (query := find_query(drawn, patch, matrix=matrix)) is not None:
+            return draw_overlay(drawn, query, beside, width * MM, ax)
+        if ax is None:
+            return _page(drawn, beside, width * MM)
+        _draw(ax, drawn, Ruler())
+        ax.set_title(caption.short(drawn), loc="left", fontsize=TEXT_SIZE, parse_math=False)
+        colour_bar(ax.collections[0], ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")
+        return ax
+
+
+def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
+    """Put title, map, overview and caption on a new page, `width` inches wide."""
+    ruler, page = Ruler(), Page(width)
+    inner = width - 2 * _MARGIN
+    two_columns = overview is not None and width > 5.0
+    room = inner * (0.55 if two_columns else 1.0)
+
+    title = selection(drawn.stack, drawn.layer, drawn.heads)
+    top = page.title(_MARGIN, _MARGIN, title, room) + _GAP / 2
+    longest = _LONGEST * room
+    largest = _LARGEST_CELL if overview else _LARGEST_ALONE
+    left = _MARGIN + _LABEL
+    for _ in range(3):  # labels take room of the cells, whose size says what labels there are
+        across, down = _cells(drawn, _MARGIN + room - left - _BAR, largest)
+        labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
+        left = _MARGIN + _LABEL + labels.room
+    across, down = _cells(drawn, _MARGIN + room - left - _BAR, largest)
+    m, n = drawn.weights.shape
+    ax = page.axes(left, top, across * n, down * m)
+    below = _draw(ax, drawn, ruler, (across, down), longest)
+    tall = min(down * m, 1.5)
+    bar = page.axes(left + across * n + _MARGIN, top, 0.08, tall)
+    label = ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE)
+    colour_bar(ax.collections[0], bar, label)
+    bottom = top + down * m + below.room + _LABEL
+
+    place, end = (_MARGIN, width - _MARGIN), bottom + _GAP / 2
+    if overview is not None:
+        if two_columns:
+            place, end = (_MARGIN + room + _GAP, width - _MARGIN), _MARGIN
+        end = draw_mosaic(page, overview, place, end, marked=(drawn.layer, drawn.heads))
+    parts = [source(drawn.provenance), *drawn.notes]
+    if max(m, n) > _MOST_CELLS:
+        parts.append("each cell is the largest of several weights")
+    if _is_long(drawn):
+        parts.append("colours on a logarithmic scale")
+    end = caption.write_caption(page, place, end + _GAP, parts, drawn.agreement)
+    page.finish(max(bottom, end) + _MARGIN)
+    return ax
+
+
+def _cells(drawn: AttentionMap, room: float, largest: float) -> tuple[float, float]:
+    """Return the width and height of a cell: square, unless the map would be a line."""
+    m, n = drawn.weights.shape
+    across = min(largest, room / n)
+    down = across
+    if across < _READABLE:  # lower than wide is well, a line is not
+        down = max(across, min(_READABLE, across * n / 2 / m))
+    return across, min(down, _TALLEST / m)
+
+
+def _draw(
+    ax: Axes,
+    drawn: AttentionMap,
+    ruler: Ruler,
+    cell: tuple[float, float] | None = None,
+    longest: float = math.inf,
+) -> Ticks:
+    """Draw the cells and their labels; return how the columns are labelled."""
+    weights = drawn.weights.float()
+    m, n = weights.shape
+    shown = weights if max(m, n) <= _MOST_CELLS else _largest(weights)
+    if cell is None:
+        box = ax.get_window_extent()
+        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
+    across, down = cell
+    norm = _norm(drawn)
+    mesh = draw_cells(ax, shown, weight_colours(), norm, extent=(m, n))
+    ax.set_aspect("equal" if across == down else "auto")
+    rows, columns = (
+        fit_ticks(labels, size, ruler, axis=axis, side=side, longest=longest)
+        for labels, size, axis, side in (
+            (drawn.rows, down, "y", drawn.sides[0]),
+            (drawn.columns, across, "x", drawn.sides[1]),
+        )
+    )
+    rows.apply(ax, "y")
+    columns.apply(ax, "x")
+    names = [f"{name}{rows.unit and f', {rows.unit}'}" for name in ("query (attending)", "query")]
+    names += ["query", ""]
+    ax.set_ylabel(ruler.longest(names, down * m, TEXT_SIZE), color=MUTED, fontsize=TEXT_SIZE)
+    ax.set_xlabel(
+        f"key (attended to){columns.unit and f', {columns.unit}'}", color=MUTED, fontsize=TEXT_SIZE
+    )
+    if min(cell) >= _WRITTEN_CELL:
+        write_numbers(ax, mesh, weights, decimals)
+    row, column = drawn.boundary
+    if row:
+        ax.axhline(row, color=INK, linewidth=0.8)
+    if column:
+        ax.axvline(column, color=INK, linewidth=0.8)
+    return columns
+
+
+def _is_long(drawn: AttentionMap) -> bool:
+    """Whether a map has more tokens than could be named, and thus mostly tiny weights."""
+    return bool(drawn.sides[1].landmarks) and max(drawn.weights.shape) > _NAMED
+
+
+def _norm(drawn: AttentionMap) -> Normalize:
+    """Return how weights become colours: in proportion, or for many tokens by their logarithm."""
+    if _is_long(drawn):
+        return logarithmic(drawn.weights)
+    return Normalize(0.0, max(drawn.top, 1e-12))
+
+
+def _largest(weights: Tensor) -> Tensor:
+    """Return the largest weight in each of the cells that a page has room for."""
+    size = [min(side, _MOST_CELLS) for side in weights.shape]
+    pooled: Tensor = adaptive_max_pool2d(weights[None], size)[0]
+    return pooled

@@ -1,0 +1,1 @@
+"""In which layers a model separates the senses of a word."""

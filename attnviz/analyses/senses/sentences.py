@@ -1,0 +1,152 @@
+"""Sentences in which a word is used in each of its senses: yours, or those that come along."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from attnviz.errors import InputError
+from attnviz.io.files import is_file, read_text
+from attnviz.results.find_word import Span, find_word, near_words
+
+_MOST_BYTES = 10_000_000
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, the sense in which it uses the word, and where (start, end) the word stands."""
+
+    text: str
+    sense: str
+    places: tuple[Span, ...]
+
+
+@cache
+def bundled() -> dict[str, dict[str, list[str]]]:
+    """Return the sentences that come along, by word and sense; all were written for attnviz.
+
+    In each sense the word stands as early and as late on average, but not in the same places: where
+    every place were used alike, an occurrence left out would tip the balance to the other sense,
+    and its place alone would be judged wrong each time (Görgen et al. 2018, NeuroImage 180).
+    """
+    text = files("attnviz").joinpath("analyses", "senses", "sentences.json").read_text("utf-8")
+    found: dict[str, dict[str, list[str]]] = json.loads(text)
+    return found
+
+
+def gather(word: str, senses: Mapping[str, str | Sequence[str]] | None) -> list[Sentence]:
+    """Return the sentences of every sense, each once, with the places of the word.
+
+    Raises
+    ------
+    InputError : no bundled word; one sense only, or a sense with fewer than two sentences; a
+        sentence without the word, or in two senses.
+    """
+    if not isinstance(word, str) or not word.strip():
+        raise InputError(f"Expected a word, got {word!r}. Type one, for example bank.")
+    word = word.strip()
+    given = _bundled_senses(word) if senses is None else senses
+    if len(given) < 2:
+        got = f"only {next(iter(given))!r}" if given else "none"
+        raise InputError(
+            f"Expected sentences for two senses of {word!r} or more, got {got}. "
+            "Add --sense NAME=SENTENCE (a further entry of senses)."
+        )
+    found: dict[str, Sentence] = {}
+    for sense, texts in given.items():
+        for number, text in enumerate(_texts(sense, texts), start=1):
+            before = found.get(text)
+            if before is not None and before.sense != sense:
+                raise InputError(
+                    f"Expected each sentence in one sense, but {_quoted(text)} stands under "
+                    f"{before.sense!r} and {sense!r}. Remove one."
+                )
+            found[text] = Sentence(text, sense, _places(word, text, f"{sense} {number}"))
+    for sense in given:
+        count = sum(sentence.sense == sense for sentence in found.values())
+        if count < 2:
+            raise InputError(
+                f"Expected at least two different sentences for each sense, got {count} for "
+                f"{sense!r}: one is left out to be judged by the others. Add some."
+            )
+    return list(found.values())
+
+
+def _bundled_senses(word: str) -> Mapping[str, Sequence[str]]:
+    known = bundled()
+    if word.casefold() not in known:
+        raise InputError(
+            f"Expected one of the words that come with sentences, {', '.join(known)}, got "
+            f"{word!r}. Give your own: --sense NAME=SENTENCE, or a file of sentences (senses=…)."
+        )
+    return known[word.casefold()]
+
+
+def _texts(sense: str, texts: str | Sequence[str]) -> list[str]:
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    if not sense.strip():
+        raise InputError("Expected a name for each sense, got an empty one. Name it.")
+    for text in listed:
+        if not isinstance(text, str):
+            raise InputError(
+                f"Expected the sentences of {sense!r} to be strings, got {type(text).__name__}."
+            )
+    kept = [" ".join(text.split()) for text in listed]
+    if not any(kept):
+        raise InputError(f"Expected sentences for the sense {sense!r}, got none. Add some.")
+    return [text for text in kept if text]
+
+
+def _places(word: str, text: str, which: str) -> tuple[Span, ...]:
+    places = find_word(word, text)
+    if places:
+        return places
+    near = near_words(word, text)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "Write it, or leave the sentence out."
+    raise InputError(
+        f"Expected {word!r} in every sentence, but it is not in {_quoted(text)} ({which}). {hint}"
+    )
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:59] + "…")
+
+
+def read_senses(typed: Sequence[str], option: str = "--sense") -> dict[str, list[str]] | None:
+    """Return the sentences by sense of what was typed as NAME=SENTENCE or NAME=FILE.
+
+    A file holds one sentence per line. The same name may come several times.
+
+    Raises
+    ------
+    InputError : no "=", no name, nothing behind it, or a file that is missing, empty or no text.
+    """
+    found: dict[str, list[str]] = {}
+    for one in typed:
+        name, equals, value = (part.strip() for part in one.partition("="))
+        if not (equals and name and value):
+            raise InputError(
+                f"Expected {option} as NAME=SENTENCE or NAME=FILE, got {one[:60]!r}. "
+                f'For example: {option} river="We sat on the bank."'
+            )
+        path, from_file = Path(value), is_file(value)
+        named_as_file = not from_file and len(value.split()) == 1 and ("/" in value or path.suffix)
+        if named_as_file and value[-1] not in ".!?…":
+            raise InputError(
+                f"Expected sentences or a file for {name!r}, but there is no file {value}. "
+                "Check its name."
+            )
+        found.setdefault(name, []).extend(_lines(path, name) if from_file else [value])
+    return found or None
+
+
+def _lines(path: Path, sense: str) -> list[str]:
+    lines = read_text(path, "a file of sentences", most=_MOST_BYTES).splitlines()
+    kept = [line.strip() for line in lines if line.strip()]
+    if not kept:
+        raise InputError(f"Expected sentences for {sense!r} in {path}, but it is empty. Add some.")
+    return kept

@@ -1,0 +1,1 @@
+"""What moved a word's vector: layers, heads and source words."""

@@ -1,0 +1,209 @@
+"""What moved a word, on one page: word by word, by layer and by head, beside what changes do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
+
+from attnviz.analyses.shift import contributions as draw
+from attnviz.analyses.shift.result import ShiftResult
+from attnviz.figures import caption
+from attnviz.figures.formulas import power
+from attnviz.figures.layout import Page, Ruler, colour_bar
+from attnviz.figures.style import (
+    FULL_WIDTH,
+    MM,
+    MUTED,
+    TEXT_SIZE,
+    style,
+)
+from attnviz.figures.ticks import Ticks, fit_ticks
+from attnviz.results.labels import literal, source
+
+_MARGIN, _GAP, _ROW = 0.06, 0.22, 0.17  # inches
+_TALLEST = 6.0  # inches of all words
+_LONGEST = 0.9  # inches of a word's label at most
+_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
+_AXIS = 0.34  # inches of an axis below a panel
+_WIDE = 5.0  # inches from which everything stands side by side
+_NARROW = 2.6  # inches up to which nothing stands side by side, and what changes do is left out
+_SMALL = 1.25  # inches, the height of a panel without words
+
+
+_MARKS = (
+    "marks: what is lost where one word is changed, in a run of its own, over the same bars; ρ: "
+    "Spearman's, with the bars"
+)
+
+
+def waterfall(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
+    """Draw what moved a word: what each source word brought, and what is lost where it is changed.
+
+    Parameters
+    ----------
+    result : from `shift`.
+    width : in mm: 89 is one column of a journal, 183 two.
+    """
+    texts = [*result.words, *result.regions, result.reference, source(result.provenance)]
+    with style([*texts, "○□△◇"]):
+        page, ruler = Page(width * MM), Ruler()
+        left, right = _MARGIN, page.width - _MARGIN
+        toward = f" toward {result.regions[0]}, from {result.regions[1]}" if result.regions else ""
+        title = f"What moved “{literal(result.word)}”{toward}"
+        top = page.title(left, _MARGIN, title, right - left)
+        end = _by_word(page, ruler, result, (left, right), top + 0.1)
+        end = _panels(page, result, (left, right), end + 0.12)
+        said = _said(result, marks=bool(result.sources) and right - left > _NARROW)
+        end = caption.write_caption(page, (left, right), end + 0.1, said, result.agreement)
+        return page.finish(end + _MARGIN)
+
+
+def _said(result: ShiftResult, *, marks: bool) -> list[str]:
+    secant = result.secant
+    unit = "along the axis of the two regions" if result.regions else "along the shift itself"
+    said = [
+        source(result.provenance),
+        f"compared with {result.reference}",
+        f"bars: what each word brought over all paths, {unit}; they sum to {secant.total:.2f} "
+        f"(completeness error {power(secant.credit_error)})",
+        *([_MARKS] if marks else []),
+        "directly: what the word itself took, because what others offer differs (value) or because "
+        f"it reads them more or less (routing); completeness error {power(secant.error)}",
+        f"ledger: from the static vector to the end, {result.ledger.total:.2f} (completeness error "
+        f"{power(result.ledger.error)}); own is what norms made of the static vector, less it",
+    ]
+    if (heads := result.heads_correlation) is not None:
+        said.append(f"patching single heads against the split: r {heads[0]:.2f}, ρ {heads[1]:.2f}")
+    return [*said, *result.notes]
+
+
+def _by_word(
+    page: Page, ruler: Ruler, result: ShiftResult, place: tuple[float, float], top: float
+) -> float:
+    """Draw the panels that have a row for every word; return where they end."""
+    left, right = place
+    W, wide = len(result.words), right - left > _WIDE
+    down = min(_ROW, (_TALLEST if wide else _TALLEST / 2) / W)
+    words = [literal(word) for word in result.words]
+    longest = min(_LONGEST, (right - left) / 5)
+    labels = fit_ticks(words, down, ruler, axis="y", longest=longest, named=result.at)
+    room = right - left - labels.room
+    if wide:
+        room = (room - labels.room - 3 * _GAP - _BAR) * 0.62
+    both = bool(result.sources) and right - left > _NARROW
+    first = (room - _GAP) * 0.58 if both else room
+    unit = "along the axis" if result.regions else "along the shift"
+    start, tall = left + labels.room, down * W
+    panels = [("Over all paths", draw.draw_waterfall, start, first)]
+    if both:
+        at = start + first + _GAP
+        panels.append(("Lost where changed", draw.draw_causal, at, room - first - _GAP))
+    for title, panel, at, across in panels:
+        below = _heading(page, at, top, title)
+        ax = page.axes(at, below, across, tall)
+        panel(ax, result)
+        ax.set_xlabel(unit, color=MUTED)
+        if at == start:
+            labels.apply(ax, "y")
+    end = below + tall + _AXIS
+    if both:
+        end = page.write(panels[1][2], end, _key(result), color=MUTED)
+    if wide:
+        at = start + room + _GAP + labels.room
+        _map(page, result, labels, (at, right - _BAR), top, tall)
+        return end
+    return _map(page, result, labels, (start, right - _BAR), end + 0.12, tall)
+
+
+def _map(
+    page: Page,
+    result: ShiftResult,
+    labels: Ticks,
+    place: tuple[float, float],
+    top: float,
+    tall: float,
+) -> float:
+    """Draw the map layer × source word with its colour bar; return where it ends."""
+    left, right = place
+    below = _heading(page, left, top, "Directly, by word")
+    ax = page.axes(left, below, right - left, tall)
+    mesh = draw.draw_by_layer(ax, result)
+    labels.apply(ax, "y")
+    layers = np.arange(len(result.secant.value))
+    shown = layers[:: max(1, len(layers) // 12)]
+    ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
+    ax.tick_params(axis="x", length=0)
+    ax.set_xlabel("layer", color=MUTED)
+    _bar(page, mesh, right, below, min(tall, 1.2))
+    return below + tall + _AXIS
+
+
+def _key(result: ShiftResult) -> list[str]:
+    """Say which mark is which change, and how the split ranks words as it does."""
+    ranks = result.rank_correlations
+    shown = [*result.causal, *(["consensus"] if "consensus" in ranks else [])]
+    return [
+        f"{draw.SIGNS.get(each, '')} {each}".strip()
+        + (f", ρ {ranks[each]:.2f}".replace("-", "\N{MINUS SIGN}") if each in ranks else "")
+        for each in shown
+    ]
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A panel without words: what stands above it, who draws it, and inches left and right."""
+
+    title: str
+    draw: Callable[[Axes, ShiftResult], ScalarMappable | None]
+    before: float = 0.3
+    after: float = 0.0
+
+
+def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: float) -> float:
+    """Draw what has no row for every word, side by side; return where that ends."""
+    panels = [
+        _Panel("Directly, by head", draw.draw_by_head, after=_BAR),
+        _Panel("Directly, by layer", draw.draw_parts),
+        _Panel("Ledger", draw.draw_account, before=0.55),
+    ]
+    if result.path is not None:
+        panels.append(_Panel("On the axis", draw.draw_path))
+    if result.patched is not None:
+        panels.append(_Panel("Each head patched", draw.draw_patched, before=0.4))
+    left, right = place
+    wide = right - left > _WIDE
+    across = (
+        min(len(panels), 4 if len(panels) < 5 else 3)
+        if wide
+        else 2
+        if right - left > _NARROW
+        else 1
+    )
+    room = (right - left - _GAP * (across - 1)) / across
+    for n, panel in enumerate(panels):
+        if n and n % across == 0:
+            top += _SMALL + 0.2 + _AXIS + 0.2
+        at = left + (n % across) * (room + _GAP)
+        below = _heading(page, at + panel.before, top, panel.title)
+        ax = page.axes(at + panel.before, below, room - panel.before - panel.after, _SMALL)
+        mesh = panel.draw(ax, result)
+        if mesh is not None:
+            _bar(page, mesh, at + room - panel.after, below, _SMALL)
+        if panel.draw is draw.draw_parts:
+            after = below + _SMALL + _AXIS - 0.1
+            page.write(at + panel.before, after, ["■ value"], color=draw.VALUE)
+            page.write(at + panel.before + 0.6, after, ["■ routing"], color=draw.ROUTING)
+    return top + 0.2 + _SMALL + _AXIS + 0.1
+
+
+def _heading(page: Page, left: float, top: float, text: str) -> float:
+    return page.write(left, top, [text], points=TEXT_SIZE, weight="bold") + 0.04
+
+
+def _bar(page: Page, mesh: ScalarMappable, left: float, top: float, tall: float) -> None:
+    colour_bar(mesh, page.axes(left + 0.1, top, 0.08, tall), "contribution")

@@ -1,0 +1,1 @@
+"""Does our attention agree with the model's: the command `verify`."""

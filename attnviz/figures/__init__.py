@@ -1,0 +1,1 @@
+"""The drawing kit: style, layout, ticks, captions, saving."""

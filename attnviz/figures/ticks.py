@@ -1,0 +1,151 @@
+"""Labels along the sides of a map: every word, or a scale of seconds or of rows of patches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from attnviz.figures.layout import SMALLEST, Ruler, line_height
+from attnviz.figures.style import SMALL_SIZE, TEXT_SIZE
+from attnviz.results import Side
+from attnviz.results.labels import literal
+
+_PAD = 0.06  # inches between a label and its axis
+_ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """How the labels along one axis are drawn, and how much room they take.
+
+    places : of the labels, in cells from the first. points : font size. marked : whether each has
+    a mark at its place. rotation : in degrees. room : inches from the axis outwards. unit : what
+    the labels are, where they do not say it themselves.
+    """
+
+    labels: tuple[str, ...]
+    places: tuple[float, ...]
+    points: float
+    marked: bool
+    rotation: int
+    room: float
+    unit: str = ""
+
+    def apply(self, ax: Axes, axis: str) -> None:
+        """Draw the labels."""
+        # Said for each label, since the axes may be the caller's and have a style of their own.
+        how: dict[str, Any] = {
+            "fontsize": self.points,
+            "fontfamily": mpl.rcParams["font.family"],
+            "parse_math": False,
+            "rotation": self.rotation,
+        }
+        if self.rotation == 45:
+            how |= {"ha": "right", "rotation_mode": "anchor"}
+        (ax.set_yticks if axis == "y" else ax.set_xticks)(self.places, self.labels, **how)
+        ax.tick_params(axis=axis, length=2 if self.marked else 0)  # type: ignore[arg-type]
+
+
+def fit_ticks(
+    tokens: Sequence[str],
+    cell: float,
+    ruler: Ruler,
+    *,
+    axis: str,
+    side: Side | None = None,
+    longest: float = math.inf,
+    named: int = 0,
+) -> Ticks:
+    """Choose size, rotation and number of the labels of cells that are `cell` inches wide.
+
+    side : where the cells lie in an image or a sound: then those that are too narrow for a label
+    each get a scale. longest : inches to which a label is clipped. named : a cell that is labelled
+    also where there is room for some labels only.
+    """
+    line = cell * 72 / 1.2
+    if side is not None and side.seconds is not None and None not in side.seconds:
+        return _seconds([s for s in side.seconds if s is not None], cell, ruler, axis)
+    if side is not None and side.landmarks and line < SMALLEST:
+        return _landmarks(side, cell, ruler, axis, longest)
+    if side is not None and side.patches is not None and line < SMALLEST:
+        return _rows(tokens, side.patches, cell, ruler, axis)
+    points = min(TEXT_SIZE, max(SMALLEST, line))
+    every = max(1, math.ceil(SMALLEST / line))
+    shown = range(named % every, len(tokens), every)
+    labels = tuple(ruler.clip(literal(tokens[i]), longest, points) for i in shown)
+    places = tuple(i + 0.5 for i in shown)
+    widest = ruler.widest(labels, points)
+    rotation, room = 90, widest
+    if axis == "y":
+        rotation = 0
+    elif widest <= 0.92 * cell:
+        rotation, room = 0, line_height(points)
+    elif every == 1 and cell > 1.4 * line_height(points):
+        rotation, room = 45, (widest + line_height(points)) * math.sqrt(0.5)
+    return Ticks(labels, places, points, every > 1, rotation, room + _PAD)
+
+
+def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> Ticks:
+    """Return a scale of round numbers of seconds; a frame lasts until the next begins."""
+    start = seconds[0]
+    step = (seconds[-1] - start) / (len(seconds) - 1) if len(seconds) > 1 else 1.0
+    end = start + step * len(seconds)
+    most = max(1, int(len(seconds) * cell / _ROOM_FOR_NUMBER[axis]))
+    values = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(start, end)
+    kept = [value for value in values if start - 1e-9 <= value <= end + 1e-9]
+    labels = tuple(f"{value:g}" for value in np.round(kept, 6))
+    places = tuple((value - start) / step for value in kept)
+    room = ruler.widest(labels, TEXT_SIZE) if axis == "y" else line_height(TEXT_SIZE)
+    return Ticks(labels, places, TEXT_SIZE, True, 0, room + _PAD, "s")
+
+
+def _landmarks(side: Side, cell: float, ruler: Ruler, axis: str, longest: float) -> Ticks:
+    """Number some positions; beside the rows, where there is room, with the words there."""
+    marks, numbers = side.landmarks, [f"{mark.position:,}" for mark in side.landmarks]
+    apart = (marks[-1].position - marks[0].position) / side.cell * cell / max(1, len(marks) - 1)
+    if axis == "x":
+        every = math.ceil(1.3 * ruler.widest(numbers, SMALL_SIZE) / apart) if apart else 1
+        labels, room = tuple(numbers), line_height(SMALL_SIZE)
+    else:
+        every = math.ceil(line_height(SMALL_SIZE) / apart) if apart else 1
+        left = longest - ruler.widest([f"   {number}" for number in numbers], SMALL_SIZE)
+        words = [ruler.clip(literal(mark.words), left, SMALL_SIZE) for mark in marks]
+        labels = tuple(f"{said}   {at}".strip() for said, at in zip(words, numbers, strict=True))
+        room = ruler.widest(labels, SMALL_SIZE)
+    places = tuple((mark.position - side.start) / side.cell for mark in marks)
+    return Ticks(labels[::every], places[::every], SMALL_SIZE, True, 0, room + _PAD, "token number")
+
+
+def _rows(
+    tokens: Sequence[str],
+    patches: Sequence[tuple[int, int] | None],
+    cell: float,
+    ruler: Ruler,
+    axis: str,
+) -> Ticks:
+    """Name each row of patches once, and what is no patch by itself, where there is room."""
+    names = [
+        token if patch is None else f"row {patch[0]}"
+        for token, patch in zip(tokens, patches, strict=True)
+    ]
+    labels: list[str] = []
+    places: list[float] = []
+    apart, at = line_height(SMALLEST) / cell, 0
+    for name, group in itertools.groupby(names):
+        size = len(list(group))
+        middle = at + size / 2
+        at += size
+        if not places or middle - places[-1] >= apart:
+            labels.append(literal(name))
+            places.append(middle)
+    room = ruler.widest(labels, SMALLEST) + _PAD
+    rotation = 0 if axis == "y" else 90
+    return Ticks(tuple(labels), tuple(places), SMALLEST, True, rotation, room)

@@ -1,0 +1,1 @@
+"""Attention from its formula: torch only, no model in sight."""

@@ -1,0 +1,1 @@
+"""The interactive page, its widget and its server."""

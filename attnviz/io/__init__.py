@@ -1,0 +1,1 @@
+"""Files: atomic writing, saved results, exported data."""

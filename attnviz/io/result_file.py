@@ -1,0 +1,132 @@
+"""The file that a whole result is kept in, and the only way in which one is read.
+
+It is a safetensors file. Its metadata has `about`, for other programs, and for attnviz the `tree`
+of the result, the `format` of that tree, the version of `attnviz` that wrote it, and `sha256`: of
+the whole file, with zeros in the place of the digest itself. A file in which one bit was changed is
+not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from importlib.metadata import version
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from attnviz.errors import InputError
+from attnviz.io.contents import Result
+from attnviz.io.serialize import decode, encode
+from attnviz.runtime.memory import Room
+from attnviz.runtime.translate import is_out_of_memory
+
+FORMAT = 1  # the next where today's attnviz could not read what is written
+_LARGEST = 100_000_000  # bytes of a header, in safetensors
+_SHA256, _BLANK = b'"sha256":"', b"0" * 64
+
+
+def write_result(path: Path, result: Result, shown: dict[str, Tensor], about: str) -> None:
+    """Write a result; the tensors that are shown keep their names.
+
+    Raises
+    ------
+    InputError : it is no result, or has more labels than a header may hold.
+    """
+    tree, tensors = encode(result, shown)
+    metadata = {
+        "about": about,
+        "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
+        "format": str(FORMAT),
+        "attnviz": version("attnviz"),
+        "sha256": _BLANK.decode(),
+    }
+    # Copies, since several may be parts of one. As bytes: the library's own writer reports a full
+    # disk by an exception of its own.
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    data = save(copies, metadata)
+    if (length := int.from_bytes(data[:8], "little")) > _LARGEST:
+        raise InputError(
+            f"Expected labels of at most {_LARGEST:,} bytes, got {length:,}. Keep fewer layers, or "
+            "save a map of the result."
+        )
+    at = data.index(_SHA256 + _BLANK) + len(_SHA256)
+    with path.open("wb") as file:
+        file.write(data[:at])
+        file.write(hashlib.sha256(data).hexdigest().encode())
+        file.write(memoryview(data)[at + len(_BLANK) :])
+
+
+def load_data(path: str | os.PathLike[str]) -> Result:
+    """Read a result that `save_data` wrote as .safetensors: the same, bit for bit, on the CPU.
+
+    Raises
+    ------
+    InputError : there is no such file, it holds no result, it is not as it was written, or there is
+        no memory for it.
+    """
+    path = Path(path)
+    try:
+        data, metadata = _read(path)
+        return cast("Result", decode(json.loads(metadata["tree"]), load(data)))
+    except InputError:
+        raise
+    except OSError as error:
+        raise _refused(path, f"it cannot be read: {error.strerror}") from error
+    except Exception as error:  # what a file that was made to deceive leads to, in any library
+        if is_out_of_memory(error):
+            room = Room(f"the result in {path}", torch.device("cpu"), "Keep fewer layers of it.")
+            raise room.lack(path.stat().st_size) from error
+        what = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise _refused(path, f"it makes no sense: {what}") from error
+
+
+def _read(path: Path) -> tuple[bytes, dict[str, str]]:
+    """Return the bytes of a file that is as it was written, and its metadata."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise _refused(path, "there is no such file") from None
+    mode, size = found.st_mode, found.st_size
+    if not stat.S_ISREG(mode):
+        raise _refused(path, "it is a folder" if stat.S_ISDIR(mode) else "it is no plain file")
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > _LARGEST:
+            raise _refused(path, "it is no safetensors file" if size else "it is empty")
+        if 8 + length > size:
+            raise _refused(path, "it was cut short")
+        header = json.loads(file.read(length))
+        metadata: dict[str, str] = header.pop("__metadata__", {})
+        if not metadata.keys() >= {"tree", "format", "attnviz", "sha256"}:
+            raise _refused(path, "it is of another kind, such as the weights of a model")
+        whole = 8 + length + max((each["data_offsets"][1] for each in header.values()), default=0)
+        if whole != size:
+            raise _refused(path, "it was cut short, or more was put into it")
+        file.seek(0)
+        data = file.read(whole)
+    known = metadata["sha256"].encode()
+    digest = hashlib.sha256(data[: 8 + length].replace(_SHA256 + known, _SHA256 + _BLANK))
+    digest.update(memoryview(data)[8 + length :])
+    if digest.hexdigest().encode() != known:
+        raise _refused(path, "it was changed after it was written, as its SHA-256 shows")
+    if metadata["format"] != str(FORMAT):
+        raise InputError(
+            f"Expected a result in format {FORMAT}, got {path} in format "
+            f"{metadata['format']!r:.20}, written by attnviz {metadata['attnviz']!r:.20}. "
+            "Upgrade attnviz."
+        )
+    return data, metadata
+
+
+def _refused(path: Path, why: str) -> InputError:
+    said = f"Expected a result that was saved as .safetensors in {path}, but {why}"
+    return InputError(f"{' '.join(said.split())}. Name another file, or save the result anew.")

@@ -1,0 +1,1 @@
+"""Load a model, encode the input, capture its attention, verify it."""

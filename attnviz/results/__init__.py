@@ -1,0 +1,53 @@
+"""Every result type, frozen: what a run of a model leaves behind, and what is drawn from it.
+
+Layers and heads count from 0. *Weights* are the attention weights after softmax, of the model in
+eval mode. Tensors of one text carry no batch dimension: H query heads, G key heads (G divides H),
+m query and n key positions, d_k and d_v features per head.
+"""
+
+from attnviz.results.attention_record import AttentionRecord, Reference
+from attnviz.results.attention_result import AttentionResult, Provenance, Special, one_result
+from attnviz.results.axis import Axis, Landmark, Side
+from attnviz.results.map_summary import Summary, cell_sizes
+from attnviz.results.mask_rule import Visible
+from attnviz.results.projection import (
+    Clip,
+    Factor,
+    Gate,
+    HeadProjection,
+    Linear,
+    Norm,
+    Projection,
+    Rotation,
+    Step,
+)
+from attnviz.results.report import AgreementReport, StageCheck, Verdict
+from attnviz.results.streamed import StreamedAttention
+
+__all__ = [
+    "AgreementReport",
+    "AttentionRecord",
+    "AttentionResult",
+    "Axis",
+    "Clip",
+    "Factor",
+    "Gate",
+    "HeadProjection",
+    "Landmark",
+    "Linear",
+    "Norm",
+    "Projection",
+    "Provenance",
+    "Reference",
+    "Rotation",
+    "Side",
+    "Special",
+    "StageCheck",
+    "Step",
+    "StreamedAttention",
+    "Summary",
+    "Verdict",
+    "Visible",
+    "cell_sizes",
+    "one_result",
+]

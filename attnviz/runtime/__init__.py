@@ -1,0 +1,1 @@
+"""Progress, memory, and the messages of other libraries."""
