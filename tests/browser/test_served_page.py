@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from playwright.sync_api import expect
-from serve.served import serving
+
+from tests.interactive.serve.served import serving
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ PLANTED_IN = (test_planted_in_encoders, test_planted_in_decoders, test_planted_i
 ELSEWHERE = [
     "differential/test_generation.py::test_a_step_that_is_not_the_model_s_is_caught",
     "differential/test_streaming_gpu.py::TestLaunches::test_a_planted_fault_is_seen",
-    "unit/test_check_architectures.py::test_a_fault_is_seen",
-    "unit/test_separation.py::test_clear_senses_are_all_told_apart_and_one_that_lies_wrong_is_not",
-    "unit/test_score_terms.py::test_a_bias_before_the_soft_cap_that_is_left_out_is_caught",
+    "scripts/test_check_architectures.py::test_a_fault_is_seen",
+    "analyses/senses/test_separation.py::test_clear_senses_are_all_told_apart_and_one_that_lies_wrong_is_not",
+    "formula/test_score_terms.py::test_a_bias_before_the_soft_cap_that_is_left_out_is_caught",
 ]
 
 

@@ -130,7 +130,7 @@ def test_what_is_decided_before_a_model_is_loaded(folder, arguments):
         raise ModelError("Expected to be refused before.")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attnviz.models, "load", refuse)
+        patch.setattr(attnviz.pipeline.attend, "load", refuse)
         check(arguments, folder)
 
 
@@ -151,5 +151,5 @@ def small(tokenizer):
 @given(lines(whole, most=3))
 def test_what_a_model_is_asked(folder, small, arguments):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attnviz.models, "load", lambda name=None, **how: small)
+        patch.setattr(attnviz.pipeline.attend, "load", lambda name=None, **how: small)
         check(arguments, folder)

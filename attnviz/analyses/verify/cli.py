@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnviz.terminal import parse as typed
-from attnviz.terminal.console import console
 from attnviz.terminal.options import (
     Audio,
     Debug,
@@ -37,12 +36,6 @@ if TYPE_CHECKING:
     pass
 
 from typing import TYPE_CHECKING
-
-from rich.table import Table
-from rich.text import Text as RichText
-
-from attnviz.results import AttentionResult
-from attnviz.results.recompute import STAGES
 
 if TYPE_CHECKING:
     pass
@@ -83,6 +76,7 @@ def verify(
     where = typed.place(device, dtype, device_map, offload_folder)
     result = typed.attend(given, model, where, truncate, mode=mode.value)
 
+    from attnviz.analyses.verify.print import print_stages
     from attnviz.io.contents import agreement_data
     from attnviz.io.export import save_data
     from attnviz.terminal import console as report
@@ -94,36 +88,3 @@ def verify(
     else:
         print_stages(result)
     return report.finish(result.agreement, path, json=json)
-
-
-def print_stages(result: AttentionResult) -> None:
-    """Print for each stage the largest difference over all layers and heads."""
-    agreement = result.agreement
-    table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
-    others = {check.stage: None for check in agreement.checks if check.stage not in STAGES}
-    for stage in (*STAGES, *others):
-        checks = [check for check in agreement.checks if check.stage == stage]
-        if not checks:
-            table.add_row(stage, "0", "not compared", "", "")
-            continue
-        worst = max(check.strain for check in checks)
-        failed = [check for check in checks if not check.passed]
-        table.add_row(
-            stage,
-            f"{sum(check.compared for check in checks):,}",
-            f"{agreement.largest_difference(stage):.1e}",
-            f"{worst:.0%}",
-            RichText("differs", "bold red") if failed else RichText("agrees", "green"),
-        )
-    console.print(
-        RichText(f"{result.provenance.model}, {agreement.dtype}, {agreement.device}", "bold")
-    )
-    console.print(table)
-    reasons = {reason for _, _, reason in agreement.not_compared}
-    for reason in sorted(reasons):
-        console.print(RichText(f"not compared: {reason}"))
-    layers = len(result.streamed or result.records)
-    caught = layers - len(agreement.unproven)
-    console.print(
-        RichText(f"a scale 1 % off, planted on purpose: caught in {caught} of {layers} layers")
-    )

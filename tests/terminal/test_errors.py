@@ -482,7 +482,7 @@ def test_what_was_typed_at_length_is_shortened(capsys, arguments):
 @pytest.fixture
 def noisy(monkeypatch):
     """A model among libraries that have much to say, and one warning of ours."""
-    capture = attnviz.models.whole.capture
+    capture = attnviz.pipeline.whole.capture
 
     def speak(*args, **kwargs):
         for library in ("transformers", "torch", "matplotlib", "huggingface_hub", "PIL"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sights_and_sounds import RATE, chirp, picture, processor_of, seeing
+from media import RATE, chirp, picture, processor_of, seeing
 from transformers import Wav2Vec2FeatureExtractor
 
 import attnviz

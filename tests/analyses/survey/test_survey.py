@@ -13,7 +13,7 @@ from attnviz.analyses.survey.cli import print_census
 from attnviz.app import run
 from attnviz.capture import Together
 from attnviz.errors import InputError
-from tests.corpus.english import sentences
+from tests.analyses.survey.english import sentences
 
 
 def test_it_finds_the_heads_that_are_known(found):

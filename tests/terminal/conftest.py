@@ -24,4 +24,4 @@ def _default_model_loaded_once(model, monkeypatch):
         plain = name is None and how.get("device") in (None, "auto") and how.get("dtype") is None
         return model if plain else load(name, **how)
 
-    monkeypatch.setattr(attnviz.models, "load", load_once)
+    monkeypatch.setattr(attnviz.pipeline.attend, "load", load_once)

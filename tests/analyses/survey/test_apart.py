@@ -8,7 +8,7 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 import attnviz
-from tests.corpus.plain import plain_weights
+from tests.analyses.survey.plain import plain_weights
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from attnviz.analyses.survey.reading import read
 from attnviz.analyses.survey.result import HeadName
 from attnviz.analyses.survey.statistics import STATISTICS
 from attnviz.analyses.survey.table import long_table
-from tests.corpus.plain import plain_weights
-from tests.corpus.test_statistics import by_definition
+from tests.analyses.survey.plain import plain_weights
+from tests.analyses.survey.test_statistics import by_definition
 
 SPECIAL = [1, *[0] * 9, 1, *[0] * 9, 1]
 ENCODING = {

@@ -3,7 +3,7 @@
 import pytest
 
 import attnviz
-from tests.corpus.english import sentences
+from tests.analyses.survey.english import sentences
 
 TEXTS = [
     "the train left the station on time, and nobody noticed.",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from serve.served import serving
+from tests.interactive.serve.served import serving
 
 
 @pytest.fixture(scope="package")

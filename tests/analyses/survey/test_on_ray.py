@@ -19,7 +19,7 @@ import pytest
 
 from attnviz.analyses.survey.backends import ray_cluster
 from attnviz.errors import InputError
-from tests.corpus.english import sentences
+from tests.analyses.survey.english import sentences
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

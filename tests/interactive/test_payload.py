@@ -13,7 +13,7 @@ import torch
 from families import TEXTS, tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from sights_and_sounds import picture, seeing
+from media import picture, seeing
 
 import attnviz
 from attnviz.errors import InputError, OutputError

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.patches import Rectangle
+from media import RATE, SIDE, chirp, picture, seeing
 from PIL import Image
 from safetensors import safe_open
-from sights_and_sounds import RATE, SIDE, chirp, picture, seeing
 
 import attnviz
 from attnviz.errors import InputError
@@ -30,7 +30,7 @@ def vision(tokenizer):
 @pytest.fixture(scope="session")
 def fine(tokenizer):
     """An image of 16 × 16 patches, too many to label each."""
-    from sights_and_sounds import image_processor
+    from media import image_processor
     from transformers import ViTConfig, ViTModel
 
     torch.manual_seed(0)

@@ -23,7 +23,7 @@ DENSE = [
     "gemma2", "gpt-neox", "opt", "phi", "olmo2", "mpnet", "falcon",
 ]  # fmt: skip
 MUD, CASH = "the bank was full of mud.", "the bank was full of cash."
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 EXACT = 1e-5  # of the length of the shift, in float32
 NEAR = {"atol": 1e-5, "rtol": 1e-4}
 

@@ -30,7 +30,7 @@ def _no_model(monkeypatch):
     def load(*_, **__):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(attnviz.models, "load", load)
+    monkeypatch.setattr(attnviz.pipeline.attend, "load", load)
 
 
 def printed(capsys, *arguments, code=0):

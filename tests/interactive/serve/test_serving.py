@@ -24,7 +24,7 @@ from attnviz.app import run
 from attnviz.interactive.serve.answers import Answers
 from attnviz.interactive.serve.queue import Left
 from attnviz.interactive.serve.start import _names
-from serve.served import serving
+from tests.interactive.serve.served import serving
 
 CLIENTS, REQUESTS = 20, 200
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
-from PIL import Image
-from sights_and_sounds import (
+from media import (
     PATCH,
     RATE,
     SIDE,
@@ -16,6 +15,7 @@ from sights_and_sounds import (
     picture,
     seeing,
 )
+from PIL import Image
 from torch.testing import assert_close
 from transformers import Wav2Vec2FeatureExtractor
 

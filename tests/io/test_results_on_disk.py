@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from families import TEXTS, tiny
+from media import RATE, chirp, picture, seeing
 from safetensors import safe_open
 from safetensors.torch import load, save
-from sights_and_sounds import RATE, chirp, picture, seeing
 from torch import Tensor
 
 import attnviz
