@@ -3,7 +3,7 @@
     import attnviz
 
     result = attnviz.attend("the train left the station")
-    attnviz.heatmap(result)
+    attnviz.plot.heatmap(result)
 
 `__init__.pyi` lists the public names. Each is imported when it is first used, so that
 `import attnviz` and `attnviz --help` load neither torch nor transformers nor matplotlib.

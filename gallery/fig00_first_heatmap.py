@@ -14,4 +14,4 @@ best = attnviz.rank_heads(result).best
 heads = result.agreement.heads
 largest = result.agreement.largest_difference()
 
-fig = attnviz.heatmap(result).figure
+fig = attnviz.plot.heatmap(result).figure

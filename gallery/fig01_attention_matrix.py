@@ -27,8 +27,8 @@ ratios = [head.score / on[head.layer, head.head] for head in found.heads]
 median = statistics.median(ratios)
 ratio = ratios[0]  # found.heads begin with the best
 
-drawn = attnviz.make_map(result, layer=best.layer, head=best.head, special="remove")
+drawn = attnviz.attention_map(result, layer=best.layer, head=best.head, special="remove")
 words = len(drawn.rows)
 share = drawn.weights[drawn.rows.index("train"), drawn.columns.index("station")].item()
 
-fig = attnviz.heatmap(drawn, width=120).figure
+fig = attnviz.plot.heatmap(drawn, width=120).figure

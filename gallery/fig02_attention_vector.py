@@ -13,7 +13,7 @@ import attnviz
 
 word, layer, head = "train", 5, 3
 result = attnviz.attend("the train left the station")
-taken = attnviz.make_steps(result, layer=layer, head=head, word=word)
+taken = attnviz.steps(result, layer=layer, head=head, word=word)
 weights = taken["weights"].values[taken.row]
 lengths = taken["V"].values.norm(dim=1)
 
@@ -27,7 +27,7 @@ length, longest = lengths[first], lengths[second]
 assert length < longest
 
 every = [
-    attnviz.make_steps(result, layer=record.layer, head=number, word=word)
+    attnviz.steps(result, layer=record.layer, head=number, word=word)
     for record in result
     for number in range(record.heads)
 ]
@@ -35,4 +35,4 @@ heads = len(every)
 mean_weight = sum(one["weights"].values[one.row, first] for one in every) / heads
 mean_share = sum(one.shares[first] for one in every) / heads
 
-fig = attnviz.attention_vector(taken)
+fig = attnviz.plot.attention_vector(taken)

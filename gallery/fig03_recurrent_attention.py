@@ -31,7 +31,7 @@ line = tokens + (2 * tokens - 1)  # every h; then c, s, c, s … c
 far, in_line, along = tokens[-1], line[-1], tokens[-1]
 by_context, at_once = 2, 1  # token → h → c, and token → a
 
-with attnviz.style():
+with attnviz.plot.style():
     layout = [["a", "b", "e"], ["c", "d", "e"]]
     size = {"figsize": (7.2, 3.8), "width_ratios": (5, 3, 4)}
     fig, axes = plt.subplot_mosaic(layout, layout="constrained", **size)
@@ -53,4 +53,4 @@ with attnviz.style():
     axes["e"].set(title="e  Steps", xlabel="tokens", ylabel="steps", ylim=0)
     axes["e"].legend(loc="upper left")
 text = f"Two toy networks that say {T} of {symbols} symbols backwards"
-fig = attnviz.add_caption(fig, text=text)
+fig = attnviz.plot.add_caption(fig, text=text)

@@ -14,11 +14,11 @@ import attnviz
 
 word = "train"
 result = attnviz.attend("the train left the station")
-taken = attnviz.make_steps(result, layer=5, head=3, word=word)
+taken = attnviz.steps(result, layer=5, head=3, word=word)
 
 tokens, d_model = taken["X"].values.shape
 d_k, heads = taken["Q"].values.shape[1], taken.heads
 largest = max(stage.difference for stage in taken.stages if stage.difference is not None)
 assert all(stage.passed for stage in taken.stages if stage.why_not != "given")
 
-fig = attnviz.steps(taken)
+fig = attnviz.plot.steps(taken)

@@ -19,10 +19,10 @@ import attnviz
 part, few = 0.8, 3
 result = attnviz.attend("the train left this station on time")
 best = attnviz.rank_heads(result).best
-drawn = attnviz.make_map(result, layer=best.layer, head=best.head, special="remove")
+drawn = attnviz.attention_map(result, layer=best.layer, head=best.head, special="remove")
 words, n = drawn.rows, len(drawn.rows)
 
-ranked = attnviz.make_maps(result, special="remove").weights.sort(descending=True).values
+ranked = attnviz.head_maps(result, special="remove").weights.sort(descending=True).values
 too_few = ranked.cumsum(-1) < part
 needed = too_few.sum(-1) + 1  # words on each card, (layers, heads, queries)
 single, nearer = (needed == 1).double().mean(), (needed <= few).double().mean()
@@ -32,7 +32,7 @@ mean, fewest, even = sum(ours) / n, min(ours), math.ceil(part * n)
 assert ours.count(fewest) == 1
 sharpest = words[ours.index(fewest)]
 
-with attnviz.style():
+with attnviz.plot.style():
     fig, axes = plt.subplots(2, 4, figsize=(7.2, 3.2), layout="constrained")
     *queries, last = axes.flat
     for ax, word, weights, blue in zip(queries, words, drawn.weights, ours, strict=True):
@@ -53,4 +53,4 @@ with attnviz.style():
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
 text = f"“{result.provenance.text}”, read by all-MiniLM-L6-v2; layer {best.layer}, head {best.head}"
-fig = attnviz.add_caption(fig, text=[text, *drawn.notes], agreement=result.agreement)
+fig = attnviz.plot.add_caption(fig, text=[text, *drawn.notes], agreement=result.agreement)

@@ -32,4 +32,4 @@ best, low, high = (getattr(check.scores[check.best], of) for of in ("accuracy", 
 bank_best, bank_context = bank.scores[bank.best].accuracy, bank.context.accuracy
 static, bank_static = check.scores[0].accuracy, bank.scores[0].accuracy
 assert start < context < end  # as the caption says
-fig = attnviz.disambiguation(check)
+fig = attnviz.plot.senses(check)

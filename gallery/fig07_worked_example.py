@@ -11,7 +11,7 @@ that it was given, and {slip} are slips of their own. A smaller example, “{sma
 
 import attnviz
 
-worked = attnviz.make_example("phones")
+worked = attnviz.example("phones")
 sentence = " ".join(worked.tokens)
 rows = len(worked.tokens)
 
@@ -37,7 +37,7 @@ slip = " and ".join(
     for i, j in (~stage("scores").from_printed_follows).nonzero().tolist()
 )
 
-cat = attnviz.make_example("cat")
+cat = attnviz.example("cat")
 small, right, all = cat.title, cat.count()["from_inputs"], cat.count()["printed"]
 
-fig = attnviz.example(worked)
+fig = attnviz.plot.example(worked)

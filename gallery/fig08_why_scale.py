@@ -46,7 +46,7 @@ lower, total, run = (bare_entropy < scaled_entropy).sum(), len(bare), result.pro
 before, after = scaled_entropy.mean(), bare_entropy.mean()
 real = jacobian_norm(scaled).median() / jacobian_norm(bare).median()
 
-with attnviz.style():
+with attnviz.plot.style():
     fig, ((a, b), (c, d)) = plt.subplots(2, 2, figsize=(7.2, 4.4), layout="constrained")
     a.loglog(d_k, d_k, "0.7", d_k, variance, "C0o", base=2)
     b.semilogx(d_k, free_entropy, "C1o-", d_k, kept_entropy, "C0o-", base=2)
@@ -60,4 +60,6 @@ with attnviz.style():
     d.set(title="d  Entropy in real heads", xlabel="with scale", ylabel="without", ylim=(0, 1))
     for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
         axis.set_major_formatter("{x:g}")
-fig = attnviz.add_caption(fig, text=f"(d) {run.model}, “{run.text}”", agreement=result.agreement)
+fig = attnviz.plot.add_caption(
+    fig, text=f"(d) {run.model}, “{run.text}”", agreement=result.agreement
+)

@@ -51,7 +51,7 @@ direct, gated, chain = (np.log(each.mean(0)) for each in found.values())
 opened, lstm = np.exp(np.polyfit(steps, gated, 1)[0]), np.exp(np.polyfit(steps, chain, 1)[0])
 power = np.polyfit(np.log(steps + 1), direct, 1)[0]
 
-with attnviz.style():
+with attnviz.plot.style():
     fig, ax = plt.subplots(figsize=(4.72, 3), layout="constrained")
     for name, each in found.items():
         ax.loglog(steps, each.mean(0), "o-", label=name)
@@ -61,4 +61,4 @@ with attnviz.style():
     ax.yaxis.set_major_formatter(lambda y, _: in_powers(y))
     ax.minorticks_off()
     ax.legend()
-fig = attnviz.add_caption(fig, text=f"Random networks with {d} features, {seeds} of each kind")
+fig = attnviz.plot.add_caption(fig, text=f"Random networks with {d} features, {seeds} of each kind")

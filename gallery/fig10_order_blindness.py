@@ -33,7 +33,7 @@ having, without = ((moved - seen[order]).abs().amax(1), (shuffled - plain[order]
 blind, least, most, typical = without.max(), having.min(), having.max(), seen.abs().median()
 assert blind <= 1e-5 < least
 
-with attnviz.style(words):
+with attnviz.plot.style(words):
     fig, (a, b) = plt.subplots(1, 2, figsize=(7.2, 2.6), layout="constrained", width_ratios=(1, 2))
     a.plot([0, 1], [order, range(T)], color="0.75", clip_on=False)
     a.set(title="a  Two orders", xlim=(0, 1), xticks=[0, 1], xticklabels=["original", "shuffled"])
@@ -51,4 +51,4 @@ with attnviz.style(words):
         ax.set_ylim(T - 0.5, -1.3)
         ax.spines[:].set_visible(False)
 source = f"Output of the last layer of {model.name}, all heads, on “{result.provenance.text}”"
-fig = attnviz.add_caption(fig, text=source, agreement=result.agreement)
+fig = attnviz.plot.add_caption(fig, text=source, agreement=result.agreement)

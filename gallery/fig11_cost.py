@@ -51,7 +51,7 @@ whole_growth, block_growth = (each[-1] / each[-2] for each in memory.values())
 copies, less = memory["whole"][-1] / (4e-6 * T**2), memory["whole"][-1] / memory["blocks"][-1]
 slower, gigabytes = time["whole"][-1] / time["blocks"][-1], 4 * far**2 / 1e9
 
-with attnviz.style():
+with attnviz.plot.style():
     fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.6), layout="constrained")
     titles = ("a  Memory in MB", "b  Time in ms")
     for ax, title, measured in zip(axes, titles, (memory, time), strict=True):
@@ -61,4 +61,4 @@ with attnviz.style():
         ax.xaxis.set_major_formatter("{x:g}")
         ax.yaxis.set_major_formatter("{x:g}")
         ax.legend()
-fig = attnviz.add_caption(fig, text=f"Random Q and K; threads: {torch.get_num_threads()}")
+fig = attnviz.plot.add_caption(fig, text=f"Random Q and K; threads: {torch.get_num_threads()}")

@@ -40,7 +40,7 @@ mean, most, d_model = shifts.mean(), shifts.max(), X.shape[-1]
 beside = X[-1, words.index("apple phones")]
 to_fruits, to_tech = (beside - fruit_centre[-1]).norm(), (beside - tech_centre[-1]).norm()
 
-with attnviz.style():
+with attnviz.plot.style():
     fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
     for name, colour, ys in (("fruits", "C3", fruit_place), ("technical words", "C5", tech_place)):
         ax.fill_between(range(7), ys.amin(1), ys.amax(1), color=colour, alpha=0.2, lw=0)
@@ -53,4 +53,6 @@ with attnviz.style():
     ax.set(xlabel="entering layer", ylabel="place between the centres")
     ax.set_xticks(range(7), [*range(6), "end"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)
-fig = attnviz.add_caption(fig, text="Third word of each text, all-MiniLM-L6-v2", agreement=proof)
+fig = attnviz.plot.add_caption(
+    fig, text="Third word of each text, all-MiniLM-L6-v2", agreement=proof
+)

@@ -12,7 +12,7 @@ import attnviz
 
 layer = 1
 result = attnviz.attend("the train left the station on time")
-maps = attnviz.make_maps(result, layer=layer, special="remove")
+maps = attnviz.head_maps(result, layer=layer, special="remove")
 weights, words = maps.weights[0], len(maps.rows)
 heads = len(weights)
 
@@ -29,4 +29,4 @@ even_before = even_after = (words - 1) / words**2
 even_itself = 1 / words
 clear = sum(max(given[head] for given in relations) > 1 / 2 for head in range(heads))
 
-fig = attnviz.head_grid(maps)
+fig = attnviz.plot.heads(maps)

@@ -26,7 +26,7 @@ for result in results:
     tokens = units(result.record(0).key_axis)
     content = content_words(tokens)
     is_mark = [not any(map(str.isalnum, label)) for label in tokens.labels]
-    weights = attnviz.make_maps(result).weights[:, :, content].numpy()  # (layers, heads, words, T)
+    weights = attnviz.head_maps(result).weights[:, :, content].numpy()  # (layers, heads, words, T)
     given["[CLS]"].append(weights[..., 0])
     given["[SEP]"].append(weights[..., -1])
     given["punctuation"].append(weights[..., is_mark].sum(-1))
@@ -38,7 +38,7 @@ share, count, words, uniform = total.mean(), total.size, len(equal), np.mean(equ
 heads, less, layers = (total > 0.5).sum(), (total < uniform).sum(), total.mean(1)
 low, high, lowest, highest = layers.argmin(), layers.argmax(), layers.min(), layers.max()
 
-with attnviz.style():
+with attnviz.plot.style():
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.4), layout="constrained")
     sns.heatmap(100 * total, annot=True, cmap="cmc.devon_r", vmin=0, vmax=100, ax=left)
     left.set(xlabel="head", ylabel="layer", title="% of the weight")
@@ -49,4 +49,6 @@ with attnviz.style():
     right.set(xlabel="mean over heads, %", xlim=(0, 100), yticks=[], ylim=(5.5, -0.5))
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
-fig = attnviz.add_caption(fig, text=f"{len(results)} sentences, all-MiniLM-L6-v2", agreement=proof)
+fig = attnviz.plot.add_caption(
+    fig, text=f"{len(results)} sentences, all-MiniLM-L6-v2", agreement=proof
+)

@@ -46,9 +46,9 @@ def explained_share(kinds):  # of the variance of each query's scores, what lies
 explained = explained_share(shows)
 chance = explained_share(np.random.default_rng(0).permutation(shows))
 
-patch, maps = (4, 9), attnviz.make_maps(result)
+patch, maps = (4, 9), attnviz.head_maps(result)
 from_patch = maps.weights[0, :, maps.sides[0].patches.index(patch), 1:]  # in layer 0, (heads, keys)
 to_sun = from_patch[:, shows == 2].sum(1)
 head, most = int(to_sun.argmax()), to_sun.max()
-drawn = attnviz.make_map(result, layer=0, head=head, notes=["its weights are random"])
-fig = attnviz.heatmap(drawn, patch=patch, overview=maps).figure
+drawn = attnviz.attention_map(result, layer=0, head=head, notes=["its weights are random"])
+fig = attnviz.plot.heatmap(drawn, patch=patch, overview=maps).figure

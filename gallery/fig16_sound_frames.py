@@ -46,11 +46,11 @@ explained = np.median(shares)
 chance = np.median(explained_shares(np.random.default_rng(0).permutation(heard)))
 layer, head = divmod(int(shares.argmax()), size["num_attention_heads"])
 
-with attnviz.style():
+with attnviz.plot.style():
     grid = {"height_ratios": (1, 5), "sharex": True, "layout": "constrained"}
     fig, (above, ax) = plt.subplots(2, 1, figsize=(4.72, 5.3), **grid)
     above.plot(time / starts[1], pitch, color="C3")
-    attnviz.heatmap(result, layer=layer, head=head, ax=ax)
+    attnviz.plot.heatmap(result, layer=layer, head=head, ax=ax)
     above.set(title=f"Layer {layer}, head {head}", ylabel="Hz", yticks=(0, 800), xlim=(0, frames))
     ax.set_title("", loc="left")
-fig = attnviz.add_caption(fig, text="wav2vec2, random weights", agreement=result.agreement)
+fig = attnviz.plot.add_caption(fig, text="wav2vec2, random weights", agreement=result.agreement)

@@ -8,7 +8,7 @@ difference is at (“{row}”, “{column}”), printed {printed:.2f}, computed 
 
 import attnviz
 
-worked = attnviz.make_example("likes")
+worked = attnviz.example("likes")
 (stage,) = worked.stages
 
 (sums,) = stage.printed.sum(1).unique().tolist()
@@ -23,4 +23,4 @@ i, j = divmod(int(difference.argmax()), len(stage.columns))
 row, column = stage.rows[i], stage.columns[j]
 printed, ours = stage.printed[i, j], stage.from_inputs[i, j]
 
-fig = attnviz.example(worked, width=120)
+fig = attnviz.plot.example(worked, width=120)

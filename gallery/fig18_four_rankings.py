@@ -33,7 +33,7 @@ rolled = torch.cat([ways["rollout"] for _, ways in found])
 least, most = rolled.min(), rolled.max()
 assert min(phones, phones_lost, phones_seen, pie_seen) > 0 > max(pie, pie_lost)
 
-with attnviz.style():
+with attnviz.plot.style():
     fig, axes = plt.subplots(2, 4, figsize=(7.2, 2.4), sharex="col", layout="constrained")
     for row, (shift, ways) in zip(axes, found, strict=True):
         for ax, (name, numbers) in zip(row, ways.items(), strict=True):
@@ -51,4 +51,4 @@ with attnviz.style():
     fig.align_ylabels(axes[:, 0])
 proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in found)
 text = "“I love apple phones” and “I love apple pie”, read by all-MiniLM-L6-v2"
-fig = attnviz.add_caption(fig, text=text, agreement=proof)
+fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

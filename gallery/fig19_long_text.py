@@ -30,4 +30,4 @@ layer, head = divmod(int(distances.argmin()), distances.shape[1])
 sink_layer, sink_head = divmod(int(rests.argmax()), rests.shape[1])
 nearest, usual, most = distances.min(), distances.mean(), rests.max()
 
-fig = attnviz.heatmap(result, layer=layer, head=head, overview=True).figure
+fig = attnviz.plot.heatmap(result, layer=layer, head=head, overview=True).figure

@@ -34,4 +34,4 @@ assert next_low > next_even
 middle = [1 <= head.layer <= 4 for head in found.heads]
 rest = found.mean[middle, found.of("separators")].mean().item()
 named, heads, texts = sum(map(bool, found.roles)), len(found.heads), found.texts
-fig = attnviz.census(found)
+fig = attnviz.plot.survey(found)

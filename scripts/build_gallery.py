@@ -131,7 +131,7 @@ def draw_all(
             try:
                 figure, title, caption = draw(script)
                 for ending in FORMATS:
-                    attnviz.save_figure(figure, picture(script.stem, ending), force=force)
+                    attnviz.plot.save(figure, picture(script.stem, ending), force=force)
                 built[script.stem] = Entry(title, caption, sha256([script]), package)
                 took = f"{time.perf_counter() - start:.1f} s"
                 progress.console.print(f"{script.stem}  {took}")

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from attnviz.agreement.compare import bounded
 from attnviz.results import (
     AttentionRecord,
+    MapSummary,
     StageCheck,
-    Summary,
     cell_sizes,
 )
 
@@ -31,7 +31,7 @@ _TINY = 1e-30  # nothing smaller is a weight
 class Reduced:
     """What maps of some heads were reduced to, and which keys are marked, (n,)."""
 
-    summary: Summary
+    summary: MapSummary
     heads: Sequence[int]
     marked: Tensor | None = None
 
@@ -86,7 +86,7 @@ class _Checked:
     """What is looked at of one attention, for one head after the other."""
 
     def __init__(
-        self, record: AttentionRecord, summary: Summary, some: Rows, marked: Tensor | None
+        self, record: AttentionRecord, summary: MapSummary, some: Rows, marked: Tensor | None
     ) -> None:
         self.record, self.summary, self.some, self.marked = record, summary, some, marked
         self.m, self.n = len(record.query_axis), len(record.key_axis)

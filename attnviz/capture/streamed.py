@@ -27,7 +27,7 @@ from attnviz.capture.row_sampler import Sample, sample
 from attnviz.capture.run_model import running
 from attnviz.capture.two_runs import lean
 from attnviz.errors import InputError, ModelError
-from attnviz.results import AttentionRecord, Axis, Summary
+from attnviz.results import AttentionRecord, Axis, MapSummary
 from attnviz.runtime.progress import part
 from attnviz.streaming import (
     Rooms,
@@ -64,7 +64,7 @@ class Streamed:
 
     record: AttentionRecord
     attended: Tensor
-    summary: Summary
+    summary: MapSummary
     heads: tuple[int, ...]
     layers: int
 
@@ -225,7 +225,7 @@ class _Streamer:
                 "run, but two runs on the same input differ. This model cannot be verified."
             )
 
-    def _reduced(self, record: AttentionRecord) -> tuple[Tensor, Summary]:
+    def _reduced(self, record: AttentionRecord) -> tuple[Tensor, MapSummary]:
         """Return the attention vectors (H, m, d_v) of all heads, the summary of those kept."""
         scoring, keep = Scoring.of(record), self._keep
         marked = None if keep.marked is None else keep.marked.to(record.query.device)

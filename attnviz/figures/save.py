@@ -20,7 +20,7 @@ _METADATA = {
 }
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -> None:
+def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Write a figure as png, svg or pdf, by the suffix; in svg and pdf, text stays text.
 
     The file appears whole or not at all. `force` overwrites also what attnviz did not write.

@@ -8,27 +8,29 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from attnviz.analyses.compare.result import Comparison
-from attnviz.analyses.example.result import WorkedExample
+from attnviz.analyses.compare.result import CompareResult
+from attnviz.analyses.example.result import ExampleResult
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
-from attnviz.analyses.senses.result import SenseResult, SenseScore
+from attnviz.analyses.senses.result import SenseScore, SensesResult
 from attnviz.analyses.shift.result import ShiftResult
-from attnviz.analyses.steps.result import AttentionSteps, Stage
-from attnviz.analyses.survey.result import Census
+from attnviz.analyses.steps.result import Stage, StepsResult
+from attnviz.analyses.survey.result import SurveyResult
 from attnviz.errors import InputError
 from attnviz.results import (
     AgreementReport,
     AttentionRecord,
     AttentionResult,
+    MapSummary,
     Side,
     StreamedAttention,
-    Summary,
 )
 
-Measured: TypeAlias = AttentionMap | HeadMaps | AttentionSteps | SenseResult | ShiftResult
-Surveyed: TypeAlias = Census | Comparison
-Drawn: TypeAlias = Measured | Surveyed | WorkedExample
-Whole: TypeAlias = AttentionResult | AttentionRecord | StreamedAttention | Summary | AgreementReport
+Measured: TypeAlias = AttentionMap | HeadMaps | StepsResult | SensesResult | ShiftResult
+Surveyed: TypeAlias = SurveyResult | CompareResult
+Drawn: TypeAlias = Measured | Surveyed | ExampleResult
+Whole: TypeAlias = (
+    AttentionResult | AttentionRecord | StreamedAttention | MapSummary | AgreementReport
+)
 Result: TypeAlias = Drawn | Whole
 
 
@@ -45,8 +47,8 @@ class Contents:
 def contents(drawn: Result) -> Contents:
     """Return what is written of a figure; raise InputError where it is none."""
     raise InputError(
-        f"Expected what a figure shows, got {type(drawn).__name__}. Make it with make_map, "
-        "make_maps, make_steps or make_example; or save it as .safetensors, which holds any result."
+        f"Expected what a figure shows, got {type(drawn).__name__}. Make it with attention_map, "
+        "head_maps, make_steps or make_example; or save it as .safetensors, which holds any result."
     )
 
 
@@ -83,7 +85,7 @@ def _(drawn: HeadMaps) -> Contents:
 
 
 @contents.register
-def _(drawn: AttentionSteps) -> Contents:
+def _(drawn: StepsResult) -> Contents:
     return Contents(
         {_file_name(stage): stage.values for stage in drawn.stages},
         {"queries": list(drawn.queries), "keys": list(drawn.keys)},
@@ -101,7 +103,7 @@ def _(drawn: AttentionSteps) -> Contents:
 
 
 @contents.register
-def _(drawn: WorkedExample) -> Contents:
+def _(drawn: ExampleResult) -> Contents:
     kinds = (
         "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
         "from_inputs_follows", "from_printed_follows",
@@ -128,7 +130,7 @@ def _(drawn: WorkedExample) -> Contents:
 
 
 @contents.register
-def _(drawn: SenseResult) -> Contents:
+def _(drawn: SensesResult) -> Contents:
     def told(score: SenseScore) -> dict[str, Any]:
         recalls = dict(zip(drawn.senses, score.recalls, strict=True))
         return {**asdict(score), "recalls": recalls, "macro_recall": score.macro_recall}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def save_data(drawn: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:
+def save_result(drawn: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Write a result, or what a figure shows: numbers, labels, notes, provenance and agreement.
 
     The suffix chooses the format. json: everything as one object, an image as a data URI. npz:
@@ -37,7 +37,7 @@ def save_data(drawn: Result, path: str | os.PathLike[str], *, force: bool = Fals
     `force` overwrites also what attnviz did not write, and whole results.
 
     As .safetensors any result can be written, the whole of `attend` among them, and read again by
-    `load_data`.
+    `load_result`.
 
     Raises
     ------

@@ -92,7 +92,7 @@ _PAGE = re.compile(
     rb'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
     rb'<meta name="generator" content="attnviz">'
 )
-# The beginning of what matplotlib, the template of pages and `save_data` write.
+# The beginning of what matplotlib, the template of pages and `save_result` write.
 _FIRST = {
     ".png": re.compile(rb"\x89PNG\r\n\x1a\n.{25}\0\0\0\x10tEXtSoftware\0attnviz", re.S),
     ".svg": re.compile(

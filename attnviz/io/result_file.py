@@ -65,8 +65,8 @@ def write_result(path: Path, result: Result, shown: dict[str, Tensor], about: st
         file.write(memoryview(data)[at + len(_BLANK) :])
 
 
-def load_data(path: str | os.PathLike[str]) -> Result:
-    """Read a result that `save_data` wrote as .safetensors: the same, bit for bit, on the CPU.
+def load_result(path: str | os.PathLike[str]) -> Result:
+    """Read a result that `save_result` wrote as .safetensors: the same, bit for bit, on the CPU.
 
     Raises
     ------

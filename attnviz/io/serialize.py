@@ -39,6 +39,16 @@ TYPES: dict[str, Any] = {
     if is_dataclass(kind) and not name.startswith("_")
 }
 
+# The names of the types in files of the first format.
+_FORMER_NAMES = {
+    "AttentionSteps": "StepsResult",
+    "Census": "SurveyResult",
+    "Comparison": "CompareResult",
+    "SenseResult": "SensesResult",
+    "Summary": "MapSummary",
+    "WorkedExample": "ExampleResult",
+}
+
 _DTYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.uint8, torch.bool,
@@ -134,6 +144,7 @@ def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
         return laid[name]
 
     def record(kind: str, inner: dict[str, Any], path: str) -> Any:
+        kind = _FORMER_NAMES.get(kind, kind)
         if kind not in TYPES:
             raise ValueError(f"attnviz has no type {kind!r:.60}")
         held = {name: value(each, _at(path, name)) for name, each in inner.items()}

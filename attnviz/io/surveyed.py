@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.analyses.compare.result import Comparison
-from attnviz.analyses.survey.result import Census, HeadName
+from attnviz.analyses.compare.result import CompareResult
+from attnviz.analyses.survey.result import HeadName, SurveyResult
 from attnviz.io.contents import Contents, agreement_data, contents
 from attnviz.io.tables import Columns, long_table, numbers_of
 
 
 @contents.register
-def _(drawn: Census) -> Contents:
+def _(drawn: SurveyResult) -> Contents:
     about = {
         **_corpus(drawn),
         "roles": list(drawn.roles),
@@ -28,7 +28,7 @@ def _(drawn: Census) -> Contents:
 
 
 @contents.register
-def _(drawn: Comparison) -> Contents:
+def _(drawn: CompareResult) -> Contents:
     about = {
         **_corpus(drawn),
         "provenances": [asdict(each) for each in drawn.provenances],
@@ -37,9 +37,9 @@ def _(drawn: Comparison) -> Contents:
     return Contents(_tensors(drawn), _labels(drawn), about)
 
 
-@long_table.register(Census)
-@long_table.register(Comparison)
-def _(drawn: Census | Comparison) -> Columns:
+@long_table.register(SurveyResult)
+@long_table.register(CompareResult)
+def _(drawn: SurveyResult | CompareResult) -> Columns:
     """One row for each head and statistic."""
     count = len(drawn.statistics)
 
@@ -51,7 +51,7 @@ def _(drawn: Census | Comparison) -> Columns:
         "layer": each(head.layer for head in drawn.heads),
         "head": each(head.head for head in drawn.heads),
     }
-    if isinstance(drawn, Census):
+    if isinstance(drawn, SurveyResult):
         of_heads |= {"role": each(drawn.roles), "cluster": each(drawn.clusters)}
     of_heads["statistic"] = list(drawn.statistics) * len(drawn.heads)
     for name, tensor in _tensors(drawn).items():
@@ -62,12 +62,12 @@ def _(drawn: Census | Comparison) -> Columns:
     return of_heads
 
 
-def _tensors(drawn: Census | Comparison) -> dict[str, Tensor]:
+def _tensors(drawn: SurveyResult | CompareResult) -> dict[str, Tensor]:
     found = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
     return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
 
-def _labels(drawn: Census | Comparison) -> dict[str, list[str]]:
+def _labels(drawn: SurveyResult | CompareResult) -> dict[str, list[str]]:
     return {"head_names": _names(drawn.heads), "statistics": list(drawn.statistics)}
 
 
@@ -75,5 +75,5 @@ def _names(heads: tuple[HeadName, ...]) -> list[str]:
     return [f"{head.stack} {head.layer}.{head.head}" for head in heads]
 
 
-def _corpus(drawn: Census | Comparison) -> dict[str, Any]:
+def _corpus(drawn: SurveyResult | CompareResult) -> dict[str, Any]:
     return {"texts": drawn.texts, "tokens": drawn.tokens, "notes": list(drawn.notes)}

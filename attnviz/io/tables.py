@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.analyses.example.result import WorkedExample
+from attnviz.analyses.example.result import ExampleResult
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
-from attnviz.analyses.senses.result import SenseResult
+from attnviz.analyses.senses.result import SensesResult
 from attnviz.analyses.shift.result import ShiftResult
-from attnviz.analyses.steps.result import AttentionSteps
+from attnviz.analyses.steps.result import StepsResult
 from attnviz.io.contents import Result, contents
 
 Columns = dict[str, Sequence[Any]]
@@ -80,7 +80,7 @@ def _(drawn: ShiftResult) -> Columns:
 
 
 @long_table.register
-def _(drawn: SenseResult) -> Columns:
+def _(drawn: SensesResult) -> Columns:
     states, count = drawn.right.shape
     x, y = drawn.plane.unbind(-1)
     numbers = {"right": drawn.right, "x": x, "y": y}
@@ -95,9 +95,9 @@ def _(drawn: SenseResult) -> Columns:
     }
 
 
-@long_table.register(AttentionSteps)
-@long_table.register(WorkedExample)
-def _(drawn: AttentionSteps | WorkedExample) -> Columns:
+@long_table.register(StepsResult)
+@long_table.register(ExampleResult)
+def _(drawn: StepsResult | ExampleResult) -> Columns:
     """One stage after the other, by row and column."""
     found: dict[str, list[Any]] = {"stage": [], "row": [], "column": [], "value": []}
     for name, values in contents(drawn).tensors.items():

@@ -157,7 +157,7 @@ def attend(
     (wav2vec2), or both a text and an image (CLIP, LLaVA).
 
     The maps of a long text are not kept whole: they are reduced exactly while the model runs, and
-    the result tells of each head what `Summary` holds.
+    the result tells of each head what `MapSummary` holds.
 
     Parameters
     ----------

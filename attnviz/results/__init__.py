@@ -8,7 +8,7 @@ m query and n key positions, d_k and d_v features per head.
 from attnviz.results.attention_record import AttentionRecord, Reference
 from attnviz.results.attention_result import AttentionResult, Provenance, Special, one_result
 from attnviz.results.axis import Axis, Landmark, Side
-from attnviz.results.map_summary import Summary, cell_sizes
+from attnviz.results.map_summary import MapSummary, cell_sizes
 from attnviz.results.mask_rule import Visible
 from attnviz.results.projection import (
     Clip,
@@ -35,6 +35,7 @@ __all__ = [
     "HeadProjection",
     "Landmark",
     "Linear",
+    "MapSummary",
     "Norm",
     "Projection",
     "Provenance",
@@ -45,7 +46,6 @@ __all__ = [
     "StageCheck",
     "Step",
     "StreamedAttention",
-    "Summary",
     "Verdict",
     "Visible",
     "cell_sizes",

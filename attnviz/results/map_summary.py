@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
+class MapSummary:
     """What is kept of the m × n weights of each of H heads.
 
     Attributes

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.results.attention_record import AttentionRecord
 from attnviz.results.axis import Axis
-from attnviz.results.map_summary import Summary
+from attnviz.results.map_summary import MapSummary
 
 _WEIGHTS = 2**22  # that are held at once
 
@@ -37,7 +37,7 @@ class StreamedAttention:
     heads: int
     layers: int
     kept: tuple[int, ...]
-    summary: Summary
+    summary: MapSummary
     record: AttentionRecord | None = None
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.results.attention_record import AttentionRecord
 from attnviz.results.attention_result import AttentionResult
 from attnviz.results.axis import Axis, Side
-from attnviz.results.map_summary import Summary
+from attnviz.results.map_summary import MapSummary
 from attnviz.results.report import AgreementReport, StageCheck
 from attnviz.results.streamed import StreamedAttention
 
@@ -89,7 +89,7 @@ def _(record: AttentionRecord) -> str:
 
 
 @broken.register
-def _(kept: Summary) -> str:
+def _(kept: MapSummary) -> str:
     H, m = kept.entropy.shape if kept.entropy.dim() == 2 else (0, 0)
     n = kept.received.shape[-1] if kept.received.dim() == 2 else 0
     rows, columns = (-(-length // max(kept.cell, 1)) for length in (m, n))

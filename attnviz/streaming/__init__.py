@@ -1,6 +1,6 @@
 """Exact maps of any length: tiles of weights, reduced as they are made, never T×T at once."""
 
-from attnviz.results.map_summary import Summary
+from attnviz.results.map_summary import MapSummary
 from attnviz.results.mask_rule import Visible
 from attnviz.streaming.fused import fused
 from attnviz.streaming.rooms import Rooms
@@ -9,9 +9,9 @@ from attnviz.streaming.summary import attend, crop, summarise
 from attnviz.streaming.sweep import log_sum_exp
 
 __all__ = [
+    "MapSummary",
     "Rooms",
     "Scoring",
-    "Summary",
     "Visible",
     "attend",
     "crop",

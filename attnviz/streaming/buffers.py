@@ -7,12 +7,12 @@ from math import log
 import torch
 from torch import Tensor
 
-from attnviz.results import Summary, cell_sizes
+from attnviz.results import MapSummary, cell_sizes
 from attnviz.streaming.scores import NEVER, Scoring
 
 
 class Kept:
-    """The numbers of all heads, as a `Summary` has them, and the attention vectors.
+    """The numbers of all heads, as a `MapSummary` has them, and the attention vectors.
 
     cells, top, marked : as of `summarise`. value : (G, n, d_v), where the vectors are wanted.
     """
@@ -47,12 +47,12 @@ class Kept:
         for i, keys in enumerate((row, row - 1, torch.zeros_like(row))):
             self.near[:, i] = (scoring.pairs(keys) - lse).exp()
 
-    def summary(self, empty: Tensor) -> Summary:
+    def summary(self, empty: Tensor) -> MapSummary:
         """Return what was filled in; `mean` and `received` hold sums, `entropy` is in bits."""
         m, n = self.entropy.shape[1], self.received.shape[1]
         heights, widths = (cell_sizes(size, self.cell).to(empty.device) for size in (m, n))
         itself, previous, first = self.near.unbind(1)
-        return Summary(
+        return MapSummary(
             cell=self.cell,
             mean=self.mean / (heights[:, None] * widths),
             largest=self.largest,

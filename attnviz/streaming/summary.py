@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, whole_number
-from attnviz.results import Summary
+from attnviz.results import MapSummary
 from attnviz.streaming import (
     cpu,
     gpu,
@@ -30,7 +30,7 @@ def attend(
     top: int = 0,
     marked: Tensor | None = None,
     rooms: Rooms | None = None,
-) -> tuple[Tensor, Summary]:
+) -> tuple[Tensor, MapSummary]:
     """Return the attention vectors, and the summary of the weights that they come from.
 
     Parameters
@@ -41,7 +41,7 @@ def attend(
 
     Returns
     -------
-    tuple of Tensor (H, m, d_v), float32, 0 in rows that may read nothing, and Summary
+    tuple of Tensor (H, m, d_v), float32, 0 in rows that may read nothing, and MapSummary
 
     Raises
     ------
@@ -61,7 +61,7 @@ def summarise(
     top: int = 0,
     lse: Tensor | None = None,
     marked: Tensor | None = None,
-) -> Summary:
+) -> MapSummary:
     """Reduce the weights of every head exactly, never more than a tile of them in memory.
 
     Parameters
@@ -88,7 +88,7 @@ def _reduced(
     value: Tensor | None = None,
     lse: Tensor | None = None,
     rooms: Rooms | None = None,
-) -> tuple[Kept, Summary]:
+) -> tuple[Kept, MapSummary]:
     cells, top = whole_number(cells, "cells"), whole_number(top, "top")
     if cells < 1 or top < 0:
         raise InputError(

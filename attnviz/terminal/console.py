@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attnviz.analyses.example.result import WorkedExample
+from attnviz.analyses.example.result import ExampleResult
 from attnviz.io.contents import Drawn
 from attnviz.io.export import to_data, to_json
 from attnviz.results import AgreementReport
@@ -50,7 +50,7 @@ def conclude(
     """Write the file, say what is in it, as JSON or by `tell`, and return the exit code."""
     save(path, drawn, figure, force=force)
     print_json(to_data(drawn)) if json else tell()
-    if isinstance(drawn, WorkedExample):  # no model, nothing to agree with
+    if isinstance(drawn, ExampleResult):  # no model, nothing to agree with
         print_written(path, json=json)
         return 0
     return finish(drawn.agreement, path, json=json)

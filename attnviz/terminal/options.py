@@ -75,7 +75,7 @@ Saved = Annotated[
     Path | None,
     typer.Option(
         "--result",
-        help="A result that `verify -o` or save_data wrote, in place of a text and a model.",
+        help="A result that `verify -o` or save_result wrote, in place of a text and a model.",
     ),
 ]
 Pair = Annotated[str | None, typer.Option(help="A second text, read as a sentence pair.")]

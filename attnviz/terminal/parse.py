@@ -177,10 +177,10 @@ def attend_each(
 
 def read_result(path: Path, mode: str) -> AttentionResult:
     """Return the result that a file holds, whose maps were kept as `mode` says."""
-    from attnviz.io.result_file import load_data
+    from attnviz.io.result_file import load_result
     from attnviz.results import AttentionResult
 
-    found = load_data(path)
+    found = load_result(path)
     if not isinstance(found, AttentionResult):
         raise InputError(
             f"Expected a whole result in {path}, got {type(found).__name__}. Keep one: "
@@ -202,13 +202,13 @@ def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure], *, force
     if path is None:
         return
     if path.suffix.lower() in DATA_SUFFIXES:
-        from attnviz.io.export import save_data
+        from attnviz.io.export import save_result
 
-        save_data(drawn, path, force=force)
+        save_result(drawn, path, force=force)
     else:
         import matplotlib.pyplot as plt
 
-        from attnviz.figures.save import save_figure
+        from attnviz.figures.save import save as save_figure
 
         drawing = figure()
         save_figure(drawing, path, force=force)

@@ -26,7 +26,7 @@ from attnviz.capture import (
     stream_maps,
 )
 from attnviz.pipeline.streamed import sampled_rows
-from attnviz.results import Axis, Summary
+from attnviz.results import Axis, MapSummary
 from attnviz.streaming import Scoring, attend
 from benchmarks import peers
 from benchmarks.measuring import alternate, available, console, grown, peak, show, show_setting
@@ -55,12 +55,12 @@ class _Streamed:
         self._model, self._keep = model, Keep(cells=_CELLS, top=top)
         self._seen: list[Seen] | None = None
 
-    def __call__(self, ids: Tensor) -> list[Summary]:
+    def __call__(self, ids: Tensor) -> list[MapSummary]:
         """Return what is kept; the first call finds out which attentions there are."""
         if self._seen is None:
             last = torch.tensor([ids.shape[1] - 1])
             self._seen = sample_rows(self._model, *_given(ids), last, lambda _: None)
-        found: list[Summary] = []
+        found: list[MapSummary] = []
         stream_maps(
             self._model,
             _given(ids)[0],

@@ -43,7 +43,7 @@ def measure(tokens: int, rounds: int, seaborn_rounds: int) -> None:
     The fast ways take turns before and after each turn of the slow one.
     """
     maps = made_up(tokens)
-    fast: dict[str, Draw] = {_OURS: attnviz.head_grid, _IMSHOW: in_axes(_imshow)}
+    fast: dict[str, Draw] = {_OURS: attnviz.plot.heads, _IMSHOW: in_axes(_imshow)}
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -128,7 +128,7 @@ def _take_turns(
 
 def _write(figure: Figure, path: Path, *, ours: bool) -> None:
     if ours:
-        attnviz.save_figure(figure, path)
+        attnviz.plot.save(figure, path)
     else:
         figure.savefig(path, dpi=300)
 

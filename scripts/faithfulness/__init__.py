@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.senses.result import Occurrence, SenseResult
+from attnviz.analyses.senses.result import Occurrence, SensesResult
 from attnviz.analyses.shift.ablation import ALL, lose
 from attnviz.analyses.shift.knockout import Site
 from attnviz.analyses.shift.result import consensus, spearman
@@ -70,7 +70,7 @@ def judge_all(sentences: Sentences, *, step: int = 1) -> list[Judged]:
     return [each for each in judged if each is not None]
 
 
-def _axis(found: SenseResult, n: int) -> Tensor:
+def _axis(found: SensesResult, n: int) -> Tensor:
     """Return the axis from the other senses to the own one, made without this sentence."""
     every, own = found.occurrences, found.occurrences[n]
     rest = [i for i, each in enumerate(every) if each.sentence != own.sentence]

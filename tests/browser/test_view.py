@@ -153,7 +153,7 @@ def number(tip):
 
 
 def weights_of(result, layer, heads, *, words, special):
-    return attnviz.make_map(result, layer=layer, head=heads, words=words, special=special)
+    return attnviz.attention_map(result, layer=layer, head=heads, words=words, special=special)
 
 
 def unit_positions(result, *, words, special):

@@ -69,13 +69,15 @@ def main(folder):
         model = load(place)
         rank = distributed.get_rank()
         before = marks(model)
-        attnviz.save_data(model.attend(TEXT), folder / f"{place.name}.{rank}.safetensors")
+        attnviz.save_result(model.attend(TEXT), folder / f"{place.name}.{rank}.safetensors")
         assert marks(model) == before, "the model is not as it was"
         if place.name == "llama-float64":
             for name, kept in (("streamed", {"mode": "streamed"}), ("generated", {"generate": 3})):
-                attnviz.save_data(model.attend(TEXT, **kept), folder / f"{name}.{rank}.safetensors")
+                attnviz.save_result(
+                    model.attend(TEXT, **kept), folder / f"{name}.{rank}.safetensors"
+                )
             # All at once: nobody may see half of it.
-            attnviz.save_data(model.attend(TEXT), folder / "all.safetensors", force=True)
+            attnviz.save_result(model.attend(TEXT), folder / "all.safetensors", force=True)
             said["shift"] = refused(partial(attnviz.shift, "train", TEXT, model=model))
             for (name, fault), mode in product(FAULTS.items(), ("full", "streamed")):
                 with patch.object(Spread, "gathered", fault):

@@ -67,7 +67,7 @@ def test_the_axes_are_what_the_decoder_and_the_encoder_read(tokenizer):
     start = tokenizer.convert_ids_to_tokens(2)
     assert cross.query_axis.labels == (start, "[CLS]", "un", "train")
     assert cross.key_axis.labels == ("[CLS]", "a", "train", "[SEP]")
-    drawn = attnviz.make_map(result, layer=1, head=0, special="hide")
+    drawn = attnviz.attention_map(result, layer=1, head=0, special="hide")
     assert (drawn.stack, drawn.rows, drawn.columns) == ("cross", ("un", "train"), ("a", "train"))
 
 

@@ -101,7 +101,7 @@ def expect_same(found, alone, near):
 def test_every_process_has_all_heads_in_order(ranks, tokenizer, name):
     alone = one_process(ranks / name, tokenizer).attend(TEXT)
     for rank in range(2):
-        found = attnviz.load_data(ranks / f"{name}.{rank}.safetensors")
+        found = attnviz.load_result(ranks / f"{name}.{rank}.safetensors")
         expect_same(found, alone, EXACT if name.endswith("64") else ROUNDED)
 
 
@@ -109,7 +109,7 @@ def test_every_process_has_all_heads_in_order(ranks, tokenizer, name):
 def test_two_processes_are_as_near_to_float64_as_one(ranks, tokenizer, name):
     exact = one_process(ranks / name, tokenizer, torch.float64).attend(TEXT)
     alone = one_process(ranks / name, tokenizer).attend(TEXT)
-    shared = attnviz.load_data(ranks / f"{name}.0.safetensors")
+    shared = attnviz.load_result(ranks / f"{name}.0.safetensors")
 
     def error(found):
         pairs = zip(found, exact, strict=True)
@@ -131,7 +131,7 @@ def test_every_family_with_a_plan_for_tensor_parallel(tmp_path, tokenizer):
     two_processes(tmp_path, names, tokenizer)
     for name in names:
         alone = one_process(tmp_path / name, tokenizer).attend(TEXT)
-        expect_same(attnviz.load_data(tmp_path / f"{name}.1.safetensors"), alone, ROUNDED)
+        expect_same(attnviz.load_result(tmp_path / f"{name}.1.safetensors"), alone, ROUNDED)
     assert len(names) > 50
 
 
@@ -139,8 +139,8 @@ def test_streamed_and_generated_maps_of_two_processes(ranks, tokenizer):
     model = one_process(ranks / "llama-float64", tokenizer)
     alone, long = model.attend(TEXT, generate=3), model.attend(TEXT, mode="streamed")
     for rank in range(2):
-        generated = attnviz.load_data(ranks / f"generated.{rank}.safetensors")
-        streamed = attnviz.load_data(ranks / f"streamed.{rank}.safetensors")
+        generated = attnviz.load_result(ranks / f"generated.{rank}.safetensors")
+        streamed = attnviz.load_result(ranks / f"streamed.{rank}.safetensors")
         assert generated.provenance.generated == alone.provenance.generated
         for ours, single in zip(generated, alone, strict=True):
             assert_close(ours.weights(), single.weights(), **EXACT)
@@ -154,7 +154,7 @@ def test_streamed_and_generated_maps_of_two_processes(ranks, tokenizer):
 
 
 def test_processes_may_write_one_file_at_once(ranks):
-    assert attnviz.load_data(ranks / "all.safetensors").agreement.verdict == "verified"
+    assert attnviz.load_result(ranks / "all.safetensors").agreement.verdict == "verified"
 
 
 @pytest.mark.parametrize("mode", ["full", "streamed"])

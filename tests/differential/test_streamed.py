@@ -196,7 +196,7 @@ def test_what_needs_whole_maps_says_so(model):
     found = attnviz.attend(LONG, model=model, mode="streamed", layers=[2])
     for need in (
         lambda: attnviz.find_heads(found, query="train", key="station"),
-        lambda: attnviz.make_steps(found, layer=2, head=0),
+        lambda: attnviz.steps(found, layer=2, head=0),
         lambda: found.weights(2, 0),
     ):
         with pytest.raises(InputError, match="only summaries were kept"):
@@ -204,6 +204,6 @@ def test_what_needs_whole_maps_says_so(model):
     with pytest.raises(InputError, match="layers that were kept, 2"):
         found.layer(1)
     with pytest.raises(InputError, match="special tokens to be kept"):
-        attnviz.make_map(found, layer=2, head=0, special="remove")
+        attnviz.attention_map(found, layer=2, head=0, special="remove")
     with pytest.raises(InputError, match="rows from 0 to"):
-        attnviz.make_map(found, layer=2, head=0, rows=slice(5, 2))
+        attnviz.attention_map(found, layer=2, head=0, rows=slice(5, 2))

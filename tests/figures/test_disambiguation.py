@@ -36,7 +36,7 @@ def panels(figure):
 
 def test_every_occurrence_is_drawn_in_every_layer_and_the_best_twice(results):
     result = results["check"]
-    drawn = panels(attnviz.disambiguation(result))
+    drawn = panels(attnviz.plot.senses(result))
     assert len(drawn) == 8
     order = [*range(7), result.best]
     for (axes, places), state in zip(drawn, order, strict=True):
@@ -50,7 +50,7 @@ def test_every_occurrence_is_drawn_in_every_layer_and_the_best_twice(results):
 
 def test_what_is_nearer_to_another_sense_is_hollow(results):
     result = results["check"]
-    (axes, _), *_ = panels(attnviz.disambiguation(result))
+    (axes, _), *_ = panels(attnviz.plot.senses(result))
     hollow = [
         len(dots.get_offsets())
         for dots in axes.collections
@@ -62,7 +62,7 @@ def test_what_is_nearer_to_another_sense_is_hollow(results):
 @pytest.mark.parametrize("word", WORDS)
 def test_the_numbers_are_those_that_were_measured(results, word):
     result = results[word]
-    said = words_on(attnviz.disambiguation(result))
+    said = words_on(attnviz.plot.senses(result))
     for score, plane in zip(result.scores, result.plane_accuracy, strict=True):
         assert f"{score.accuracy:.2f} (plane {plane:.2f})" in said
     assert f"other words, static {result.context.accuracy:.2f}" in said
@@ -82,7 +82,7 @@ def test_the_numbers_are_those_that_were_measured(results, word):
 @pytest.mark.parametrize("width", [40, 60, 89, 120, 183, 300])
 @pytest.mark.parametrize("word", WORDS)
 def test_nothing_overlaps_or_leaves_the_page(results, word, width):
-    check_layout(attnviz.disambiguation(results[word], width=width))
+    check_layout(attnviz.plot.senses(results[word], width=width))
 
 
 def test_odd_names_are_drawn_as_they_are(results):
@@ -92,7 +92,7 @@ def test_odd_names_are_drawn_as_they_are(results):
         replace(one, sense=names[found.senses.index(one.sense)], strongest="$x^2$")
         for one in found.occurrences
     ]
-    figure = attnviz.disambiguation(replace(found, senses=names, occurrences=tuple(renamed)))
+    figure = attnviz.plot.senses(replace(found, senses=names, occurrences=tuple(renamed)))
     check_layout(figure)
     assert "$a_1$" in words_on(figure)
 
@@ -112,6 +112,6 @@ def test_a_deep_model_shows_some_layers_with_the_first_the_best_and_the_last(res
     assert {0, 18, 32} <= {*shown}
     assert len(shown) <= 14
     for width in (89, 183):
-        figure = attnviz.disambiguation(deep, width=width)
+        figure = attnviz.plot.senses(deep, width=width)
         check_layout(figure)
     assert f"{len(shown)} of 33 states drawn." in " ".join(words_on(figure))

@@ -21,14 +21,14 @@ golden = partial(
 
 @golden(filename="heatmap_column_width.png")
 def test_a_heatmap_of_column_width_with_its_overview(train):
-    return attnviz.heatmap(train, special="remove", width=89).figure
+    return attnviz.plot.heatmap(train, special="remove", width=89).figure
 
 
 @golden(filename="heatmap_pair.png")
 def test_a_heatmap_of_a_pair_in_full_width(pair):
-    return attnviz.heatmap(pair, layer=5, head=9, overview=True, width=183).figure
+    return attnviz.plot.heatmap(pair, layer=5, head=9, overview=True, width=183).figure
 
 
 @golden(filename="head_grid_layer.png")
 def test_the_heads_of_one_layer(short):
-    return attnviz.head_grid(short, layer=2, width=89)
+    return attnviz.plot.heads(short, layer=2, width=89)

@@ -61,7 +61,7 @@ def outlined(ax):
 
 
 def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
-    ax = attnviz.heatmap(vision, layer=1, head=2, patch=(3, 1))
+    ax = attnviz.plot.heatmap(vision, layer=1, head=2, patch=(3, 1))
     (mesh,) = ax.collections
     row = vision.weights(1, 2)[1 + 3 * 4 + 1]
     np.testing.assert_array_equal(mesh.get_array(), row[1:].reshape(4, 4).numpy())
@@ -75,7 +75,7 @@ def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
 
 
 def test_the_image_darkens_the_cells_and_keeps_their_colour(vision):
-    (shades,) = attnviz.heatmap(vision, layer=1, head=2).images
+    (shades,) = attnviz.plot.heatmap(vision, layer=1, head=2).images
     black = np.asarray(shades.get_array())
     assert (black[..., :3] == 0).all()
     assert 0 < black[..., 3].max() < 0.5
@@ -84,7 +84,7 @@ def test_the_image_darkens_the_cells_and_keeps_their_colour(vision):
 
 
 def test_the_caption_over_an_image_names_the_file_the_rest_and_the_verdict(vision):
-    ax = attnviz.heatmap(vision, layer=1, head=2)
+    ax = attnviz.plot.heatmap(vision, layer=1, head=2)
     said = page_text(ax.figure)
     assert "Layer 1, head 2, from [CLS]" in said
     assert "Image (80×60), read by ViTModel." in said
@@ -99,13 +99,13 @@ def test_the_caption_over_an_image_names_the_file_the_rest_and_the_verdict(visio
 def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
     first, *others = vision.agreement.checks
     failed = replace(vision.agreement, checks=(replace(first, failed_heads=(3,)), *others))
-    figure = attnviz.heatmap(replace(vision, agreement=failed)).figure
+    figure = attnviz.plot.heatmap(replace(vision, agreement=failed)).figure
     alarms = [text.get_text() for text in figure.texts if text.get_color() == style.ALARM]
     assert "NOT VERIFIED" in " ".join(alarms)
 
 
 def test_beside_a_head_that_was_chosen_all_heads_show_the_same_query(vision):
-    figure = attnviz.heatmap(vision, patch=(0, 2)).figure
+    figure = attnviz.plot.heatmap(vision, patch=(0, 2)).figure
     assert "All 8 heads" in page_text(figure)
     mosaic = figure.axes[3].images[0]
     tiles = np.asarray(mosaic.get_array())
@@ -116,7 +116,7 @@ def test_beside_a_head_that_was_chosen_all_heads_show_the_same_query(vision):
 
 def test_without_a_class_token_the_patch_in_the_middle_asks(tokenizer):
     result = seeing("swin", tokenizer).attend(image=picture())
-    ax = attnviz.heatmap(result, layer=0, head=1)
+    ax = attnviz.plot.heatmap(result, layer=0, head=1)
     assert outlined(ax) == [(4, 4)]
     record = result.record(0)
     at = record.query_axis.patches.index((4, 4))
@@ -126,18 +126,18 @@ def test_without_a_class_token_the_patch_in_the_middle_asks(tokenizer):
             weights[patch] = weight
     np.testing.assert_allclose(ax.collections[0].get_array(), weights)
     assert (weights > 1e-6).sum() <= 9  # only its window of 3 × 3
-    assert attnviz.heatmap(result).figure  # layers that differ in their heads: no overview
+    assert attnviz.plot.heatmap(result).figure  # layers that differ in their heads: no overview
 
 
 def test_words_ask_an_image_in_cross_attention_and_beside_placeholders(tokenizer):
     blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
-    ax = attnviz.heatmap(blip, layer=0, head=0)
+    ax = attnviz.plot.heatmap(blip, layer=0, head=0)
     assert "Cross-attention, layer 0, head 0, from “circle”" in page_text(ax.figure)
     assert outlined(ax) == []
     weights = blip.weights(0, 0)[3, 1:].reshape(4, 4)
     np.testing.assert_array_equal(ax.collections[0].get_array(), weights)
     llava = seeing("llava", tokenizer).attend("a red circle", image=picture()).stack("decoder")
-    ax = attnviz.heatmap(llava, layer=0, head=0, patch="red")
+    ax = attnviz.plot.heatmap(llava, layer=0, head=0, patch="red")
     assert "from “red”" in page_text(ax.figure)
     assert "decoder" not in page_text(ax.figure)
 
@@ -152,21 +152,21 @@ def test_words_ask_an_image_in_cross_attention_and_beside_placeholders(tokenizer
 )
 def test_a_patch_that_is_not_there(vision, patch, said):
     with pytest.raises(InputError) as caught:
-        attnviz.heatmap(vision, patch=patch)
+        attnviz.plot.heatmap(vision, patch=patch)
     assert said in str(caught.value)
 
 
 def test_a_patch_of_a_matrix_or_of_a_text_is_refused(vision, train, tokenizer):
     for result, how in ((vision, {"matrix": True}), (train, {})):
         with pytest.raises(InputError, match="only where weights are laid over an image"):
-            attnviz.heatmap(result, patch=(0, 0), **how)
+            attnviz.plot.heatmap(result, patch=(0, 0), **how)
     blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
     with pytest.raises(InputError, match="the queries of the cross stack are no patches"):
-        attnviz.heatmap(blip, patch=(0, 0))
+        attnviz.plot.heatmap(blip, patch=(0, 0))
 
 
 def test_a_matrix_of_a_fine_image_names_rows_of_patches(fine):
-    ax = attnviz.heatmap(fine, layer=0, head=0, matrix=True)
+    ax = attnviz.plot.heatmap(fine, layer=0, head=0, matrix=True)
     (mesh,) = ax.collections
     assert mesh.get_array().shape == (257, 257)
     named = labels(ax.yaxis)
@@ -179,12 +179,12 @@ def test_a_matrix_of_a_fine_image_names_rows_of_patches(fine):
 
 
 def test_a_matrix_of_few_patches_names_each(vision):
-    ax = attnviz.heatmap(vision, layer=0, head=0, matrix=True)
+    ax = attnviz.plot.heatmap(vision, layer=0, head=0, matrix=True)
     assert labels(ax.xaxis) == ["[CLS]", *(f"r{r} c{c}" for r in range(4) for c in range(4))]
 
 
 def test_frames_of_a_sound_get_a_scale_of_seconds(speech):
-    ax = attnviz.heatmap(speech, layer=1, head=0)
+    ax = attnviz.plot.heatmap(speech, layer=1, head=0)
     assert ax.get_xlabel() == "key (attended to), s"
     ticks = dict(zip(labels(ax.xaxis), ax.get_xticks(), strict=True))
     assert ticks["0"] == 0
@@ -192,21 +192,21 @@ def test_frames_of_a_sound_get_a_scale_of_seconds(speech):
     assert ticks["2"] == pytest.approx(100)
     assert labels(ax.yaxis) == ["[CLS]", "the", "train", "left", "the", "station"]
     assert ax.get_aspect() == "auto"  # six rows of a hundred columns would be a line
-    both = attnviz.heatmap(speech.stack("encoder"), layer=0, head=0, special="remove")
+    both = attnviz.plot.heatmap(speech.stack("encoder"), layer=0, head=0, special="remove")
     assert both.get_ylabel() == "query (attending), s"
     assert both.get_aspect() == 1
     assert max(float(label) for label in labels(both.yaxis)) == 1
 
 
 def test_more_frames_than_a_page_can_show_are_drawn_by_the_largest(speech):
-    drawn = attnviz.make_map(speech, layer=0, head=0)
+    drawn = attnviz.attention_map(speech, layer=0, head=0)
     weights = torch.rand(6, 1500)
     seconds = tuple(0.02 * n for n in range(1500))
     long = replace(
         drawn, weights=weights, columns=("",) * 1500, special_columns=(False,) * 1500,
         sides=(drawn.sides[0], replace(drawn.sides[1], seconds=seconds)),
     )  # fmt: skip
-    ax = attnviz.heatmap(long)
+    ax = attnviz.plot.heatmap(long)
     cells = np.asarray(ax.collections[0].get_array())
     np.testing.assert_array_equal(cells, weights.reshape(6, 500, 3).amax(-1))
     assert ax.get_xlim() == (0, 1500)
@@ -216,18 +216,20 @@ def test_more_frames_than_a_page_can_show_are_drawn_by_the_largest(speech):
 @pytest.mark.parametrize("width", [COLUMN, FULL])
 def test_nothing_overlaps_over_images_and_sounds(vision, fine, speech, width):
     for result in (vision, fine):
-        check_layout(attnviz.heatmap(result, width=width).figure)
-        check_layout(attnviz.heatmap(result, layer=0, head=1, patch=(1, 2), width=width).figure)
-        check_layout(attnviz.heatmap(result, matrix=True, width=width).figure)
-        check_layout(attnviz.head_grid(result, width=width))
+        check_layout(attnviz.plot.heatmap(result, width=width).figure)
+        check_layout(
+            attnviz.plot.heatmap(result, layer=0, head=1, patch=(1, 2), width=width).figure
+        )
+        check_layout(attnviz.plot.heatmap(result, matrix=True, width=width).figure)
+        check_layout(attnviz.plot.heads(result, width=width))
     for stack in speech.stacks:
-        check_layout(attnviz.heatmap(speech.stack(stack), width=width).figure)
+        check_layout(attnviz.plot.heatmap(speech.stack(stack), width=width).figure)
 
 
 def test_an_overlay_in_axes_of_the_users(vision):
     figure, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
     for head, ax in enumerate(axes):
-        assert attnviz.heatmap(vision, layer=0, head=head, ax=ax) is ax
+        assert attnviz.plot.heatmap(vision, layer=0, head=head, ax=ax) is ax
         assert ax.get_title(loc="left").startswith(f"Layer 0, head {head}")
     check_layout(figure)
 
@@ -235,17 +237,17 @@ def test_an_overlay_in_axes_of_the_users(vision):
 def test_images_are_the_right_way_up_whatever_a_user_has_set(vision):
     with mpl.rc_context({"image.origin": "lower"}):
         ax = plt.subplots()[1]
-        attnviz.heatmap(vision, ax=ax)
-        figure = attnviz.heatmap(vision).figure
+        attnviz.plot.heatmap(vision, ax=ax)
+        figure = attnviz.plot.heatmap(vision).figure
     images = [image for axes in (ax, *figure.axes) for image in axes.images]
     assert len(images) >= 4
     assert {image.origin for image in images} == {"upper"}
 
 
 def test_the_image_and_the_places_are_stored_with_the_map(vision, tmp_path):
-    drawn = attnviz.make_map(vision, layer=0, head=0)
+    drawn = attnviz.attention_map(vision, layer=0, head=0)
     for suffix in ("json", "npz", "safetensors"):
-        attnviz.save_data(drawn, tmp_path / f"map.{suffix}")
+        attnviz.save_result(drawn, tmp_path / f"map.{suffix}")
     data = json.loads((tmp_path / "map.json").read_text(encoding="utf-8"))
     assert data == json.loads(json.dumps(to_data(drawn)))
     head, _, png = data["image"].partition(",")

@@ -32,33 +32,33 @@ def check_layout(figure):
 @pytest.mark.parametrize("name", INPUTS)
 def test_a_heatmap_with_its_overview(request, name, special, width):
     result = request.getfixturevalue(name)
-    check_layout(attnviz.heatmap(result, special=special, width=width).figure)
+    check_layout(attnviz.plot.heatmap(result, special=special, width=width).figure)
 
 
 @pytest.mark.parametrize("width", [COLUMN, FULL])
 @pytest.mark.parametrize("name", INPUTS)
 def test_a_heatmap_alone(request, name, width):
     result = request.getfixturevalue(name)
-    check_layout(attnviz.heatmap(result, layer=1, head=range(12), width=width).figure)
+    check_layout(attnviz.plot.heatmap(result, layer=1, head=range(12), width=width).figure)
 
 
 @pytest.mark.parametrize("width", [COLUMN, FULL])
 @pytest.mark.parametrize("layer", [None, 2])
 @pytest.mark.parametrize("name", INPUTS)
 def test_a_head_grid(request, name, layer, width):
-    check_layout(attnviz.head_grid(request.getfixturevalue(name), layer=layer, width=width))
+    check_layout(attnviz.plot.heads(request.getfixturevalue(name), layer=layer, width=width))
 
 
 @pytest.mark.parametrize("width", [40, 60, 120, 300])
 def test_other_widths(pair, width):
-    check_layout(attnviz.heatmap(pair, special="remove", width=width).figure)
-    check_layout(attnviz.head_grid(pair, layer=0, width=width))
+    check_layout(attnviz.plot.heatmap(pair, special="remove", width=width).figure)
+    check_layout(attnviz.plot.heads(pair, layer=0, width=width))
 
 
 def test_two_heatmaps_side_by_side_in_a_figure_of_the_users(pair):
     figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
     for head, ax in enumerate(axes):
-        attnviz.heatmap(pair, layer=0, head=head, ax=ax)
+        attnviz.plot.heatmap(pair, layer=0, head=head, ax=ax)
     check_layout(figure)
 
 
@@ -78,29 +78,31 @@ def test_the_check_sees_an_overlap_and_a_text_that_leaves_the_page():
 @pytest.mark.parametrize("name", INPUTS)
 def test_steps_and_the_attention_vector(request, name, width):
     result = request.getfixturevalue(name)
-    taken = attnviz.make_steps(result, layer=2, head=3)
-    check_layout(attnviz.steps(taken, width=width))
-    check_layout(attnviz.attention_vector(taken, width=width))
+    taken = attnviz.steps(result, layer=2, head=3)
+    check_layout(attnviz.plot.steps(taken, width=width))
+    check_layout(attnviz.plot.attention_vector(taken, width=width))
 
 
 def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer):
     for family in ("gemma2", "gpt-oss", "t5", "funnel"):
         given = {"target": "the station"} if family == "t5" else {}
         result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("the train left", **given)
-        check_layout(attnviz.steps(result))
-        check_layout(attnviz.steps(result, width=COLUMN))
+        check_layout(attnviz.plot.steps(result))
+        check_layout(attnviz.plot.steps(result, width=COLUMN))
 
 
 @pytest.mark.parametrize("layout", ["constrained", None])
 def test_captions_below_captions(train, layout):
     """A figure of one's own may get several; each stands below what was there."""
-    with attnviz.style():
+    with attnviz.plot.style():
         figure, axes = plt.subplots(figsize=(4, 2), layout=layout)
         axes.set_xlabel("time")
         height = figure.get_size_inches()[1]
-        attnviz.add_caption(figure, text=["one part", "and another."], agreement=train.agreement)
-        attnviz.add_caption(figure, text="below it")
-        attnviz.add_caption(figure, text="")
+        attnviz.plot.add_caption(
+            figure, text=["one part", "and another."], agreement=train.agreement
+        )
+        attnviz.plot.add_caption(figure, text="below it")
+        attnviz.plot.add_caption(figure, text="")
     assert figure.get_size_inches()[1] > height + 0.5
     said = [text.get_text() for text, _ in check_texts(figure)]
     assert {"One part. And another.", "Below it."} <= set(said)
@@ -109,4 +111,4 @@ def test_captions_below_captions(train, layout):
 
 def test_steps_have_a_smallest_width(train):
     with pytest.raises(attnviz.InputError, match="Expected a width of 80 mm or more"):
-        attnviz.steps(train, width=60)
+        attnviz.plot.steps(train, width=60)

@@ -15,7 +15,7 @@ from attnviz.figures.style import ACCENT
 
 @pytest.fixture(scope="module")
 def taken(train):
-    return attnviz.make_steps(train, layer=5, head=3, word="train")
+    return attnviz.steps(train, layer=5, head=3, word="train")
 
 
 def meshes(figure):
@@ -27,7 +27,7 @@ def texts(figure):
 
 
 def test_every_stage_is_drawn_with_its_numbers(taken):
-    figure = attnviz.steps(taken)
+    figure = attnviz.plot.steps(taken)
     drawn = [mesh.get_array().data for mesh in meshes(figure)]
     for stage in taken.stages:
         assert any(
@@ -45,7 +45,7 @@ def test_every_stage_is_drawn_with_its_numbers(taken):
 
 
 def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(taken):
-    figure = attnviz.steps(taken)
+    figure = attnviz.plot.steps(taken)
     frames = [
         (axes, patch)
         for axes in figure.axes
@@ -60,7 +60,7 @@ def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(taken):
 
 
 def test_the_weights_are_written_into_their_cells(taken):
-    figure = attnviz.steps(taken)
+    figure = attnviz.plot.steps(taken)
     written = [
         [text.get_text() for text in axes.texts] for axes in figure.axes if len(axes.texts) == 81
     ]
@@ -70,7 +70,7 @@ def test_the_weights_are_written_into_their_cells(taken):
 
 
 def test_the_attention_vector_adds_up(taken):
-    figure = attnviz.attention_vector(taken)
+    figure = attnviz.plot.attention_vector(taken)
     matrices = [mesh.get_array().data for mesh in meshes(figure)]
     (total,) = [m for m in matrices if m.shape == (1, 32)]
     brought = [m for m in matrices if m.shape == (9, 32)][1]
@@ -83,8 +83,8 @@ def test_the_attention_vector_adds_up(taken):
 
 
 def test_many_keys_are_joined_and_still_add_up(long):
-    taken = attnviz.make_steps(long, layer=2, head=3)
-    figure = attnviz.attention_vector(taken)
+    taken = attnviz.steps(long, layer=2, head=3)
+    figure = attnviz.plot.attention_vector(taken)
     matrices = [mesh.get_array().data for mesh in meshes(figure)]
     (total,) = [m for m in matrices if m.shape == (1, 32)]
     assert np.allclose(total[0], taken["A"].values[taken.row].numpy(), atol=1e-6)
@@ -101,13 +101,13 @@ def test_a_stage_that_differs_or_was_not_compared_says_so(taken):
         else stage
         for stage in stages
     ]
-    said = texts(attnviz.steps(replace(taken, stages=tuple(stages))))
+    said = texts(attnviz.plot.steps(replace(taken, stages=tuple(stages))))
     assert any(text.startswith("DIFFERS by ") for text in said)
     assert "not compared" in said
 
 
 def test_a_choice_beside_steps_that_are_chosen_is_refused(taken):
     for choice in ({"layer": 0}, {"head": 3}, {"word": "left"}):
-        for draw in (attnviz.steps, attnviz.attention_vector):
+        for draw in (attnviz.plot.steps, attnviz.plot.attention_vector):
             with pytest.raises(attnviz.InputError, match="Expected steps of layer 5, head 3"):
                 draw(taken, **choice)

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.analyses.maps.compute import make_map, make_maps
+from attnviz import plot
+from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.errors import InputError
 from attnviz.figures import style
 from attnviz.figures.style import fallback_fonts
-from attnviz.plot import save_figure
 from attnviz.results.labels import literal
 
 
@@ -39,7 +39,7 @@ def tiles(axes):
 
 
 def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
-    ax = attnviz.heatmap(train, layer=2, head=3)
+    ax = attnviz.plot.heatmap(train, layer=2, head=3)
     (mesh,) = ax.collections
     weights = train.weights(2, 3).numpy()
     np.testing.assert_array_equal(mesh.get_array(), weights)
@@ -53,7 +53,7 @@ def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
 
 
 def test_colours_start_at_white_for_0_and_end_at_the_largest_weight(train):
-    (mesh,) = attnviz.heatmap(train, layer=2, head=3).collections
+    (mesh,) = attnviz.plot.heatmap(train, layer=2, head=3).collections
     assert mesh.norm.vmin == 0
     # What [CLS] and [SEP] give does not set the scale; where it exceeds it the bar has an arrow.
     assert mesh.norm.vmax == pytest.approx(train.weights(2, 3)[1:-1].max().item())
@@ -64,8 +64,8 @@ def test_colours_start_at_white_for_0_and_end_at_the_largest_weight(train):
 
 @pytest.mark.parametrize("special", ["keep", "remove"])
 def test_the_colour_bar_is_labelled_and_covers_the_weights_of_words(train, special):
-    drawn = make_map(train, layer=2, head=3, special=special)
-    bar = attnviz.heatmap(drawn).figure.axes[1]
+    drawn = attention_map(train, layer=2, head=3, special=special)
+    bar = attnviz.plot.heatmap(drawn).figure.axes[1]
     assert bar.get_ylabel() == "attention weight"
     assert bar.get_ylim() == pytest.approx((0, drawn.top))
     words = drawn.weights[1:-1] if special == "keep" else drawn.weights
@@ -73,7 +73,7 @@ def test_the_colour_bar_is_labelled_and_covers_the_weights_of_words(train, speci
 
 
 def test_every_cell_carries_its_weight_in_numbers_that_can_be_read(train):
-    ax = attnviz.heatmap(train, layer=2, head=3)
+    ax = attnviz.plot.heatmap(train, layer=2, head=3)
     weights = train.weights(2, 3)
     assert len(ax.texts) == 81
     for text in ax.texts:
@@ -95,7 +95,7 @@ def luminance(rgb):
 
 
 def test_the_caption_says_model_text_layer_head_and_verdict(train):
-    said = page_text(attnviz.heatmap(train, layer=2, head=3).figure)
+    said = page_text(attnviz.plot.heatmap(train, layer=2, head=3).figure)
     assert "Layer 2, head 3" in said
     assert "“the train left the station on time”, read by all-MiniLM-L6-v2." in said
     assert "Verified: 72 heads recomputed in float64 differ" in said
@@ -104,14 +104,14 @@ def test_the_caption_says_model_text_layer_head_and_verdict(train):
 
 
 def test_the_caption_says_what_was_averaged_removed_and_renormalised(train):
-    figure = attnviz.heatmap(train, layer=2, head=[3, 4], special="remove").figure
+    figure = attnviz.plot.heatmap(train, layer=2, head=[3, 4], special="remove").figure
     said = page_text(figure)
     assert "Layer 2, mean of heads 3, 4" in said
     assert "[CLS], [SEP] removed" in said
     assert "rows renormalised to 1." in said
 
 
-@pytest.mark.parametrize("draw", [attnviz.heatmap, attnviz.head_grid])
+@pytest.mark.parametrize("draw", [attnviz.plot.heatmap, attnviz.plot.heads])
 def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
     first, *others = short.agreement.checks
     failed = replace(short.agreement, checks=(replace(first, failed_heads=(3,)), *others))
@@ -124,7 +124,7 @@ def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
 
 def test_a_map_that_could_not_be_proven_says_so(short):
     unproven = replace(short.agreement, unproven=("encoder layer 1", "encoder layer 4"))
-    figure = attnviz.heatmap(replace(short, agreement=unproven), layer=0, head=0).figure
+    figure = attnviz.plot.heatmap(replace(short, agreement=unproven), layer=0, head=0).figure
     assert (
         "NOT PROVEN: a scale 1 % off would go unnoticed in encoder layer 1, encoder layer 4."
         in page_text(figure)
@@ -133,7 +133,7 @@ def test_a_map_that_could_not_be_proven_says_so(short):
 
 def test_without_layer_and_head_the_best_is_drawn_and_marked_among_all(train):
     best = attnviz.rank_heads(train).best
-    figure = attnviz.heatmap(train).figure
+    figure = attnviz.plot.heatmap(train).figure
     assert f"Layer {best.layer}, head {best.head}" in page_text(figure)
     assert "All 72 heads" in page_text(figure)
     (mosaic,) = [axes for axes in figure.axes if axes.images]
@@ -144,7 +144,7 @@ def test_without_layer_and_head_the_best_is_drawn_and_marked_among_all(train):
 
 def test_the_overview_is_drawn_or_not_as_asked(train):
     def has_overview(**how):
-        return any(axes.images for axes in attnviz.heatmap(train, **how).figure.axes)
+        return any(axes.images for axes in attnviz.plot.heatmap(train, **how).figure.axes)
 
     assert has_overview(layer=1)
     assert not has_overview(layer=1, head=2)
@@ -153,21 +153,21 @@ def test_the_overview_is_drawn_or_not_as_asked(train):
 
 
 def test_the_boundary_of_a_pair_is_drawn(pair):
-    ax = attnviz.heatmap(pair, layer=0, head=0)
+    ax = attnviz.plot.heatmap(pair, layer=0, head=0)
     across, down = (line.get_xydata() for line in ax.lines)
     assert across[:, 1].tolist() == [9, 9]
     assert down[:, 0].tolist() == [9, 9]
     assert labels(ax.xaxis)[9] == "it"
-    ax = attnviz.heatmap(pair, layer=0, head=0, special="remove")
+    ax = attnviz.plot.heatmap(pair, layer=0, head=0, special="remove")
     assert ax.lines[0].get_ydata() == [7, 7]
 
 
 def test_one_text_has_no_boundary(train):
-    assert len(attnviz.heatmap(train, layer=0, head=0).lines) == 0
+    assert len(attnviz.plot.heatmap(train, layer=0, head=0).lines) == 0
 
 
 def test_a_head_grid_draws_every_head_of_every_layer(train):
-    figure = attnviz.head_grid(train)
+    figure = attnviz.plot.heads(train)
     mosaic, bar = figure.axes
     (image,) = mosaic.images
     assert (image.norm.vmin, image.norm.vmax) == (0, 1)
@@ -191,7 +191,7 @@ def tile_of(image, row, column, size):
 
 @pytest.mark.parametrize(("width", "rows", "columns"), [(183, 2, 6), (89, 3, 4)])
 def test_the_heads_of_one_layer_are_drawn_larger_each_with_its_number(train, width, rows, columns):
-    figure = attnviz.head_grid(train, layer=2, width=width)
+    figure = attnviz.plot.heads(train, layer=2, width=width)
     assert "All 12 heads of layer 2" in page_text(figure)
     mosaic = figure.axes[0]
     assert [text.get_text() for text in mosaic.texts] == [f"head {head}" for head in range(12)]
@@ -201,7 +201,7 @@ def test_the_heads_of_one_layer_are_drawn_larger_each_with_its_number(train, wid
     for head in range(12):
         tile = tile_of(image, *divmod(head, columns), 9)
         np.testing.assert_array_equal(tile, train.weights(2, head))
-    whole = attnviz.head_grid(train, width=width).axes[0]
+    whole = attnviz.plot.heads(train, width=width).axes[0]
     assert tile_width(mosaic) > 1.5 * tile_width(whole)
 
 
@@ -210,34 +210,34 @@ def tile_width(axes):
 
 
 def test_a_model_of_one_layer_is_marked_in_its_folded_overview(train):
-    maps = make_maps(train, layer=3)
-    drawn = make_map(train, layer=3, head=9)
-    figure = attnviz.heatmap(drawn, overview=maps, width=183).figure
+    maps = head_maps(train, layer=3)
+    drawn = attention_map(train, layer=3, head=9)
+    figure = attnviz.plot.heatmap(drawn, overview=maps, width=183).figure
     (mosaic,) = [axes for axes in figure.axes if axes.images]
     (place,) = [n for n, width in enumerate(tiles(mosaic)) if width > 1]
     assert place == 9
 
 
 def test_many_heads_are_numbered_where_there_is_room(short):
-    maps = make_maps(short)
+    maps = head_maps(short)
     many = replace(maps, weights=maps.weights.repeat(6, 3, 1, 1)[:32, :32], layers=(*range(32),))
-    mosaic = attnviz.head_grid(many, width=89).axes[0]
+    mosaic = attnviz.plot.heads(many, width=89).axes[0]
     assert labels(mosaic.xaxis) == [str(head) for head in range(0, 32, 2)]
     assert len(tiles(mosaic)) == 1024
 
 
 def test_long_maps_are_averaged_into_the_tiles_of_a_grid(long):
-    maps = make_maps(long)
+    maps = head_maps(long)
     wide = replace(maps, weights=torch.rand(6, 12, 130, 200))
-    (image,) = attnviz.head_grid(wide).axes[0].images
+    (image,) = attnviz.plot.heads(wide).axes[0].images
     assert np.shape(tile_of(image, 0, 0, 64)) == (64, 64)
     assert np.nanmean(tile_of(image, 1, 2, 64)) == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_long_text_is_drawn_as_one_image_with_some_of_its_labels(long):
-    drawn = make_map(long, layer=0, head=0)
+    drawn = attention_map(long, layer=0, head=0)
     words = tuple(f"w{n}" for n in range(300))
-    ax = attnviz.heatmap(
+    ax = attnviz.plot.heatmap(
         replace(drawn, weights=torch.rand(300, 300), rows=words, columns=words, special_rows=())
     )
     (mesh,) = ax.collections
@@ -248,11 +248,11 @@ def test_a_long_text_is_drawn_as_one_image_with_some_of_its_labels(long):
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone(short):
     before = mpl.rcParams.copy()
-    attnviz.heatmap(short)
-    attnviz.head_grid(short)
+    attnviz.plot.heatmap(short)
+    attnviz.plot.heads(short)
     assert mpl.rcParams == before
     with pytest.raises(InputError):
-        attnviz.heatmap(short, layer=99)
+        attnviz.plot.heatmap(short, layer=99)
     assert mpl.rcParams == before
 
 
@@ -285,8 +285,8 @@ OF_A_USER = {
 
 def test_settings_of_a_user_change_no_figure(tmp_path, short):
     def drawn(name):
-        axes = attnviz.heatmap(short)  # with the mosaic of all heads
-        save_figure(axes.figure, tmp_path / name)
+        axes = attnviz.plot.heatmap(short)  # with the mosaic of all heads
+        plot.save(axes.figure, tmp_path / name)
         return (tmp_path / name).read_bytes()
 
     plain = drawn("plain.png")
@@ -298,7 +298,7 @@ def test_cells_in_axes_of_a_user_have_their_first_row_on_top_and_no_lines_throug
     with mpl.rc_context({"axes.grid": True}):
         ax = plt.subplots()[1]
     ax.invert_yaxis()
-    attnviz.heatmap(short, layer=0, head=0, ax=ax)
+    attnviz.plot.heatmap(short, layer=0, head=0, ax=ax)
     top, bottom = ax.get_ylim()[::-1]
     assert top < bottom
     assert not any(line.get_visible() for line in ax.get_xgridlines() + ax.get_ygridlines())
@@ -306,8 +306,8 @@ def test_cells_in_axes_of_a_user_have_their_first_row_on_top_and_no_lines_throug
 
 def test_a_heatmap_draws_into_axes_that_are_given_and_into_nothing_else(train, odd):
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
-    assert attnviz.heatmap(train, layer=2, head=3, ax=left) is left
-    attnviz.heatmap(odd, layer=0, head=1, ax=right)
+    assert attnviz.plot.heatmap(train, layer=2, head=3, ax=left) is left
+    attnviz.plot.heatmap(odd, layer=0, head=1, ax=right)
     assert plt.get_fignums() == [figure.number]
     assert len(figure.axes) == 2
     assert left.get_title(loc="left").startswith("Layer 2, head 3\nall-MiniLM-L6-v2, verified to")
@@ -320,7 +320,7 @@ def test_a_heatmap_draws_into_axes_that_are_given_and_into_nothing_else(train, o
 def test_a_map_among_others_that_was_not_verified_says_so(short):
     unproven = replace(short.agreement, unproven=("encoder layer 1",))
     _, ax = plt.subplots()
-    attnviz.heatmap(replace(short, agreement=unproven), layer=0, head=0, ax=ax)
+    attnviz.plot.heatmap(replace(short, agreement=unproven), layer=0, head=0, ax=ax)
     assert "NOT PROVEN" in ax.get_title(loc="left")
 
 
@@ -350,10 +350,10 @@ def svg_texts(path):
     return ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
 
 
-@pytest.mark.parametrize("draw", [attnviz.heatmap, attnviz.head_grid])
+@pytest.mark.parametrize("draw", [attnviz.plot.heatmap, attnviz.plot.heads])
 def test_text_in_an_svg_is_text_and_literal(tmp_path, odd, draw):
     drawn = draw(odd)
-    save_figure(getattr(drawn, "figure", drawn), tmp_path / "x.svg")
+    plot.save(getattr(drawn, "figure", drawn), tmp_path / "x.svg")
     texts = svg_texts(tmp_path / "x.svg")
     assert "“pay $5 to $6, $$ <b>bold</b> _x ^2 \\frac{1}{2} & 100% #1" in " ".join(texts)
     root = ElementTree.parse(tmp_path / "x.svg").getroot()
@@ -361,8 +361,8 @@ def test_text_in_an_svg_is_text_and_literal(tmp_path, odd, draw):
 
 
 def test_each_odd_word_is_a_label_of_its_own(tmp_path, odd):
-    figure = attnviz.heatmap(odd, layer=0, head=0, width=400).figure
-    save_figure(figure, tmp_path / "x.svg")
+    figure = attnviz.plot.heatmap(odd, layer=0, head=0, width=400).figure
+    plot.save(figure, tmp_path / "x.svg")
     texts = svg_texts(tmp_path / "x.svg")
     for word in ("$", "<", ">", "_x", "^", "\\", "frac", "{", "&", "%", "x" * 23 + "…"):
         assert texts.count(word) >= 2, word
@@ -370,20 +370,20 @@ def test_each_odd_word_is_a_label_of_its_own(tmp_path, odd):
 
 def test_control_characters_leave_a_valid_svg(tmp_path, short):
     words = ("\x00", "\x1b[2J", "\x0b", "\ufffe", "\ud800", "a\nb", "c")
-    drawn = replace(make_map(short, layer=0, head=0), rows=words, columns=words)
-    save_figure(attnviz.heatmap(drawn).figure, tmp_path / "x.svg")
+    drawn = replace(attention_map(short, layer=0, head=0), rows=words, columns=words)
+    plot.save(attnviz.plot.heatmap(drawn).figure, tmp_path / "x.svg")
     assert {"�", "�[2J", "a�b", "c"} <= set(svg_texts(tmp_path / "x.svg"))
 
 
 def test_an_svg_names_a_font_that_every_reader_has(tmp_path, short):
-    save_figure(attnviz.heatmap(short).figure, tmp_path / "x.svg")
+    plot.save(attnviz.plot.heatmap(short).figure, tmp_path / "x.svg")
     root = ElementTree.parse(tmp_path / "x.svg").getroot()
     for element in root.iter(f"{SVG}text"):
         assert re.search(r"font-family: 'DejaVu Sans',.*sans-serif", element.get("style"))
 
 
 def test_text_in_a_pdf_is_text(tmp_path, short):
-    save_figure(attnviz.heatmap(short).figure, tmp_path / "x.pdf")
+    plot.save(attnviz.plot.heatmap(short).figure, tmp_path / "x.pdf")
     written = (tmp_path / "x.pdf").read_bytes()
     assert b"/ToUnicode" in written
     assert set(re.findall(rb"/Subtype /(Type3|CIDFontType2|TrueType)", written)) == {
@@ -412,7 +412,7 @@ def pdf_texts(written):
 def test_the_same_figure_gives_the_same_file(tmp_path, short):
     for name in ("a", "b"):
         for suffix in ("svg", "pdf", "png"):
-            save_figure(attnviz.head_grid(short, width=89), tmp_path / f"{name}.{suffix}")
+            plot.save(attnviz.plot.heads(short, width=89), tmp_path / f"{name}.{suffix}")
     for suffix in ("svg", "pdf", "png"):
         one, other = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
         assert one == other
@@ -420,14 +420,14 @@ def test_the_same_figure_gives_the_same_file(tmp_path, short):
 
 @pytest.mark.parametrize("width", [89, 183])
 def test_a_figure_is_as_wide_as_asked(tmp_path, short, width):
-    save_figure(attnviz.heatmap(short, width=width).figure, tmp_path / "x.svg")
+    plot.save(attnviz.plot.heatmap(short, width=width).figure, tmp_path / "x.svg")
     points = ElementTree.parse(tmp_path / "x.svg").getroot().get("width")
     assert float(points.removesuffix("pt")) == pytest.approx(width / 25.4 * 72, abs=0.1)
 
 
 def test_a_script_that_no_font_has_is_said_once_in_our_words(tmp_path, caplog, recwarn, foreign):
-    for drawn in (attnviz.heatmap(foreign), attnviz.head_grid(foreign)):
-        save_figure(getattr(drawn, "figure", drawn), tmp_path / "x.png")
+    for drawn in (attnviz.plot.heatmap(foreign), attnviz.plot.heads(foreign)):
+        plot.save(getattr(drawn, "figure", drawn), tmp_path / "x.png")
     said = [str(warning.message) for warning in recwarn]
     assert all(each.startswith("No installed font has ") for each in said)
     assert [record.message for record in caplog.records] == []
@@ -455,6 +455,6 @@ def test_a_text_in_our_font_needs_no_other():
 
 def test_words_from_right_to_left_leave_the_caption_in_its_order(model):
     result = attnviz.attend("שלום עולם", model=model)
-    figure = attnviz.heatmap(result, layer=0, head=0).figure
+    figure = attnviz.plot.heatmap(result, layer=0, head=0).figure
     (line,) = [t.get_text() for t in figure.texts if "read by all-MiniLM-L6-v2" in t.get_text()]
     assert line.startswith("\N{LEFT-TO-RIGHT MARK}“שלום עולם”, read by")

@@ -32,12 +32,12 @@ NAMES = ["cat", "likes", "phones", "own"]
 def own(tmp_path):
     path = tmp_path / "own.json"
     path.write_text(json.dumps(TWO_HEADS), encoding="utf-8")
-    return attnviz.make_example(file=path)
+    return attnviz.example(file=path)
 
 
 @pytest.fixture
 def worked(request, own):
-    return own if request.param == "own" else attnviz.make_example(request.param)
+    return own if request.param == "own" else attnviz.example(request.param)
 
 
 def framed(figure):
@@ -51,7 +51,7 @@ def framed(figure):
 @pytest.mark.parametrize("width", [89, 183])
 @pytest.mark.parametrize("worked", NAMES, indirect=True)
 def test_nothing_overlaps(worked, width):
-    check_layout(attnviz.example(worked, width=width))
+    check_layout(attnviz.plot.example(worked, width=width))
 
 
 def test_a_wide_matrix_leaves_its_numbers_to_the_data(tmp_path):
@@ -59,7 +59,7 @@ def test_a_wide_matrix_leaves_its_numbers_to_the_data(tmp_path):
     path = tmp_path / "wide.json"
     matrix = [[(i * j) % 7 / 10 for j in range(size)] for i in range(size)]
     path.write_text(json.dumps({"Q": matrix, "K": matrix}), encoding="utf-8")
-    figure = attnviz.example(attnviz.make_example(file=path), width=89)
+    figure = attnviz.plot.example(attnviz.example(file=path), width=89)
     check_layout(figure)
     assert not any(ax.texts for ax in figure.axes)
 
@@ -72,11 +72,11 @@ def test_as_many_cells_are_framed_as_do_not_follow(worked):
         for mask in (stage.from_inputs_follows, stage.from_printed_follows)
         if mask is not None
     ]
-    assert len(framed(attnviz.example(worked))) == sum(int((~mask).sum()) for mask in masks)
+    assert len(framed(attnviz.plot.example(worked))) == sum(int((~mask).sum()) for mask in masks)
 
 
 def test_each_printed_number_stands_in_its_cell():
-    figure = attnviz.example("likes")
+    figure = attnviz.plot.example("likes")
     given, printed, ours = ([text.get_text() for text in ax.texts] for ax in figure.axes)
     assert given == ["0.9", "0.1", "0.0", "0.2", "0.8", "0.1", "0.0", "0.3", "0.7"]
     assert printed == ["0.82", "0.15", "0.03", "0.17", "0.74", "0.09", "0.05", "0.25", "0.70"]
@@ -84,7 +84,7 @@ def test_each_printed_number_stands_in_its_cell():
 
 
 def test_stages_stand_in_order_with_formula_shape_and_counts():
-    figure = attnviz.example("phones")
+    figure = attnviz.plot.example("phones")
     texts = [text.get_text() for text in figure.texts]
     titles = ["1 Queries Q", "2 Keys K", "3 Values V", "4 Scores", "5 Scaled scores"]
     titles += ["6 Weights W", "7 Attention vectors A", "8 All heads, side by side"]
@@ -100,7 +100,7 @@ def test_stages_stand_in_order_with_formula_shape_and_counts():
 
 
 def test_what_cannot_be_told_is_hatched():
-    figure = attnviz.example("phones")
+    figure = attnviz.plot.example("phones")
     hatched = [patch for patch in figure.findobj(Rectangle) if patch.get_hatch()]
     assert len(hatched) == 8
     texts = [text.get_text() for text in hatched[0].axes.texts]
@@ -108,7 +108,7 @@ def test_what_cannot_be_told_is_hatched():
 
 
 def test_tokens_are_literal(own):
-    figure = attnviz.example(own)
+    figure = attnviz.plot.example(own)
     ticks = Counter(label.get_text() for ax in figure.axes for label in ax.get_yticklabels())
     assert ticks["$5"] == ticks["\\left"] > 10
     assert figure.texts[0].get_text() == TWO_HEADS["title"]
@@ -116,12 +116,12 @@ def test_tokens_are_literal(own):
 
 def test_it_is_of_the_width_that_is_asked_for_and_leaves_the_style_alone():
     before = dict(plt.rcParams)
-    assert attnviz.example("cat", width=89).get_size_inches()[0] == pytest.approx(89 / 25.4)
+    assert attnviz.plot.example("cat", width=89).get_size_inches()[0] == pytest.approx(89 / 25.4)
     assert dict(plt.rcParams) == before
 
 
 def test_an_unknown_name_or_width_is_refused():
     with pytest.raises(InputError, match="Did you mean phones"):
-        attnviz.example("phone")
+        attnviz.plot.example("phone")
     with pytest.raises(InputError, match="Expected a width from 40"):
-        attnviz.example("cat", width=10)
+        attnviz.plot.example("cat", width=10)

@@ -186,7 +186,7 @@ def test_silence_that_a_processor_adds_is_special(tokenizer):
     assert len(axis) == 100  # of 20 ms; this one pads all sounds to 2 s
     assert sum(axis.special) == 75
     assert not any(axis.padding)  # the model does look there
-    drawn = attnviz.make_map(result, layer=0, head=0, special="remove")
+    drawn = attnviz.attention_map(result, layer=0, head=0, special="remove")
     assert len(drawn.columns) == 25
     assert "[silence]" in drawn.notes[-1]
     assert drawn.sides[1].seconds[-1] == pytest.approx(0.48)

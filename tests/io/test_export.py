@@ -13,21 +13,21 @@ import torch
 from safetensors import safe_open
 
 import attnviz
-from attnviz.analyses.maps.compute import make_map, make_maps
+from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.errors import InputError, OutputError
 from attnviz.io.contents import agreement_data
-from attnviz.io.export import save_data, to_data, to_json
+from attnviz.io.export import save_result, to_data, to_json
 from attnviz.io.files import atomic, check_output
 
 
 @pytest.fixture(scope="module")
 def drawn(train):
-    return make_map(train, layer=2, head=[3, 5], special="remove", notes=["why “this” head"])
+    return attention_map(train, layer=2, head=[3, 5], special="remove", notes=["why “this” head"])
 
 
 @pytest.fixture(scope="module")
 def maps(train):
-    return make_maps(train)
+    return head_maps(train)
 
 
 def names_in(folder):
@@ -59,7 +59,7 @@ READERS = [(".json", from_json), (".npz", from_npz), (".safetensors", from_safet
 @pytest.mark.parametrize("what", ["drawn", "maps"])
 def test_every_format_gives_back_exactly_what_was_drawn(tmp_path, request, what, suffix, read):
     given = request.getfixturevalue(what)
-    save_data(given, tmp_path / f"map{suffix}")
+    save_result(given, tmp_path / f"map{suffix}")
     weights, data = read(tmp_path / f"map{suffix}")
     assert torch.equal(weights, given.weights)
     expected = json.loads(to_json(to_data(given)))
@@ -71,7 +71,7 @@ def test_every_format_gives_back_exactly_what_was_drawn(tmp_path, request, what,
 
 
 def test_capital_letters_in_an_ending_make_no_difference(tmp_path, drawn):
-    save_data(drawn, tmp_path / "MAP.JSON")
+    save_result(drawn, tmp_path / "MAP.JSON")
     assert torch.equal(from_json(tmp_path / "MAP.JSON")[0], drawn.weights)
 
 
@@ -86,7 +86,7 @@ def test_the_report_names_every_stage_of_every_head(train):
 def test_what_is_no_number_is_null_since_json_has_no_nan(tmp_path, drawn):
     weights = drawn.weights.clone()
     weights[0, 0], weights[0, 1] = math.nan, math.inf
-    save_data(replace(drawn, weights=weights), tmp_path / "map.json")
+    save_result(replace(drawn, weights=weights), tmp_path / "map.json")
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
@@ -144,7 +144,7 @@ def test_a_full_disk_is_an_output_error_in_every_format(tmp_path, monkeypatch, d
 
     monkeypatch.setattr(Path, "touch", on_full_disk)
     with pytest.raises(OutputError, match="No space left on device"):
-        save_data(drawn, tmp_path / f"map{suffix}")
+        save_result(drawn, tmp_path / f"map{suffix}")
     assert names_in(tmp_path) == []
 
 
@@ -192,9 +192,9 @@ def test_a_figure_is_no_data_and_data_no_figure(tmp_path, drawn, train):
     with pytest.raises(
         InputError, match=r"ends in \.json, \.npz, \.safetensors, \.parquet, got 'a\.png'"
     ):
-        save_data(drawn, tmp_path / "a.png")
+        save_result(drawn, tmp_path / "a.png")
     with pytest.raises(InputError, match=r"ends in \.png, \.svg, \.pdf, got 'a\.json'"):
-        attnviz.save_figure(attnviz.heatmap(train).figure, tmp_path / "a.json")
+        attnviz.plot.save(attnviz.plot.heatmap(train).figure, tmp_path / "a.json")
     with pytest.raises(InputError, match="Expected what a figure shows, got AttentionResult"):
-        save_data(train, tmp_path / "a.json")
+        save_result(train, tmp_path / "a.json")
     assert not names_in(tmp_path)

@@ -18,11 +18,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import attnviz
-from attnviz import load_data, save_data
-from attnviz.analyses.maps.compute import make_map, make_maps
+from attnviz import load_result, save_result
+from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.analyses.maps.heads import choose_head
 from attnviz.analyses.maps.result import AttentionMap
-from attnviz.analyses.steps.compute import make_steps
+from attnviz.analyses.steps.compute import steps as take_steps
 from attnviz.errors import InputError
 from attnviz.io.export import to_data
 from attnviz.results import AgreementReport, Factor, Provenance
@@ -63,8 +63,8 @@ def assert_same(one, other, at="it"):
 
 
 def on_disk(result, folder):
-    save_data(result, folder / "result.safetensors", force=True)
-    return load_data(folder / "result.safetensors")
+    save_result(result, folder / "result.safetensors", force=True)
+    return load_result(folder / "result.safetensors")
 
 
 def of(family, tokenizer, dtype=torch.float32, **given):
@@ -104,7 +104,7 @@ MADE = {
         model=model,
     ),
     "senses": lambda model: attnviz.senses("bank", BANK, model=model),
-    "an example": lambda model: attnviz.make_example("likes"),
+    "an example": lambda model: attnviz.example("likes"),
 }
 
 
@@ -129,9 +129,9 @@ def test_what_is_drawn_of_it_is_the_same(result, tmp_path):
         return
     layer, heads, _ = choose_head(result)
     for make in (
-        lambda given: make_map(given, layer=layer, head=heads),
-        make_maps,
-        None if result.streamed else make_steps,
+        lambda given: attention_map(given, layer=layer, head=heads),
+        head_maps,
+        None if result.streamed else take_steps,
     ):
         if make is not None:
             drawn = make(result)
@@ -202,14 +202,14 @@ def test_it_comes_back_on_the_cpu(tmp_path):
 
 
 def test_other_programs_find_what_they_found(train, tmp_path):
-    save_data(train, tmp_path / "x.safetensors")
+    save_result(train, tmp_path / "x.safetensors")
     metadata, tensors = parts(tmp_path / "x.safetensors")
     about = json.loads(metadata["about"])
     assert about["agreement"]["verdict"] == "verified"
     assert about["provenance"]["text"] == "the train left the station on time"
     assert torch.equal(tensors["records.5.query"], train.records[5].query)
-    example = attnviz.make_example("phones")
-    save_data(example, tmp_path / "y.safetensors")
+    example = attnviz.example("phones")
+    save_result(example, tmp_path / "y.safetensors")
     assert parts(tmp_path / "y.safetensors")[1].keys() >= {"X given", "K from_inputs_follows"}
 
 
@@ -225,14 +225,14 @@ def test_other_programs_find_what_they_found(train, tmp_path):
 )
 def test_what_could_not_be_read_is_not_written(wrong, said, train, tmp_path):
     with pytest.raises(InputError, match=said):
-        save_data(wrong(train), tmp_path / "x.safetensors")
+        save_result(wrong(train), tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 def test_more_labels_than_a_header_holds(train, tmp_path, monkeypatch):
     monkeypatch.setattr("attnviz.io.result_file._LARGEST", 10_000)
     with pytest.raises(InputError, match="labels of at most 10,000 bytes"):
-        save_data(train, tmp_path / "x.safetensors")
+        save_result(train, tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())
 
 
@@ -267,14 +267,14 @@ def small(tmp_path_factory):
         image=torch.randint(0, 256, (3, 5, 3), generator=generator).to(torch.uint8),
     )
     path = tmp_path_factory.mktemp("small") / "x.safetensors"
-    save_data(result, path)
+    save_result(result, path)
     return path, result
 
 
 def refusal(path):
     """Return why a file is refused: it must be, in one line, by an error that says what to do."""
     with pytest.raises(InputError) as refused:
-        load_data(path)
+        load_result(path)
     said = str(refused.value)
     assert said.isprintable()
     assert len(said) < 400 + len(str(path))
@@ -333,12 +333,12 @@ def test_a_sound_file_of_an_unsound_result_is_refused(name, train, tmp_path, unc
         unsound = replace(train, records=(UNSOUND[name](train.records[0]), *train.records[1:2]))
     else:
         unsound = CONTRADICTORY[name](train)
-    save_data(unsound, tmp_path / "x.safetensors")
+    save_result(unsound, tmp_path / "x.safetensors")
     unchecked.undo()
     assert "it makes no sense: " in (said := refusal(tmp_path / "x.safetensors"))
     assert " should have " in said
     with pytest.raises(InputError, match=r"Expected a sound result, but .* should have"):
-        save_data(unsound, tmp_path / "y.safetensors")
+        save_result(unsound, tmp_path / "y.safetensors")
 
 
 def test_a_file_of_numbers_that_no_result_has_is_refused(small, tmp_path):
@@ -371,7 +371,7 @@ def test_a_file_that_was_cut_short_anywhere(small, tmp_path):
 
 def test_one_bit_that_was_flipped_anywhere(small, tmp_path):
     data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
-    assert_same(load_data(small[0]), small[1])
+    assert_same(load_result(small[0]), small[1])
     places = random.Random(0)
     at = [*range(24), *(places.randrange(len(data)) for _ in range(500))]
     for place in at:
@@ -384,7 +384,7 @@ def test_one_bit_that_was_flipped_anywhere(small, tmp_path):
 @pytest.mark.parametrize("name", ["x.json", "x.npz", "x.parquet", "x.png"])
 def test_a_file_of_another_kind(small, tmp_path, name):
     path = tmp_path / name
-    picture().save(path) if name == "x.png" else save_data(small[1], path)
+    picture().save(path) if name == "x.png" else save_result(small[1], path)
     assert "it is no safetensors file" in refusal(path)
 
 
@@ -399,7 +399,7 @@ def test_what_is_no_file_of_a_result(tmp_path):
     save_file.write_bytes(save({"weight": torch.ones(3)}))
     assert "such as the weights of a model" in refusal(save_file)
     with pytest.raises(InputError, match="it makes no sense: embedded null byte"):
-        load_data(tmp_path / "a\0b")
+        load_result(tmp_path / "a\0b")
     assert "it cannot be read" in refusal(tmp_path / ("long" * 100))
     if Path("/dev/zero").exists():
         assert "it is no plain file" in refusal(Path("/dev/zero"))
@@ -555,7 +555,7 @@ def test_nothing_else_escapes_whatever_is_in_the_file(small, tmp_path):
             tree[places.randrange(len(tree))] = places.choice(b'[]{}":,0129-.eE"tn \\a\x00')
         path.write_bytes(signed(metadata | {"tree": tree.decode()}, tensors))
         try:
-            load_data(path)
+            load_result(path)
         except InputError:
             refused += 1
     assert refused > 100

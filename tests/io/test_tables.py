@@ -7,19 +7,19 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.analyses.maps.compute import make_map, make_maps
+from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.app import run
 from attnviz.errors import InputError
 
 
 def read(tmp_path, drawn):
-    attnviz.save_data(drawn, tmp_path / "x.parquet")
+    attnviz.save_result(drawn, tmp_path / "x.parquet")
     table = pq.read_table(tmp_path / "x.parquet")
     return table.to_pylist(), json.loads(table.schema.metadata[b"about"])
 
 
 def test_a_map(tmp_path, train):
-    drawn = make_map(train, layer=2, head=3, special="remove")
+    drawn = attention_map(train, layer=2, head=3, special="remove")
     rows, about = read(tmp_path, drawn)
     assert len(rows) == drawn.weights.numel()
     for row in rows:
@@ -31,7 +31,7 @@ def test_a_map(tmp_path, train):
 
 
 def test_all_heads(tmp_path, train):
-    drawn = make_maps(train, layer=4)
+    drawn = head_maps(train, layer=4)
     rows, _ = read(tmp_path, drawn)
     assert len(rows) == drawn.weights.numel()
     assert {row["layer"] for row in rows} == {4}
@@ -73,7 +73,7 @@ def test_senses(tmp_path, model):
 
 
 def test_stages_and_worked_examples(tmp_path, train):
-    taken = attnviz.make_steps(train, layer=2, head=3)
+    taken = attnviz.steps(train, layer=2, head=3)
     rows, _ = read(tmp_path, taken)
     assert len(rows) == sum(stage.values.numel() for stage in taken.stages)
     scores = [row for row in rows if row["stage"] == "scores"]
@@ -81,7 +81,7 @@ def test_stages_and_worked_examples(tmp_path, train):
         taken["scores"].values.shape
     )
     assert torch.equal(values.double(), taken["scores"].values.double())
-    rows, about = read(tmp_path, attnviz.make_example("cat"))
+    rows, about = read(tmp_path, attnviz.example("cat"))
     assert about["example"] == "cat"
     assert rows
 
@@ -89,7 +89,7 @@ def test_stages_and_worked_examples(tmp_path, train):
 def test_without_pyarrow_it_says_how_to_get_it(tmp_path, train, monkeypatch, capsys):
     monkeypatch.setattr("attnviz.io.files.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'attnviz\[parquet\]'"):
-        attnviz.save_data(make_maps(train), tmp_path / "x.parquet")
+        attnviz.save_result(head_maps(train), tmp_path / "x.parquet")
     assert run(["heatmap", "a text", "-o", str(tmp_path / "x.parquet")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not list(tmp_path.iterdir())

@@ -86,7 +86,7 @@ def test_a_fault_is_named_at_the_stage_where_it_is(model, tally):
     agreement = verify(records, found.references, versions={}, weights_sha256="")
     whole = model.attend(TEXT)
     result = AttentionResult(tuple(records), agreement, whole.provenance)
-    faulty = attnviz.make_steps(result, layer=2, head=4)
+    faulty = attnviz.steps(result, layer=2, head=4)
     passed = {stage.name: stage.passed for stage in faulty.stages}
     assert passed["Q"]
     assert passed["K"]
@@ -94,4 +94,4 @@ def test_a_fault_is_named_at_the_stage_where_it_is(model, tally):
     assert not passed["scores"]
     assert not passed["scaled scores"]
     assert not passed["weights"]
-    assert all(stage.passed for stage in attnviz.make_steps(result, layer=1, head=4).stages[1:])
+    assert all(stage.passed for stage in attnviz.steps(result, layer=1, head=4).stages[1:])

@@ -59,7 +59,7 @@ def test_several_texts_give_a_result_each(model):
     assert short.provenance.text == "a train"
     assert sum(short.record(0).key_axis.padding) == 5
     assert not any(long.record(0).key_axis.padding)
-    assert attnviz.make_map(short, layer=0, head=0).columns == ("[CLS]", "a", "train", "[SEP]")
+    assert attnviz.attention_map(short, layer=0, head=0).columns == ("[CLS]", "a", "train", "[SEP]")
 
 
 def test_attend_and_the_method_are_one(model, train):

@@ -10,7 +10,7 @@ from anything import REFUSED, costing, strings, texts, value_or_refused
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnviz.analyses.example.compute import make_example
+from attnviz.analyses.example.compute import example as replay_example
 from attnviz.analyses.example.reading import FIELDS, parse, to_given
 from attnviz.analyses.example.stages import STAGES
 from attnviz.analyses.senses.sentences import gather, read_senses
@@ -181,7 +181,7 @@ def test_any_file_is_replayed_or_refused(data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "own.json"
         path.write_text(written(data))
-        worked = value_or_refused(lambda: make_example(file=path))
+        worked = value_or_refused(lambda: replay_example(file=path))
     if worked is not REFUSED:
         assert worked.name == "own.json"
         worked.summary()
@@ -206,7 +206,7 @@ def test_a_book_of_fitting_matrices_is_replayed(data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "own.json"
         path.write_text(json.dumps(book))
-        worked = make_example(file=path)
+        worked = replay_example(file=path)
     assert worked.count()["printed"] == T * k + T * T
     weights = next(stage for stage in worked.stages if stage.name == "weights")
     assert (weights.from_inputs.sum(-1) - 1).abs().max() < 1e-12

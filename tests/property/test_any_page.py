@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import attnviz
+from attnviz import plot
 from attnviz.analyses.maps.result import AttentionMap
 from attnviz.interactive.page import (
     make_frame,
@@ -22,7 +23,6 @@ from attnviz.interactive.page import (
     static,
     to_script,
 )
-from attnviz.plot import save_figure
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.labels import literal, source
 
@@ -159,7 +159,7 @@ def drawn(labels):
 def test_a_figure_is_xml_with_the_labels_as_they_stand(labels):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "map.svg"
-        save_figure(attnviz.heatmap(drawn(labels)).figure, path)
+        plot.save(attnviz.plot.heatmap(drawn(labels)).figure, path)
         texts = {"".join(each.itertext()) for each in ElementTree.parse(path).iter()}
     for label in labels:
         assert literal(label) in texts

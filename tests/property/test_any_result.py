@@ -16,24 +16,24 @@ from anything import REFUSED, costing, strings, texts, value_or_refused
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnviz import load_data, save_data
+from attnviz import load_result, save_result
 from attnviz import results as records
-from attnviz.analyses.example.result import GivenMatrix, ReplayedStage, WorkedExample
+from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
-from attnviz.analyses.senses.result import Occurrence, SenseResult, SenseScore
+from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.shift.decomposition import Ledger, Secant
 from attnviz.analyses.shift.result import ShiftResult
-from attnviz.analyses.steps.result import AttentionSteps, Stage
+from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.results import (
     AgreementReport,
     AttentionRecord,
     AttentionResult,
     Axis,
+    MapSummary,
     Provenance,
     Side,
     StageCheck,
     StreamedAttention,
-    Summary,
     Visible,
 )
 from attnviz.results.validation import broken
@@ -133,7 +133,7 @@ def summaries(H, m, n):
     pooled = tensors(H, -(-m // 2), -(-n // 2))
     names = ("entropy", "distance", "itself", "previous", "first", "marked", "lse")
     return st.builds(
-        Summary,
+        MapSummary,
         cell=st.just(2),
         mean=pooled,
         largest=pooled,
@@ -167,7 +167,7 @@ st.register_type_strategy(torch.Tensor, tensors(of=EVERY))
 st.register_type_strategy(StageCheck, checks())
 st.register_type_strategy(Axis, sizes.flatmap(axes))
 st.register_type_strategy(AttentionRecord, attentions())
-st.register_type_strategy(Summary, st.tuples(sizes, sizes).flatmap(lambda mn: summaries(2, *mn)))
+st.register_type_strategy(MapSummary, st.tuples(sizes, sizes).flatmap(lambda mn: summaries(2, *mn)))
 st.register_type_strategy(StreamedAttention, streamed())
 proof = {
     # Any bits are rarely numbers, and then nothing can have been verified.
@@ -229,9 +229,7 @@ def all_steps(draw):
     )
     queries, keys = labels(m), labels(n)
     row = st.integers(0, m - 1)
-    return draw(
-        st.builds(AttentionSteps, stages=stages, queries=queries, keys=keys, row=row, **proof)
-    )
+    return draw(st.builds(StepsResult, stages=stages, queries=queries, keys=keys, row=row, **proof))
 
 
 @st.composite
@@ -241,7 +239,7 @@ def sense_results(draw):
     each = {"min_size": states, "max_size": states}
     return draw(
         st.builds(
-            SenseResult,
+            SensesResult,
             senses=labels(2),
             occurrences=st.lists(st.builds(Occurrence), min_size=count, max_size=count).map(tuple),
             vectors=tensors(states, count, d),
@@ -316,16 +314,16 @@ def examples(draw):
     )
     given = st.builds(GivenMatrix, rows=labels(m), columns=labels(n), values=shape)
     one = st.tuples(stage)
-    return draw(st.builds(WorkedExample, tokens=labels(n), given=st.tuples(given), stages=one))
+    return draw(st.builds(ExampleResult, tokens=labels(n), given=st.tuples(given), stages=one))
 
 
 DRAWN = {
     AttentionMap: maps(),
     HeadMaps: head_maps(),
-    AttentionSteps: all_steps(),
-    SenseResult: sense_results(),
+    StepsResult: all_steps(),
+    SensesResult: sense_results(),
     ShiftResult: shifts(),
-    WorkedExample: examples(),
+    ExampleResult: examples(),
 }
 MADE = {
     **DRAWN,
@@ -361,7 +359,7 @@ def written(result, suffix=".safetensors"):
     """The bytes of a result's file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"result{suffix}"
-        save_data(result, path)
+        save_result(result, path)
         return path.read_bytes()
 
 
@@ -369,7 +367,7 @@ def read(data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.safetensors"
         path.write_bytes(data)
-        return load_data(path)
+        return load_result(path)
 
 
 @costing(8)
@@ -499,7 +497,7 @@ def test_other_programs_read_the_same_map(drawn):
     assert (data["rows"], data["columns"]) == (rows, columns)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "map.npz"
-        save_data(drawn, path)
+        save_result(drawn, path)
         with np.load(path, allow_pickle=False) as arrays:
             assert held(torch.tensor(arrays["weights"]))[:3] == held(drawn.weights)[:3]
             # numpy ends a text before the NULs at its end.
@@ -513,7 +511,7 @@ def test_other_programs_read_the_same_map(drawn):
 def test_other_programs_read_the_same_table(drawn):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "map.parquet"
-        save_data(drawn, path)
+        save_result(drawn, path)
         table = pq.read_table(path).to_pydict()
     numbers = [None if value != value else value for value in drawn.weights.flatten().tolist()]
     assert table["weight"] == numbers

@@ -5,7 +5,7 @@ import torch
 from torch import tensor
 
 import attnviz
-from attnviz.analyses.maps.compute import make_map, make_maps
+from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.errors import InputError
 from attnviz.results import Axis
 from attnviz.results.words import (
@@ -124,7 +124,7 @@ def merged_words(model):
 
 
 def test_a_map_shows_the_merged_weights_of_the_head_and_says_so(merged_words):
-    drawn = make_map(merged_words, layer=2, head=3)
+    drawn = attention_map(merged_words, layer=2, head=3)
     assert drawn.columns == ("[CLS]", "the", "tokenization", "left", "the", "station", "[SEP]")
     side = units(merged_words.record(2).key_axis)
     torch.testing.assert_close(drawn.weights, merge(merged_words.weights(2, 3), side, side))
@@ -133,20 +133,20 @@ def test_a_map_shows_the_merged_weights_of_the_head_and_says_so(merged_words):
 
 
 def test_pieces_are_the_models_own_weights_and_nothing_is_said(merged_words):
-    drawn = make_map(merged_words, layer=2, head=3, words=False)
+    drawn = attention_map(merged_words, layer=2, head=3, words=False)
     assert drawn.columns[2:4] == ("token", "##ization")
     assert torch.equal(drawn.weights, merged_words.weights(2, 3))
     assert drawn.notes == ()
 
 
 def test_several_heads_are_averaged(train):
-    drawn = make_map(train, layer=1, head=[0, 5])
+    drawn = attention_map(train, layer=1, head=[0, 5])
     torch.testing.assert_close(drawn.weights, train.weights(1)[[0, 5]].mean(0))
     assert drawn.heads == (0, 5)
 
 
 def test_hidden_special_tokens_leave_the_other_weights_as_they_are(train):
-    kept, hidden = (make_map(train, layer=1, head=0, special=how) for how in ("keep", "hide"))
+    kept, hidden = (attention_map(train, layer=1, head=0, special=how) for how in ("keep", "hide"))
     assert hidden.rows == hidden.columns == kept.rows[1:-1]
     assert torch.equal(hidden.weights, kept.weights[1:-1, 1:-1])
     lost = 1 - kept.weights[1:-1, 1:-1].sum(1).mean().item()
@@ -156,7 +156,9 @@ def test_hidden_special_tokens_leave_the_other_weights_as_they_are(train):
 
 
 def test_removed_special_tokens_leave_rows_that_sum_to_one(train):
-    hidden, removed = (make_map(train, layer=1, head=0, special=how) for how in ("hide", "remove"))
+    hidden, removed = (
+        attention_map(train, layer=1, head=0, special=how) for how in ("hide", "remove")
+    )
     expected = hidden.weights / hidden.weights.sum(1, keepdim=True)
     torch.testing.assert_close(removed.weights, expected)
     torch.testing.assert_close(removed.weights.sum(1), torch.ones(7))
@@ -165,19 +167,19 @@ def test_removed_special_tokens_leave_rows_that_sum_to_one(train):
 
 
 def test_the_maps_of_all_heads_are_the_maps_of_each(train):
-    maps = make_maps(train, special="remove")
+    maps = head_maps(train, special="remove")
     assert maps.weights.shape == (6, 12, 7, 7)
-    one = make_map(train, layer=4, head=7, special="remove")
+    one = attention_map(train, layer=4, head=7, special="remove")
     torch.testing.assert_close(maps.weights[4, 7], one.weights)
-    assert make_maps(train, layer=4).layers == (4,)
+    assert head_maps(train, layer=4).layers == (4,)
 
 
 def test_the_boundary_of_a_pair_lies_before_its_second_text(pair):
-    drawn = make_map(pair, layer=0, head=0)
+    drawn = attention_map(pair, layer=0, head=0)
     row, column = drawn.boundary
     assert (row, column) == (9, 9)
     assert drawn.rows[row - 1 : row + 1] == ("[SEP]", "it")
-    row, _ = make_map(pair, layer=0, head=0, special="remove").boundary
+    row, _ = attention_map(pair, layer=0, head=0, special="remove").boundary
     assert row == 7
 
 
@@ -194,7 +196,7 @@ def test_the_boundary_of_a_pair_lies_before_its_second_text(pair):
 )
 def test_what_cannot_be_drawn_is_refused_with_what_can(train, selection, said):
     with pytest.raises(InputError, match=said):
-        make_map(train, **selection)
+        attention_map(train, **selection)
 
 
 def side_of(*labels):

@@ -24,12 +24,12 @@ def endless(model, tmp_path_factory):
     """Return the call that writes one of two results of 30 MB over the other, again and again."""
     folder = tmp_path_factory.mktemp("large")
     text = "the train left the station on time " * 45
-    maps = attnviz.make_maps(model.attend(text), words=False)
+    maps = attnviz.head_maps(model.attend(text), words=False)
     paths = [str(folder / "one.safetensors"), str(folder / "other.safetensors")]
     for each, path in zip((maps, replace(maps, weights=maps.weights / 2)), paths, strict=True):
-        attnviz.save_data(each, path)
-    both = f"__import__('itertools').cycle([attnviz.load_data(path) for path in {paths}])"
-    return f"[attnviz.save_data(maps, 'x.safetensors') for maps in {both}]"
+        attnviz.save_result(each, path)
+    both = f"__import__('itertools').cycle([attnviz.load_result(path) for path in {paths}])"
+    return f"[attnviz.save_result(maps, 'x.safetensors') for maps in {both}]"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from PIL import Image, PngImagePlugin
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.analyses.maps.compute import make_map
+from attnviz.analyses.maps.compute import attention_map
 from attnviz.app import run
 from attnviz.errors import OutputError
 from attnviz.io.files import (
@@ -45,11 +45,11 @@ def ours(train, tmp_path_factory):
 def save(result, path, **how):
     """Write what the ending asks for."""
     if path.suffix in FIGURE_SUFFIXES:
-        figure = attnviz.heatmap(result, layer=0, head=0).figure
-        attnviz.save_figure(figure, path, **how)
+        figure = attnviz.plot.heatmap(result, layer=0, head=0).figure
+        attnviz.plot.save(figure, path, **how)
         plt.close(figure)
     elif path.suffix in DATA_SUFFIXES:
-        attnviz.save_data(make_map(result, layer=0, head=0), path, **how)
+        attnviz.save_result(attention_map(result, layer=0, head=0), path, **how)
     else:
         attnviz.view(result).save(path, **how)
 
@@ -161,13 +161,13 @@ def test_the_ending_of_a_link_chooses_the_format_not_that_of_what_it_points_to(
 
 def test_a_whole_result_gives_way_to_nothing_but_another(train, tmp_path):
     path = tmp_path / "x.safetensors"
-    attnviz.save_data(train, path)
+    attnviz.save_result(train, path)
     with pytest.raises(OutputError, match=r"a whole result is kept there.*Name another file"):
         save(train, path)
-    attnviz.save_data(train, path)
-    assert isinstance(attnviz.load_data(path), attnviz.AttentionResult)
+    attnviz.save_result(train, path)
+    assert isinstance(attnviz.load_result(path), attnviz.AttentionResult)
     save(train, path, force=True)
-    attnviz.save_data(train, path)  # a map does give way
+    attnviz.save_result(train, path)  # a map does give way
 
 
 def test_a_file_that_came_while_the_model_ran_is_kept(train, tmp_path):

@@ -344,7 +344,7 @@ def test_steps_prints_every_stage_and_every_key(capsys):
     names = ["X", "Q", "K", "V", "scores", "scaled scores", "weights", "A", "heads", "output"]
     assert [next(line for line in lines if line.startswith(f"{name} ")) for name in names]
     result = attnviz.attend(TEXT)
-    taken = attnviz.make_steps(result, layer=5, head=3, word="train")
+    taken = attnviz.steps(result, layer=5, head=3, word="train")
     station = next(line for line in lines if line.startswith("station")).rstrip()
     assert f"{taken['weights'].values[2, 5]:.2f}" in station
     assert station.endswith(f" {100 * taken.shares[5]:.0f}%")
@@ -355,7 +355,7 @@ def test_steps_prints_every_stage_and_every_key(capsys):
 @pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors"])
 def test_steps_as_data(capsys, suffix):
     succeeds(capsys, "steps", TEXT, "--layer", "5", "--head", "3", "-o", f"s{suffix}")
-    taken = attnviz.make_steps(attnviz.attend(TEXT), layer=5, head=3)
+    taken = attnviz.steps(attnviz.attend(TEXT), layer=5, head=3)
     if suffix == ".json":
         data = json.loads(Path("s.json").read_text())
         arrays, about = {name: np.array(data[name]) for name in ("Q", "scaled_scores")}, data

@@ -89,7 +89,7 @@ def test_every_command_reads_an_image(capsys, saved, shapes):
 def test_the_image_that_is_read_is_not_written_over(command, capsys, shapes):
     """Even where attnviz drew it, and may replace what it drew; nor with --force."""
     drawn = f"{command}.png"
-    attnviz.save_figure(attnviz.head_grid(attnviz.attend("one two")), drawn)
+    attnviz.plot.save(attnviz.plot.heads(attnviz.attend("one two")), drawn)
     before = Path(drawn).read_bytes()
     Path("link.png").symlink_to(drawn)
     for asked in ([], ["--force"], ["-o", "link.png"]):

@@ -16,7 +16,7 @@ TEXT = "the train left the station on time"
 @pytest.fixture(scope="module")
 def kept(train, tmp_path_factory):
     path = tmp_path_factory.mktemp("kept") / "run.safetensors"
-    attnviz.save_data(train, path)
+    attnviz.save_result(train, path)
     return path
 
 
@@ -66,7 +66,7 @@ def test_it_is_drawn(capsys):
 def test_verify_keeps_the_whole_result(capsys, train):
     out = printed(capsys, "verify", TEXT, "-o", "kept.safetensors")
     assert out.endswith("wrote kept.safetensors\n")
-    kept = attnviz.load_data("kept.safetensors")
+    kept = attnviz.load_result("kept.safetensors")
     assert kept.agreement == train.agreement
     assert kept.provenance == train.provenance
     assert len(kept.records) == 6
@@ -82,7 +82,7 @@ def test_the_page_is_the_same(capsys, train):
 @pytest.mark.usefixtures("_no_model")
 def test_a_verdict_that_was_not_good_is_none_now(capsys, train):
     doubtful = replace(train.agreement, unproven=("encoder layer 0",))
-    attnviz.save_data(replace(train, agreement=doubtful), "doubtful.safetensors")
+    attnviz.save_result(replace(train, agreement=doubtful), "doubtful.safetensors")
     out = printed(capsys, "verify", "--result", "doubtful.safetensors", code=5)
     assert "NOT PROVEN: a scale 1 % off would go unnoticed in encoder layer 0" in out
 
@@ -132,7 +132,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(capsys, arguments, sai
 @pytest.mark.usefixtures("_no_model")
 @pytest.mark.parametrize("command", ["heatmap", "heads", "steps", "view", "verify"])
 def test_a_file_of_something_else_is_refused_in_one_line(capsys, command, train):
-    attnviz.save_data(attnviz.make_map(train, layer=2, head=3), "map.safetensors")
+    attnviz.save_result(attnviz.attention_map(train, layer=2, head=3), "map.safetensors")
     Path("text.safetensors").write_text(TEXT)
     for name, said in (
         ("map.safetensors", "Expected a whole result in map.safetensors, got AttentionMap. Keep"),
@@ -153,7 +153,7 @@ def test_nothing_in_a_file_steers_the_terminal(capsys, command, train):
     if command == "verify":
         agreement = replace(agreement, not_compared=((evil, evil, evil),), dtype=evil)
     named = replace(train.provenance, model=evil)
-    attnviz.save_data(replace(train, agreement=agreement, provenance=named), "evil.safetensors")
+    attnviz.save_result(replace(train, agreement=agreement, provenance=named), "evil.safetensors")
     assert run([command, "--result", "evil.safetensors"]) == 0
     said = capsys.readouterr()
     assert "owned" in said.out

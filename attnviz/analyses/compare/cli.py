@@ -28,7 +28,7 @@ from attnviz.terminal.options import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnviz.analyses.compare.result import Comparison
+    from attnviz.analyses.compare.result import CompareResult
 
 
 _SHOWN = 2  # heads of each statistic, or statistics of each head
@@ -78,16 +78,16 @@ def compare(
         )
 
     def figure() -> Figure:
-        from attnviz.analyses.compare.plot import comparison
+        from attnviz.analyses.compare.plot import compare as draw
 
-        return comparison(result, width=width)
+        return draw(result, width=width)
 
     return report.conclude(
         result, path, figure, lambda: print_comparison(result), json=json, force=force
     )
 
 
-def print_comparison(result: Comparison) -> None:
+def print_comparison(result: CompareResult) -> None:
     """Print the heads that are furthest apart, and what each surely does more or less."""
     from rich.table import Table
     from rich.text import Text

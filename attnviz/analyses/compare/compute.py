@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.compare.result import Comparison
+from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.batches import batches, windows
 from attnviz.analyses.survey.bootstrap import Estimator, Mean, draw
 from attnviz.analyses.survey.corpus import Corpus, count_rows, read_corpus
@@ -44,7 +44,7 @@ def compare(
     truncate: bool = False,
     skip_bad: bool = False,
     seed: int = 0,
-) -> Comparison:
+) -> CompareResult:
     """Compare two checkpoints head by head on every text of a corpus.
 
     Both read the same tokens, so that each text is its own control: what is told is the mean of
@@ -165,7 +165,7 @@ class _Pair:
         both = [torch.cat(values, dim=1).flatten(1) for values in found]
         return [each.double().numpy() for each in (*both, torch.cat(apart, dim=1))]
 
-    def told(self, bad: Bad) -> Comparison:
+    def told(self, bad: Bad) -> CompareResult:
         """Return what follows from all texts."""
         shape = len(self.meters[0].heads), len(STATISTICS)
 
@@ -174,7 +174,7 @@ class _Pair:
 
         first, second = (laid_out(each.mean()) for each in self.means)
         change, apart = self.change.estimates(), self.apart.estimates()
-        return Comparison(
+        return CompareResult(
             heads=self.meters[0].heads,
             statistics=STATISTICS,
             first=first,

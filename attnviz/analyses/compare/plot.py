@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from matplotlib.figure import Figure
 
-from attnviz.analyses.compare.result import Comparison
+from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.head_panels import (
     SURE,
     TITLES,
@@ -21,7 +21,7 @@ _MARGIN = 0.06  # inches
 _NAMED = 8  # heads that the caption names
 
 
-def comparison(result: Comparison, *, width: float = FULL_WIDTH) -> Figure:
+def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
     """Draw how far apart the maps of each head are, and the change of each statistic.
 
     Parameters
@@ -52,7 +52,7 @@ def comparison(result: Comparison, *, width: float = FULL_WIDTH) -> Figure:
         return page.finish(end + _MARGIN)
 
 
-def _said(result: Comparison) -> list[str]:
+def _said(result: CompareResult) -> list[str]:
     first, second = (literal(name) for name in result.names)
     order = result.apart.argsort(descending=True).tolist()[:_NAMED]
     most = ", ".join(

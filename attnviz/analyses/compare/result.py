@@ -12,12 +12,12 @@ from attnviz.results.report import AgreementReport
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class CompareResult:
     """Of K heads of two models, S statistics over the same texts, and how far the maps are apart.
 
     Attributes
     ----------
-    heads, statistics : their names; the statistics are those of `Census`.
+    heads, statistics : their names; the statistics are those of `SurveyResult`.
     first, second : (K, S), the means over texts in each model.
     change, low, high : (K, S), second less first, text by text, and its 95 % interval, by a
         bootstrap over texts. p_value : two-sided, corrected for all heads and statistics.
@@ -64,6 +64,6 @@ class Comparison:
         """Say what it holds, without the tensors."""
         one, other = self.provenances
         return (
-            f"Comparison({one.model} and {other.model}: {len(self.heads)} heads on "
+            f"CompareResult({one.model} and {other.model}: {len(self.heads)} heads on "
             f"{self.texts:,} texts)"
         )

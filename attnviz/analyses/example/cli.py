@@ -39,10 +39,10 @@ def example(
     Every printed cell is said to follow or not to follow. That a book is wrong is no error: the
     exit code is 0.
     """
-    from attnviz.analyses.example.compute import make_example
+    from attnviz.analyses.example.compute import example as replay
 
     path = typed.where(output, None, force=force)
-    worked = make_example(name, file=file)
+    worked = replay(name, file=file)
 
     from attnviz.analyses.example.print import print_example
     from attnviz.terminal import console as report

@@ -14,12 +14,12 @@ from attnviz.analyses.example.reading import NAMES, read_bundled, read_file
 from attnviz.errors import InputError
 
 if TYPE_CHECKING:
-    from attnviz.analyses.example.result import WorkedExample
+    from attnviz.analyses.example.result import ExampleResult
 
 
-def make_example(
+def example(
     name: str | None = None, *, file: str | os.PathLike[str] | None = None
-) -> WorkedExample:
+) -> ExampleResult:
     """Replay a worked example: every stage from the inputs, and from the printed stages before it.
 
     A printed cell follows where ours is within half a unit of the matrix's last digit and the most
@@ -47,7 +47,7 @@ def make_example(
 
     Examples
     --------
-    >>> make_example("cat").stages[-1].from_inputs
+    >>> example("cat").stages[-1].from_inputs
     tensor([[0.3800, 0.4800]], dtype=torch.float64)
     """
     if (name is None) == (file is None):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from attnviz.analyses.example.compute import make_example
-from attnviz.analyses.example.result import WorkedExample
+from attnviz.analyses.example.compute import example as replay
+from attnviz.analyses.example.result import ExampleResult
 from attnviz.analyses.example.tables import Table, given_block, stage_block
 from attnviz.analyses.example.wording import slips_sentence
 from attnviz.figures.layout import Page, Ruler
@@ -24,7 +24,7 @@ _MARGIN = 0.06  # inches
 _APART, _BELOW = 0.34, 0.16  # inches between two stages, across and down
 
 
-def example(worked: WorkedExample | str, *, width: float = FULL_WIDTH) -> Figure:
+def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure:
     """Draw a worked example: what is given; then of each stage what is printed, and ours, twice.
 
     Cells that do not follow from the inputs, or from the printed stages before, are framed.
@@ -38,7 +38,7 @@ def example(worked: WorkedExample | str, *, width: float = FULL_WIDTH) -> Figure
     ------
     InputError : no such example.
     """
-    worked = make_example(worked) if isinstance(worked, str) else worked
+    worked = replay(worked) if isinstance(worked, str) else worked
     blocks = [given_block(one) for one in worked.given]
     stages = [stage_block(number, stage) for number, stage in enumerate(worked.stages, start=1)]
     labels = [label for one in blocks + stages for label in (*one.rows, *one.columns, *one.notes)]
@@ -64,7 +64,7 @@ def _flow(page: Page, tables: Sequence[Table], top: float, room: float) -> float
     return bottom + _BELOW
 
 
-def _caption(worked: WorkedExample) -> str:
+def _caption(worked: ExampleResult) -> str:
     summary = worked.summary()
     parts = [
         "Each stage is computed again from what is given and, where something is printed before "

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.analyses.example.result import ReplayedStage, WorkedExample
+from attnviz.analyses.example.result import ExampleResult, ReplayedStage
 from attnviz.analyses.example.wording import (
     Shown,
     matrices,
@@ -30,7 +30,7 @@ _WRONG, _UNTOLD = "bold red", "dim"
 Vertical: TypeAlias = Literal["top", "bottom"]
 
 
-def print_example(worked: WorkedExample) -> None:
+def print_example(worked: ExampleResult) -> None:
     """Print every stage, and a summary."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -63,7 +63,7 @@ def _print_stage(console: Console, number: int, stage: ReplayedStage) -> None:
         console.print(Text(literal(note, 2000), "dim"))
 
 
-def _given(worked: WorkedExample, pad: int) -> list[Table]:
+def _given(worked: ExampleResult, pad: int) -> list[Table]:
     """Return what all is computed from; features without tokens beside them are not numbered."""
     found = []
     for one in worked.given:

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnviz.analyses.example.fitting import check_printed, check_sides, follow
 from attnviz.analyses.example.intervals import Rounded
 from attnviz.analyses.example.reading import Given
-from attnviz.analyses.example.result import GivenMatrix, ReplayedStage, WorkedExample
+from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.example.scales import scale_note
 from attnviz.analyses.example.stages import STAGES, TOKENS_ACROSS, TOKENS_DOWN
 from attnviz.analyses.example.values import (
@@ -36,7 +36,7 @@ Key = tuple[str, int]  # of one matrix: its stage, and the head
 Labels = tuple[str, ...]
 
 
-def replay(given: Given) -> WorkedExample:
+def replay(given: Given) -> ExampleResult:
     """Compute every stage of an example twice and compare it with what is printed.
 
     Raises
@@ -70,7 +70,7 @@ def replay(given: Given) -> WorkedExample:
         notes = _notes(given, one, key, linked_used)
         found[key] = replace(one, slips=slips, notes=tuple(notes))
     inputs = _inputs(given, sides)
-    return WorkedExample(given.name, given.title, sides[1], inputs, tuple(found.values()))
+    return ExampleResult(given.name, given.title, sides[1], inputs, tuple(found.values()))
 
 
 def _compute(

@@ -95,7 +95,7 @@ class ReplayedStage:
 
 
 @dataclass(frozen=True, eq=False)
-class WorkedExample:
+class ExampleResult:
     """A worked example with every stage replayed, in order.
 
     name : "phones", or the file that it was read from. title : as the example says. tokens : the
@@ -110,7 +110,7 @@ class WorkedExample:
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
-        return f"WorkedExample({self.name!r}, {len(self.stages)} stages, {self.summary()})"
+        return f"ExampleResult({self.name!r}, {len(self.stages)} stages, {self.summary()})"
 
     def count(self) -> dict[str, int]:
         """Count the printed cells: all, untold, and those that follow in each of the two ways.

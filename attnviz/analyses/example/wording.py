@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from attnviz.analyses.example.result import ReplayedStage, WorkedExample
+from attnviz.analyses.example.result import ExampleResult, ReplayedStage
 
 _MOST_NAMED, _MOST_PLACES = 4, 6  # cells that are named with their numbers, and without
 _LONGEST = 24  # characters of a label
@@ -53,7 +53,7 @@ def _ways(stage: ReplayedStage) -> list[tuple[Tensor, Tensor | None, str]]:
     return ways
 
 
-def slips_sentence(worked: WorkedExample) -> str:
+def slips_sentence(worked: ExampleResult) -> str:
     """Return in which stages the slips are, and that the rest comes from them; or nothing."""
     if not worked.slips:
         return ""

@@ -101,7 +101,7 @@ def heatmap(
     run = given, model, where, truncate
     result = typed.attend(*run, mode=mode.value, **asked).stack(stack)
 
-    from attnviz.analyses.maps.compute import make_map, make_overview
+    from attnviz.analyses.maps.compute import attention_map, make_overview
     from attnviz.analyses.maps.heads import choose_head, find_heads, rank_heads
     from attnviz.analyses.maps.overlay import find_query
     from attnviz.analyses.maps.print import print_found, print_map, print_ranking
@@ -115,7 +115,7 @@ def heatmap(
         # What exact weights follow from is kept of layers that are named: now one can be.
         result = typed.attend(*run, mode=mode.value, layers=[shown], heads=chosen).stack(stack)
     how: dict[str, Any] = {"words": words, "special": special.value}
-    drawn = make_map(result, layer=shown, head=chosen, notes=reason, **part, **how)
+    drawn = attention_map(result, layer=shown, head=chosen, notes=reason, **part, **how)
     find_query(drawn, **over)
 
     def figure() -> Figure:
@@ -165,17 +165,17 @@ def heads(
     where = typed.place(device, dtype, device_map, offload_folder)
     result = typed.attend(given, model, where, truncate, **kept).stack(stack)
 
-    from attnviz.analyses.maps.compute import make_maps
+    from attnviz.analyses.maps.compute import head_maps
     from attnviz.analyses.maps.heads import rank_heads
     from attnviz.analyses.maps.print import print_ranking
     from attnviz.terminal import console as report
 
-    maps = make_maps(result, layer=layer, words=words, special=special.value)
+    maps = head_maps(result, layer=layer, words=words, special=special.value)
 
     def figure() -> Figure:
-        from attnviz.analyses.maps.head_grid import head_grid
+        from attnviz.analyses.maps.head_grid import heads as draw
 
-        return head_grid(maps, width=width)
+        return draw(maps, width=width)
 
     def tell() -> None:
         print_ranking(rank_heads(result), layer=layer)

@@ -22,7 +22,7 @@ _TILE = 64  # cells a side of the maps of all heads of a long text
 _MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
 
 
-def make_map(
+def attention_map(
     result: AttentionResult,
     *,
     layer: int,
@@ -88,7 +88,7 @@ def make_map(
     )
 
 
-def make_maps(
+def head_maps(
     result: AttentionResult,
     *,
     layer: int | None = None,
@@ -97,7 +97,7 @@ def make_maps(
 ) -> HeadMaps:
     """Return the maps of all heads, of all layers or of one, as they are drawn.
 
-    Parameters are those of `make_map`.
+    Parameters are those of `attention_map`.
 
     Raises
     ------
@@ -139,12 +139,12 @@ def make_overview(
     """
     if result.streamed:
         whole = {(each.kept, each.heads) for each in result.stack().streamed}
-        return make_maps(result) if len(whole) == 1 else None
+        return head_maps(result) if len(whole) == 1 else None
     shapes = {(r.heads, len(r.query_axis), len(r.key_axis)) for r in result.stack()}
     count = sum(r.heads * len(r.query_axis) * len(r.key_axis) for r in result.stack())
     if len(shapes) > 1 or count > _MOST_WEIGHTS:
         return None
-    return make_maps(result, words=words, special=special)
+    return head_maps(result, words=words, special=special)
 
 
 def _streamed_maps(result: AttentionResult, layer: int | None, special: Special) -> HeadMaps:

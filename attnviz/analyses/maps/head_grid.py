@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from attnviz.analyses.maps.compute import make_maps
+from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.result import HeadMaps
 from attnviz.figures import caption
 from attnviz.figures.cells import logarithmic
@@ -40,7 +40,7 @@ _LOWEST_TILE = 0.2  # inches of a tile, however few its queries
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 
 
-def head_grid(
+def heads(
     result: AttentionResult | HeadMaps,
     *,
     layer: int | None = None,
@@ -52,7 +52,7 @@ def head_grid(
 
     Parameters
     ----------
-    result : from `attend`; or the maps of all heads (`make_maps`).
+    result : from `attend`; or the maps of all heads (`head_maps`).
     layer : only the heads of this layer, larger.
     words : merge word pieces into words.
     special : "keep" special tokens, "hide" them, or "remove" them and renormalise the rows.
@@ -65,7 +65,7 @@ def head_grid(
     if isinstance(result, HeadMaps):
         maps = result
     else:
-        maps = make_maps(result, layer=layer, words=words, special=special)
+        maps = head_maps(result, layer=layer, words=words, special=special)
     with style([source(maps.provenance)]):
         page = Page(width * MM)
         place = _MARGIN, page.width - _MARGIN

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
-from attnviz.analyses.maps.compute import make_map, make_maps, make_overview
+from attnviz.analyses.maps.compute import attention_map, head_maps, make_overview
 from attnviz.analyses.maps.head_grid import draw_mosaic
 from attnviz.analyses.maps.heads import choose_head
 from attnviz.analyses.maps.overlay import Patch, draw_overlay, find_query
@@ -71,7 +71,7 @@ def heatmap(
 
     Parameters
     ----------
-    result : from `attend`; or a map that is already made (`make_map`).
+    result : from `attend`; or a map that is already made (`attention_map`).
     layer, head : counted from 0. Where one or both are left out, the head that relates the content
         words of the text most is chosen from those that remain (`rank_heads`).
     patch : over an image, whose weights to draw: a patch as (row, column), counted from 0; or a
@@ -82,7 +82,7 @@ def heatmap(
     special : "keep" special tokens, "hide" them, or "remove" them and renormalise the rows.
     rows, columns : a part of the map, counted from 0: words, or tokens of a long text.
     overview : whether to draw all heads beside the map, the one shown marked; by default where
-        it was chosen here. Beside a map that is already made: the maps of all heads (`make_maps`).
+        it was chosen here. Beside a map that is already made: the maps of all heads (`head_maps`).
     width : of a new figure, in mm: 89 is one column of a journal, 183 two.
     ax : axes to draw into; by default a new figure is made.
 
@@ -100,9 +100,9 @@ def heatmap(
         layer, head, reason = choose_head(result, layer, head)
         how: dict[str, Any] = {"words": words, "special": special}
         part: dict[str, Any] = {"rows": rows, "columns": columns}
-        drawn = make_map(result, layer=layer, head=head, notes=reason, **part, **how)
+        drawn = attention_map(result, layer=layer, head=head, notes=reason, **part, **how)
         if overview is True:
-            overview = make_maps(result, **how)
+            overview = head_maps(result, **how)
         elif overview is None and reason and ax is None:
             overview = make_overview(result, **how)
     beside = overview if isinstance(overview, HeadMaps) else None

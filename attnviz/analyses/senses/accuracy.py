@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from attnviz.analyses.senses.result import SenseResult
+from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures.layout import Page, Ruler, line_height
 from attnviz.figures.style import (
     FAINT,
@@ -26,7 +26,7 @@ _SHORT = {
 
 
 def draw_accuracy(
-    page: Page, ruler: Ruler, result: SenseResult, place: tuple[float, float, float, float]
+    page: Page, ruler: Ruler, result: SensesResult, place: tuple[float, float, float, float]
 ) -> float:
     """Draw the accuracy in every layer, each line named at its end; return where it ends.
 

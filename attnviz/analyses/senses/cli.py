@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from attnviz.analyses.senses.result import SenseResult, SenseScore
+    from attnviz.analyses.senses.result import SenseScore, SensesResult
 
 _NAMED = 6  # words that each sense attends to
 
@@ -81,16 +81,16 @@ def senses(
     result = measure(word, sentences, model=loaded, raw=raw)
 
     def figure() -> Figure:
-        from attnviz.analyses.senses.plot import disambiguation
+        from attnviz.analyses.senses.plot import senses as draw
 
-        return disambiguation(result, width=width)
+        return draw(result, width=width)
 
     return report.conclude(
         result, path, figure, lambda: print_senses(result), json=json, force=force
     )
 
 
-def print_senses(result: SenseResult) -> None:
+def print_senses(result: SensesResult) -> None:
     """Print a row for each layer, the baselines, and what each sense attends to."""
     from rich.text import Text
 
@@ -134,7 +134,7 @@ def _told(score: SenseScore) -> str:
     return f"{score.accuracy:.2f} ({score.low:.2f} to {score.high:.2f}), p = {score.p_value:.4f}"
 
 
-def _table(result: SenseResult) -> Table:
+def _table(result: SensesResult) -> Table:
     from rich.table import Table
     from rich.text import Text
 

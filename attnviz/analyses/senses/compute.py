@@ -12,7 +12,7 @@ from attnviz.analyses.senses.sentences import gather
 from attnviz.runtime.logs import unlogged
 
 if TYPE_CHECKING:
-    from attnviz.analyses.senses.result import SenseResult
+    from attnviz.analyses.senses.result import SensesResult
     from attnviz.pipeline.attend import Loadable, Model
 
 
@@ -23,7 +23,7 @@ def senses(
     *,
     model: Model | Loadable | None = None,
     raw: bool = False,
-) -> SenseResult:
+) -> SensesResult:
     """Measure in which layers a model tells the senses of a word apart.
 
     Every occurrence is judged by the others: is its vector nearest, by cosine, to the centroid of

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from attnviz.analyses.senses.plane import align, main_plane
-from attnviz.analyses.senses.result import Occurrence, SenseResult
+from attnviz.analyses.senses.result import Occurrence, SensesResult
 from attnviz.analyses.senses.scores import (
     Design,
     judge,
@@ -25,7 +25,7 @@ from attnviz.results import AgreementReport, AttentionRecord
 
 def measure(
     word: str, sentences: Sequence[Sentence], *, model: Model | Loadable | None, raw: bool
-) -> SenseResult:
+) -> SensesResult:
     """Do what `senses` does, with sentences that are sound."""
     model = model if isinstance(model, Model) else load(model)
     names = tuple(dict.fromkeys(sentence.sense for sentence in sentences))
@@ -45,7 +45,7 @@ def measure(
     found, record = occurrences(seen, sentences, max(best - 1, 0))
     shuffled = torch.stack([each for _, each in judged]).amax(0)
     centre = 0 if raw else seen.vectors.mean(1, keepdim=True)
-    return SenseResult(
+    return SensesResult(
         word=word,
         senses=names,
         occurrences=tuple(found),

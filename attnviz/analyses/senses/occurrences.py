@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from attnviz.analyses.senses.result import SenseResult
+from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures.style import (
     CYCLE,
     FAINT,
@@ -28,7 +28,7 @@ class Look:
     marker: str
 
 
-def looks(result: SenseResult) -> dict[str, Look]:
+def looks(result: SensesResult) -> dict[str, Look]:
     """Return the look of each sense; colours and shapes both tell them apart."""
     return {
         sense: Look(CYCLE[n % len(CYCLE)], _MARKERS[(n + n // len(CYCLE)) % len(_MARKERS)])
@@ -38,7 +38,7 @@ def looks(result: SenseResult) -> dict[str, Look]:
 
 def draw_dots(
     ax: Axes,
-    result: SenseResult,
+    result: SensesResult,
     look: dict[str, Look],
     state: int,
     size: tuple[float, float],
@@ -71,7 +71,7 @@ def draw_dots(
     ax.set_ylim(*(middle[1] + half[1] * np.array([-1, 1])))
 
 
-def label_dots(ax: Axes, result: SenseResult, *, points: float) -> None:
+def label_dots(ax: Axes, result: SensesResult, *, points: float) -> None:
     """Name each dot of the best state after the word that it attends to most, if there is room.
 
     To be called when the axes have their place: what overlaps is measured on the page. points : of

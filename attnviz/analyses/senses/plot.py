@@ -15,7 +15,7 @@ from attnviz.analyses.senses.occurrences import (
     label_dots,
     looks,
 )
-from attnviz.analyses.senses.result import SenseResult
+from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures import caption
 from attnviz.figures.layout import Page, Ruler, line_height
 from attnviz.figures.style import (
@@ -38,7 +38,7 @@ _DOT, _LARGE_DOT = 13.0, 22.0  # points² of a dot
 _BESIDE = 0.4  # inches between the two lower panels
 
 
-def disambiguation(result: SenseResult, *, width: float = FULL_WIDTH) -> Figure:
+def senses(result: SensesResult, *, width: float = FULL_WIDTH) -> Figure:
     """Draw how the senses of a word come apart, layer by layer.
 
     On top every occurrence as it enters each layer, in the plane of the two main directions. Below
@@ -80,7 +80,7 @@ def disambiguation(result: SenseResult, *, width: float = FULL_WIDTH) -> Figure:
         return figure
 
 
-def shown_states(result: SenseResult) -> list[int]:
+def shown_states(result: SensesResult) -> list[int]:
     """Return which states are drawn: all, or the first, the last, the best and some between."""
     count = len(result.scores)
     if count <= _MOST:
@@ -92,7 +92,7 @@ def shown_states(result: SenseResult) -> list[int]:
 def _head(
     page: Page,
     ruler: Ruler,
-    result: SenseResult,
+    result: SensesResult,
     look: dict[str, Look],
     place: tuple[float, float],
 ) -> float:
@@ -117,7 +117,7 @@ def _head(
 
 def _planes(
     page: Page,
-    result: SenseResult,
+    result: SensesResult,
     look: dict[str, Look],
     shown: Sequence[int],
     place: tuple[float, float],
@@ -147,7 +147,7 @@ def _planes(
 def _best(
     page: Page,
     ruler: Ruler,
-    result: SenseResult,
+    result: SensesResult,
     look: dict[str, Look],
     left: float,
     top: float,
@@ -166,7 +166,7 @@ def _best(
     return ax, page.write(left + across, end, lines, color=MUTED, align="right")
 
 
-def _said(result: SenseResult, shown: Sequence[int]) -> list[str]:
+def _said(result: SensesResult, shown: Sequence[int]) -> list[str]:
     counts = [
         f"{literal(sense)} {sum(one.sense == sense for one in result.occurrences)}"
         for sense in result.senses

@@ -69,7 +69,7 @@ class SenseScore:
 
 
 @dataclass(frozen=True, eq=False)
-class SenseResult:
+class SensesResult:
     """The occurrences of a word in its senses, and how each layer tells them apart.
 
     There are L layers and L + 1 states: state i is what enters layer i, the last is the output of
@@ -119,7 +119,7 @@ class SenseResult:
         """Say what it holds, without the tensors."""
         best = self.scores[self.best]
         return (
-            f"SenseResult({self.word!r}, {len(self.occurrences)} occurrences of "
+            f"SensesResult({self.word!r}, {len(self.occurrences)} occurrences of "
             f"{', '.join(self.senses)}, best {self.state_name(self.best)}: {best.accuracy:.2f})"
         )
 

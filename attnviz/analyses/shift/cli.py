@@ -97,9 +97,9 @@ def shift(
         )
 
     def figure() -> Figure:
-        from attnviz.analyses.shift.plot import waterfall
+        from attnviz.analyses.shift.plot import shift as draw
 
-        return waterfall(result, width=width)
+        return draw(result, width=width)
 
     return report.conclude(
         result, path, figure, lambda: print_shift(result), json=json, force=force

@@ -41,7 +41,7 @@ _MARKS = (
 )
 
 
-def waterfall(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
+def shift(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
     """Draw what moved a word: what each source word brought, and what is lost where it is changed.
 
     Parameters

@@ -6,8 +6,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from attnviz.analyses.steps.compute import make_steps
-from attnviz.analyses.steps.result import AttentionSteps
+from attnviz.analyses.steps.compute import steps
+from attnviz.analyses.steps.result import StepsResult
 from attnviz.errors import InputError
 from attnviz.figures import caption
 from attnviz.figures.cells import decimals, draw_values, range_of
@@ -39,7 +39,7 @@ _BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 
 
 def attention_vector(
-    result: AttentionResult | AttentionSteps,
+    result: AttentionResult | StepsResult,
     *,
     layer: int | None = None,
     head: int | None = None,
@@ -71,14 +71,14 @@ def attention_vector(
 
 
 def take(
-    result: AttentionResult | AttentionSteps,
+    result: AttentionResult | StepsResult,
     layer: int | None,
     head: int | None,
     word: str | int | None,
-) -> AttentionSteps:
+) -> StepsResult:
     """Return a head taken apart; one that already is has its layer, head and word."""
-    if not isinstance(result, AttentionSteps):
-        return make_steps(result, layer=layer, head=head, word=word)
+    if not isinstance(result, StepsResult):
+        return steps(result, layer=layer, head=head, word=word)
     if (layer, head, word) != (None, None, None):
         raise InputError(
             f"Expected steps of layer {result.layer}, head {result.head}, “{result.word}” as they "
@@ -87,9 +87,7 @@ def take(
     return result
 
 
-def draw_unfolding(
-    page: Page, taken: AttentionSteps, place: tuple[float, float], top: float
-) -> float:
+def draw_unfolding(page: Page, taken: StepsResult, place: tuple[float, float], top: float) -> float:
     """Draw weight × value for every key, and their sum below; return where it ends.
 
     place : the left and right edge, top : the upper one, in inches.
@@ -152,7 +150,7 @@ def draw_unfolding(
     return top + _ROW
 
 
-def _rows(taken: AttentionSteps) -> tuple[list[str], Tensor, Tensor, Tensor, Tensor]:
+def _rows(taken: StepsResult) -> tuple[list[str], Tensor, Tensor, Tensor, Tensor]:
     """Return labels, weights, values, α_j v_j and shares; keys of little weight are joined."""
     weights, values = taken["weights"].values[taken.row], taken["V"].values
     brought, shares = taken.contributions, taken.shares

@@ -76,11 +76,11 @@ def steps(
     where = typed.place(device, dtype, device_map, offload_folder)
     result = typed.attend(given, model, where, truncate, mode="full").stack(stack)
 
-    from attnviz.analyses.steps.compute import make_steps
+    from attnviz.analyses.steps.compute import steps as take_steps
     from attnviz.analyses.steps.print import print_steps
     from attnviz.terminal import console as report
 
-    taken = make_steps(result, layer=layer, head=head, word=word)
+    taken = take_steps(result, layer=layer, head=head, word=word)
 
     def figure() -> Figure:
         from attnviz.analyses.steps.plot import steps as draw

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from attnviz.analyses.maps.heads import choose_head, choose_word
-from attnviz.analyses.steps.result import AttentionSteps, Stage
+from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, ModelError, whole_number
 from attnviz.formula.attention import merge_heads, repeat_heads, scores
 from attnviz.results import (
@@ -31,13 +31,13 @@ Side: TypeAlias = Literal["query", "key"]
 Factors: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def make_steps(
+def steps(
     result: AttentionResult,
     *,
     layer: int | None = None,
     head: int | None = None,
     word: str | int | None = None,
-) -> AttentionSteps:
+) -> StepsResult:
     """Take one head apart into its stages, and follow one word through them.
 
     All is recomputed in float64 by the formula: Q, K and V from the input of the module, what
@@ -62,7 +62,7 @@ def make_steps(
     record = result.record(layer)
     row, name, said = _follow(record, choose_word(record.query_axis) if word is None else word)
     one = _Head(result, record, head)
-    taken = AttentionSteps(
+    taken = StepsResult(
         stages=(*one.inputs(), *one.projected(), *one.scored(), *one.mixed()),
         queries=_labels(record.query_axis, one.queries),
         keys=_labels(record.key_axis, one.keys),

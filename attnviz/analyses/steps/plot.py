@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.analyses.steps.attention_vector import draw_unfolding, take
-from attnviz.analyses.steps.result import AttentionSteps, Stage
+from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError
 from attnviz.figures import caption
 from attnviz.figures.cells import (
@@ -72,7 +72,7 @@ _TITLES = {
 
 
 def steps(
-    result: AttentionResult | AttentionSteps,
+    result: AttentionResult | StepsResult,
     *,
     layer: int | None = None,
     head: int | None = None,
@@ -116,7 +116,7 @@ def steps(
         return page.finish(end + _MARGIN)
 
 
-def _said(taken: AttentionSteps) -> list[str]:
+def _said(taken: StepsResult) -> list[str]:
     framed = f"rows are tokens; framed is the row of “{literal(taken.word)}”"
     if taken.heads > 1:
         framed += f", and among the heads side by side what head {taken.head} adds"
@@ -130,7 +130,7 @@ def _said(taken: AttentionSteps) -> list[str]:
     ]
 
 
-def _lines(taken: AttentionSteps, *, wide: bool) -> list[tuple[str, ...]]:
+def _lines(taken: StepsResult, *, wide: bool) -> list[tuple[str, ...]]:
     """Return which stages stand side by side, from top to bottom; nothing where a word unfolds."""
     inputs = tuple(name for name in ("X", "C") if name in taken)
     projected = ("Q", "K", "V")
@@ -173,7 +173,7 @@ class _Panel:
 def _line(
     page: Page,
     ruler: Ruler,
-    taken: AttentionSteps,
+    taken: StepsResult,
     names: Sequence[str],
     place: tuple[float, float],
     top: float,
@@ -210,7 +210,7 @@ def _fork(page: Page, panels: Sequence[_Panel], bottom: float) -> float:
 
 
 def _panels(
-    ruler: Ruler, taken: AttentionSteps, stages: Sequence[Stage], place: tuple[float, float]
+    ruler: Ruler, taken: StepsResult, stages: Sequence[Stage], place: tuple[float, float]
 ) -> list[_Panel]:
     """Give each stage its place: those of all heads are wider, squares have square cells."""
     rows = max(len(stage.values) for stage in stages)
@@ -266,7 +266,7 @@ def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
         page.write(left, top, [f"DIFFERS by {power(stage.difference)}"], color=ALARM)
 
 
-def _draw(page: Page, ruler: Ruler, taken: AttentionSteps, panel: _Panel, top: float) -> float:
+def _draw(page: Page, ruler: Ruler, taken: StepsResult, panel: _Panel, top: float) -> float:
     """Draw the numbers of a panel with its labels and frames; return where it ends."""
     stage, n = panel.stage, panel.columns
     ax = page.axes(panel.left, top, panel.across, panel.high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.analyses.steps.result import AttentionSteps, Stage
+from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.formula.score_terms import HIDDEN
 from attnviz.results.labels import literal, selection
 from attnviz.terminal.console import console
@@ -15,7 +15,7 @@ _WIDE = 60  # characters of a terminal that has room for bars
 _BAR = 14  # characters of the largest weight
 
 
-def print_steps(taken: AttentionSteps) -> None:
+def print_steps(taken: StepsResult) -> None:
     """Print formula, shape, first numbers and agreement of each stage, and what each key adds."""
     where = selection(taken.stack, taken.layer, (taken.head,))
     word = literal(taken.word)
@@ -35,7 +35,7 @@ def print_steps(taken: AttentionSteps) -> None:
         console.print(Text(note, "dim"))
 
 
-def _print_keys(taken: AttentionSteps) -> None:
+def _print_keys(taken: StepsResult) -> None:
     """Print for each key its way from the score to what it adds to the attention vector."""
     names = [stage.name for stage in taken.stages if stage.over_keys]
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))

@@ -54,7 +54,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionSteps:
+class StepsResult:
     """One head's way from X through Q, K, V, scores and weights to the output; one word followed.
 
     V is recomputed from X, and A from the V that the model had, so that in a model of low precision

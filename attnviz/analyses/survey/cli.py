@@ -27,7 +27,7 @@ from attnviz.terminal.options import (
 )
 
 if TYPE_CHECKING:
-    from attnviz.analyses.survey.result import Census
+    from attnviz.analyses.survey.result import SurveyResult
 
 _SHOWN = 2  # heads of each statistic, or statistics of each head
 _LISTED = 10  # heads
@@ -108,16 +108,16 @@ def survey(
             address=address,
             seed=seed,
         )
-    from attnviz.analyses.survey.plot import census
-    from attnviz.figures.save import save_figure
+    from attnviz.analyses.survey.plot import survey as draw
+    from attnviz.figures.save import save
     from attnviz.io.export import to_data
 
-    save_figure(census(found, width=width), figure, force=force)
+    save(draw(found, width=width), figure, force=force)
     report.print_json(to_data(found)) if json else print_census(found)
     return report.finish(found.agreement, figure.parent, json=json)
 
 
-def print_census(result: Census) -> None:
+def print_census(result: SurveyResult) -> None:
     """Print which heads have a role, and of each statistic the heads that have most of it."""
     from rich.table import Table
     from rich.text import Text

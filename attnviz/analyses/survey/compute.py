@@ -48,11 +48,11 @@ from attnviz.analyses.survey.reading import (
     read,
     sampled,
 )
-from attnviz.analyses.survey.result import Census
+from attnviz.analyses.survey.result import SurveyResult
 from attnviz.analyses.survey.roles import cluster, name_roles
 from attnviz.analyses.survey.statistics import STATISTICS
 from attnviz.analyses.survey.store import Folder
-from attnviz.io.export import save_data
+from attnviz.io.export import save_result
 from attnviz.io.files import check_output
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport, AttentionResult, StageCheck
@@ -78,7 +78,7 @@ def survey(
     engine: Engine = "local",
     address: str | None = None,
     seed: int = 0,
-) -> Census:
+) -> SurveyResult:
     """Measure what every head does on each text of a corpus, and tell it with intervals.
 
     Each statistic (`STATISTICS` in `statistics.py`) stands beside what it is where the keys
@@ -91,7 +91,7 @@ def survey(
     texts : a file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or texts.
     model : from `load`, or what `load` takes; one that reads text.
     out : a folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
-        value, even, shuffled), a summary, and the census itself, for `load_data`; by default none
+        value, even, shuffled), a summary, and the census itself, for `load_result`; by default none
         is kept.
     column : of the corpus, which holds the text.
     truncate : cut what is longer than the model can read.
@@ -158,7 +158,7 @@ def survey(
         census = _census(told, meter, sample, folder.compared(parts), bad)
         if out is not None:
             for path in written:
-                save_data(census, path, force=force)
+                save_result(census, path, force=force)
     return census
 
 
@@ -179,14 +179,14 @@ def _census(
     sample: Sequence[AttentionResult],
     compared: tuple[int, Floats],
     bad: Bad,
-) -> Census:
+) -> SurveyResult:
     def laid_out(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values.reshape(len(meter.heads), len(STATISTICS)))
 
     apart = distances([result.records for result in sample])
     proven = AgreementReport.joined(result.agreement for result in sample)
     checks, unknown = _checks(meter, *compared)
-    return Census(
+    return SurveyResult(
         heads=meter.heads,
         statistics=STATISTICS,
         mean=laid_out(told.value.mean),

@@ -17,7 +17,7 @@ from attnviz.analyses.survey.head_panels import (
     Panel,
     head_panels,
 )
-from attnviz.analyses.survey.result import Census
+from attnviz.analyses.survey.result import SurveyResult
 from attnviz.figures import caption
 from attnviz.figures.layout import Page, Ruler, line_height
 from attnviz.figures.style import (
@@ -38,7 +38,7 @@ _TALL = 3.0  # inches of the plane at most
 _MARKERS = "oDs^vPX*"
 
 
-def census(result: Census, *, width: float = FULL_WIDTH) -> Figure:
+def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
     """Draw each statistic as a map of all heads, and the heads in a plane by how alike they are.
 
     Parameters
@@ -67,14 +67,14 @@ def census(result: Census, *, width: float = FULL_WIDTH) -> Figure:
         return figure
 
 
-def _p_values(result: Census, at: int) -> Tensor:
+def _p_values(result: SurveyResult, at: int) -> Tensor:
     """Return the p-values of a statistic: against even weights, else against shuffled tokens."""
     even = result.p_even[:, at]
     return torch.where(result.even[:, at].isnan(), result.p_shuffled[:, at], even)
 
 
 def _plane(
-    page: Page, ruler: Ruler, result: Census, place: tuple[float, float], top: float
+    page: Page, ruler: Ruler, result: SurveyResult, place: tuple[float, float], top: float
 ) -> tuple[float, Axes]:
     """Draw the heads in the plane that keeps their distances best; return where it ends."""
     said = "Heads that read alike stand together"
@@ -124,7 +124,7 @@ def _scaled(distances: Tensor) -> NDArray[np.float64]:
     return places
 
 
-def _label(ax: Axes, result: Census) -> None:
+def _label(ax: Axes, result: SurveyResult) -> None:
     """Name heads in the plane where there is room: those with a role first."""
     import textalloc
 
@@ -147,7 +147,7 @@ def _label(ax: Axes, result: Census) -> None:
     )
 
 
-def _said(result: Census) -> list[str]:
+def _said(result: SurveyResult) -> list[str]:
     named = [
         f"{name} {role}"
         for name, role in zip(result.heads, result.roles, strict=True)
@@ -175,7 +175,7 @@ def _said(result: Census) -> list[str]:
     ]
 
 
-def _without(result: Census) -> list[str]:
+def _without(result: SurveyResult) -> list[str]:
     """Return what is said of statistics that no text has."""
     none = ~result.count.any(0)
     missing = [name for name, left_out in zip(result.statistics, none, strict=True) if left_out]

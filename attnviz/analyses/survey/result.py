@@ -25,7 +25,7 @@ class HeadName:
 
 
 @dataclass(frozen=True, eq=False)
-class Census:
+class SurveyResult:
     """Of K heads, S statistics over the texts of a corpus.
 
     Attributes
@@ -74,8 +74,8 @@ class Census:
         """Say what it holds, without the tensors."""
         named = sum(map(bool, self.roles))
         return (
-            f"Census({self.provenance.model}: {len(self.heads)} heads on {self.texts:,} texts, "
-            f"{named} named, {self.agreement.verdict})"
+            f"SurveyResult({self.provenance.model}: {len(self.heads)} heads on "
+            f"{self.texts:,} texts, {named} named, {self.agreement.verdict})"
         )
 
     @property

@@ -78,11 +78,11 @@ def verify(
 
     from attnviz.analyses.verify.print import print_stages
     from attnviz.io.contents import agreement_data
-    from attnviz.io.export import save_data
+    from attnviz.io.export import save_result
     from attnviz.terminal import console as report
 
     if path is not None:
-        save_data(result, path, force=force)
+        save_result(result, path, force=force)
     if json:
         report.print_json({**asdict(result.provenance), **agreement_data(result.agreement)})
     else:

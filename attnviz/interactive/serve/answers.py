@@ -24,7 +24,7 @@ from attnviz.runtime.progress import part, track
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnviz.analyses.senses.result import SenseResult
+    from attnviz.analyses.senses.result import SensesResult
     from attnviz.analyses.shift.result import ShiftResult
 
 Asked: TypeAlias = Mapping[str, Any]
@@ -85,10 +85,10 @@ class Answers:
             self._expect_short(model, each)
         with part(0, 2, "the model reads"):
             result = shift(word, text, model=model)
-        from attnviz.analyses.shift.plot import waterfall
+        from attnviz.analyses.shift.plot import shift as draw
 
         with part(1, 2, "its figure is drawn"), _drawing():
-            return _figure(result, waterfall(result, width=width))
+            return _figure(result, draw(result, width=width))
 
     def _expect_short(self, model: Model, text: str) -> None:
         batch = encode(model.checkpoint, [text], truncate=True)
@@ -104,10 +104,10 @@ class Answers:
 def _senses(model: Model, word: str, width: float) -> dict[str, Any]:
     with part(0, 2, "the model reads"):
         result = senses(word, model=model)
-    from attnviz.analyses.senses.plot import disambiguation
+    from attnviz.analyses.senses.plot import senses as draw
 
     with part(1, 2, "its figure is drawn"), _drawing():
-        return _figure(result, disambiguation(result, width=width))
+        return _figure(result, draw(result, width=width))
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def _drawing() -> Iterator[None]:
         plt.close("all")
 
 
-def _figure(result: SenseResult | ShiftResult, figure: Figure) -> dict[str, Any]:
+def _figure(result: SensesResult | ShiftResult, figure: Figure) -> dict[str, Any]:
     """Return a figure as SVG, which is never a file here, with what must be said beside it."""
     from attnviz.figures.save import drawn_as
 

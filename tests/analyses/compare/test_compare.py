@@ -114,8 +114,8 @@ def test_the_command_draws_and_tells(tmp_path, monkeypatch, capsys, texts, chang
 
 @pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors", ".parquet"])
 def test_it_is_kept_in_every_format(found, tmp_path, suffix):
-    attnviz.save_data(found, tmp_path / f"x{suffix}")
+    attnviz.save_result(found, tmp_path / f"x{suffix}")
     if suffix == ".safetensors":
-        again = attnviz.load_data(tmp_path / "x.safetensors")
+        again = attnviz.load_result(tmp_path / "x.safetensors")
         assert torch.equal(again.apart, found.apart)
         assert again.heads == found.heads

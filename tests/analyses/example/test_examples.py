@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 import attnviz
 from attnviz.formula.attention import attention, causal_mask, multi_head_attention
-from attnviz.io.export import save_data, to_data
+from attnviz.io.export import save_result, to_data
 
 LAW = settings(deadline=None, max_examples=30, derandomize=True)
 
 
 @pytest.fixture(scope="module")
 def phones():
-    return attnviz.make_example("phones")
+    return attnviz.example("phones")
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def make(tmp_path):
     def written(**fields):
         path = tmp_path / "own.json"
         path.write_text(json.dumps(fields), encoding="utf-8")
-        return attnviz.make_example(file=path)
+        return attnviz.example(file=path)
 
     return written
 
@@ -122,7 +122,7 @@ def test_what_the_second_head_makes_cannot_be_told(phones):
 
 
 def test_no_scale_gives_the_weights_of_likes():
-    likes = attnviz.make_example("likes")
+    likes = attnviz.example("likes")
     (weights,) = likes.stages
     assert len(wrong(likes, "weights", "from_inputs")) == 9
     assert weights.from_inputs[0].tolist() == pytest.approx([0.539, 0.242, 0.219], abs=6e-4)
@@ -136,7 +136,7 @@ def test_no_scale_gives_the_weights_of_likes():
 
 
 def test_the_vector_of_cat_follows():
-    cat = attnviz.make_example("cat")
+    cat = attnviz.example("cat")
     assert wrong(cat, "head output", "from_inputs") == []
     assert stage(cat, "head output").rows == ("cat",)
     assert stage(cat, "head output").from_printed is None
@@ -183,10 +183,10 @@ def test_the_slack_of_weights_is_reached_at_the_ends_of_the_scores(make):
 def test_each_printed_cell_keeps_its_own_digits(tmp_path):
     path = tmp_path / "own.json"
     path.write_text('{"weights": [[1.0]], "V": [[1, 1e2]], "printed": {"head output": [[1, 1e2]]}}')
-    worked = attnviz.make_example(file=path)
+    worked = attnviz.example(file=path)
     assert [one.texts for one in worked.given] == [(("1", "1E+2"),), (("1.0",),)]
     assert worked.stages[0].texts == (("1", "1E+2"),)
-    joined = stage(attnviz.make_example("phones"), "concatenated")
+    joined = stage(attnviz.example("phones"), "concatenated")
     assert joined.texts[0] == ("1.128", "1.034", "0.99", "1.03")
 
 
@@ -217,7 +217,7 @@ def test_half_a_unit_of_the_last_digit_is_the_limit(make, cell, follows):
 def test_decimals_are_those_of_the_cell_that_has_most(tmp_path):
     path = tmp_path / "own.json"
     path.write_text('{"weights": [[1]], "V": [[1, 2]], "printed": {"head output": [[1, 2.00]]}}')
-    found = stage(attnviz.make_example(file=path), "head output")
+    found = stage(attnviz.example(file=path), "head output")
     assert found.decimals == 2
     assert found.slack_from_inputs.tolist() == [[pytest.approx(0.005)] * 2]
 
@@ -297,7 +297,7 @@ def with_print(folder, given, printed):
         whole = whole.replace(f'"{cell}"', cell)
     path = folder / "printed.json"
     path.write_text(whole, encoding="utf-8")
-    return attnviz.make_example(file=path)
+    return attnviz.example(file=path)
 
 
 numbers = {"seed": st.integers(0, 10_000), "heads": st.integers(1, 2), "digits": st.integers(0, 7)}
@@ -309,7 +309,7 @@ def test_our_own_numbers_rounded_follow_everywhere(tmp_path_factory, seed, heads
     folder = tmp_path_factory.mktemp("own")
     given = fields(seed, heads, causal=causal)
     (folder / "own.json").write_text(json.dumps(given))
-    printed = printed_of(attnviz.make_example(file=folder / "own.json"), digits)
+    printed = printed_of(attnviz.example(file=folder / "own.json"), digits)
     worked = with_print(folder, given, printed)
     assert worked.slips == ()
     counts = worked.count()
@@ -325,7 +325,7 @@ def test_a_cell_that_is_off_by_two_units_and_its_slack_is_flagged(
     folder = tmp_path_factory.mktemp("own")
     given = fields(seed, heads)
     (folder / "own.json").write_text(json.dumps(given))
-    printed = printed_of(attnviz.make_example(file=folder / "own.json"), digits)
+    printed = printed_of(attnviz.example(file=folder / "own.json"), digits)
     clean = with_print(folder, given, printed)
     number = data.draw(st.integers(0, len(clean.stages) - 1))
     each = clean.stages[number]
@@ -349,12 +349,12 @@ def test_every_matrix_is_in_the_data_and_on_disk(tmp_path, phones):
     assert data["slips"] == ["K", "V", "scores"]
     assert data["stages"][3]["sources"] == ["Q", "K"]
     for suffix in (".json", ".npz", ".safetensors"):
-        save_data(phones, tmp_path / f"phones{suffix}")
+        save_result(phones, tmp_path / f"phones{suffix}")
     assert json.loads((tmp_path / "phones.json").read_text())["counts"]["printed"] == 80
 
 
 def test_it_says_what_it_holds_in_one_line(phones):
-    assert repr(phones).startswith("WorkedExample('phones', 8 stages, 12 of 72 printed cells")
+    assert repr(phones).startswith("ExampleResult('phones', 8 stages, 12 of 72 printed cells")
 
 
 def test_matrices_of_several_heads_stand_side_by_side_or_in_a_list(tmp_path):
@@ -365,7 +365,7 @@ def test_matrices_of_several_heads_stand_side_by_side_or_in_a_list(tmp_path):
     def outputs(W):
         file = tmp_path / "own.json"
         file.write_text(json.dumps({"X": X, "W_q": W, "W_k": W, "W_v": W, "heads": 2}))
-        return [stage.from_inputs for stage in attnviz.make_example(file=file).stages]
+        return [stage.from_inputs for stage in attnviz.example(file=file).stages]
 
     for listed, joined in zip(outputs([one, other]), outputs(beside), strict=True):
         assert torch.equal(listed, joined)
@@ -376,5 +376,5 @@ def test_given_weights_that_do_not_sum_to_1_are_named(tmp_path):
     file.write_text(
         '{"weights": [[0.5, 0.9], [0.33, 0.66]], "V": [[1], [2]], "tokens": ["a", "b"]}'
     )
-    (stage,) = attnviz.make_example(file=file).stages
+    (stage,) = attnviz.example(file=file).stages
     assert stage.notes == ("The weights of “a” sum to 1.4, not to 1",)

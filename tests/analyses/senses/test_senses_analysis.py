@@ -13,7 +13,7 @@ from attnviz.analyses.senses.sentences import bundled
 from attnviz.capture import hidden_states
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode
-from attnviz.io.export import save_data, to_data, to_json
+from attnviz.io.export import save_result, to_data, to_json
 
 TWO = {
     "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
@@ -166,12 +166,12 @@ def test_the_same_each_time(model, two):
     again = attnviz.senses("bank", TWO, model=model)
     assert again.scores == two.scores
     assert torch.equal(again.plane, two.plane)
-    assert repr(two).startswith("SenseResult('bank', 6 occurrences of river, money, best ")
+    assert repr(two).startswith("SensesResult('bank', 6 occurrences of river, money, best ")
 
 
 def test_every_format_gives_back_what_was_measured(tmp_path, two):
     for ending in (".json", ".npz", ".safetensors"):
-        save_data(two, tmp_path / f"senses{ending}")
+        save_result(two, tmp_path / f"senses{ending}")
     data = json.loads((tmp_path / "senses.json").read_text(encoding="utf-8"))
     assert data == json.loads(to_json(to_data(two)))
     assert np.shape(data["vectors"]) == (7, 6, 384)

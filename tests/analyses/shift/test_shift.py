@@ -176,7 +176,7 @@ def test_a_model_with_two_sides_is_refused(tokenizer):
 @pytest.mark.parametrize("width", [40, 89, 120, 183])
 def test_the_figure_can_be_read(bank, verified, apple, width):
     for result in (bank, verified, apple):
-        figure = attnviz.waterfall(result, width=width)
+        figure = attnviz.plot.shift(result, width=width)
         said = " ".join(text.get_text() for text, _ in check_texts(figure))
         assert "completeness error" in said
         assert "○ mask, ρ 0.94" in said or result is apple or width == 40

@@ -7,7 +7,7 @@ from families import FAMILIES, FURTHER, OWN_CODE, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.steps.result import AttentionSteps, Stage
+from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError
 from attnviz.formula.attention import attention, repeat_heads
 
@@ -17,7 +17,7 @@ CLOSE = {"atol": 2e-6, "rtol": 2e-6}
 
 @pytest.fixture(scope="module")
 def taken(train):
-    return attnviz.make_steps(train, layer=5, head=3, word="train")
+    return attnviz.steps(train, layer=5, head=3, word="train")
 
 
 def test_the_numbers_are_those_that_the_model_computes(model, taken):
@@ -82,7 +82,7 @@ def test_every_family_can_be_taken_apart(family, tokenizer):
     for stack in result.stacks:
         part = result.stack(stack)
         for record in part:
-            taken = attnviz.make_steps(part, layer=record.layer, head=record.heads - 1)
+            taken = attnviz.steps(part, layer=record.layer, head=record.heads - 1)
             names = [stage.name for stage in taken.stages]
             assert names[names.index("scores") :][:2] == ["scores", "scaled scores"]
             assert names[names.index("weights") :][:3] == ["weights", "A", "heads"]
@@ -109,7 +109,7 @@ def test_every_family_can_be_taken_apart(family, tokenizer):
 def test_what_a_model_adds_to_its_scores_is_a_stage_of_its_own(tokenizer):
     def formula(family):
         result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
-        return attnviz.make_steps(result, layer=1, head=0)["full scores"].formula
+        return attnviz.steps(result, layer=1, head=0)["full scores"].formula
 
     assert formula("gpt2") == "scaled + mask"
     assert formula("bloom") == "scaled + bias + mask"
@@ -121,9 +121,7 @@ def test_the_share_of_a_key_is_what_it_adds_along_the_sum():
     weights = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
     values = torch.tensor([[6.0, 2.0], [-4.0, 0.0], [0.0, -4.0]], dtype=torch.float64)
     stages = (Stage("weights", "", weights, over_keys=True), Stage("V", "", values, rows="key"))
-    taken = AttentionSteps(
-        stages, ("q",), ("a", "b", "c"), 0, "q", "encoder", 0, 0, 1, (), None, None
-    )
+    taken = StepsResult(stages, ("q",), ("a", "b", "c"), 0, "q", "encoder", 0, 0, 1, (), None, None)
     assert_close(taken.contributions, torch.tensor([[3.0, 1], [-1, 0], [0, -1]]).double())
     assert_close(taken.shares, torch.tensor([1.5, -0.5, 0.0], dtype=torch.float64))
 
@@ -131,7 +129,7 @@ def test_the_share_of_a_key_is_what_it_adds_along_the_sum():
 def test_latent_normed_and_gated_attention_is_written_as_it_is(tokenizer):
     def formulas(family):
         result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
-        return {s.name: s.formula for s in attnviz.make_steps(result, layer=1, head=1).stages}
+        return {s.name: s.formula for s in attnviz.steps(result, layer=1, head=1).stages}
 
     latent = formulas("deepseek-v3")
     assert latent["K"] == "rotate([norm(X W^DK) W^K, X W^RK])"
@@ -142,7 +140,7 @@ def test_latent_normed_and_gated_attention_is_written_as_it_is(tokenizer):
 
 def test_cross_attention_takes_keys_and_values_from_the_other_sequence(tokenizer):
     result = attnviz.load(tiny("t5"), tokenizer=tokenizer).attend(TEXT, target="late")
-    taken = attnviz.make_steps(result, layer=1, head=2)
+    taken = attnviz.steps(result, layer=1, head=2)
     assert taken.stack == "cross"
     assert [stage.name for stage in taken.stages][:2] == ["X", "C"]
     assert taken["K"].formula == "C W^K"
@@ -154,14 +152,14 @@ def test_cross_attention_takes_keys_and_values_from_the_other_sequence(tokenizer
 def test_padding_is_left_out(model):
     short, _ = model.attend(["the train left", TEXT])
     alone = model.attend("the train left")
-    padded, plain = (attnviz.make_steps(r, layer=2, head=1, word="left") for r in (short, alone))
+    padded, plain = (attnviz.steps(r, layer=2, head=1, word="left") for r in (short, alone))
     assert padded.queries == plain.queries == ("[CLS]", "the", "train", "left", "[SEP]")
     for one, other in zip(padded.stages, plain.stages, strict=True):
         assert_close(one.values, other.values, atol=2e-5, rtol=1e-5)
 
 
 def test_which_word_is_followed(model, train):
-    steps = attnviz.make_steps
+    steps = attnviz.steps
     assert steps(train, layer=0, head=0).word == "train"  # the first content word
     second = steps(train, layer=0, head=0, word="the#2")
     assert (second.word, second.row) == ("the", 4)
@@ -177,7 +175,7 @@ def test_which_word_is_followed(model, train):
 
 def test_the_head_is_chosen_and_the_choice_is_said(train):
     best = attnviz.rank_heads(train).best
-    taken = attnviz.make_steps(train)
+    taken = attnviz.steps(train)
     assert (taken.layer, taken.head) == (best.layer, best.head)
     assert "of all heads this one has the largest" in taken.notes[0]
 
@@ -195,21 +193,21 @@ def test_the_head_is_chosen_and_the_choice_is_said(train):
 )
 def test_a_wrong_selection_is_one_line(train, wrong, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        attnviz.make_steps(train, **wrong)
+        attnviz.steps(train, **wrong)
 
 
 def test_a_sink_is_a_stage_beside_the_scores_and_nothing_wants_a_gradient(tokenizer):
     result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
     assert not result.weights(layer=0, head=0).requires_grad
-    taken = attnviz.make_steps(result, layer=0, head=0)
+    taken = attnviz.steps(result, layer=0, head=0)
     assert taken["weights"].formula == "softmax(full, sink)"
     assert not any(stage.values.requires_grad for stage in taken.stages)
 
 
 def test_whole_numbers_of_any_kind_will_do(train):
-    taken = attnviz.make_steps(train, layer=np.int64(5), head=torch.tensor(3), word=np.int32(2))
+    taken = attnviz.steps(train, layer=np.int64(5), head=torch.tensor(3), word=np.int32(2))
     assert (taken.layer, taken.head, taken.word) == (5, 3, "train")
-    assert attnviz.make_map(train, layer=np.int64(5), head=[np.int32(3)]).heads == (3,)
+    assert attnviz.attention_map(train, layer=np.int64(5), head=[np.int32(3)]).heads == (3,)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +217,10 @@ def test_whole_numbers_of_any_kind_will_do(train):
 )
 def test_what_is_no_whole_number_is_refused_in_one_line(train, wrong):
     with pytest.raises(InputError, match=r"Expected .* as a whole number, got"):
-        attnviz.make_steps(train, **{"layer": 1, "head": 0} | wrong)
+        attnviz.steps(train, **{"layer": 1, "head": 0} | wrong)
 
 
-@pytest.mark.parametrize("use", ["make_steps", "steps", "heatmap", "rank_heads", "head_grid"])
+@pytest.mark.parametrize("use", ["take_steps", "steps", "heatmap", "rank_heads", "head_grid"])
 def test_a_list_of_results_is_no_result(train, use):
     with pytest.raises(InputError, match=r"Expected a result of attend, got 2 in a list\. Choose"):
         getattr(attnviz, use)([train, train])
@@ -232,12 +230,12 @@ def test_a_list_of_results_is_no_result(train, use):
 
 def test_several_heads_cannot_be_taken_apart_at_once(train):
     with pytest.raises(InputError, match="Expected one head to take apart, got 2"):
-        attnviz.make_steps(train, layer=1, head=[2, 3])
+        attnviz.steps(train, layer=1, head=[2, 3])
 
 
 def test_where_a_sink_takes_weight_it_is_said(tokenizer):
     result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
-    taken = attnviz.make_steps(result, layer=0, head=0, word="train")
+    taken = attnviz.steps(result, layer=0, head=0, word="train")
     lost = 1 - taken["weights"].values[taken.row].sum().item()
     assert lost > 0.005
     assert f"{lost:.0%} of the weight of this row goes to a sink, which is no key" in taken.notes

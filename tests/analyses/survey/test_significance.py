@@ -29,7 +29,7 @@ def census(texts, model):
 
 def test_a_cross_stands_on_each_head_that_is_not_sure(census):
     made = replace(census, p_even=drawn(0), p_shuffled=drawn(1))
-    maps = panels(attnviz.census(made))
+    maps = panels(attnviz.plot.survey(made))
     assert len(maps) == len(made.statistics)
     for at, (ax, name) in enumerate(zip(maps, made.statistics, strict=True)):
         p_values = made.p_shuffled if name in ("entropy", "most read") else made.p_even
@@ -46,7 +46,7 @@ def test_a_change_has_a_colour_where_it_is_sure(texts, model):
     found = attnviz.compare(texts[:1], models=(model, model))
     change = torch.linspace(-1, 1, 72 * 11, dtype=torch.float64).reshape(72, 11)
     made = replace(found, p_value=drawn(2), change=change, apart=torch.rand(72))
-    apart, *maps = panels(attnviz.comparison(made))
+    apart, *maps = panels(attnviz.plot.compare(made))
     assert not np.ma.getmaskarray(apart.images[0].get_array()).any()
     for at, ax in enumerate(maps):
         shown = ax.images[0].get_array()
@@ -61,7 +61,7 @@ def test_heads_that_lie_in_a_plane_are_drawn_as_far_apart_as_they_are(census):
     points = np.random.default_rng(0).normal(size=(72, 2)) * [0.3, 0.1]
     roles = ["previous token" if n in (5, 40) else "" for n in range(72)]
     made = replace(census, roles=tuple(roles), distances=torch.from_numpy(cdist(points, points)))
-    figure = attnviz.census(made)
+    figure = attnviz.plot.survey(made)
     figure.draw_without_rendering()
     scattered = [ax for ax in figure.axes if ax.collections and not ax.images]
     plane = max(scattered, key=lambda ax: len(ax.collections[-1].get_offsets()))  # not the key

@@ -91,7 +91,7 @@ def test_a_statistic_that_no_text_has_is_left_out_and_named(found, capsys):
     count, mean = census.count.clone(), census.mean.clone()
     count[:, at], mean[:, at] = 0, torch.nan
     without = replace(census, count=count, mean=mean)
-    figure = attnviz.census(without)
+    figure = attnviz.plot.survey(without)
     assert len([ax for ax in figure.axes if ax.images and len(ax.images[0].get_array()) == 6]) == 10
     said = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
     assert "No text has tokens for: separators" in said
@@ -115,7 +115,7 @@ def test_a_text_that_is_too_long_is_refused_cut_or_left_out(texts, model):
 
 def test_the_figure_shows_every_statistic_and_names_the_heads(found):
     census, _ = found
-    figure = attnviz.census(census)
+    figure = attnviz.plot.survey(census)
     said = " ".join(text.get_text() for text in figure.texts)
     assert "What 72 heads of all-MiniLM-L6-v2 do, on 128 texts" in said
     assert "previous token" in said

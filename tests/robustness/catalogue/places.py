@@ -35,12 +35,12 @@ PLACES = {
     "a page as a picture": both("view train -m tiny -o x.png", 2, ".html", cold=True),
     "a picture as a page": both(f"{_TRAIN} x.html", 2, "ends in", cold=True),
     "NUL in the name": called(
-        f"attnviz.save_data(attnviz.make_map({_RESULT}, layer=0, head=0), 'a\\0.json')",
+        f"attnviz.save_result(attnviz.attention_map({_RESULT}, layer=0, head=0), 'a\\0.json')",
         4,
         "Expected",
     ),
     "data as a figure": called(
-        f"attnviz.save_figure(attnviz.head_grid({_RESULT}), 'x.json')", 2, "ends in"
+        f"attnviz.plot.save(attnviz.plot.heads({_RESULT}), 'x.json')", 2, "ends in"
     ),
     **{
         f"no room for a .{ending}": both(

@@ -18,10 +18,16 @@ SELECTIONS = {
     "layer a fraction": typed(f"heatmap {_THE} --layer 1.5", 2, "'--layer'"),
     "layer nan": typed(f"heatmap {_THE} --layer nan", 2, "'--layer'"),
     "layer without a number": typed(f"heatmap {_THE} --layer", 2, "requires an argument"),
-    "layer a word, called": called(f"attnviz.heatmap({_RESULT}, layer='two')", 2, "a whole number"),
-    "layer a fraction, called": called(f"attnviz.heatmap({_RESULT}, layer=1.5)", 2, "got 1.5"),
-    "layer True": called(f"attnviz.make_map({_RESULT}, layer=True, head=0)", 2, "whole number"),
-    "layer nan, called": called(f"attnviz.heatmap({_RESULT}, layer=float('nan'))", 2, "got nan"),
+    "layer a word, called": called(
+        f"attnviz.plot.heatmap({_RESULT}, layer='two')", 2, "a whole number"
+    ),
+    "layer a fraction, called": called(f"attnviz.plot.heatmap({_RESULT}, layer=1.5)", 2, "got 1.5"),
+    "layer True": called(
+        f"attnviz.attention_map({_RESULT}, layer=True, head=0)", 2, "whole number"
+    ),
+    "layer nan, called": called(
+        f"attnviz.plot.heatmap({_RESULT}, layer=float('nan'))", 2, "got nan"
+    ),
     "layer of weights": called(f"{_RESULT}.weights(layer=-1, head=0)", 2, "from 0 to 1"),
     "head past the last": both(
         f"heatmap {_THE} --layer 0 --head 2", 2, "a head from 0 to 1, got 2"
@@ -34,9 +40,9 @@ SELECTIONS = {
         f"heatmap {_THE} --layer 0 --head 1 --head 1 -o x.json", leaves="x.json"
     ),
     "head a word": typed(f"heatmap {_THE} --head one", 2, "'--head'"),
-    "no heads": called(f"attnviz.heatmap({_RESULT}, layer=0, head=[])", 2, "head"),
+    "no heads": called(f"attnviz.plot.heatmap({_RESULT}, layer=0, head=[])", 2, "head"),
     "head of steps": both(f"steps {_THE} --layer 0 --head 5", 2, "a head from 0 to 1, got 5"),
-    "two heads of steps": called(f"attnviz.make_steps({_RESULT}, layer=0, head=[0, 1])", 2, "head"),
+    "two heads of steps": called(f"attnviz.steps({_RESULT}, layer=0, head=[0, 1])", 2, "head"),
     "word that is absent": both(f"heatmap {_THE} --find trian:left", 2, "Did you mean train"),
     "word that is like none": both(f"heatmap {_THE} --find qqq:left", 2, "a word of the text"),
     "word that occurs twice": both(f"heatmap {_THE} --find train:the", 2, "the#1 or the#2"),
@@ -63,7 +69,7 @@ SELECTIONS = {
     "nothing to find": typed(f"heatmap {_THE} --find ''", 2, "QUERY:KEY, got ''"),
     "steps of no word": both(f"steps {_THE} --word absent", 2, "a word of the text, got 'absent'"),
     "steps of an empty word": both(f"steps {_THE} --word ''", 2, "a word of the text, got ''"),
-    "steps of a position": called(f"attnviz.make_steps({_RESULT}, word=99)", 2, "position from"),
+    "steps of a position": called(f"attnviz.steps({_RESULT}, word=99)", 2, "position from"),
     "rows past the end": both(f"heatmap {_THE} --rows 90:99", 2, "rows"),
     "rows of none": both(f"heatmap {_THE} --rows 2:2", 2, "rows"),
     "rows the wrong way round": both(f"heatmap {_THE} --rows 4:1", 2, "rows"),
@@ -76,7 +82,7 @@ SELECTIONS = {
     "all rows": both(f"heatmap {_THE} --rows : -o x.json", leaves="x.json"),
     "columns past the end": both(f"heatmap {_THE} --cols 90:", 2, "columns"),
     "columns of a step": called(
-        f"attnviz.heatmap({_RESULT}, columns=slice(0, 4, 2))", 2, "columns"
+        f"attnviz.plot.heatmap({_RESULT}, columns=slice(0, 4, 2))", 2, "columns"
     ),
     "stack that is not there": both(f"heatmap {_THE} --stack vision", 2, "got 'vision'"),
     "stack of no name": both(f"heatmap {_THE} --stack ''", 2, "got ''"),
@@ -89,10 +95,12 @@ SELECTIONS = {
     ),
     "special of no kind": typed(f"heatmap {_THE} --special drop", 2, "'keep', 'hide'"),
     "width nan": typed(f"heatmap {_THE} --width nan", 2, "40"),
-    "width nan, called": called(f"attnviz.heatmap({_RESULT}, width=float('nan'))", 2, "got nan"),
+    "width nan, called": called(
+        f"attnviz.plot.heatmap({_RESULT}, width=float('nan'))", 2, "got nan"
+    ),
     "width inf": both(f"heatmap {_THE} --width inf", 2, "40"),
     "width too small": typed(f"heatmap {_THE} --width 3", 2, "'--width'"),
-    "width too small, called": called(f"attnviz.heatmap({_RESULT}, width=3)", 2, "40"),
+    "width too small, called": called(f"attnviz.plot.heatmap({_RESULT}, width=3)", 2, "40"),
     "width too large": both(f"heatmap {_THE} --width 1e9", 2, "40"),
     "generate 0": typed("heatmap train -m gpt --generate 0", 2, "'--generate'"),
     "generate 0, called": called(
@@ -105,9 +113,9 @@ SELECTIONS = {
         "attnviz.attend('a', model='tiny', mode='x')", 2, "auto, full"
     ),
     "two results in a list": called(
-        "attnviz.heatmap(attnviz.attend(['a', 'b'], model='tiny'))", 2, "got 2 in a list"
+        "attnviz.plot.heatmap(attnviz.attend(['a', 'b'], model='tiny'))", 2, "got 2 in a list"
     ),
-    "no result": called("attnviz.heatmap('the train')", 2, "a result of attend, got str"),
+    "no result": called("attnviz.plot.heatmap('the train')", 2, "a result of attend, got str"),
     "layers that exact has not": called(
         "attnviz.attend('a', model='tiny', mode='streamed', layers=[0], exact=[1])", 2, "exact"
     ),

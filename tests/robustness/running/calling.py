@@ -91,9 +91,9 @@ def _read(given: dict[str, Any], **kept: Any) -> attnviz.AttentionResult:
 def _write(given: dict[str, Any], default: str | None, drawn: Any, figure: Any) -> None:
     path = given["output"] or (None if given["json"] or default is None else Path(default))
     if path is not None and path.suffix.lower() in _DATA:
-        attnviz.save_data(drawn(), path, force=given["force"])
+        attnviz.save_result(drawn(), path, force=given["force"])
     elif path is not None:
-        attnviz.save_figure(figure(), path, force=given["force"])
+        attnviz.plot.save(figure(), path, force=given["force"])
 
 
 def heatmap(given: dict[str, Any]) -> Any:
@@ -111,11 +111,11 @@ def heatmap(given: dict[str, Any]) -> Any:
     def drawn() -> attnviz.AttentionMap:
         best = attnviz.rank_heads(result).scores[0]
         one = {"layer": best.layer if layer is None else layer, "head": asked or best.head}
-        return attnviz.make_map(result, **one, **how)
+        return attnviz.attention_map(result, **one, **how)
 
     def figure() -> Any:
         over = {"patch": _patch(given["patch"]), "matrix": given["matrix"], "width": given["width"]}
-        return attnviz.heatmap(result, layer=layer, head=asked, **over, **how).figure
+        return attnviz.plot.heatmap(result, layer=layer, head=asked, **over, **how).figure
 
     _write(given, "heatmap.png", drawn, figure)
     return result
@@ -138,8 +138,8 @@ def heads(given: dict[str, Any]) -> Any:
     kept = {"mode": given["mode"].value, "layers": None if layer is None else [layer]}
     result = _read(given, **kept).stack(given["stack"])
     how = {"layer": layer, "words": given["words"], "special": given["special"].value}
-    _write(given, "heads.png", lambda: attnviz.make_maps(result, **how),
-           lambda: attnviz.head_grid(result, width=given["width"], **how))  # fmt: skip
+    _write(given, "heads.png", lambda: attnviz.head_maps(result, **how),
+           lambda: attnviz.plot.heads(result, width=given["width"], **how))  # fmt: skip
     return result
 
 
@@ -147,8 +147,10 @@ def steps(given: dict[str, Any]) -> Any:
     """Take one head apart."""
     result = _read(given, mode="full").stack(given["stack"])
     which = {name: given[name] for name in ("layer", "head", "word")}
-    taken = attnviz.make_steps(result, **which)
-    _write(given, "steps.png", lambda: taken, lambda: attnviz.steps(taken, width=given["width"]))
+    taken = attnviz.steps(result, **which)
+    _write(
+        given, "steps.png", lambda: taken, lambda: attnviz.plot.steps(taken, width=given["width"])
+    )
     return result
 
 
@@ -178,7 +180,7 @@ def senses(given: dict[str, Any]) -> Any:
         given["word"], _by_name(given["sense"]), model=_load(given), raw=given["raw"]
     )
     _write(given, "senses.png", lambda: result,
-           lambda: attnviz.disambiguation(result, width=given["width"]))  # fmt: skip
+           lambda: attnviz.plot.senses(result, width=given["width"]))  # fmt: skip
     return result
 
 
@@ -189,7 +191,7 @@ def shift(given: dict[str, Any]) -> Any:
     toward = _by_name(given["toward"])
     result = attnviz.shift(given["word"], given["text"], toward=toward, model=_load(given), **how)
     _write(given, "shift.png", lambda: result,
-           lambda: attnviz.waterfall(result, width=given["width"]))  # fmt: skip
+           lambda: attnviz.plot.shift(result, width=given["width"]))  # fmt: skip
     return result
 
 
@@ -207,8 +209,8 @@ def _by_name(typed: Sequence[str] | None) -> dict[str, list[str]] | None:
 
 def example(given: dict[str, Any]) -> Any:
     """Replay a worked example."""
-    worked = attnviz.make_example(given["name"], file=given["file"])
-    _write(given, None, lambda: worked, lambda: attnviz.example(worked, width=given["width"]))
+    worked = attnviz.example(given["name"], file=given["file"])
+    _write(given, None, lambda: worked, lambda: attnviz.plot.example(worked, width=given["width"]))
     return None
 
 

@@ -117,10 +117,12 @@ def kept(path: Path) -> None:
 
 @cache
 def _kept() -> bytes:
-    from attnviz import attend, save_data
+    from attnviz import attend, save_result
 
     with TemporaryDirectory() as place:
-        save_data(attend("the train", model=saved("bert")), path := Path(place, "kept.safetensors"))
+        save_result(
+            attend("the train", model=saved("bert")), path := Path(place, "kept.safetensors")
+        )
         return path.read_bytes()
 
 

@@ -69,7 +69,7 @@ def warm_up(model: str) -> None:
     """Let the libraries do once what they prepare when first used: rules of loading, and fonts."""
     import attnviz
 
-    axes = attnviz.heatmap(attnviz.attend("the train", model=model))
+    axes = attnviz.plot.heatmap(attnviz.attend("the train", model=model))
     for suffix in ("png", "svg"):
         axes.figure.savefig(io.BytesIO(), format=suffix)
     attnviz.view(attnviz.attend("the train", model=model)).data()
