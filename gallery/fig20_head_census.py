@@ -14,7 +14,8 @@ from importlib.resources import files
 
 import attnviz
 
-senses = json.loads(files("attnviz").joinpath("separation", "sentences.json").read_text("utf-8"))
+path = files("attnviz").joinpath("analyses", "senses", "sentences.json")
+senses = json.loads(path.read_text("utf-8"))
 texts = [each for word in senses.values() for some in word.values() for each in some]
 found = attnviz.survey(texts)
 

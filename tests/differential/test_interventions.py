@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.analyses.shift.ablation import common_words, possible
+from attnviz.analyses.shift.deeplift import secant
 from attnviz.analyses.shift.head_patching import patch_heads
 from attnviz.analyses.shift.knockout import (
     Site,
@@ -182,7 +183,7 @@ def test_other_models(family, tokenizer):
     twice = {name: torch.cat([each, each]) for name, each in text.items()}
     gate = gate_of([True, *[False] * (T - 2), True])
     with unchanged(module):
-        split = attnviz.attribution.secant(module, twice, rows=[T - 2], gate=gate)
+        split = secant(module, twice, rows=[T - 2], gate=gate)
         patched = (
             patch_heads(module, twice, rows=[T - 2], gate=gate).double() @ split.direction.double()
         )

@@ -22,12 +22,12 @@ from tokenizers import (
 )
 
 import attnviz
+from attnviz.analyses.senses.find_word import find_word, inflections, near_words
 from attnviz.figures.layout import SMALLEST, Ruler
 from attnviz.figures.style import style
 from attnviz.figures.ticks import fit_ticks
 from attnviz.inputs.text import encode_texts, token_spans
 from attnviz.results import Axis, Provenance
-from attnviz.results.find_word import find_word, inflections, near_words
 from attnviz.results.labels import literal, source
 from attnviz.results.words import (
     find_words,

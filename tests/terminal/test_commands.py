@@ -15,8 +15,8 @@ from safetensors import safe_open
 
 import attnviz.pipeline.attend
 from attnviz.agreement import verify
+from attnviz.analyses.maps import print as report
 from attnviz.app import run
-from attnviz.terminal import console as report
 
 TEXT = "the train left the station"
 LONGER = "the train left the station on time"

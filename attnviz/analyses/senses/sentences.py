@@ -9,9 +9,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from attnviz.analyses.senses.find_word import Span, find_word, near_words
 from attnviz.errors import InputError
 from attnviz.io.files import is_file, read_text
-from attnviz.results.find_word import Span, find_word, near_words
 
 _MOST_BYTES = 10_000_000
 

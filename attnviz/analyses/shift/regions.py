@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnviz.analyses.senses.find_word import find_word
 from attnviz.capture import hidden_states
 from attnviz.errors import InputError
 from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.pipeline.attend import Model
-from attnviz.results.find_word import find_word
 
 _SAME = 1e-6  # of the length of vectors: no distance, but rounding
 

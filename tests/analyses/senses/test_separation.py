@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from attnviz.analyses.senses.find_word import find_word, near_words
 from attnviz.analyses.senses.plane import align, main_plane
 from attnviz.analyses.senses.scores import (
     Design,
@@ -14,7 +15,6 @@ from attnviz.analyses.senses.scores import (
 )
 from attnviz.analyses.senses.sentences import bundled, gather, read_senses
 from attnviz.errors import InputError
-from attnviz.results.find_word import find_word, near_words
 
 TWO = [0] * 8 + [1] * 8
 

@@ -10,13 +10,13 @@ from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 
 import attnviz
+from attnviz.analyses.senses.find_word import find_word
 from attnviz.analyses.shift import tracing as watching
 from attnviz.analyses.shift.deeplift import secant
 from attnviz.analyses.shift.reference import gate_of as reference_gate
 from attnviz.analyses.shift.residual_stream import ledger
 from attnviz.capture.restore import unchanged
 from attnviz.inputs import encode, token_spans
-from attnviz.results.find_word import find_word
 
 DENSE = [
     "bert", "roberta", "electra", "distilbert", "albert", "gpt2", "llama", "mistral", "qwen3",
