@@ -14,7 +14,6 @@ import seaborn as sns
 
 import attnviz
 from attnviz.results.content_words import content_words
-from attnviz.results.words import units
 
 TEXTS = """The train left the station on time.|After dinner, the children washed the dishes.
 Why did the engine stop so suddenly?|She plays the violin; her brother plays the drums.
@@ -23,7 +22,7 @@ When the bell rang, nobody moved.|Rain fell all night, and the river rose.|Sit d
 results = attnviz.attend(TEXTS.replace("\n", "|").split("|"))
 given, equal = {"[CLS]": [], "[SEP]": [], "punctuation": []}, []
 for result in results:
-    tokens = units(result.record(0).key_axis)
+    tokens = token_groups(result.record(0).key_axis)
     content = content_words(tokens)
     is_mark = [not any(map(str.isalnum, label)) for label in tokens.labels]
     weights = attnviz.head_maps(result).weights[:, :, content].numpy()  # (layers, heads, words, T)

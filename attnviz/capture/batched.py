@@ -22,7 +22,7 @@ from attnviz.capture.run_model import running
 from attnviz.capture.two_runs import lean, run_watched
 from attnviz.errors import ModelError
 from attnviz.formula.score_terms import HIDDEN
-from attnviz.results import AttentionRecord, Axis, Visible
+from attnviz.results import AttentionRecord, Axis, MaskRule
 
 
 class _AllSeenError(Exception):
@@ -77,7 +77,7 @@ class Together:
             bias=of_heads(self.bias),
             mask=of_heads(self.mask),
             sinks=sinks,
-            visible=Visible(after=0, offset=of_rows.start) if self.causal else None,
+            visible=MaskRule(after=0, offset=of_rows.start) if self.causal else None,
         )
         weights = record.weights()
         return weights.reshape(N, H, *weights.shape[1:])

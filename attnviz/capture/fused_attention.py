@@ -13,7 +13,7 @@ from attnviz.capture.attention_interface import first
 from attnviz.capture.tensor_parallel import Spread, spread
 from attnviz.errors import ModelError
 from attnviz.formula.score_terms import HIDDEN
-from attnviz.results import Visible
+from attnviz.results import MaskRule
 
 _SCORES = 2**22  # of an eager attention that is computed by blocks of rows
 _WHOLE = 2**26  # of one that is computed as a whole
@@ -209,17 +209,17 @@ class Rules:
     """Which keys the queries of each attention may read, found once for each mask."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Visible | None]] = {}
+        self._known: dict[int, tuple[Tensor, MaskRule | None]] = {}
 
-    def of(self, called: Called) -> Visible | None:
+    def of(self, called: Called) -> MaskRule | None:
         """Return the rule that an attention follows; None for a mask that follows none."""
         mask, every, (_, m, n) = called.mask, called.every_mask, called.shape
         if mask is None or every is None:
-            return Visible(after=0 if called.causal else None, offset=n - m)
+            return MaskRule(after=0 if called.causal else None, offset=n - m)
         if mask.shape[1] > 1:
             return None
         if id(mask) not in self._known:  # kept with its rule, so that no other gets its number
-            self._known[id(mask)] = mask, Visible.of(every[0, 0])
+            self._known[id(mask)] = mask, MaskRule.of(every[0, 0])
         return self._known[id(mask)][1]
 
     def terms(self, called: Called) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from attnviz.figures.layout import SMALLEST, Ruler, line_height
 from attnviz.figures.style import SMALL_SIZE, TEXT_SIZE
-from attnviz.results import Side
+from attnviz.results import AxisGeometry
 from attnviz.results.labels import literal
 
 _PAD = 0.06  # inches between a label and its axis
@@ -60,7 +60,7 @@ def fit_ticks(
     ruler: Ruler,
     *,
     axis: str,
-    side: Side | None = None,
+    side: AxisGeometry | None = None,
     longest: float = math.inf,
     named: int = 0,
 ) -> Ticks:
@@ -107,7 +107,7 @@ def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> 
     return Ticks(labels, places, TEXT_SIZE, True, 0, room + _PAD, "s")
 
 
-def _landmarks(side: Side, cell: float, ruler: Ruler, axis: str, longest: float) -> Ticks:
+def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest: float) -> Ticks:
     """Number some positions; beside the rows, where there is room, with the words there."""
     marks, numbers = side.landmarks, [f"{mark.position:,}" for mark in side.landmarks]
     apart = (marks[-1].position - marks[0].position) / side.cell * cell / max(1, len(marks) - 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnviz.interactive.quantize import Codes
-from attnviz.results import AttentionRecord, Visible
+from attnviz.results import AttentionRecord, MaskRule
 
 _ROWS = 2**22  # weights that are held at once while an error is measured
 _SAMPLED = 8  # blocks of rows of a long text of which it is measured
@@ -89,11 +89,11 @@ class Head:
         "added" says that scores have a table added which is no such rule: position biases, masks.
         """
         record = self.record
-        visible = record.visible or Visible(offset=len(record.key_axis) - len(record.query_axis))
+        visible = record.visible or MaskRule(offset=len(record.key_axis) - len(record.query_axis))
         tables = (record.bias, record.capped_bias)  # zeros in a generation, whose steps are joined
         added = any(table is not None and bool(table.any()) for table in tables)
         if record.mask is not None:
-            found = Visible.of(record.mask[self.head if len(record.mask) > 1 else 0])
+            found = MaskRule.of(record.mask[self.head if len(record.mask) > 1 else 0])
             visible, added = found or visible, added or found is None
         sinks, m, n = record.sinks, len(record.query_axis), len(record.key_axis)
         if sinks is None:  # a row without a key is even in a model, and all zeros by the rule

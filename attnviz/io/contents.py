@@ -20,8 +20,8 @@ from attnviz.results import (
     AgreementReport,
     AttentionRecord,
     AttentionResult,
+    AxisGeometry,
     MapSummary,
-    Side,
     StreamedAttention,
 )
 
@@ -166,7 +166,7 @@ def _(drawn: SensesResult) -> Contents:
 
 @contents.register
 def _(drawn: ShiftResult) -> Contents:
-    split, account = drawn.secant, drawn.ledger
+    split, account = drawn.decomposition, drawn.residual_stream
     found = {
         "value": split.value,
         "routing": split.routing,
@@ -217,7 +217,7 @@ def _proof(drawn: Measured | AttentionResult) -> dict[str, Any]:
     }
 
 
-def _places(sides: tuple[Side, Side]) -> dict[str, Any]:
+def _places(sides: tuple[AxisGeometry, AxisGeometry]) -> dict[str, Any]:
     """Return where rows and columns lie in an image, a sound or a long text, if they do."""
     named = list(zip(("rows", "columns"), sides, strict=True))
     tokens: dict[str, Any] = {

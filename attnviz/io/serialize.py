@@ -1,9 +1,10 @@
 """A result as a tree that JSON knows, beside its tensors, and back: exactly, and nothing else.
 
 A tuple is a list, and what JSON does not know is an object with one key that says what it is: a
-record by the name of its type ({"Side": {"start": 0, …}}), a dict, a tensor by its name in the file
-and the order of its dimensions in memory (on which products of matrices depend in the last bit), a
-float that is no number by its bits, and a record that stands elsewhere too by where ("same").
+record by the name of its type ({"Axis": {"labels": […], …}}), a dict, a tensor by its name in the
+file and the order of its dimensions in memory (on which products of matrices depend in the last
+bit), a float that is no number by its bits, and a record that stands elsewhere too by where
+("same").
 """
 
 from __future__ import annotations
@@ -44,9 +45,16 @@ _FORMER_NAMES = {
     "AttentionSteps": "StepsResult",
     "Census": "SurveyResult",
     "Comparison": "CompareResult",
+    "Ledger": "ResidualStream",
+    "Secant": "ShiftDecomposition",
     "SenseResult": "SensesResult",
+    "Side": "AxisGeometry",
     "Summary": "MapSummary",
+    "Visible": "MaskRule",
     "WorkedExample": "ExampleResult",
+}
+_FORMER_FIELDS = {
+    "ShiftResult": {"secant": "decomposition", "ledger": "residual_stream"},
 }
 
 _DTYPES = {
@@ -147,7 +155,10 @@ def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
         kind = _FORMER_NAMES.get(kind, kind)
         if kind not in TYPES:
             raise ValueError(f"attnviz has no type {kind!r:.60}")
-        held = {name: value(each, _at(path, name)) for name, each in inner.items()}
+        former = _FORMER_FIELDS.get(kind, {})
+        held = {
+            former.get(name, name): value(each, _at(path, name)) for name, each in inner.items()
+        }
         if wrong := _wrong(TYPES[kind], held):
             raise ValueError(wrong)
         found = TYPES[kind](**held)

@@ -46,7 +46,7 @@ def _(drawn: HeadMaps) -> Columns:
 @long_table.register
 def _(drawn: ShiftResult) -> Columns:
     """One quantity after the other; what it does not depend on is empty."""
-    split, account = drawn.secant, drawn.ledger
+    split, account = drawn.decomposition, drawn.residual_stream
     rows: list[Columns] = []
 
     def add(quantity: str, numbers: Tensor | None, *dimensions: str) -> None:

@@ -7,9 +7,9 @@ m query and n key positions, d_k and d_v features per head.
 
 from attnviz.results.attention_record import AttentionRecord, Reference
 from attnviz.results.attention_result import AttentionResult, Provenance, Special, one_result
-from attnviz.results.axis import Axis, Landmark, Side
+from attnviz.results.axis import Axis, AxisGeometry, Landmark
 from attnviz.results.map_summary import MapSummary, cell_sizes
-from attnviz.results.mask_rule import Visible
+from attnviz.results.mask_rule import MaskRule
 from attnviz.results.projection import (
     Clip,
     Factor,
@@ -29,6 +29,7 @@ __all__ = [
     "AttentionRecord",
     "AttentionResult",
     "Axis",
+    "AxisGeometry",
     "Clip",
     "Factor",
     "Gate",
@@ -36,18 +37,17 @@ __all__ = [
     "Landmark",
     "Linear",
     "MapSummary",
+    "MaskRule",
     "Norm",
     "Projection",
     "Provenance",
     "Reference",
     "Rotation",
-    "Side",
     "Special",
     "StageCheck",
     "Step",
     "StreamedAttention",
     "Verdict",
-    "Visible",
     "cell_sizes",
     "one_result",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.formula.attention import repeat_heads, scaled_scores, softmax
 from attnviz.formula.score_terms import soft_cap, softmax_with_sink
 from attnviz.results.axis import Axis
-from attnviz.results.mask_rule import Visible
+from attnviz.results.mask_rule import MaskRule
 from attnviz.results.projection import Projection
 
 
@@ -63,7 +63,7 @@ class AttentionRecord:
     projection: Projection | None = None
     rotation: tuple[Tensor, Tensor] | None = None
     through_interface: bool = True
-    visible: Visible | None = None
+    visible: MaskRule | None = None
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""

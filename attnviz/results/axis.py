@@ -103,7 +103,7 @@ class Landmark:
 
 
 @dataclass(frozen=True)
-class Side:
+class AxisGeometry:
     """Where the rows, or the columns, of a map lie in an image, in a sound or in a long text.
 
     patches, seconds : as in `Axis`, one entry per row or column; None where there are none.

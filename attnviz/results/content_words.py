@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnviz.results.axis import Axis
-from attnviz.results.words import Units, units
+from attnviz.results.words import TokenGroups, token_groups
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
 # conjunctions, auxiliaries and particles.
@@ -32,7 +32,7 @@ FUNCTION_WORDS = frozenset(
 )
 
 
-def content_words(side: Units) -> Tensor:
+def content_words(side: TokenGroups) -> Tensor:
     """Return which units carry content: letters or digits, no special token, no function word.
 
     Where fewer than two do, every word counts.
@@ -59,7 +59,7 @@ def is_content(label: str) -> bool:
 
 def content_positions(axis: Axis) -> Tensor:
     """Return which positions belong to words that carry content, (T,)."""
-    side = units(axis)
+    side = token_groups(axis)
     marked = torch.zeros(len(axis), dtype=torch.bool)
     for content, at in zip(content_words(side).tolist(), side.positions, strict=True):
         marked[list(at)] = content

@@ -13,7 +13,7 @@ _CELLS = 2**22  # of a mask that are looked at at once
 
 
 @dataclass(frozen=True, eq=False)
-class Visible:
+class MaskRule:
     """What n keys m queries may read; all of them by default.
 
     Attributes
@@ -30,7 +30,7 @@ class Visible:
     keys: Tensor | None = None
 
     @classmethod
-    def of(cls, mask: Tensor) -> Visible | None:
+    def of(cls, mask: Tensor) -> MaskRule | None:
         """Return the rule that an additive mask (m, n) follows; None where it is no such rule.
 
         mask : additive, or True for what is seen. Queries end where the keys do, as in every causal
@@ -65,7 +65,7 @@ class Visible:
                 return None
         return rule
 
-    def rows(self, rows: slice) -> Visible:
+    def rows(self, rows: slice) -> MaskRule:
         """Return the rule of some of the queries."""
         return replace(self, offset=self.offset + rows.start)
 

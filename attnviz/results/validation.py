@@ -13,7 +13,7 @@ from torch import Tensor, uint8
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.results.attention_record import AttentionRecord
 from attnviz.results.attention_result import AttentionResult
-from attnviz.results.axis import Axis, Side
+from attnviz.results.axis import Axis, AxisGeometry
 from attnviz.results.map_summary import MapSummary
 from attnviz.results.report import AgreementReport, StageCheck
 from attnviz.results.streamed import StreamedAttention
@@ -189,7 +189,7 @@ def _is_image(image: Tensor | None) -> bool:
     )
 
 
-def _lies(side: Side, count: int) -> bool:
+def _lies(side: AxisGeometry, count: int) -> bool:
     return all(each is None or len(each) == count for each in (side.patches, side.seconds))
 
 

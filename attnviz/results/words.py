@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
 from attnviz.results.attention_record import AttentionRecord
-from attnviz.results.axis import Axis, Side
+from attnviz.results.axis import Axis, AxisGeometry
 
 Span = tuple[int, int]
 
@@ -84,26 +84,26 @@ def _word_at(offset: Span, spans: Sequence[Span]) -> int:
 
 
 @dataclass(frozen=True)
-class Units:
+class TokenGroups:
     """The rows or columns of a map: which positions each one joins, and what it is called."""
 
     positions: tuple[tuple[int, ...], ...]
     labels: tuple[str, ...]
     special: tuple[bool, ...]
     segments: tuple[int, ...]
-    side: Side
+    side: AxisGeometry
 
     def boundary(self) -> int | None:
         """Return the unit with which the second text starts, or None."""
         return self.segments.index(1) if 1 in self.segments else None
 
-    def without_special(self) -> Units:
+    def without_special(self) -> TokenGroups:
         """Return the units that are no special tokens."""
         return self.at([i for i, special in enumerate(self.special) if not special])
 
-    def at(self, kept: Sequence[int]) -> Units:
+    def at(self, kept: Sequence[int]) -> TokenGroups:
         """Return some of the units, in this order."""
-        return Units(
+        return TokenGroups(
             positions=tuple(self.positions[i] for i in kept),
             labels=tuple(self.labels[i] for i in kept),
             special=tuple(self.special[i] for i in kept),
@@ -112,16 +112,16 @@ class Units:
         )
 
 
-def _side(of: Axis | Side, kept: Sequence[int]) -> Side:
+def _side(of: Axis | AxisGeometry, kept: Sequence[int]) -> AxisGeometry:
     """Return where some of the positions lie."""
     patches, seconds = of.patches, of.seconds
-    return Side(
+    return AxisGeometry(
         None if patches is None else tuple(patches[i] for i in kept),
         None if seconds is None else tuple(seconds[i] for i in kept),
     )
 
 
-def units(axis: Axis, *, words: bool = True) -> Units:
+def token_groups(axis: Axis, *, words: bool = True) -> TokenGroups:
     """Join the pieces of each word (or take every piece by itself); padding is left out."""
     joined: dict[object, list[int]] = {}
     for position in range(len(axis)):
@@ -130,7 +130,7 @@ def units(axis: Axis, *, words: bool = True) -> Units:
         word = axis.words[position] if words else None
         joined.setdefault(("piece", position) if word is None else word, []).append(position)
     first = [positions[0] for positions in joined.values()]
-    return Units(
+    return TokenGroups(
         positions=tuple(tuple(positions) for positions in joined.values()),
         labels=tuple(
             axis.labels[at] if isinstance(unit, tuple) else axis.word_labels[unit]
@@ -143,7 +143,7 @@ def units(axis: Axis, *, words: bool = True) -> Units:
     )
 
 
-def merge(weights: Tensor, rows: Units, columns: Units) -> Tensor:
+def merge(weights: Tensor, rows: TokenGroups, columns: TokenGroups) -> Tensor:
     """Merge (…, m, n) weights of pieces: sum over each column's pieces, mean over each row's."""
     if all(len(at) == 1 for at in columns.positions):  # as in images and sounds, where T is large
         summed = weights[..., [at[0] for at in columns.positions]]
@@ -154,9 +154,14 @@ def merge(weights: Tensor, rows: Units, columns: Units) -> Tensor:
     return torch.stack([summed[..., list(at), :].mean(-2) for at in rows.positions], dim=-2)
 
 
-def word_weights(record: AttentionRecord, *, words: bool = True) -> tuple[Tensor, Units, Units]:
+def word_weights(
+    record: AttentionRecord, *, words: bool = True
+) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Return a record's weights (H, rows, columns) between words, and what the words are."""
-    rows, columns = units(record.query_axis, words=words), units(record.key_axis, words=words)
+    rows, columns = (
+        token_groups(record.query_axis, words=words),
+        token_groups(record.key_axis, words=words),
+    )
     return merge(record.weights(), rows, columns).cpu(), rows, columns
 
 
@@ -165,7 +170,7 @@ def shortened(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def locate(word: str, side: Units) -> int:
+def locate(word: str, side: TokenGroups) -> int:
     """Return where a word stands among the units; "the#2" is the second "the".
 
     Raises

@@ -1,7 +1,7 @@
 """Exact maps of any length: tiles of weights, reduced as they are made, never T×T at once."""
 
 from attnviz.results.map_summary import MapSummary
-from attnviz.results.mask_rule import Visible
+from attnviz.results.mask_rule import MaskRule
 from attnviz.streaming.fused import fused
 from attnviz.streaming.rooms import Rooms
 from attnviz.streaming.scores import Scoring
@@ -10,9 +10,9 @@ from attnviz.streaming.sweep import log_sum_exp
 
 __all__ = [
     "MapSummary",
+    "MaskRule",
     "Rooms",
     "Scoring",
-    "Visible",
     "attend",
     "crop",
     "fused",

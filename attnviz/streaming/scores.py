@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.formula.score_terms import soft_cap
-from attnviz.results import AttentionRecord, Visible
+from attnviz.results import AttentionRecord, MaskRule
 
 NEVER = -1e30  # stands for -∞, so that 0 · NEVER is 0
 LOG2_E = 1.4426950408889634
@@ -32,7 +32,7 @@ class Scoring:
     query: Tensor
     key: Tensor
     scale: float
-    visible: Visible = field(default_factory=Visible)
+    visible: MaskRule = field(default_factory=MaskRule)
     soft_cap: float | None = None
     capped_bias: Tensor | None = None
     bias: Tensor | None = None
@@ -42,9 +42,9 @@ class Scoring:
     def of(cls, record: AttentionRecord) -> Scoring:
         """Return what a record's scores follow from; a mask that is a rule becomes one."""
         bias = record.bias
-        visible = record.visible or Visible(offset=len(record.key_axis) - len(record.query_axis))
+        visible = record.visible or MaskRule(offset=len(record.key_axis) - len(record.query_axis))
         if record.mask is not None:
-            rule = Visible.of(record.mask[0]) if len(record.mask) == 1 else None
+            rule = MaskRule.of(record.mask[0]) if len(record.mask) == 1 else None
             visible = rule or visible
             if rule is None:
                 mask = record.mask.float().clamp(min=NEVER)

@@ -82,7 +82,7 @@ class Measured:
     def __init__(self, layer: Layer, cells: int) -> None:
         import torch
 
-        from attnviz.results import Visible
+        from attnviz.results import MaskRule
         from attnviz.streaming import Scoring, gpu
 
         self.layer, self.cells = layer, cells
@@ -90,7 +90,7 @@ class Measured:
             torch.randn(count, layer.tokens, layer.width, device="cuda", dtype=torch.bfloat16)
             for count in (layer.heads, layer.key_heads, layer.key_heads)
         )
-        self.scoring, self.value = Scoring(Q, K, layer.width**-0.5, Visible(after=0)), V
+        self.scoring, self.value = Scoring(Q, K, layer.width**-0.5, MaskRule(after=0)), V
         self.lse = gpu.fused_lse(Q, K, V, causal=True, scale=self.scoring.scale)[1]
 
     def ways(self) -> dict[str, Callable[[], Any]]:

@@ -26,7 +26,7 @@ from attnviz.analyses.shift.knockout import Site
 from attnviz.analyses.shift.result import consensus, spearman
 from attnviz.capture.restore import unchanged
 from attnviz.inputs import encode, pieces_in, token_spans
-from attnviz.results.words import units
+from attnviz.results.words import token_groups
 from faithfulness.methods import Case, judge
 
 RESAMPLES = 2000
@@ -88,7 +88,7 @@ def _judge(model: attnviz.Model, one: Occurrence, axis: Tensor) -> Judged | None
     tokens = batch.axes["text"][0]
     spans = token_spans(model.checkpoint, one.sentence)
     rows = pieces_in(spans, (one.start, one.end))
-    side = units(tokens)
+    side = token_groups(tokens)
     sources = [
         at
         for at, special in zip(side.positions, side.special, strict=True)

@@ -222,7 +222,7 @@ def test_the_right_side_of_a_minimal_pair_is_higher(model):
         if len(set(map(len, model.tokenizer([low, high]).input_ids))) > 1:
             continue  # a cue of more pieces than the other
         found = attnviz.shift(pair["word"], high, reference=low, toward=regions, model=model)
-        assert found.secant.credit_error < 1e-5
-        higher.append(found.secant.total > 0)
+        assert found.decomposition.credit_error < 1e-5
+        higher.append(found.decomposition.total > 0)
     assert len(higher) >= 22
     assert sum(higher) / len(higher) >= 0.95

@@ -259,7 +259,7 @@ def test_an_object_on_the_disk_has_the_sha256_of_one_in_memory(folder, tokenizer
     assert ours.checkpoint.sha256 == expected.checkpoint.sha256
     assert ours.attend(TEXT).provenance == expected.attend(TEXT).provenance
     shifts = [attnviz.shift("train", TEXT, model=model) for model in (ours, expected)]
-    assert_close(*(found.secant.credit for found in shifts), atol=1e-6, rtol=0)
+    assert_close(*(found.decomposition.credit for found in shifts), atol=1e-6, rtol=0)
 
 
 def test_what_is_no_number_is_found_on_the_disk(folder):

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from attnviz.results import Visible
+from attnviz.results import MaskRule
 from attnviz.streaming import (
     Scoring,
     crop,
@@ -74,7 +74,7 @@ def scoring_of(shape, rule, *, dtype=torch.float32, padded=False, spread=1.5):
     Q, K = (
         (torch.randn(h, length, d) * spread).to(DEVICE, dtype) for h, length in ((H, m), (G, n))
     )
-    return Scoring(Q, K, d**-0.5, Visible(offset=offset, keys=keys, **rule))
+    return Scoring(Q, K, d**-0.5, MaskRule(offset=offset, keys=keys, **rule))
 
 
 def whole(scoring):
@@ -193,7 +193,7 @@ class TestLaunches:
         right = scoring_of((60, 0, 0, 4, 2, 16), {"after": 0})
         P, marks = whole(right)[0], torch.zeros(60, dtype=torch.bool)
         for fault in (
-            replace(right, visible=Visible(after=1)),
+            replace(right, visible=MaskRule(after=1)),
             replace(right, scale=right.scale * 1.01),
             replace(right, key=right.key.flip(0)),
         ):

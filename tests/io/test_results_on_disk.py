@@ -471,18 +471,21 @@ def put(*path, value):
 
 
 MAP = (0, "AttentionMap")
-SIDES = [{"Side": {"start": 0, "unknown": 1}}] * 2
+SIDES = [{"AxisGeometry": {"start": 0, "unknown": 1}}] * 2
 NESTED: list = []
 for _ in range(900):
     NESTED = [NESTED]
 FORGED = {
     "an unknown type": (lambda tree: [{"os.system": {"command": "true"}}], "no type 'os.system'"),
     "a type in the wrong place": (
-        put(*MAP, "provenance", value={"Side": {}}),
-        "cannot hold this Side",
+        put(*MAP, "provenance", value={"AxisGeometry": {}}),
+        "cannot hold this AxisGeometry",
     ),
     "an unknown field": (put(*MAP, "__class__", value="int"), "no field '__class__'"),
-    "an unknown field inside": (put(*MAP, "sides", value=SIDES), "Side has no field 'unknown'"),
+    "an unknown field inside": (
+        put(*MAP, "sides", value=SIDES),
+        "AxisGeometry has no field 'unknown'",
+    ),
     "a field that is missing": (lambda tree: [{"AttentionMap": {}}, *tree[1:]], "TypeError"),
     "a text for a number": (
         put(*MAP, "layer", value="2"),

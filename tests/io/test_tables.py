@@ -45,7 +45,7 @@ def test_a_shift(tmp_path, model):
         "bank", "The bank was unbelievably full", verify_causally=True, model=model
     )
     rows, about = read(tmp_path, drawn)
-    split, of = drawn.secant, {}
+    split, of = drawn.decomposition, {}
     for row in rows:
         of.setdefault(row["quantity"], []).append(row)
     assert sum(row["number"] for row in of["credit"]) == pytest.approx(split.total, rel=1e-4)

@@ -10,7 +10,7 @@ from whole_maps import check, use_loops, use_strips, use_tiles, whole
 import attnviz
 from attnviz.capture import fused_attention as fast
 from attnviz.capture import streamed
-from attnviz.results.mask_rule import Visible
+from attnviz.results.mask_rule import MaskRule
 from attnviz.streaming import (
     Scoring,
     rooms,
@@ -138,11 +138,11 @@ def test_a_fault_in_what_is_reduced_is_seen(tally):
     """A rule off by one key, a scale 1 % off, a head that reads another's keys."""
     torch.manual_seed(0)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    P = whole(Scoring(Q, K, 0.5, Visible(after=0)))
+    P = whole(Scoring(Q, K, 0.5, MaskRule(after=0)))
     for fault in (
-        Scoring(Q, K, 0.5, Visible(after=1)),
-        Scoring(Q, K, 0.505, Visible(after=0)),
-        Scoring(Q, K.flip(0), 0.5, Visible(after=0)),
+        Scoring(Q, K, 0.5, MaskRule(after=1)),
+        Scoring(Q, K, 0.505, MaskRule(after=0)),
+        Scoring(Q, K.flip(0), 0.5, MaskRule(after=0)),
     ):
         tally.fault("in streamed maps")
         with pytest.raises(AssertionError):
@@ -167,7 +167,7 @@ def test_planted_faults_in_the_strips_are_seen(monkeypatch, tally):
     torch.manual_seed(0)
     use_strips(monkeypatch, 7, 3000)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    mild = Scoring(Q, K, 0.5, MaskRule(before=20, after=3))
     compare(mild)
     high = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), 200.0))
     compare(high)  # its sums are far beyond float32
@@ -198,7 +198,7 @@ def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
     torch.manual_seed(0)
     use_tiles(monkeypatch, 14, 10, 3)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    scoring = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    scoring = Scoring(Q, K, 0.5, MaskRule(before=20, after=3))
     compare(scoring)
     views, largest = top.Lots.views, top.Lots.largest
 
@@ -226,7 +226,7 @@ def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
     torch.manual_seed(0)
     use_loops(monkeypatch, 7, 500)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    mild = Scoring(Q, K, 0.5, Visible(before=20, after=3))
+    mild = Scoring(Q, K, 0.5, MaskRule(before=20, after=3))
     compare(mild)
     low = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), -85.0))
     compare(low)  # some of its powers are 0 in float32

@@ -21,7 +21,7 @@ from attnviz import results as records
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
-from attnviz.analyses.shift.decomposition import Ledger, Secant
+from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.results import (
@@ -29,12 +29,12 @@ from attnviz.results import (
     AttentionRecord,
     AttentionResult,
     Axis,
+    AxisGeometry,
     MapSummary,
+    MaskRule,
     Provenance,
-    Side,
     StageCheck,
     StreamedAttention,
-    Visible,
 )
 from attnviz.results.validation import broken
 
@@ -124,7 +124,7 @@ def attentions(draw):
             input=row,
             key_input=st.none() | tensors(n, d),
             rotation=st.none() | st.tuples(tensors(m, 2), tensors(m, 2)),
-            visible=st.none() | st.builds(Visible, keys=st.none() | tensors(n, of=[torch.bool])),
+            visible=st.none() | st.builds(MaskRule, keys=st.none() | tensors(n, of=[torch.bool])),
         )
     )
 
@@ -178,7 +178,7 @@ proof = {
     "notes": labels(1),
 }
 
-lying = st.builds(Side, patches=st.none(), seconds=st.none())
+lying = st.builds(AxisGeometry, patches=st.none(), seconds=st.none())
 unlike = st.tuples(lying, lying)
 
 
@@ -260,7 +260,7 @@ def shifts(draw):
     L, H, T = draw(sizes), draw(sizes), draw(sizes)
     number = st.floats(0.1, 10)
     split = st.builds(
-        Secant,
+        ShiftDecomposition,
         value=tensors(L, H, T),
         routing=tensors(L, H, T),
         credit=tensors(T, of=[torch.float64]).map(
@@ -272,7 +272,11 @@ def shifts(draw):
         start=number,
     )
     account = st.builds(
-        Ledger, attention=tensors(L, H, T), mlp=tensors(L), direction=tensors(4), length=number
+        ResidualStream,
+        attention=tensors(L, H, T),
+        mlp=tensors(L),
+        direction=tensors(4),
+        length=number,
     )
     regions = draw(st.booleans())
     return draw(
@@ -283,8 +287,8 @@ def shifts(draw):
             tokens=labels(T),
             positions=st.just(tuple((at,) for at in range(T))),
             special=st.just((False,) * T),
-            secant=split,
-            ledger=account,
+            decomposition=split,
+            residual_stream=account,
             causal=st.dictionaries(texts, st.just(torch.arange(float(T))), max_size=2),
             patched=st.none(),
             raw_attention=tensors(T),

@@ -33,7 +33,7 @@ from attnviz.results.words import (
     find_words,
     locate,
     merge,
-    units,
+    token_groups,
 )
 
 LEARNT = [
@@ -115,7 +115,7 @@ def test_every_token_has_its_word_and_every_word_its_tokens(readers, kind, text,
     assert list(dict.fromkeys(known)) == list(range(len(axis.word_labels)))  # in order, none unused
     for at, word in enumerate(axis.words):
         assert word is None or axis.word_labels[word] in read[axis.segments[at]]
-    for side in (units(axis), units(axis, words=False)):
+    for side in (token_groups(axis), token_groups(axis, words=False)):
         together = sorted(itertools.chain(*side.positions))
         assert together == [at for at, padded in enumerate(axis.padding) if not padded]
         assert [at[0] for at in side.positions] == sorted(at[0] for at in side.positions)
@@ -150,7 +150,7 @@ def axes(draw):
 @costing(4)
 @given(axes(), axes(), st.integers(0, 2**31))
 def test_merged_rows_share_out_what_their_pieces_did(rows, columns, seed):
-    left, across = units(rows), units(columns)
+    left, across = token_groups(rows), token_groups(columns)
     generator = torch.Generator().manual_seed(seed)
     weights = torch.rand(2, len(rows), len(columns), generator=generator, dtype=torch.float64)
     weights[..., torch.tensor(columns.padding)] = 0
@@ -169,7 +169,7 @@ def test_merged_rows_share_out_what_their_pieces_did(rows, columns, seed):
 @example(Axis.plain(["c", "c#", "the#2", "#", "#1"], special=[False] * 5), False)
 @given(axes(), st.booleans())
 def test_a_word_is_found_by_its_name_and_its_number(axis, words):
-    side = units(axis, words=words)
+    side = token_groups(axis, words=words)
     folded = [label.casefold() for label in side.labels]
     for at, label in enumerate(side.labels):
         if not label:
@@ -184,8 +184,8 @@ def test_a_word_is_found_by_its_name_and_its_number(axis, words):
 @costing(2)
 @given(axes(), texts)
 def test_a_word_that_is_not_there_is_refused(axis, word):
-    at = value_or_refused(locate, word, units(axis))
-    assert at is REFUSED or word.casefold().startswith(units(axis).labels[at].casefold())
+    at = value_or_refused(locate, word, token_groups(axis))
+    assert at is REFUSED or word.casefold().startswith(token_groups(axis).labels[at].casefold())
 
 
 @costing(2)

@@ -28,7 +28,7 @@ from attnviz.formula.attention import (
     split_heads,
 )
 from attnviz.formula.score_terms import soft_cap, softmax_with_sink
-from attnviz.results import AttentionRecord, Axis, Visible
+from attnviz.results import AttentionRecord, Axis, MaskRule
 
 MAGNITUDES = st.sampled_from([-500, -30, 0, 0, 0, 2, 30, 500])
 lengths = st.integers(1, 6)
@@ -204,7 +204,7 @@ def test_a_bias_that_all_keys_share_changes_nothing(record, shift):
 @costing(2)
 @given(records(), st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
 def test_a_rule_hides_what_the_same_mask_hides(record, before, after, offset):
-    rule = Visible(before=before, after=after, offset=offset)
+    rule = MaskRule(before=before, after=after, offset=offset)
     m, n = len(record.query_axis), len(record.key_axis)
     distance = torch.arange(m)[:, None] + offset - torch.arange(n)
     out = (distance > before) | (distance < -after)

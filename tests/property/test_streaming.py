@@ -11,7 +11,7 @@ from whole_maps import NEAR, check, use_loops, use_strips, use_tiles, whole
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.results.mask_rule import Visible
+from attnviz.results.mask_rule import MaskRule
 from attnviz.streaming import (
     Rooms,
     Scoring,
@@ -51,7 +51,7 @@ def scorings(draw):
     m, offset = draw(st.integers(1, 40)), draw(st.sampled_from([0, 0, 7]))
     n, d = m + offset, draw(st.sampled_from([4, 16]))
     dtype = draw(st.sampled_from([torch.float32, torch.bfloat16]))
-    rule = Visible(
+    rule = MaskRule(
         before=draw(st.sampled_from([None, None, 0, 5])),
         after=draw(st.sampled_from([None, 0, 0, 3])),
         offset=offset,
@@ -125,7 +125,7 @@ def test_four_thousand_tokens(keys, least, monkeypatch):
     monkeypatch.setattr(launch, "LEAST", least)
     torch.manual_seed(0)
     Q, K = torch.randn(2, 4096, 64), torch.randn(1, 4096, 64)
-    scoring = Scoring(Q, K, 0.125, Visible(after=0))
+    scoring = Scoring(Q, K, 0.125, MaskRule(after=0))
     P = (Q.double() @ K.double().mT * 0.125).masked_fill(
         torch.ones(4096, 4096, dtype=torch.bool).triu(1), -torch.inf
     )
@@ -141,7 +141,7 @@ def test_scores_that_would_overflow(level, sinks, small):
     """Scores of ±500 and more; in float32 the product of such has but four digits after it."""
     torch.manual_seed(0)
     Q, K, V = torch.randn(2, 30, 8) * 20, torch.randn(2, 30, 8) * 20, torch.randn(2, 30, 8)
-    rule = Visible(after=0, keys=torch.arange(30) != 0)
+    rule = MaskRule(after=0, keys=torch.arange(30) != 0)
     scoring = Scoring(Q, K, 0.5, rule, bias=torch.full((1, 30, 30), level), sinks=sinks)
     P = whole(scoring)
     attended, found = attend(scoring, V, cells=7, top=3)
@@ -159,22 +159,22 @@ def test_the_log_sum_exp_of_fast_attention_serves():
     Q, K = torch.randn(1, 3, 700, 32), torch.randn(1, 3, 700, 32)
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     _, lse = flash(Q, K, K, 0.0, True)
-    scoring = Scoring(Q[0], K[0], 32**-0.5, Visible(after=0))
+    scoring = Scoring(Q[0], K[0], 32**-0.5, MaskRule(after=0))
     assert_close(lse[0], log_sum_exp(scoring), **NEAR)
     assert_close(summarise(scoring, lse=lse[0]).mean, summarise(scoring).mean, **NEAR)
 
 
 def test_the_room_of_one_map_serves_the_next():
     torch.manual_seed(0)
-    unread, causal = torch.arange(30) < 25, Visible(after=0)
+    unread, causal = torch.arange(30) < 25, MaskRule(after=0)
     rooms, V = Rooms(), torch.randn(2, 30, 4)
     for visible, marked, level in (
         (causal, None, 1.0),
         (causal, unread, 1.0),
         (causal, unread, 300.0),  # needs a second run of each strip
         (causal, unread, 1.0),
-        (Visible(keys=unread), None, 1.0),
-        (Visible(offset=-4, after=0), None, 1.0),  # rows that may read nothing
+        (MaskRule(keys=unread), None, 1.0),
+        (MaskRule(offset=-4, after=0), None, 1.0),  # rows that may read nothing
         (causal, None, 1.0),
     ):
         Q, K = torch.randn(2, 2, 30, 4) * level
@@ -189,10 +189,10 @@ def test_the_room_of_one_map_serves_the_next():
 def test_masks_that_are_no_rule_stay_what_they_are():
     mask = torch.zeros(6, 6)
     mask[2, 3] = -torch.inf
-    assert Visible.of(mask) is None
-    assert Visible.of(torch.full((2, 2), -0.5)) is None
+    assert MaskRule.of(mask) is None
+    assert MaskRule.of(torch.full((2, 2), -0.5)) is None
     padded = torch.zeros(4, 4).masked_fill(torch.tensor([False, False, False, True]), -1e9)
-    assert Visible.of(padded).keys.tolist() == [True, True, True, False]
+    assert MaskRule.of(padded).keys.tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize("wrong", [{"cells": 0}, {"top": -1}])

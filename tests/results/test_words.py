@@ -13,7 +13,7 @@ from attnviz.results.words import (
     locate,
     make_axis,
     merge,
-    units,
+    token_groups,
 )
 
 # "[CLS] unhappy cats [SEP]", with "unhappy" in two pieces.
@@ -66,12 +66,12 @@ def test_the_same_word_in_both_texts_of_a_pair_stays_two_words():
         texts=["cats", "cats"],
     )
     assert axis.words == (0, None, 1)
-    assert units(axis).boundary() == 2
+    assert token_groups(axis).boundary() == 2
 
 
 def test_without_offsets_every_piece_stands_by_itself():
     axis = make_axis(["un", "##happy"], None, [False] * 2, [False] * 2, [0, 0], ["unhappy"])
-    assert units(axis).labels == ("un", "##happy")
+    assert token_groups(axis).labels == ("un", "##happy")
 
 
 def test_a_piece_of_blanks_belongs_to_the_word_after_it():
@@ -80,11 +80,11 @@ def test_a_piece_of_blanks_belongs_to_the_word_after_it():
 
 
 def test_padding_is_left_out_and_pieces_of_a_word_are_joined():
-    joined = units(PIECES)
+    joined = token_groups(PIECES)
     assert joined.labels == ("[CLS]", "unhappy", "cats", "[SEP]")
     assert joined.positions == ((0,), (1, 2), (3,), (4,))
     assert joined.special == (True, False, False, True)
-    assert units(PIECES, words=False).labels == ("[CLS]", "un", "##happy", "cats", "[SEP]")
+    assert token_groups(PIECES, words=False).labels == ("[CLS]", "un", "##happy", "cats", "[SEP]")
 
 
 def test_merging_sums_columns_and_averages_rows_as_clark_et_al_2019():
@@ -97,7 +97,7 @@ def test_merging_sums_columns_and_averages_rows_as_clark_et_al_2019():
             [0.25, 0.25, 0.00, 0.25, 0.25],
         ]
     )
-    merged = merge(weights, units(PIECES), units(PIECES))
+    merged = merge(weights, token_groups(PIECES), token_groups(PIECES))
     expected = tensor(
         [
             [0.10, 0.50, 0.40, 0.00],
@@ -111,7 +111,7 @@ def test_merging_sums_columns_and_averages_rows_as_clark_et_al_2019():
 
 def test_merging_a_stack_of_heads_merges_each_head():
     heads = torch.rand(3, 5, 5)
-    side = units(PIECES)
+    side = token_groups(PIECES)
     together = merge(heads, side, side)
     assert together.shape == (3, 4, 4)
     torch.testing.assert_close(together[1], merge(heads[1], side, side))
@@ -126,7 +126,7 @@ def merged_words(model):
 def test_a_map_shows_the_merged_weights_of_the_head_and_says_so(merged_words):
     drawn = attention_map(merged_words, layer=2, head=3)
     assert drawn.columns == ("[CLS]", "the", "tokenization", "left", "the", "station", "[SEP]")
-    side = units(merged_words.record(2).key_axis)
+    side = token_groups(merged_words.record(2).key_axis)
     torch.testing.assert_close(drawn.weights, merge(merged_words.weights(2, 3), side, side))
     torch.testing.assert_close(drawn.weights.sum(1), torch.ones(7))
     assert drawn.notes == ("word pieces merged (columns summed, rows averaged)",)
@@ -203,7 +203,9 @@ def side_of(*labels):
     count = len(labels)
     flags = (False,) * count
     words = tuple(range(count))
-    return units(Axis(labels, words, labels, special=flags, padding=flags, segments=(0,) * count))
+    return token_groups(
+        Axis(labels, words, labels, special=flags, padding=flags, segments=(0,) * count)
+    )
 
 
 def test_a_word_is_found_in_any_case():

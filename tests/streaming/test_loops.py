@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 from whole_maps import check, use_loops, whole
 
-from attnviz.results.mask_rule import Visible
+from attnviz.results.mask_rule import MaskRule
 from attnviz.streaming import Scoring, attend, strips
 from attnviz.streaming.cpu import loops
 from attnviz.streaming.scores import NEVER
@@ -38,11 +38,11 @@ def expect_right(scoring, **how):
 SCORINGS = {
     "sinks": drawn(sinks=torch.tensor([1.0, -2.0])),
     "sinks of rows": drawn(sinks=torch.linspace(-3, 3, 60).view(2, 30)),
-    "sinks and causal": drawn(sinks=torch.tensor([0.5, 2.0]), visible=Visible(after=0)),
-    "more keys": drawn(m=9, visible=Visible(after=0, offset=21)),
-    "more queries": drawn(n=9, visible=Visible(before=4)),
+    "sinks and causal": drawn(sinks=torch.tensor([0.5, 2.0]), visible=MaskRule(after=0)),
+    "more keys": drawn(m=9, visible=MaskRule(after=0, offset=21)),
+    "more queries": drawn(n=9, visible=MaskRule(before=4)),
     "negative scale": drawn(scale=-0.5),
-    "window and padding": drawn(visible=Visible(3, 0, keys=torch.arange(30) > 6)),
+    "window and padding": drawn(visible=MaskRule(3, 0, keys=torch.arange(30) > 6)),
     "from 0 down to what vanishes": drawn(bias=-torch.linspace(0, 95, 30).expand(1, 30, 30)),
 }
 
@@ -61,7 +61,7 @@ def test_one_key_far_from_the_others(level, engine):
     """
     bias = torch.zeros(1, 30, 30)
     bias[..., 4] = level
-    found = expect_right(drawn(bias=bias, visible=Visible(after=0)))
+    found = expect_right(drawn(bias=bias, visible=MaskRule(after=0)))
     S = scores_of(drawn(bias=bias)).masked_fill(torch.ones(30, 30).triu(1).bool(), -torch.inf)
     assert_close(found.lse.double(), S.logsumexp(-1), atol=1e-4, rtol=1e-5)
 
@@ -74,7 +74,7 @@ def scores_of(scoring):
 @pytest.mark.parametrize("offset", [0, -12, -100])
 def test_sinks_of_rows_that_may_read_nothing(sink, offset, engine):
     """Their log-sum-exp is the sink; with an offset some rows stand before all keys."""
-    rule = Visible(5, 0, offset, keys=torch.arange(30) > 3)
+    rule = MaskRule(5, 0, offset, keys=torch.arange(30) > 3)
     found = expect_right(drawn(sinks=torch.full((2,), sink), visible=rule))
     nothing = rule.empty(30, 30, torch.device("cpu"))
     assert nothing.any()

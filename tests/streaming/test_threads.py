@@ -7,7 +7,7 @@ import pytest
 import torch
 from whole_maps import use_loops
 
-from attnviz.results.mask_rule import Visible
+from attnviz.results.mask_rule import MaskRule
 from attnviz.streaming import Scoring, attend, strips
 from attnviz.streaming.cpu import launch
 from attnviz.streaming.cpu.threads import on_threads
@@ -27,7 +27,7 @@ def test_several_threads_find_what_one_finds(H, keys, threads, monkeypatch):
     use_loops(monkeypatch, 4, 500, keys)
     torch.manual_seed(0)
     Q, K, V = torch.randn(3, H, 50, 8)
-    scoring = Scoring(Q, K, 0.5, Visible(after=0))
+    scoring = Scoring(Q, K, 0.5, MaskRule(after=0))
     found = []
     for count in (1, 3, 3):
         threads(count)

@@ -16,7 +16,7 @@ from attnviz.analyses.maps.pooled import (
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError, whole_number
 from attnviz.results import AttentionResult, Special, StreamedAttention, one_result
-from attnviz.results.words import Units, word_weights
+from attnviz.results.words import TokenGroups, word_weights
 
 _TILE = 64  # cells a side of the maps of all heads of a long text
 _MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
@@ -171,12 +171,12 @@ def _streamed_maps(result: AttentionResult, layer: int | None, special: Special)
 
 def _part(
     weights: Tensor,
-    left: Units,
-    across: Units,
+    left: TokenGroups,
+    across: TokenGroups,
     rows: slice | None,
     columns: slice | None,
     said: list[str],
-) -> tuple[Tensor, Units, Units]:
+) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Cut a part out of a map, and say so."""
     if rows is None and columns is None:
         return weights, left, across
@@ -205,15 +205,15 @@ def _cutting(result: AttentionResult) -> list[str]:
     return [f"text cut from {result.provenance.cut_from} to {kept} tokens"]
 
 
-def _merging(rows: Units, columns: Units) -> list[str]:
+def _merging(rows: TokenGroups, columns: TokenGroups) -> list[str]:
     if any(len(at) > 1 for at in rows.positions + columns.positions):
         return ["word pieces merged (columns summed, rows averaged)"]
     return []
 
 
 def _treat_special(
-    weights: Tensor, rows: Units, columns: Units, special: Special, said: list[str]
-) -> tuple[Tensor, Units, Units]:
+    weights: Tensor, rows: TokenGroups, columns: TokenGroups, special: Special, said: list[str]
+) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Keep, hide or remove the special tokens, and say so."""
     if special not in ("keep", "hide", "remove"):
         raise InputError(f"Expected special to be keep, hide or remove, got {special!r}.")

@@ -30,7 +30,7 @@ from attnviz.figures.style import (
     style,
     weight_colours,
 )
-from attnviz.results import AttentionResult, Side, Special
+from attnviz.results import AttentionResult, AxisGeometry, Special
 from attnviz.results.labels import source
 
 _MARGIN, _GAP = 0.06, 0.12  # inches
@@ -90,7 +90,7 @@ def _norm(maps: HeadMaps) -> Normalize:
     Of the hundreds of patches of an image or frames of a sound each gets little, and of the
     thousands of tokens of a long text next to nothing.
     """
-    if maps.sides[1] == Side():
+    if maps.sides[1] == AxisGeometry():
         return Normalize(0.0, 1.0)
     if _is_pooled(maps):
         return logarithmic(maps.weights)

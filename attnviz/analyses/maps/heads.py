@@ -25,7 +25,7 @@ from attnviz.results.content_words import (
 )
 from attnviz.results.words import (
     locate,
-    units,
+    token_groups,
     word_weights,
 )
 
@@ -94,7 +94,7 @@ class Found:
 
 def choose_word(axis: Axis) -> int:
     """Return the first position that carries content."""
-    rows = units(axis)
+    rows = token_groups(axis)
     content = content_words(rows).nonzero().flatten().tolist()
     return rows.positions[content[0] if content else 0][0]
 
@@ -146,7 +146,7 @@ def _noun(axis: Axis) -> str:
     """Say what `content_words` selects of the positions of an axis."""
     nouns = []
     if any(word is not None for word in axis.words) or (axis.patches or axis.seconds) is None:
-        labels = units(axis).without_special().labels
+        labels = token_groups(axis).without_special().labels
         nouns = ["content words" if sum(map(is_content, labels)) > 1 else "words"]
         if axis == Axis.numbered(len(axis)):
             nouns = ["positions"]

@@ -31,7 +31,7 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     weight_colours,
 )
-from attnviz.results import Side
+from attnviz.results import AxisGeometry
 from attnviz.results.labels import literal, selection, source
 
 Patch: TypeAlias = tuple[int, int] | str
@@ -109,13 +109,13 @@ def _default(drawn: AttentionMap) -> int:
     return patches.index((rows // 2, columns // 2))
 
 
-def _grid(side: Side) -> tuple[int, int]:
+def _grid(side: AxisGeometry) -> tuple[int, int]:
     """Return how many rows and columns of patches there are."""
     known = [patch for patch in side.patches or () if patch is not None]
     return 1 + max(row for row, _ in known), 1 + max(column for _, column in known)
 
 
-def _on_grid(weights: torch.Tensor, side: Side) -> torch.Tensor:
+def _on_grid(weights: torch.Tensor, side: AxisGeometry) -> torch.Tensor:
     """Lay the last dimension of weights (…, n) out as the image: (…, rows, columns)."""
     assert side.patches is not None
     image = weights.new_zeros((*weights.shape[:-1], *_grid(side)))

@@ -10,12 +10,12 @@ from attnviz.analyses.maps.landmarks import landmarks
 from attnviz.errors import InputError
 from attnviz.results import (
     Axis,
-    Side,
+    AxisGeometry,
     Special,
     StreamedAttention,
     cell_sizes,
 )
-from attnviz.results.words import Units
+from attnviz.results.words import TokenGroups
 
 _LARGEST = 2**24  # cells of an exact part
 
@@ -49,7 +49,7 @@ def streamed_map(
     rows: slice | None,
     columns: slice | None,
     said: list[str],
-) -> tuple[Tensor, Units, Units]:
+) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Return the mean map of some heads: pooled, or exact where a part is asked for."""
     if rows is None and columns is None:
         weights, left, across = pooled(found, said)
@@ -76,7 +76,7 @@ def streamed_map(
 
 def pooled(
     found: StreamedAttention, said: list[str], most: int | None = None
-) -> tuple[Tensor, Units, Units]:
+) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Return the maps of the heads that were kept, (kept, rows, columns): each row sums to 1.
 
     A cell joins several tokens as a word joins its pieces: columns are summed, rows averaged.
@@ -112,14 +112,16 @@ def _joined(weights: Tensor, cell: int) -> Tensor:
     return filled.reshape(H, -(-m // cell), cell, -(-n // cell), cell).sum((2, 4))
 
 
-def _units(axis: Axis, part: slice, cell: int) -> Units:
+def _units(axis: Axis, part: slice, cell: int) -> TokenGroups:
     """Return what the rows or columns stand for: tokens, or several that are joined."""
     starts = range(part.start, part.stop, cell)
     joined = [tuple(range(at, min(at + cell, part.stop))) for at in starts]
-    return Units(
+    return TokenGroups(
         positions=tuple(joined),
         labels=tuple(axis.labels[at] for at in starts),
         special=tuple(all(axis.special[at] for at in each) for each in joined),
         segments=tuple(axis.segments[at] for at in starts),
-        side=Side(landmarks=landmarks(axis, part.start, part.stop), start=part.start, cell=cell),
+        side=AxisGeometry(
+            landmarks=landmarks(axis, part.start, part.stop), start=part.start, cell=cell
+        ),
     )

@@ -13,7 +13,7 @@ from rich.text import Text
 from attnviz.analyses.maps.heads import Found, HeadRanking, HeadScore
 from attnviz.analyses.maps.result import AttentionMap
 from attnviz.figures.style import weight_colours
-from attnviz.results import Side
+from attnviz.results import AxisGeometry
 from attnviz.results.labels import literal
 from attnviz.terminal.console import console
 
@@ -37,7 +37,7 @@ def print_map(drawn: AttentionMap) -> None:
     heads = ", ".join(map(str, drawn.heads))
     console.print(Text(f"layer {drawn.layer}, head {heads}, {drawn.provenance.model}", "bold"))
     if label + 1 + wide * weights.shape[1] > console.width:
-        what = "words" if drawn.sides == (Side(), Side()) else "positions"
+        what = "words" if drawn.sides == (AxisGeometry(), AxisGeometry()) else "positions"
         what = "parts of the text" if drawn.sides[0].cell > 1 else what
         console.print(Text(f"{len(rows)} {what} are too many for this terminal; see the file"))
         return

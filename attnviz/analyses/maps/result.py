@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.results import AgreementReport, Provenance, Side
+from attnviz.results import AgreementReport, AxisGeometry, Provenance
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class AttentionMap:
     boundary: tuple[int | None, int | None] = (None, None)
     special_rows: tuple[bool, ...] = ()
     special_columns: tuple[bool, ...] = ()
-    sides: tuple[Side, Side] = (Side(), Side())
+    sides: tuple[AxisGeometry, AxisGeometry] = (AxisGeometry(), AxisGeometry())
     image: Tensor | None = None
 
     @property
@@ -70,5 +70,5 @@ class HeadMaps:
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance
-    sides: tuple[Side, Side] = (Side(), Side())
+    sides: tuple[AxisGeometry, AxisGeometry] = (AxisGeometry(), AxisGeometry())
     heads: tuple[int, ...] = ()

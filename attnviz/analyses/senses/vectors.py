@@ -22,7 +22,7 @@ from attnviz.inputs import (
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionRecord, AttentionResult
 from attnviz.results.content_words import content_words
-from attnviz.results.words import Span, units
+from attnviz.results.words import Span, token_groups
 
 _AT_ONCE = 32  # sentences
 
@@ -138,7 +138,7 @@ def _attended(
     out, and what remains is made to sum to 1.
     """
     weights = record.weights()[:, list(at)].double().mean((0, 1)).cpu()
-    side = units(record.key_axis)
+    side = token_groups(record.key_axis)
     content = content_words(side).tolist()
     kept = [
         (label, float(weights[list(positions)].sum()), carries)

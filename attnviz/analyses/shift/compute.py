@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnviz.analyses.shift.ablation import along, lose, possible
-from attnviz.analyses.shift.decomposition import Ledger, Secant
+from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
 from attnviz.analyses.shift.deeplift import secant
 from attnviz.analyses.shift.head_patching import patch_heads
 from attnviz.analyses.shift.knockout import Site
@@ -37,10 +37,10 @@ from attnviz.inputs import (
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AttentionResult
 from attnviz.results.words import (
-    Units,
+    TokenGroups,
     locate,
     merge,
-    units,
+    token_groups,
 )
 from attnviz.runtime.logs import unlogged
 from attnviz.runtime.progress import part
@@ -79,9 +79,9 @@ def shift(
 
     Returns
     -------
-    The split (`secant`), the account from static to contextual (`ledger`), and what the word loses
-    where others are changed (`causal`). `secant.error` and `ledger.error` say how nearly the parts
-    add up.
+    The split (`decomposition`), what was added from the static to the contextual vector
+    (`residual_stream`), and what the word loses where others are changed (`causal`).
+    `decomposition.error` and `residual_stream.error` say how nearly the parts add up.
 
     Raises
     ------
@@ -119,8 +119,8 @@ def shift(
         special=found.side.special,
         tokens=found.result.records[0].query_axis.labels,
         reference=compared.said,
-        secant=split,
-        ledger=account,
+        decomposition=split,
+        residual_stream=account,
         causal=causal,
         patched=patched,
         raw_attention=found.read(found.result.records[-1].weights().mean(0)),
@@ -144,7 +144,7 @@ class _Found:
     """A word in a text that was read: which of the words it is, and what the model takes."""
 
     result: AttentionResult
-    side: Units
+    side: TokenGroups
     at: int
     inputs: Mapping[str, Tensor]
 
@@ -185,7 +185,7 @@ def _find(model: Model, word: str, text: str) -> _Found:
         )
     _expect_short(model, text)
     result = model.attend(text, mode="full")
-    side = units(result.records[0].query_axis)
+    side = token_groups(result.records[0].query_axis)
     return _Found(result, side, locate(word, side), encode(model.checkpoint, [text]).inputs)
 
 
@@ -215,7 +215,9 @@ def _following(model: Model) -> Iterator[None]:
         ) from error
 
 
-def _expect_sound(model: Model, word: str, split: Secant, account: Ledger) -> None:
+def _expect_sound(
+    model: Model, word: str, split: ShiftDecomposition, account: ResidualStream
+) -> None:
     """Refuse parts that are no numbers, and a word that nothing moved."""
     if not all(isfinite(each) for each in (split.error, split.credit_error, account.error)):
         raise ModelError(
@@ -229,7 +231,7 @@ def _expect_sound(model: Model, word: str, split: Secant, account: Ledger) -> No
         )
 
 
-def _missed(dtype: str, split: Secant, account: Ledger) -> Iterator[str]:
+def _missed(dtype: str, split: ShiftDecomposition, account: ResidualStream) -> Iterator[str]:
     """Say where the parts do not add up, and what that means."""
     worst = max(split.error, split.credit_error, account.error)
     if worst > _EXACT:

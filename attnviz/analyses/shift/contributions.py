@@ -54,7 +54,7 @@ def draw_causal(ax: Axes, result: ShiftResult) -> None:
 
 def draw_by_layer(ax: Axes, result: ShiftResult) -> QuadMesh:
     """Draw what the word itself takes from each source word in each layer, all heads together."""
-    table = result.by_word(result.secant.table.sum(1)).T  # (W, L)
+    table = result.by_word(result.decomposition.table.sum(1)).T  # (W, L)
     others = table[[at for at in range(len(table)) if at != result.at]]
     largest = range_of(others) if others.abs().sum() > 0 else None  # the word itself often has most
     return draw_values(ax, table, largest=largest, lines=len(table) <= _LINED)
@@ -62,7 +62,7 @@ def draw_by_layer(ax: Axes, result: ShiftResult) -> QuadMesh:
 
 def draw_parts(ax: Axes, result: ShiftResult) -> None:
     """Draw the value and the routing part of each layer, one bar after the other."""
-    split = result.secant
+    split = result.decomposition
     rows = np.arange(len(split.value))
     for part, colour, offset in ((split.value, VALUE, 0.3), (split.routing, ROUTING, 0.7)):
         ax.barh(rows + offset, part.sum((1, 2)).tolist(), height=0.36, color=colour)
@@ -73,7 +73,7 @@ def draw_parts(ax: Axes, result: ShiftResult) -> None:
 
 def draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
     """Draw what each head gives the word directly, layers below each other."""
-    table = result.secant.table.sum(-1)
+    table = result.decomposition.table.sum(-1)
     mesh = draw_values(ax, table, lines=True)
     for count, put, name in (
         (table.shape[0], ax.set_yticks, ax.set_ylabel),
@@ -88,7 +88,7 @@ def draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
 
 def draw_account(ax: Axes, result: ShiftResult) -> None:
     """Draw the ledger: what was added on the way from the static to the contextual vector."""
-    account = result.ledger
+    account = result.residual_stream
     parts = {
         "attention": account.attention.sum().item(),
         "MLPs": account.mlp.sum().item(),
@@ -123,7 +123,7 @@ def draw_path(ax: Axes, result: ShiftResult) -> None:
 def draw_patched(ax: Axes, result: ShiftResult) -> None:
     """Draw what patching each head does against what the split says of it."""
     assert result.patched is not None
-    split = result.secant.table.sum(-1).flatten().tolist()
+    split = result.decomposition.table.sum(-1).flatten().tolist()
     patched = result.patched.flatten().tolist()
     ends = min([*split, *patched]), max([*split, *patched])
     ax.plot(ends, ends, color=MUTED, linewidth=0.5, zorder=0)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Secant:
+class ShiftDecomposition:
     """The difference of two runs at one position, split over layers, heads and sources.
 
     All numbers are lengths along `direction`, in units of the hidden state; L layers, H heads, T
@@ -35,9 +35,8 @@ class Secant:
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
         L, H, T = self.value.shape
-        return (
-            f"Secant({L} layers × {H} heads × {T} tokens: {self.total:.2f}, error {self.error:.0e})"
-        )
+        size = f"{L} layers × {H} heads × {T} tokens"
+        return f"ShiftDecomposition({size}: {self.total:.2f}, error {self.error:.0e})"
 
     @property
     def table(self) -> Tensor:
@@ -56,11 +55,11 @@ class Secant:
 
 
 @dataclass(frozen=True, eq=False)
-class Ledger:
+class ResidualStream:
     """The way of one position from its static to its contextual vector, as an account.
 
     Weights, the scales of norms and the gates of activations are taken as they were; then the
-    network is affine, and every part is carried to the end. Numbers are as in `Secant`.
+    network is affine, and every part is carried to the end. Numbers are as in `ShiftDecomposition`.
 
     Attributes
     ----------
@@ -80,8 +79,8 @@ class Ledger:
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
         return (
-            f"Ledger(attention {self.attention.sum():.2f}, MLPs {self.mlp.sum():.2f}, biases "
-            f"{self.bias:.2f}, own {self.own:.2f}: {self.total:.2f}, error {self.error:.0e})"
+            f"ResidualStream(attention {self.attention.sum():.2f}, MLPs {self.mlp.sum():.2f}, "
+            f"biases {self.bias:.2f}, own {self.own:.2f}: {self.total:.2f}, error {self.error:.0e})"
         )
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from attnviz.analyses.shift.decomposition import Secant
+from attnviz.analyses.shift.decomposition import ShiftDecomposition
 from attnviz.analyses.shift.deeplift_rules import elementwise
 from attnviz.analyses.shift.surrogate import Secants
 from attnviz.analyses.shift.tracing import (
@@ -25,7 +25,7 @@ def secant(
     rows: Sequence[int],
     direction: Tensor | None = None,
     gate: Tensor | None = None,
-) -> Secant:
+) -> ShiftDecomposition:
     """Split the difference of two runs at one word over all that it came from.
 
     With a bar for the mean of both runs, what head h of layer l takes from source j is
@@ -58,7 +58,7 @@ def secant(
     parts = [_parts(mix, g, at) for mix, g in zip(mode.mixes, carried, strict=True)]
     value, routing = (torch.stack(each).double() for each in zip(*parts, strict=True))
     moved = (at_start[1, at] * (found.start[1, at] - found.start[0, at])).sum()
-    return Secant(
+    return ShiftDecomposition(
         value=value.cpu(),
         routing=routing.cpu(),
         start=moved.item(),

@@ -64,7 +64,7 @@ def shift(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
 
 
 def _said(result: ShiftResult, *, marks: bool) -> list[str]:
-    secant = result.secant
+    secant = result.decomposition
     unit = "along the axis of the two regions" if result.regions else "along the shift itself"
     said = [
         source(result.provenance),
@@ -74,8 +74,9 @@ def _said(result: ShiftResult, *, marks: bool) -> list[str]:
         *([_MARKS] if marks else []),
         "directly: what the word itself took, because what others offer differs (value) or because "
         f"it reads them more or less (routing); completeness error {power(secant.error)}",
-        f"ledger: from the static vector to the end, {result.ledger.total:.2f} (completeness error "
-        f"{power(result.ledger.error)}); own is what norms made of the static vector, less it",
+        f"ledger: from the static vector to the end, {result.residual_stream.total:.2f} "
+        f"(completeness error {power(result.residual_stream.error)}); own is what norms made of "
+        "the static vector, less it",
     ]
     if (heads := result.heads_correlation) is not None:
         said.append(f"patching single heads against the split: r {heads[0]:.2f}, ρ {heads[1]:.2f}")
@@ -134,7 +135,7 @@ def _map(
     ax = page.axes(left, below, right - left, tall)
     mesh = draw.draw_by_layer(ax, result)
     labels.apply(ax, "y")
-    layers = np.arange(len(result.secant.value))
+    layers = np.arange(len(result.decomposition.value))
     shown = layers[:: max(1, len(layers) // 12)]
     ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
     ax.tick_params(axis="x", length=0)

@@ -39,7 +39,7 @@ def _parts(result: ShiftResult) -> Iterator[Table]:
 
     In two tables where the terminal is too narrow for one.
     """
-    split = result.secant
+    split = result.decomposition
     columns = {
         "all paths": result.credit,
         "value": result.by_word(split.value.sum((0, 1))),
@@ -67,7 +67,7 @@ def _number(value: Tensor | float) -> str:
 
 def _said(result: ShiftResult) -> Iterator[str]:
     """Say what the columns are, which word brought most, and how far all this can be trusted."""
-    split = result.secant
+    split = result.decomposition
     unit = "along the axis" if result.regions else "along the shift"
     at_start = "" if not split.start else f" with {_number(split.start)} that differed at the start"
     yield (
@@ -98,7 +98,7 @@ def _said(result: ShiftResult) -> Iterator[str]:
 
 def _rankings(result: ShiftResult) -> Table:
     """Return the first words by the split, by what is often drawn, and by what a change takes."""
-    sign = 1 if result.secant.total > 0 else -1  # the first are those that brought most of it
+    sign = 1 if result.decomposition.total > 0 else -1  # the first brought most of it
     common = result.consensus
     way, lost = ("consensus", common) if common is not None else next(iter(result.causal.items()))
     rankings = {
@@ -122,7 +122,7 @@ def _rankings(result: ShiftResult) -> Table:
 
 
 def _account(result: ShiftResult) -> Iterator[str]:
-    account = result.ledger
+    account = result.residual_stream
     yield (
         f"ledger, from the static vector to the end, {_number(account.total)}: attention "
         f"{_number(account.attention.sum())}, MLPs {_number(account.mlp.sum())}, biases "

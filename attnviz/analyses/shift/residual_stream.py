@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from attnviz.analyses.shift.decomposition import Ledger
+from attnviz.analyses.shift.decomposition import ResidualStream
 from attnviz.analyses.shift.surrogate import moves
 from attnviz.analyses.shift.tracing import (
     CARRIES,
@@ -34,7 +34,7 @@ def ledger(
     *,
     rows: Sequence[int],
     direction: Tensor | None = None,
-) -> Ledger:
+) -> ResidualStream:
     """Account for the shift of one word between the first block and the end.
 
     With the attention weights, the deviations of norms and the gates of activations (gelu(z) =
@@ -64,7 +64,7 @@ def ledger(
     at_start, of_mixes = carried[0], carried[1 : 1 + len(mixed)]
     brought = [(g * x).sum().item() for g, x in zip(carried, leaves, strict=True)]
     of_mlps = brought[1 + len(mixed) :][: len(mode.mlps)]
-    return Ledger(
+    return ResidualStream(
         attention=torch.stack(
             [_brought(mix, g, at) for mix, g in zip(mode.mixes, of_mixes, strict=True)]
         )

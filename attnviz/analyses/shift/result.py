@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.analyses.shift.decomposition import Ledger, Secant
+from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
 from attnviz.results.attention_result import Provenance
 from attnviz.results.report import AgreementReport
 
@@ -27,7 +27,8 @@ class ShiftResult:
         the mean over them. special : which words are special tokens.
     tokens : of the text, T.
     reference : what the text is compared with, in words.
-    secant : the difference to the reference, split. ledger : the account from static to contextual.
+    decomposition : the difference to the reference, split.
+    residual_stream : what was added from the static to the contextual vector.
     causal : by intervention, what the word loses along the direction where each other word is
         masked, replaced, knocked out or deleted, (W,); NaN where nothing was done.
     patched : (L, H), what the word loses directly where one head gives what it gives in the
@@ -50,8 +51,8 @@ class ShiftResult:
     special: tuple[bool, ...]
     tokens: tuple[str, ...]
     reference: str
-    secant: Secant
-    ledger: Ledger
+    decomposition: ShiftDecomposition
+    residual_stream: ResidualStream
     causal: Mapping[str, Tensor]
     patched: Tensor | None
     raw_attention: Tensor
@@ -66,8 +67,8 @@ class ShiftResult:
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
         return (
-            f"ShiftResult({self.word!r} in {self.provenance.text!r}: {self.secant.total:.2f}, "
-            f"completeness error {self.secant.error:.0e})"
+            f"ShiftResult({self.word!r} in {self.provenance.text!r}: "
+            f"{self.decomposition.total:.2f}, completeness error {self.decomposition.error:.0e})"
         )
 
     @property
@@ -94,7 +95,7 @@ class ShiftResult:
     @property
     def credit(self) -> Tensor:
         """What each word brought over all paths, (W,)."""
-        return self.by_word(self.secant.credit)
+        return self.by_word(self.decomposition.credit)
 
     @property
     def consensus(self) -> Tensor | None:
@@ -125,7 +126,7 @@ class ShiftResult:
         """Pearson's r and Spearman's ρ of the heads' parts with what patching them does."""
         if self.patched is None:
             return None
-        by_head = self.secant.table.sum(-1).flatten()
+        by_head = self.decomposition.table.sum(-1).flatten()
         patched = self.patched.flatten().to(by_head)
         rho = spearman(by_head, patched)
         r = torch.corrcoef(torch.stack([by_head, patched]))[0, 1].item()

@@ -25,7 +25,7 @@ from attnviz.results import (
     Step,
 )
 from attnviz.results.recompute import recompute, source
-from attnviz.results.words import locate, units
+from attnviz.results.words import locate, token_groups
 
 Side: TypeAlias = Literal["query", "key"]
 Factors: TypeAlias = tuple[tuple[int, int], ...]
@@ -89,7 +89,7 @@ def _follow(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[s
     axis = record.query_axis
     if not isinstance(word, str):
         word = whole_number(word, "a word, or the position of a token,")
-    pieces, words = units(axis, words=False), units(axis)
+    pieces, words = token_groups(axis, words=False), token_groups(axis)
     if isinstance(word, int):
         if not 0 <= word < len(axis) or axis.padding[word]:
             first, last = pieces.positions[0][0], pieces.positions[-1][0]

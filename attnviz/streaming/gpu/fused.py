@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnviz.results import Visible
+from attnviz.results import MaskRule
 from attnviz.streaming.gpu.launch import log_sum_exp_on_gpu
 from attnviz.streaming.scores import Scoring
 
@@ -60,7 +60,7 @@ def fused_lse(
     output = scaled_dot_product_attention(
         Q, K, V, mask, is_causal=causal and m == n, scale=scale, enable_gqa=True
     )
-    rule = Visible(after=0 if causal else None, offset=n - m)
+    rule = MaskRule(after=0 if causal else None, offset=n - m)
     return output[0], log_sum_exp_on_gpu(Scoring(query, key, scale, rule))
 
 

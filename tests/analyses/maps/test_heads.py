@@ -14,7 +14,7 @@ from attnviz.analyses.maps.heads import (
 from attnviz.errors import InputError
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.content_words import content_words
-from attnviz.results.words import units
+from attnviz.results.words import token_groups
 
 WORDS = ("[CLS]", "the", "train", "left", ",", "station")
 
@@ -72,7 +72,7 @@ def test_records_made_by_hand_have_the_weights_asked_for():
 
 
 def test_content_is_no_special_token_no_punctuation_and_no_function_word():
-    content = content_words(units(axis(*WORDS)))
+    content = content_words(token_groups(axis(*WORDS)))
     assert [word for word, is_content in zip(WORDS, content, strict=True) if is_content] == [
         "train",
         "left",
@@ -82,11 +82,11 @@ def test_content_is_no_special_token_no_punctuation_and_no_function_word():
 
 @pytest.mark.parametrize("label", ["don't", "don’t", "The", "WITH"])
 def test_function_words_are_known_in_any_spelling(label):
-    assert content_words(units(axis("train", "left", label))).tolist() == [True, True, False]
+    assert content_words(token_groups(axis("train", "left", label))).tolist() == [True, True, False]
 
 
 def test_a_text_of_function_words_is_all_content():
-    assert content_words(units(axis("[CLS]", "to", "be", "."))).tolist() == [0, 1, 1, 0]
+    assert content_words(token_groups(axis("[CLS]", "to", "be", "."))).tolist() == [0, 1, 1, 0]
 
 
 def test_content_mass_is_the_mean_weight_from_content_words_to_other_content_words():

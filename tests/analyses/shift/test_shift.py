@@ -42,15 +42,15 @@ def end_of(model, text, at):
 
 def test_the_parts_add_up(bank, apple):
     for result in (bank, apple):
-        assert result.secant.error < 1e-5
-        assert result.secant.credit_error < 1e-5
-        assert result.ledger.error < 1e-5
+        assert result.decomposition.error < 1e-5
+        assert result.decomposition.credit_error < 1e-5
+        assert result.residual_stream.error < 1e-5
         assert result.agreement.verdict == "verified"
 
 
 def test_what_masking_loses_is_what_the_model_says(model, bank):
     """Against plain runs of the model, without any of our own."""
-    along = bank.secant.direction.double()
+    along = bank.decomposition.direction.double()
     masked = CASH.replace("cash", "[MASK]")
     lost = (end_of(model, CASH, 2) - end_of(model, masked, 2)) @ along
     assert list(bank.causal) == ["mask"]
@@ -62,7 +62,9 @@ def test_what_masking_loses_is_what_the_model_says(model, bank):
 
 def test_the_gated_reference_is_nearly_the_word_alone(model, bank):
     """In it the word reads only itself and special tokens."""
-    gated = end_of(model, CASH, 2) - bank.secant.direction.double() * bank.secant.length
+    gated = (
+        end_of(model, CASH, 2) - bank.decomposition.direction.double() * bank.decomposition.length
+    )
     alone = end_of(model, "bank", 1)
     assert torch.cosine_similarity(gated, alone, dim=0) > 0.85
 
@@ -85,9 +87,9 @@ def test_the_mask_as_reference(model):
     result = attnviz.shift("bank", CASH, reference="mask", model=model)
     alone = end_of(model, "[MASK] bank [MASK] [MASK] [MASK] [MASK] [MASK]", 2)
     delta = end_of(model, CASH, 2) - alone
-    assert result.secant.length == pytest.approx(delta.norm().item(), rel=1e-4)
+    assert result.decomposition.length == pytest.approx(delta.norm().item(), rel=1e-4)
     assert result.reference == "the same text, where all other words are [MASK]"
-    assert result.secant.error < 1e-5
+    assert result.decomposition.error < 1e-5
     assert result.credit[[0, 2, 8]].abs().max() < 1e-5  # only what was masked differs at the start
 
 
@@ -125,27 +127,29 @@ def test_the_path_is_0_and_1_at_the_regions_themselves(model):
 def test_a_minimal_pair(model):
     result = attnviz.shift("bank", CASH, reference=CASH.replace("cash", "mud"), model=model)
     assert result.reference == "“The bank was full of mud.”"
-    assert result.secant.credit.abs().argmax() == 6
-    assert result.secant.credit[6].item() == pytest.approx(result.secant.total, rel=1e-4)
+    assert result.decomposition.credit.abs().argmax() == 6
+    assert result.decomposition.credit[6].item() == pytest.approx(
+        result.decomposition.total, rel=1e-4
+    )
 
 
 def test_a_word_of_several_pieces_is_their_mean(model):
     result = attnviz.shift("unbelievably", "It was unbelievably late", model=model)
     assert result.positions[result.at] == (3, 4, 5, 6, 7)
     assert result.words == ("[CLS]", "It", "was", "unbelievably", "late", "[SEP]")
-    assert_close(result.credit[3], result.secant.credit[3:8].sum())
-    assert_close(result.credit.sum(), result.secant.credit.sum())
+    assert_close(result.credit[3], result.decomposition.credit[3:8].sum())
+    assert_close(result.credit.sum(), result.decomposition.credit.sum())
     assert result.notes == ("“unbelievably” is 5 pieces, of which the mean is followed",)
-    assert result.secant.error < 1e-5
+    assert result.decomposition.error < 1e-5
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "roberta"])
 def test_models_of_other_kinds(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     result = attnviz.shift("bank", "cash filled the bank", model=model)
-    assert result.secant.error < 1e-5
-    assert result.secant.credit_error < 1e-5
-    assert result.ledger.error < 1e-5
+    assert result.decomposition.error < 1e-5
+    assert result.decomposition.credit_error < 1e-5
+    assert result.residual_stream.error < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -219,9 +223,9 @@ def test_a_pair_in_python_too(model):
     result = attnviz.shift("bank", "The {muddy|rich} bank was full of {mud|cash}.", model=model)
     assert result.provenance.text == "The rich bank was full of cash."
     assert result.reference == "“The muddy bank was full of mud.”"
-    assert result.secant.credit_error < 1e-5
+    assert result.decomposition.credit_error < 1e-5
     assert repr(result).startswith("ShiftResult('bank' in 'The rich bank")
-    assert len(repr(result.secant)) + len(repr(result.ledger)) < 200
+    assert len(repr(result.decomposition)) + len(repr(result.residual_stream)) < 200
 
 
 def test_only_words_that_can_be_read_are_ranked(tokenizer):
@@ -260,18 +264,18 @@ def test_a_reference_with_another_word_in_its_place_says_so(model):
 
 
 def test_threads_wait_for_each_other(model):
-    alone = attnviz.shift("bank", CASH, model=model).secant.credit
+    alone = attnviz.shift("bank", CASH, model=model).decomposition.credit
     with ThreadPoolExecutor(3) as pool:
         both = list(pool.map(lambda _: attnviz.shift("bank", CASH, model=model), range(6)))
     for result in both:
-        assert_close(result.secant.credit, alone)
+        assert_close(result.decomposition.credit, alone)
 
 
 @pytest.mark.parametrize("family", ["qwen3-next", "afmoe"])
 def test_a_gate_on_attention_is_no_mlp(family, tokenizer):
     result = attnviz.shift("bank", CASH, model=attnviz.load(tiny(family), tokenizer=tokenizer))
-    assert (result.ledger.attention.abs().sum((1, 2)) > 1e-3).all()
-    assert result.ledger.error < 1e-5
+    assert (result.residual_stream.attention.abs().sum((1, 2)) > 1e-3).all()
+    assert result.residual_stream.error < 1e-5
 
 
 def test_experts_that_the_ledger_does_not_know_are_named(tokenizer):
@@ -298,7 +302,7 @@ def test_a_pair_and_a_reference_are_one_too_many(capsys):
 def test_parts_that_do_not_add_up_say_so(tokenizer):
     """A router that chooses experts has no secant."""
     result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("mixtral"), tokenizer=tokenizer))
-    assert result.secant.error > 1e-3
+    assert result.decomposition.error > 1e-3
     assert "the parts miss the whole by" in result.notes[0]
 
 
