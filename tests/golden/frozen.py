@@ -19,17 +19,21 @@ SMALL = 6  # numbers of a list that stay readable
 VOLATILE = {"versions", "device", "transformers", "checked_with"}
 # Keys that measure rounding: an own error on every processor, and what it is allowed to be.
 NOISE = re.compile(r"(difference|strain|tolerance|error)s?$|^largest_differences$")
-NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?")
 KINDS = {"f": "float", "i": "int", "b": "bool"}
 
 
-def check(name, found):
-    """Compare with the golden of this name, or write it."""
+def check(name, found, rounding=1e-5):
+    """Compare with the golden of this name, or write it.
+
+    rounding : of an array, how far numbers may be off as a share of the largest in it, and a
+        hundredth of that in any case; what measures rounding may be ten times as large, and this.
+    """
     found = frozen(found)
     path = DATA / f"{name}.json"
     if MODE == "write":
         return _write(path, found)
-    told = list(differences(_read(path), found))
+    told = list(differences(_read(path), found, rounding))
     assert not told, f"{name} is not as it was:\n" + "\n".join(told[:20])
 
 
@@ -75,10 +79,12 @@ def _array(node):
     return None
 
 
-def differences(golden, found, at="", noise=False):
+def differences(golden, found, rounding, at="", noise=False):
     """Yield in words what is not as in the golden."""
     if isinstance(golden, float) and isinstance(found, float):
-        golden, found = np.array([golden]), np.array([found])
+        golden, found = [golden], [found]
+    if _few_floats(golden) and _few_floats(found):
+        golden, found = np.array(golden), np.array(found)
     if type(golden) is not type(found):
         yield f"{at}: {_short(golden)}, now {_short(found)}"
     elif isinstance(golden, dict):
@@ -87,16 +93,16 @@ def differences(golden, found, at="", noise=False):
             yield f"{at}: keys gone {sorted(gone)}, new {sorted(new)}"
         for key in golden.keys() & found.keys():
             about_noise = noise or bool(NOISE.search(key))
-            yield from differences(golden[key], found[key], f"{at}.{key}", about_noise)
+            yield from differences(golden[key], found[key], rounding, f"{at}.{key}", about_noise)
     elif isinstance(golden, list):
         if len(golden) != len(found):
             yield f"{at}: {len(golden)} entries, now {len(found)}"
         for number, (one, other) in enumerate(zip(golden, found, strict=False)):
-            yield from differences(one, other, f"{at}[{number}]", noise)
+            yield from differences(one, other, rounding, f"{at}[{number}]", noise)
     elif isinstance(golden, np.ndarray):
         if (golden.dtype.kind, golden.shape) != (found.dtype.kind, found.shape):
             yield f"{at}: {_name(golden)}, now {_name(found)}"
-        elif not _same_numbers(golden, found, noise):
+        elif not _same_numbers(golden, found, rounding, noise):
             with np.errstate(invalid="ignore"):
                 most = np.nanmax(np.abs(golden.astype(float) - found), initial=0.0)
             yield f"{at}: {_short(golden)} differ by up to {most:.3g}, now {_short(found)}"
@@ -104,7 +110,11 @@ def differences(golden, found, at="", noise=False):
         yield f"{at}: {_short(golden)}, now {_short(found)}"
 
 
-def _same_numbers(golden, found, noise):
+def _few_floats(node):
+    return isinstance(node, list) and node and all(isinstance(each, float) for each in node)
+
+
+def _same_numbers(golden, found, rounding, noise):
     if MODE == "exact" or golden.dtype.kind != "f":
         return np.array_equal(golden, found, equal_nan=golden.dtype.kind == "f")
     if not np.array_equal(np.isnan(golden), np.isnan(found)):
@@ -112,9 +122,9 @@ def _same_numbers(golden, found, noise):
     golden, found = golden[~np.isnan(golden)], found[~np.isnan(found)]
     if noise:
         one, other = np.abs(golden), np.abs(found)
-        return bool((np.maximum(one, other) <= 10 * np.minimum(one, other) + 1e-5).all())
+        return bool((np.maximum(one, other) <= 10 * np.minimum(one, other) + rounding).all())
     most = np.abs(golden).max(initial=0.0)
-    return bool((np.abs(golden - found) <= 1e-5 * most + 1e-9).all())
+    return bool((np.abs(golden - found) <= rounding * (most + 0.01)).all())
 
 
 def _same_text(golden, found):
