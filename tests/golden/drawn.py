@@ -80,7 +80,7 @@ def _summed(told):
     if len(data) > 8:
         sums, most = zip(*(each[1:] for each in data), strict=True)
         data = [(f"{len(data)} together", sum(sums), max(most))]
-    shown = [f"{size}, sum {total:.5g}, most {most:.5g}" for size, total, most in data]
+    shown = [f"{size}, sum {total:#.5g}, most {most:#.5g}" for size, total, most in data]
     return {"count": told["count"], "colours": dict(told["colours"]), "data": shown}
 
 

@@ -210,10 +210,6 @@ def senses_of_bank(model):
     return attnviz.senses("bank", model=model)
 
 
-def shift_of_bank(model):
-    return attnviz.shift("bank", "The bank was full of {mud|cash}.", model=model)
-
-
 # name: what draws it, of a result (train or letter), or of the model where it says so
 FIGURES = {
     "heatmap": lambda train: attnviz.heatmap(train),
@@ -245,8 +241,8 @@ FIGURES = {
     "vector-of-saved": lambda: attnviz.attention_vector(saved("steps"), width=89),
     "disambiguation": lambda model: attnviz.disambiguation(senses_of_bank(model)),
     "disambiguation-of-saved": lambda: attnviz.disambiguation(saved("senses"), width=89),
-    "waterfall": lambda model: attnviz.waterfall(shift_of_bank(model)),
-    "waterfall-of-saved": lambda: attnviz.waterfall(saved("shift"), width=89),
+    "waterfall": lambda: attnviz.waterfall(saved("shift")),
+    "waterfall-column": lambda: attnviz.waterfall(saved("shift"), width=89),
     "waterfall-causally": lambda: attnviz.waterfall(saved("shift-causally")),
     "census": lambda: attnviz.census(saved("census")),
     "census-column": lambda: attnviz.census(saved("census"), width=89),
