@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import torch
 from families import tiny
-from sights_and_sounds import RATE, chirp, picture, seeing
+from media import RATE, chirp, picture, seeing
 
 import attnviz
 from golden.frozen import DATA
@@ -89,15 +89,15 @@ MAKERS = {
     "streamed-attention": lambda: streamed().streamed[0],
     "summary": lambda: streamed().streamed[2].summary,
     "report": lambda: read("dbrx").agreement,
-    "map": lambda: attnviz.make_map(read(), layer=1, head=2, special="remove"),
-    "map-image": lambda: attnviz.make_map(seen("vit"), layer=1, head=2),
-    "map-audio": lambda: attnviz.make_map(seen("wav2vec2"), layer=1, head=2),
-    "map-pooled": lambda: attnviz.make_map(streamed(), layer=1, head=2),
-    "map-part": lambda: attnviz.make_map(
+    "map": lambda: attnviz.attention_map(read(), layer=1, head=2, special="remove"),
+    "map-image": lambda: attnviz.attention_map(seen("vit"), layer=1, head=2),
+    "map-audio": lambda: attnviz.attention_map(seen("wav2vec2"), layer=1, head=2),
+    "map-pooled": lambda: attnviz.attention_map(streamed(), layer=1, head=2),
+    "map-part": lambda: attnviz.attention_map(
         streamed(), layer=1, head=2, rows=slice(1, 4), columns=slice(0, 4)
     ),
-    "maps": lambda: attnviz.make_maps(read()),
-    "steps": lambda: attnviz.make_steps(read("qwen3"), layer=1, head=2, word="train"),
+    "maps": lambda: attnviz.head_maps(read()),
+    "steps": lambda: attnviz.steps(read("qwen3"), layer=1, head=2, word="train"),
     "senses": lambda: attnviz.senses("bank", BANK, model=model()),
     "shift": lambda: attnviz.shift("bank", "The bank was full of {mud|cash}.", model=model()),
     "shift-causally": lambda: attnviz.shift(
@@ -106,7 +106,7 @@ MAKERS = {
     ),
     "census": lambda: attnviz.survey(CORPUS, model=model()),
     "comparison": lambda: attnviz.compare(CORPUS, models=(model(), model(seed=1))),
-    "example": lambda: attnviz.make_example("phones"),
+    "example": lambda: attnviz.example("phones"),
 }  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def make_missing():
     for name, make in MAKERS.items():
         path = SAVED / f"{name}.safetensors"
         if not path.exists():
-            attnviz.save_data(make() if name == "report" else small(make()), path)
+            attnviz.save_result(make() if name == "report" else small(make()), path)
 
 
 def described(value):

@@ -12,7 +12,7 @@ import wave
 import pytest
 import torch
 from families import tiny
-from sights_and_sounds import RATE, chirp, picture, processor_of, seeing
+from media import RATE, chirp, picture, processor_of, seeing
 
 import attnviz
 from golden.drawn import structure
@@ -84,7 +84,7 @@ RUNS = {
 
 def command(*arguments):
     """Run the command line in this process and return its exit code."""
-    from attnviz.cli import run
+    from attnviz.app import run
 
     return run(arguments)
 
@@ -178,7 +178,7 @@ def test_a_command_explains_itself_in_the_same_words(name, capsys):
 def test_a_saved_result_of_before_is_read_and_holds_the_same(name):
     if MODE == "write":
         make_missing()
-    found = attnviz.load_data(SAVED / f"{name}.safetensors")
+    found = attnviz.load_result(SAVED / f"{name}.safetensors")
     told = {"all": described(found)}
     if isinstance(found, attnviz.AttentionResult) and not found.streamed:
         told |= {f"weights {each.place}": each.weights().tolist() for each in found}
@@ -187,9 +187,9 @@ def test_a_saved_result_of_before_is_read_and_holds_the_same(name):
 
 def test_a_saved_result_is_saved_again_without_a_loss(tmp_path):
     for path in SAVED.glob("*.safetensors"):
-        attnviz.save_data(attnviz.load_data(path), tmp_path / path.name)
-        again = attnviz.load_data(tmp_path / path.name)
-        assert described(again) == described(attnviz.load_data(path)), path.name
+        attnviz.save_result(attnviz.load_result(path), tmp_path / path.name)
+        again = attnviz.load_result(tmp_path / path.name)
+        assert described(again) == described(attnviz.load_result(path)), path.name
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def letter(model, _one_thread):
 
 
 def saved(name):
-    return attnviz.load_data(SAVED / f"{name}.safetensors")
+    return attnviz.load_result(SAVED / f"{name}.safetensors")
 
 
 def senses_of_bank(model):
@@ -212,44 +212,46 @@ def senses_of_bank(model):
 
 # name: what draws it, of a result (train or letter), or of the model where it says so
 FIGURES = {
-    "heatmap": lambda train: attnviz.heatmap(train),
-    "heatmap-head": lambda train: attnviz.heatmap(train, layer=5, head=3),
-    "heatmap-heads": lambda train: attnviz.heatmap(train, layer=5, head=[3, 4], width=89),
-    "heatmap-column": lambda train: attnviz.heatmap(train, special="remove", width=89),
-    "heatmap-hidden": lambda train: attnviz.heatmap(train, layer=1, special="hide"),
-    "heatmap-of-saved-map": lambda: attnviz.heatmap(saved("map")),
-    "heatmap-image": lambda: attnviz.heatmap(saved("map-image")),
-    "heatmap-image-patch": lambda: attnviz.heatmap(
+    "heatmap": lambda train: attnviz.plot.heatmap(train),
+    "heatmap-head": lambda train: attnviz.plot.heatmap(train, layer=5, head=3),
+    "heatmap-heads": lambda train: attnviz.plot.heatmap(train, layer=5, head=[3, 4], width=89),
+    "heatmap-column": lambda train: attnviz.plot.heatmap(train, special="remove", width=89),
+    "heatmap-hidden": lambda train: attnviz.plot.heatmap(train, layer=1, special="hide"),
+    "heatmap-of-saved-map": lambda: attnviz.plot.heatmap(saved("map")),
+    "heatmap-image": lambda: attnviz.plot.heatmap(saved("map-image")),
+    "heatmap-image-patch": lambda: attnviz.plot.heatmap(
         saved("result-image"), layer=1, head=2, patch=(1, 2)
     ),
-    "heatmap-image-matrix": lambda: attnviz.heatmap(saved("result-image"), layer=1, matrix=True),
-    "heatmap-audio": lambda: attnviz.heatmap(saved("map-audio")),
-    "heatmap-two-sides": lambda: attnviz.heatmap(saved("result-cross")),
-    "heatmap-long": lambda letter: attnviz.heatmap(letter),
-    "heatmap-long-head": lambda letter: attnviz.heatmap(letter, layer=2, head=3, width=89),
-    "heatmap-long-part": lambda letter: attnviz.heatmap(
+    "heatmap-image-matrix": lambda: attnviz.plot.heatmap(
+        saved("result-image"), layer=1, matrix=True
+    ),
+    "heatmap-audio": lambda: attnviz.plot.heatmap(saved("map-audio")),
+    "heatmap-two-sides": lambda: attnviz.plot.heatmap(saved("result-cross")),
+    "heatmap-long": lambda letter: attnviz.plot.heatmap(letter),
+    "heatmap-long-head": lambda letter: attnviz.plot.heatmap(letter, layer=2, head=3, width=89),
+    "heatmap-long-part": lambda letter: attnviz.plot.heatmap(
         letter, layer=2, head=3, rows=slice(10, 30), columns=slice(5, 25)
     ),
-    "grid": lambda train: attnviz.head_grid(train),
-    "grid-layer": lambda train: attnviz.head_grid(train, layer=2, width=89),
-    "grid-long": lambda letter: attnviz.head_grid(letter),
-    "steps": lambda train: attnviz.steps(train, layer=5, head=3, word="train"),
-    "steps-of-saved": lambda: attnviz.steps(saved("steps"), width=120),
-    "steps-gated": lambda: attnviz.steps(saved("result-gated"), layer=1, head=1),
-    "steps-latent": lambda: attnviz.steps(saved("result-latent"), layer=0, head=1),
-    "vector": lambda train: attnviz.attention_vector(train, layer=5, head=3, word="train"),
-    "vector-of-saved": lambda: attnviz.attention_vector(saved("steps"), width=89),
-    "disambiguation": lambda model: attnviz.disambiguation(senses_of_bank(model)),
-    "disambiguation-of-saved": lambda: attnviz.disambiguation(saved("senses"), width=89),
-    "waterfall": lambda: attnviz.waterfall(saved("shift")),
-    "waterfall-column": lambda: attnviz.waterfall(saved("shift"), width=89),
-    "waterfall-causally": lambda: attnviz.waterfall(saved("shift-causally")),
-    "census": lambda: attnviz.census(saved("census")),
-    "census-column": lambda: attnviz.census(saved("census"), width=89),
-    "comparison": lambda: attnviz.comparison(saved("comparison")),
-    "example-phones": lambda: attnviz.example("phones"),
-    "example-cat": lambda: attnviz.example("cat"),
-    "example-likes": lambda: attnviz.example("likes", width=89),
+    "grid": lambda train: attnviz.plot.heads(train),
+    "grid-layer": lambda train: attnviz.plot.heads(train, layer=2, width=89),
+    "grid-long": lambda letter: attnviz.plot.heads(letter),
+    "steps": lambda train: attnviz.plot.steps(train, layer=5, head=3, word="train"),
+    "steps-of-saved": lambda: attnviz.plot.steps(saved("steps"), width=120),
+    "steps-gated": lambda: attnviz.plot.steps(saved("result-gated"), layer=1, head=1),
+    "steps-latent": lambda: attnviz.plot.steps(saved("result-latent"), layer=0, head=1),
+    "vector": lambda train: attnviz.plot.attention_vector(train, layer=5, head=3, word="train"),
+    "vector-of-saved": lambda: attnviz.plot.attention_vector(saved("steps"), width=89),
+    "disambiguation": lambda model: attnviz.plot.senses(senses_of_bank(model)),
+    "disambiguation-of-saved": lambda: attnviz.plot.senses(saved("senses"), width=89),
+    "waterfall": lambda: attnviz.plot.shift(saved("shift")),
+    "waterfall-column": lambda: attnviz.plot.shift(saved("shift"), width=89),
+    "waterfall-causally": lambda: attnviz.plot.shift(saved("shift-causally")),
+    "census": lambda: attnviz.plot.survey(saved("census")),
+    "census-column": lambda: attnviz.plot.survey(saved("census"), width=89),
+    "comparison": lambda: attnviz.plot.compare(saved("comparison")),
+    "example-phones": lambda: attnviz.plot.example("phones"),
+    "example-cat": lambda: attnviz.plot.example("cat"),
+    "example-likes": lambda: attnviz.plot.example("likes", width=89),
 }
 
 
