@@ -149,7 +149,7 @@ def main(
     names: Annotated[list[str] | None, typer.Argument(help="Only scripts named so.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what did not change.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite also pictures that attnviz did not write.")
+        bool, typer.Option("--force", help="Overwrite also read-only pictures.")
     ] = False,
 ) -> None:
     """Draw what changed (or --all), save it as png and svg, and write gallery/README.md."""

@@ -1,4 +1,4 @@
-"""Figures to files: the same picture everywhere, with text that stays text."""
+"""Save figures: the same image everywhere, with text that stays text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from matplotlib.figure import Figure
 
 from attnviz.figures.style import style
-from attnviz.io.files import FIGURE_SUFFIXES, atomic, check_output
-from attnviz.io.marks import GENERATOR
+from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
 
 _METADATA = {
     ".png": {"Software": GENERATOR},
@@ -21,34 +20,44 @@ _METADATA = {
 
 
 def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Write a figure as png, svg or pdf, by the suffix; in svg and pdf, text stays text.
+    """Save a figure; the suffix of `path` chooses the format.
 
-    The file appears whole or not at all. `force` overwrites also what attnviz did not write.
+    Text stays text in svg and pdf. The file is written atomically and overwritten if it exists.
+
+    Parameters
+    ----------
+    figure : Figure
+        The figure.
+    path : str or PathLike
+        A file name that ends in .png, .svg or .pdf.
+    force : bool
+        Overwrite also a read-only file.
 
     Raises
     ------
-    InputError, OutputError : as `attnviz.io.files.check_output`.
+    InputError, OutputError
+        As `attnviz.io.files.check_output`.
     """
     path = check_output(path, FIGURE_SUFFIXES, force=force)
-    drawn = drawn_as(figure, path.suffix.lower())
+    image = render(figure, path.suffix.lower())
     with atomic(path) as temporary:
-        temporary.write_bytes(drawn)
+        temporary.write_bytes(image)
 
 
-def drawn_as(figure: Figure, suffix: str) -> bytes:
-    """Return what a file with this suffix holds of a figure."""
-    drawn = io.BytesIO()  # matplotlib loses the error of a full disk under one of its own
-    with style(), _undated():
-        figure.savefig(drawn, format=suffix[1:], metadata=_METADATA[suffix])
-    return drawn.getvalue()
+def render(figure: Figure, suffix: str) -> bytes:
+    """Return the bytes of the file of a figure, in the format of a suffix such as ".png"."""
+    buffer = io.BytesIO()  # matplotlib hides the error of a full disk behind one of its own
+    with style(), _no_date():
+        figure.savefig(buffer, format=suffix[1:], metadata=_METADATA[suffix])
+    return buffer.getvalue()
 
 
 @contextmanager
-def _undated() -> Iterator[None]:
-    """Hide a date that matplotlib would read, and fail if it is none: our files hold no date."""
-    said = os.environ.pop("SOURCE_DATE_EPOCH", None)
+def _no_date() -> Iterator[None]:
+    """Hide SOURCE_DATE_EPOCH, which matplotlib reads and refuses if it is malformed."""
+    date = os.environ.pop("SOURCE_DATE_EPOCH", None)
     try:
         yield
     finally:
-        if said is not None:
-            os.environ["SOURCE_DATE_EPOCH"] = said
+        if date is not None:
+            os.environ["SOURCE_DATE_EPOCH"] = date

@@ -97,7 +97,7 @@ class View:
         return {"text/html": self._repr_html_(), "text/plain": repr(self)}
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the page, whole or not at all; `force` overwrites what attnviz did not write.
+        """Write the page atomically; `force` overwrites also a read-only file.
 
         Raises
         ------

@@ -17,11 +17,9 @@ from attnviz.io.contents import (
     contents,
     described,
 )
-from attnviz.io.files import DATA_SUFFIXES, atomic, check_output
-from attnviz.io.marks import GENERATOR
+from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.io.result_file import write_result
 from attnviz.io.tables import long_table
-from attnviz.results import AttentionResult
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +32,7 @@ def save_result(drawn: Result, path: str | os.PathLike[str], *, force: bool = Fa
     arrays of the numbers and labels, and all else as the JSON text `about`. safetensors: the
     numbers, and all else as JSON in the header under `about`. parquet: a long table, one row for
     each number, with all else as JSON under `about` in its metadata.
-    `force` overwrites also what attnviz did not write, and whole results.
+    An existing file is overwritten only with `force`.
 
     As .safetensors any result can be written, the whole of `attend` among them, and read again by
     `load_result`.
@@ -43,8 +41,7 @@ def save_result(drawn: Result, path: str | os.PathLike[str], *, force: bool = Fa
     ------
     InputError, OutputError : as `check_output`; or it is no result, or no figure shows it.
     """
-    whole = isinstance(drawn, AttentionResult)
-    path = check_output(path, DATA_SUFFIXES, force=force, whole=whole)
+    path = check_output(path, DATA_SUFFIXES, force=force)
     suffix = path.suffix.lower()
     with atomic(path) as temporary:
         if suffix == ".safetensors":

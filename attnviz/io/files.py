@@ -1,7 +1,7 @@
-"""The one way in which the package writes a file, and the one in which it reads a user's text.
+"""Atomic writes, and checked reads of a user's text files.
 
-A file appears whole, or not at all: it is written beside its place under a name of its own, and
-then moved there. Nothing that attnviz did not write is replaced unless that is asked for.
+A file is written under a temporary name beside its place, then renamed: it appears whole or not at
+all. Figures and pages are overwritten; data are overwritten only where the caller says so.
 """
 
 from __future__ import annotations
@@ -10,40 +10,46 @@ import contextlib
 import os
 import secrets
 import stat
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from attnviz.errors import InputError, OutputError
-from attnviz.io.marks import is_ours, is_whole
 
+GENERATOR = "attnviz"  # what each file names as the program that wrote it
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 PAGE_SUFFIXES = (".html", ".htm")
 DATA_SUFFIXES = (".json", ".npz", ".safetensors", ".parquet")
 
-# Hidden, and with an ending of its own: what a killed run leaves is not taken for a result.
+# Hidden, with a suffix of its own: what a killed run leaves is not mistaken for a result.
 _PREFIX, _SUFFIX = ".attnviz-", ".tmp"
-_DAY = 24 * 60 * 60
-_ASKING = threading.Lock()
 
 
 def read_text(path: Path, kind: str, *, most: int) -> str:
-    """Return the text of a user's file, in UTF-8; `kind` is what errors call it.
+    """Return the text of a UTF-8 file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    kind : str
+        What error messages call it, such as "a JSON file".
+    most : int
+        The largest size in bytes.
 
     Raises
     ------
-    InputError : it is missing, no plain file, no text, or has more than `most` bytes.
+    InputError
+        The file is missing, is not a plain file, is not UTF-8, or is too large.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            what = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
-            raise InputError(f"Expected {path} to be {kind}, got {what}. Name another.")
-        if found.st_size > most:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a plain file"
+            raise InputError(f"Expected {path} to be {kind}, but it is {what}. Name another.")
+        if status.st_size > most:
             raise InputError(
-                f"Expected {path} with at most {most:,} bytes, got {found.st_size:,}. Shorten it."
+                f"Expected {path} with at most {most:,} bytes, got {status.st_size:,}. Shorten it."
             )
         return path.read_text("utf-8-sig")
     except InputError:
@@ -53,25 +59,24 @@ def read_text(path: Path, kind: str, *, most: int) -> str:
             f"Expected {kind} to read, but there is no file {path}. Check its name."
         ) from None
     except UnicodeDecodeError:
-        raise InputError(f"Expected text in UTF-8, but {path} is none. Save it as UTF-8.") from None
+        raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"Expected to read {path}, but: {reason}. Name another file.") from None
+        raise InputError(f"{path} cannot be read: {reason}. Name another file.") from None
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Tell whether there is such a file, of whatever is or is not a name of one.
+    """Return whether `path`, which may be any text, names a plain file.
 
     Raises
     ------
-    InputError : nobody may look there.
+    InputError
+        The folder may not be searched.
     """
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116  of any name at all
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116  any text at all
     except PermissionError:
-        raise InputError(
-            f"Expected to read {path}, but: Permission denied. Name another file."
-        ) from None
+        raise InputError(f"{path} cannot be read: Permission denied. Name another file.") from None
     except (OSError, ValueError):
         return False
 
@@ -81,38 +86,45 @@ def check_output(
     allowed: Sequence[str] = FIGURE_SUFFIXES + DATA_SUFFIXES,
     *,
     force: bool = False,
-    whole: bool = False,
 ) -> Path:
-    """Return the path if a figure or data can be written there; write nothing.
+    """Return `path` as a Path if a file can be written there; write nothing.
 
-    whole : whether a whole result is to be written, which may take the place of another.
+    Parameters
+    ----------
+    path : str or PathLike
+        The file to write. If it is a link, the file it points to is written.
+    allowed : sequence of str
+        The suffixes that name a format.
+    force : bool
+        Overwrite existing data, and read-only files.
 
     Raises
     ------
-    InputError : the ending names no format of these, or one that needs pyarrow.
-    OutputError : the folder is missing or read-only, the path is a folder, or a file is there that
-        attnviz did not write, or a whole result; `force` overwrites such a one.
+    InputError
+        The suffix names no allowed format, or one that needs pyarrow.
+    OutputError
+        The folder is missing or read-only, the path is a folder or a device, or the file holds data
+        or is read-only and `force` is not set.
     """
     path = Path(path)
     try:
-        _expect_place(path, allowed)
-        _expect_folder(_target(path))
+        _check_name(path, allowed)
+        _check_place(_link_target(path))
         if path.exists() and not force:
-            _expect_replaceable(path, whole=whole)
+            _check_overwrite(path)
     except OutputError:
         raise
     except (OSError, UnicodeEncodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no name of a file"
-        raise OutputError(f"Expected to write {path}, but: {reason}. Name another file.") from None
+        reason = getattr(error, "strerror", None) or "not a valid file name"
+        raise OutputError(f"{path} cannot be written: {reason}. Name another file.") from None
     return path
 
 
-def _expect_place(path: Path, allowed: Sequence[str]) -> None:
-    """Raise InputError or OutputError where no such file can be."""
+def _check_name(path: Path, allowed: Sequence[str]) -> None:
     if b"\0" in os.fsencode(path):
-        raise OutputError(f"Expected the name of a file, got {str(path)!r}. Leave the NUL out.")
+        raise OutputError(f"The file name {str(path)!r} contains a NUL character. Remove it.")
     if len(os.fsencode(path.name)) > 255:
-        raise OutputError(f"Expected a shorter file name than {path.name[:20]}…. Shorten it.")
+        raise OutputError(f"The file name {path.name[:20]}… is too long. Shorten it.")
     if path.is_dir():
         raise OutputError(f"Expected a file to write, but {path} is a folder. Add a file name.")
     if path.suffix.lower() not in allowed:
@@ -122,20 +134,19 @@ def _expect_place(path: Path, allowed: Sequence[str]) -> None:
         )
     if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise InputError(
-            "Expected pyarrow, which writes .parquet, but it is not installed. Install it "
+            "Writing .parquet needs pyarrow, which is not installed. Install it "
             "(pip install 'attnviz[parquet]'), or choose another format."
         )
 
 
-def _target(path: Path) -> Path:
-    """Return where a link points, for that is where is written; of anything else the path."""
+def _link_target(path: Path) -> Path:
+    """Return the file that a link points to; any other path as it is."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def _expect_folder(path: Path) -> None:
-    """Raise OutputError where nothing can be written."""
+def _check_place(path: Path) -> None:
     if path.is_symlink():
-        raise OutputError(f"Expected a file to write, but {path} is a link to itself. Remove it.")
+        raise OutputError(f"{path} is a link to itself. Remove it.")
     if path.exists() and not path.is_file():
         raise OutputError(f"Expected a file to write, but {path} is a device. Name a file.")
     if not path.parent.is_dir():
@@ -144,84 +155,48 @@ def _expect_folder(path: Path) -> None:
         raise OutputError(f"Expected to write in {path.parent}, but it is read-only. Use another.")
 
 
-def _expect_replaceable(path: Path, *, whole: bool) -> None:
-    """Raise OutputError where a file would be lost that somebody wants to keep."""
-    several = {path, _target(path)}  # what a link is called, or what it points to, names the format
+def _check_overwrite(path: Path) -> None:
     if not os.access(path, os.W_OK):
-        what = "it is read-only"
-    elif path.stat().st_size and not any(map(is_ours, several)):  # of an empty one nothing is lost
-        what = "what is there was not written by attnviz"
-    elif not whole and any(map(is_whole, several)):
-        what = "a whole result is kept there, which would be lost"
+        reason = "is read-only"
+    elif path.suffix.lower() in DATA_SUFFIXES and path.stat().st_size:
+        reason = "exists, and data are not overwritten by default"
     else:
         return
     raise OutputError(
-        f"Expected to write {path}, but {what}. Name another file, or overwrite this one: --force, "
-        "in Python force=True."
+        f"{path} {reason}. Name another file, or overwrite it: --force, in Python force=True."
     )
 
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which becomes `path` if all goes well.
+    """Yield a temporary path beside `path`, which becomes `path` when the block ends well.
 
-    Until then nobody else can read it; then it has the permissions of the file that it replaces.
+    The file keeps the permissions of the one it replaces.
 
     Raises
     ------
-    OutputError : it could not be written; what was there before is still there.
+    OutputError
+        The file cannot be written; what was at `path` is unchanged.
     """
-    # Named before it is made: a signal in between leaves nothing that nobody knows of.
-    path = _target(path)
+    path = _link_target(path)
+    # The name is chosen before the file is made, so that an interrupt in between leaves nothing.
     temporary = path.parent / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
     try:
-        _remove_stale(path.parent)
-        temporary.touch(0o600, exist_ok=False)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        # Never readable for more users than the file will be.
+        temporary.touch(0o666 if mode is None else mode | stat.S_IWUSR, exist_ok=False)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(_mode(path))
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(path)
-        _sync_folder(path.parent)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise OutputError(
-            f"Expected to write {path}, but: {reason}. Nothing changed: make room, or name another "
-            "file."
+            f"{path} cannot be written: {reason}. Nothing changed. Free some space, or name another"
+            " file."
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # what went wrong before is the news
+        with contextlib.suppress(OSError):  # the first error is the one to report
             temporary.unlink()
-
-
-def _mode(path: Path) -> int:
-    """Return the permissions of the file at `path`, or those that a new one is to have."""
-    with contextlib.suppress(FileNotFoundError):
-        return stat.S_IMODE(path.stat().st_mode)
-    with _ASKING:  # two threads that ask at once would change it for good
-        mask = os.umask(0o077)
-        os.umask(mask)
-    return 0o666 & ~mask
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the new name on the disk too, where the system knows how to."""
-    with contextlib.suppress(OSError):  # the file is in its place already
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _remove_stale(folder: Path) -> None:
-    """Remove what killed runs left a day ago.
-
-    Age is the rule that holds for several machines that share a folder, where the id of a process
-    says nothing. Should a run that slept for a day still write, it ends with an OutputError and
-    the old file is left.
-    """
-    for left in folder.glob(f"{_PREFIX}{'?' * 16}{_SUFFIX}"):
-        with contextlib.suppress(OSError):  # not ours to remove, or gone meanwhile
-            if time.time() - left.lstat().st_mtime > _DAY:
-                left.unlink()

@@ -162,7 +162,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print data for programs to s
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Overwrite also a whole result, or a file that attnviz did not write."
+        "--force", help="Overwrite existing data. Figures and pages are always overwritten."
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -27,7 +27,7 @@ def where(
 ) -> Path | None:
     """Return where to write, checked before anything slow is done; None where nothing is asked.
 
-    image : what is read; it stays as it is, also where attnviz once drew it.
+    image : the image that is read; it is never overwritten.
     """
     from attnviz.io.files import check_output
 
@@ -36,9 +36,7 @@ def where(
         return None
     path = check_output(chosen, force=force)
     if image is not None and path.exists() and path.samefile(image):
-        raise InputError(
-            f"Expected to write another file than {path}, which is read. Name one (-o FILE)."
-        )
+        raise InputError(f"{path} is the image that is read. Name another file to write: -o FILE.")
     return path
 
 
@@ -48,7 +46,7 @@ def whole(output: Path | None, *, force: bool) -> Path | None:
 
     if output is None:
         return None
-    return check_output(output, (".safetensors",), force=force, whole=True)
+    return check_output(output, (".safetensors",), force=force)
 
 
 def page(output: Path, *, force: bool) -> Path:

@@ -128,7 +128,9 @@ def test_a_failure_to_write_is_said_in_one_line_and_changes_nothing(tmp_path):
     path = tmp_path / "map.json"
     path.write_text("old")
     with (
-        pytest.raises(OutputError, match=r"map.json, but: No space left.*Nothing changed"),
+        pytest.raises(
+            OutputError, match=r"map.json cannot be written: No space left.*Nothing changed"
+        ),
         atomic(path),
     ):
         raise OSError(28, "No space left on device")

@@ -13,7 +13,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import attnviz
-from attnviz.io.marks import is_ours
 from robustness.running.scene import base_environment
 
 OLD, NEW = "the train left the station", "she sat by the bank"
@@ -29,7 +28,7 @@ def endless(model, tmp_path_factory):
     for each, path in zip((maps, replace(maps, weights=maps.weights / 2)), paths, strict=True):
         attnviz.save_result(each, path)
     both = f"__import__('itertools').cycle([attnviz.load_result(path) for path in {paths}])"
-    return f"[attnviz.save_result(maps, 'x.safetensors') for maps in {both}]"
+    return f"[attnviz.save_result(maps, 'x.safetensors', force=True) for maps in {both}]"
 
 
 @pytest.fixture
@@ -120,7 +119,6 @@ def kill_at_random(start, server, folder, kind, moments, chance):
         time.sleep(chance.uniform(0, 1.1 * took))
         os.kill(process, signal.SIGKILL)
         assert server.wait(process)[0] == -signal.SIGKILL or second
-        assert is_ours(path)
         verify(path)
         content = path.read_bytes()
         assert content in known or second is None, "neither the old file nor the new one"

@@ -295,7 +295,7 @@ sys.exit(main())
 @pytest.mark.parametrize(("number", "code"), SIGNALS, ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_while_writing_leaves_the_old_file_and_no_temporary_one(number, code):
     Path("x.png").write_text("old")
-    arguments = ["heatmap", TEXT, "-o", "x.png", "--force"]
+    arguments = ["heatmap", TEXT, "-o", "x.png"]
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_DISK, *arguments],
         stdout=subprocess.PIPE,

@@ -87,14 +87,14 @@ def test_every_command_reads_an_image(capsys, saved, shapes):
 
 @pytest.mark.parametrize("command", ["heatmap", "heads", "steps"])
 def test_the_image_that_is_read_is_not_written_over(command, capsys, shapes):
-    """Even where attnviz drew it, and may replace what it drew; nor with --force."""
+    """Even where attnviz drew it; nor with --force."""
     drawn = f"{command}.png"
     attnviz.plot.save(attnviz.plot.heads(attnviz.attend("one two")), drawn)
     before = Path(drawn).read_bytes()
     Path("link.png").symlink_to(drawn)
     for asked in ([], ["--force"], ["-o", "link.png"]):
         said = refused(capsys, command, "--image", drawn, *asked)
-        assert "another file than" in said
+        assert "the image that is read" in said
         assert "-o FILE" in said
     assert Path(drawn).read_bytes() == before
 

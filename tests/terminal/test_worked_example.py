@@ -126,7 +126,7 @@ def fails(capsys, *arguments):
         (["zebra"], "got 'zebra'. Use --file for one of your own."),
         (["--file", "none.json"], "there is no file none.json"),
         (["--file", "."], ". to be a JSON file, got a folder"),
-        (["--file", "/dev/null"], "no plain file"),
+        (["--file", "/dev/null"], "not a plain file"),
         (["--file", "n" * 300], "File name too long"),
     ],
 )

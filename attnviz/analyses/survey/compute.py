@@ -140,7 +140,8 @@ def survey(
         }
         folder = Folder(Path(place), about)
         folder.open(resume=resume)
-        written = [check_output(folder.path / name, force=force) for name in _WRITTEN]
+        overwrite = force or resume
+        written = [check_output(folder.path / name, force=overwrite) for name in _WRITTEN]
         sample = sampled(model, first, truncate)
         meter = Meter(model.checkpoint, sample[0].records, seed)
         parts = 0
@@ -158,7 +159,7 @@ def survey(
         census = _census(told, meter, sample, folder.compared(parts), bad)
         if out is not None:
             for path in written:
-                save_result(census, path, force=force)
+                save_result(census, path, force=overwrite)
     return census
 
 

@@ -124,11 +124,11 @@ def _drawing() -> Iterator[None]:
 
 def _figure(result: SensesResult | ShiftResult, figure: Figure) -> dict[str, Any]:
     """Return a figure as SVG, which is never a file here, with what must be said beside it."""
-    from attnviz.figures.save import drawn_as
+    from attnviz.figures.save import render
 
     agreement = result.agreement
     return {
-        "svg": drawn_as(figure, ".svg").decode(),
+        "svg": render(figure, ".svg").decode(),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
         "notes": list(result.notes),

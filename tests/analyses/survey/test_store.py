@@ -136,7 +136,7 @@ def test_a_disk_that_is_full_loses_nothing_and_doubles_nothing(tmp_path, texts, 
     command = [sys.executable, "-c", _WITH_ROOM, str(sizes[0]), "survey", "corpus.txt", "-o", "out"]
     full = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (full.returncode, len(full.stderr.splitlines())) == (4, 1)
-    assert "000001.parquet, but: " in full.stderr
+    assert "000001.parquet cannot be written: " in full.stderr
     assert "File too large" in full.stderr
     assert [path.name for path in (tmp_path / "out" / "parts").iterdir()] == ["000000.parquet"]
     attnviz.survey("corpus.txt", out="out", resume=True)
@@ -160,12 +160,11 @@ def test_a_survey_goes_on_in_the_same_precision_only(tmp_path, texts, model):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
 
 
-def test_a_picture_of_somebody_else_is_kept(tmp_path, monkeypatch, capsys, texts):
+def test_old_data_are_kept_unless_force_is_given(tmp_path, monkeypatch, capsys, texts):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts[:4]))
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "census.png").write_bytes(b"mine")
+    (tmp_path / "out" / "census.safetensors").write_bytes(b"mine")
     assert run(["survey", "corpus.txt", "-o", "out"]) == 4
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["census.png"]
-    assert (tmp_path / "out" / "census.png").read_bytes() == b"mine"
-    assert run(["survey", "corpus.txt", "-o", "out", "--force"]) == 0
+    assert (tmp_path / "out" / "census.safetensors").read_bytes() == b"mine"
+    assert run(["survey", "corpus.txt", "-o", "out", "--force", "--resume"]) == 0

@@ -54,26 +54,26 @@ PLACES = {
     "no room for a page": both(
         "view 'the train' -m tiny", 4, "File too large", within="9000 bytes of room"
     ),
-    "somebody's picture": both(f"{_TRAIN} old.png", 4, "--force", cold=True),
-    "somebody's data": both(f"{_TRAIN} old.json", 4, "not written by attnviz", cold=True),
-    "somebody's page": both("view train -m tiny -o notes.html", 4, "--force", cold=True),
-    "somebody's picture, with --force": both(f"{_TRAIN} old.png --force", leaves="old.png"),
-    "somebody's data, with --force": both(f"{_TRAIN} old.json --force", leaves="old.json"),
-    "somebody's page, with --force": both(
+    "an old figure": both(f"{_TRAIN} old.png", leaves="old.png"),
+    "old data": both(f"{_TRAIN} old.json", 4, "not overwritten by default", cold=True),
+    "an old page": both("view train -m tiny -o notes.html", leaves="notes.html"),
+    "an old figure, with --force": both(f"{_TRAIN} old.png --force", leaves="old.png"),
+    "old data, with --force": both(f"{_TRAIN} old.json --force", leaves="old.json"),
+    "an old page, with --force": both(
         "view train -m tiny -o notes.html --force", leaves="notes.html"
     ),
-    "somebody's file behind a link": both(f"{_TRAIN} linked.json", 4, "--force", cold=True),
-    "a whole result, by its own map": typed(
-        "heatmap --result kept.safetensors -o kept.safetensors", 4, "a whole result is kept there"
+    "old data behind a link": both(f"{_TRAIN} linked.json", 4, "--force", cold=True),
+    "a result, by its own map": typed(
+        "heatmap --result kept.safetensors -o kept.safetensors", 4, "not overwritten by default"
     ),
-    "a whole result, by a map": both(
-        "heads 'the train' -m tiny -o kept.safetensors", 4, "a whole result is kept there"
+    "a result, by a map": both(
+        "heads 'the train' -m tiny -o kept.safetensors", 4, "not overwritten by default"
     ),
-    "a whole result, by a map, with --force": both(
+    "a result, by a map, with --force": both(
         "heads 'the train' -m tiny -o kept.safetensors --force", leaves="kept.safetensors"
     ),
-    "a whole result, by another": typed(
-        "verify 'the train left' -m tiny -o kept.safetensors", leaves="kept.safetensors"
+    "a result, by another": typed(
+        "verify 'the train left' -m tiny -o kept.safetensors", 4, "not overwritten by default"
     ),
     "a folder, with --force": both(f"{_TRAIN} afolder.png --force", 4, "is a folder", cold=True),
     "no room for what is there": both(

@@ -99,17 +99,17 @@ STREAMS = {
         "heatmap 'the train'", 143, within="SIGTERM while importing", cold=True
     ),
     "SIGINT while writing": typed(
-        "heads 'the train left the station' -m tiny --force -o old.png",
+        "heads 'the train left the station' -m tiny -o old.png",
         130,
         within="SIGINT while writing",
     ),
     "SIGTERM while writing": typed(
-        "heads 'the train left the station' -m tiny --force -o old.png",
+        "heads 'the train left the station' -m tiny -o old.png",
         143,
         within="SIGTERM while writing",
     ),
     "SIGHUP while writing": typed(
-        "heads 'the train left the station' -m tiny --force -o old.png",
+        "heads 'the train left the station' -m tiny -o old.png",
         129,
         within="SIGHUP while writing",
     ),
@@ -139,13 +139,13 @@ SEVERAL = {
         within="8 at once",
     ),
     "8 at once, one file": typed(
-        "heatmap 'the train left' -m tiny -o x.json", leaves="x.json", within="8 at once"
+        "heatmap 'the train left' -m tiny -o x.json --force", leaves="x.json", within="8 at once"
     ),
     "2 at once, one page": typed(
         "view 'the train' -m tiny", leaves="view.html", within="2 at once"
     ),
     "8 at once, one of data": typed(
-        "heads 'the train left' -m tiny -o x.npz", leaves="x.npz", within="8 at once"
+        "heads 'the train left' -m tiny -o x.npz --force", leaves="x.npz", within="8 at once"
     ),
     "8 at once that fail": typed(
         "heatmap 'the train' -m truncated -o x.png", 3, "truncated or corrupt", within="8 at once"

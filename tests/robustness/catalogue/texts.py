@@ -94,7 +94,7 @@ TEXTS = {
         "heatmap --file no.txt", 2, "there is no file no.txt", cold=True
     ),
     "a folder as a file": typed("heatmap --file folder.txt", 2, "got a folder", cold=True),
-    "a device as a file": typed("heatmap --file /dev/zero", 2, "got no plain file", cold=True),
+    "a device as a file": typed("heatmap --file /dev/zero", 2, "it is not a plain file", cold=True),
     "a link to itself as a file": typed("heatmap --file loop.txt", 2, "loop.txt", cold=True),
     "a file of 64 MB": typed("heatmap --file huge.txt", 2, "at most 67,108,864 bytes", cold=True),
     "typed [SEP]": typed("heatmap 'the [SEP] train [CLS]' -m tiny", leaves="heatmap.png"),
