@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import first
-from attnviz.capture.tensor_parallel import Spread, spread
 from attnviz.errors import ModelError
 from attnviz.formula.score_terms import HIDDEN
 from attnviz.results import MaskRule
@@ -79,25 +78,6 @@ class Called:
         told = self.arguments.get("is_causal")
         own = getattr(self.module, "is_causal", True)
         return self.fast and self.mask is None and bool(own if told is None else told)
-
-    def spread(self, path: str, output: nn.Module | None) -> Spread | None:
-        """Return how processes share its heads; `output` multiplies these by W^O."""
-        return spread(path, self.module, output, self.shape[0] * self.value.shape[-1])
-
-    def gathered(self, over: Spread | None) -> Called:
-        """Return the same with the heads of all processes: to be read, not to be run."""
-        if over is None:
-            return self
-        H, arguments = self.shape[0], dict(self.arguments)
-        for name in ("s_aux", "sinks"):
-            if isinstance(sinks := arguments.get(name), Tensor):
-                arguments[name] = over.gathered(sinks.detach().flatten(), 0)
-        if "position_bias" in arguments:
-            arguments["position_bias"] = over.of_heads(arguments["position_bias"], H)
-        # A mask is the same for all heads, or each has its own.
-        mask = over.of_heads(self.mask, H) if H > 1 else self.mask
-        query, key, value = over.qkv(self.query, self.key, self.value)
-        return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
 
     def expect_readable(self, path: str, length: int) -> None:
         """Raise ModelError for an attention of which the arguments do not say all."""

@@ -28,7 +28,6 @@ from attnviz.capture.projections import (
     find_output,
 )
 from attnviz.capture.run_model import room_to_run, running
-from attnviz.capture.tensor_parallel import gather
 from attnviz.capture.tracing import (
     NotExpressibleError,
     OperatorWatch,
@@ -36,7 +35,7 @@ from attnviz.capture.tracing import (
     arrange,
 )
 from attnviz.errors import ModelError
-from attnviz.models.parameters import devices, own_part
+from attnviz.models.parameters import devices
 
 _HEADS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
@@ -99,7 +98,7 @@ class _Recorder:
     """Collects every attention of a run, in the order of execution."""
 
     def __init__(self, model: nn.Module, texts: int, holders: Mapping[str, Holder]) -> None:
-        fixed = [own_part(each) for each in (*model.parameters(), *model.buffers())]
+        fixed = [*model.parameters(), *model.buffers()]
         self.watch = OperatorWatch(fixed, self._on_softmax, self._on_unread)
         self._thread = threading.get_ident()
         self._seen: list[_Seen] = []
@@ -198,8 +197,7 @@ class _Recorder:
                 seen.through_interface,
                 *self._output(seen.path, number, seen.attention),
             )
-            module = self._model.get_submodule(seen.path)
-            calls.append(gather(call, module, self._outputs[seen.path]).to(home))
+            calls.append(call.to(home))
         return calls
 
     def forget(self) -> None:

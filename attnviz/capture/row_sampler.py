@@ -27,7 +27,6 @@ from attnviz.capture.projections import (
 )
 from attnviz.capture.restore import readable
 from attnviz.capture.stacks import Outline, place
-from attnviz.capture.tensor_parallel import Spread
 from attnviz.errors import ModelError
 from attnviz.results import AttentionRecord, Axis, Reference
 from attnviz.runtime.progress import part
@@ -135,7 +134,6 @@ class _Sampler:
         self._coming: deque[Outline] = deque()
         self._places = place(iter(self._coming.popleft, None), 0, axes)
         self._pending: Sample | None = None
-        self._over: Spread | None = None  # which processes share the heads of the pending one
         self._entered: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         # What entered W^O of the attention at work, and what it made of that: some rows of both.
         self._left: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
@@ -184,11 +182,6 @@ class _Sampler:
         known = not gated and not called.by_blocks
         head_output = output[0, self._rows].transpose(0, 1) if known else None
         weights, scores = weights[0, ..., :n], scores[0, ..., :n]
-        self._over = over = called.spread(path, self._outputs[path])
-        if over is not None:
-            weights, scores = over.gathered(weights, 0), over.gathered(scores, 0)
-            head_output = None if head_output is None else over.gathered(head_output, 0)
-            called = called.gathered(over)
         reference = Reference(weights, scores, head_output, None)
         causal = self._rules.is_causal(called)
         self._coming.append(Outline(path, self._length, n, crossing=False, causal=causal))
@@ -220,8 +213,6 @@ class _Sampler:
         record, reference = sample.record, sample.reference
         module, heads = self._outputs[record.path], reference.head_output
         given, output = self._left.pop(module, (None, None)) if module else (None, None)
-        if given is not None and self._over is not None:
-            given = self._over.gathered(given, 1)
         if heads is None or given is None or given.numel() != heads.numel():
             given, output = None, None
         if given is not None and heads is not None:

@@ -21,7 +21,6 @@ from attnviz.capture.fused_attention import (
     is_fast,
     seeing,
 )
-from attnviz.capture.projections import find_output
 from attnviz.capture.restore import one_at_a_time, unchanged
 from attnviz.capture.row_sampler import Sample, sample
 from attnviz.capture.run_model import running
@@ -203,15 +202,13 @@ class _Streamer:
         with part(number, len(self._seen)):
             if self._keep.layers is not None and found.layer not in self._keep.layers:
                 return called.output()
-            over = called.spread(found.path, find_output(self._model, found.path))
-            record = replace(found, **self._rules.terms(called.gathered(over)))
+            record = replace(found, **self._rules.terms(called))
             output, summary = self._reduced(record)
             layers = sum(each.record.stack == record.stack for each in self._seen)
             heads = range(record.heads) if self._keep.heads is None else self._keep.heads
             self._on_streamed(Streamed(record, output, summary, tuple(heads), layers))
         if gated:  # more enters the output than weights and values
             return called.output()
-        output = output if over is None else over.own(output, 0)
         return output.to(called.value).transpose(0, 1)[None].contiguous()
 
     def finish(self) -> None:

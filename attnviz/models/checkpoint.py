@@ -17,10 +17,10 @@ from attnviz.errors import InputError, ModelError
 from attnviz.models.devices import (
     DeviceMap,
     Placement,
-    expect_even,
+    expect_one_process,
     one_device,
 )
-from attnviz.models.parameters import devices, own_part, whole_weights
+from attnviz.models.parameters import devices, whole_weights
 from attnviz.models.pretrained import (
     check_rows,
     declared_class,
@@ -90,11 +90,6 @@ class Checkpoint:
         return devices(self.module)[0]
 
     @property
-    def shared(self) -> bool:
-        """Whether several processes hold a part of it each."""
-        return any(hasattr(part, "full_tensor") for part in self.module.parameters())
-
-    @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer, or None where the model reads no text."""
         return self.readers.tokenizer
@@ -108,11 +103,12 @@ class Checkpoint:
 
 def _versions(module: PreTrainedModel) -> tuple[tuple[int, int], ...]:
     """Return where each tensor lies and how often it was written: cheaper than its bytes."""
-    own = (own_part(tensor) for tensor in module.state_dict().values())
     return tuple(
         # What is offloaded is another tensor after each run.
-        (0, 0) if part.is_meta else (part.data_ptr(), 0 if part.is_inference() else part._version)
-        for part in own
+        (0, 0)
+        if tensor.is_meta
+        else (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for tensor in module.state_dict().values()
     )
 
 
@@ -204,7 +200,7 @@ def _describe(
     folder = Path(name) if os.path.isdir(name) else None  # noqa: PTH112
     if folder is not None:
         name = folder.resolve().name
-    expect_even(name, module)
+    expect_one_process(name, module)
     readers = _readers((module, module.config), name, folder, tokenizer, processor)
     check_rows(name, readers.tokenizer, module)
     return Checkpoint(name, module, readers, _sha256_of_state(module), _versions(module))

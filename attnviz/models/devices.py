@@ -19,8 +19,6 @@ from attnviz.models.complete import no_larger_than
 from attnviz.models.weight_files import Weights
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, str | int | torch.device]
-_KEYS = {"k_proj", "qkv_proj", "query_key_value"}  # what plans of tensor parallel name
-_QUERIES = _KEYS - {"k_proj"} | {"q_proj", "q_b_proj"}
 _KINDS = ("cpu", "cuda", "mps", "disk")
 _CHOSEN = ("auto", "balanced", "balanced_low_0", "sequential")  # by accelerate
 
@@ -155,19 +153,10 @@ def _writable(folder: str | os.PathLike[str]) -> str:
     return str(path)
 
 
-def expect_even(name: str, module: PreTrainedModel) -> None:
-    """Raise InputError where processes share a model whose heads they cannot share evenly."""
-    size, config = module.tp_size or 1, module.config.get_text_config()
-    split = {
-        path.rpartition(".")[2] for path, way in (module.tp_plan or {}).items() if way == "colwise"
-    }
-    for what, count, made_by in (
-        ("heads", "num_attention_heads", _QUERIES),
-        ("key heads", "num_key_value_heads", _KEYS),
-    ):
-        heads = getattr(config, count, None)
-        if isinstance(heads, int) and heads % size and split & made_by:
-            raise InputError(
-                f"{name}: expected a number of processes that divides its {heads} {what}, got "
-                f"{size}; start another number (torchrun --nproc-per-node)"
-            )
+def expect_one_process(name: str, module: PreTrainedModel) -> None:
+    """Raise InputError for a model loaded for tensor parallelism, whose weights are DTensors."""
+    if any(hasattr(parameter, "full_tensor") for parameter in module.parameters()):
+        raise InputError(
+            f"{name}: tensor parallelism is not supported, and several processes share the weights "
+            "of this model; load it in one process with device_map='auto'"
+        )

@@ -1,7 +1,6 @@
-"""A model's weights as a whole, also where it is spread over devices, a disk or processes.
+"""A model's weights as a whole, also where it is spread over devices or a disk.
 
-What accelerate offloads is an empty tensor on "meta", and its values come while its module runs. In
-tensor parallel every process holds a part of each tensor.
+What accelerate offloads is an empty tensor on "meta", and its values come while its module runs.
 """
 
 from __future__ import annotations
@@ -21,16 +20,12 @@ def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
 
     Parameters
     ----------
-    name, tensor : as in its ``state_dict``. Of a tensor that is spread over processes all of them
-        must ask.
+    name, tensor : as in its ``state_dict``.
 
     Raises
     ------
     InputError : the tensor has no values.
     """
-    if (gather := getattr(tensor, "full_tensor", None)) is not None:
-        gathered: Tensor = gather().detach()
-        return gathered
     return _offloaded(model, name) if tensor.is_meta else tensor.detach()
 
 
@@ -38,12 +33,6 @@ def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield name and values of each tensor in a ``state_dict``, in the order of names."""
     for name, tensor in sorted(model.state_dict().items()):
         yield name, whole(model, name, tensor)
-
-
-def own_part(tensor: Tensor) -> Tensor:
-    """Return what this process has of a tensor: all of it, where it is not spread over several."""
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part
 
 
 @contextmanager
@@ -57,7 +46,7 @@ def held_whole(modules: Iterable[nn.Module]) -> Iterator[None]:
         for module in modules
         for owner in module.modules()
         for name, tensor in owner._parameters.items()
-        if tensor is not None and (tensor.is_meta or hasattr(tensor, "full_tensor"))
+        if tensor is not None and tensor.is_meta
     ]
     try:
         for owner, name, tensor in spread:

@@ -99,9 +99,6 @@ def load(
         fills the GPUs, then the memory, then the disk; or for each module a device or "disk".
     offload_folder : for weights that go to the disk, and are not in a file as the model has them.
 
-    A model that was loaded for tensor parallel, and is passed as an object in every process that
-    torchrun started, gives every process the whole result.
-
     Raises
     ------
     ModelError : the model cannot be found or trusted, its files do not go together, its weights

@@ -178,11 +178,6 @@ class _Found:
 def _find(model: Model, word: str, text: str) -> _Found:
     """Read a text and find the word in it."""
     expect_one_text(model.checkpoint)
-    if model.checkpoint.shared:  # what is patched and differentiated are the heads of one process
-        raise ModelError(
-            f"Expected a model that one process holds, but several share {model.name}. Load it "
-            "with device_map= in one."
-        )
     _expect_short(model, text)
     result = model.attend(text, mode="full")
     side = token_groups(result.records[0].query_axis)
