@@ -130,7 +130,7 @@ def encode_sound(
     ------
     InputError : the sound is longer than the model can read, and not to be cut.
     """
-    reader: Any = checkpoint.readers.audio
+    reader: Any = checkpoint.processors.audio
     longest = getattr(reader, "n_samples", None)
     if isinstance(longest, int) and len(sound.samples) > longest and not truncate:
         raise InputError(
@@ -176,7 +176,7 @@ def _steps(
     checkpoint: Checkpoint, sound: Sound, inputs: dict[str, Tensor]
 ) -> tuple[int, float] | None:
     """Return how many time steps enter the model, and the seconds from one to the next."""
-    reader = checkpoint.readers.audio
+    reader = checkpoint.processors.audio
     if (samples := inputs.get("input_values")) is not None:
         return (samples.shape[-1], 1 / sound.rate) if samples.dim() == 2 else None
     features = inputs.get("input_features")

@@ -30,7 +30,7 @@ from attnviz.inputs.text import (
     encode_texts,
 )
 from attnviz.models.pretrained import embedding_rows
-from attnviz.models.processors import is_two_sided, kinds_read
+from attnviz.models.processors import has_text_decoder, input_kinds
 from attnviz.results import Axis
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def encode(
     given = {"text": texts, "image": image, "audio": sound, "target": targets}
     there = [kind for kind, what in given.items() if what is not None]
     _expect_what_is_read(checkpoint, there, generating=generating)
-    if sound is not None and checkpoint.readers.audio is not None:
-        sound = resample(sound, int(checkpoint.readers.audio.sampling_rate))
+    if sound is not None and checkpoint.processors.audio is not None:
+        sound = resample(sound, int(checkpoint.processors.audio.sampling_rate))
     with reading(checkpoint):
         inputs, axes, cut_from = _encode_sides(checkpoint, texts, pairs, image, sound, truncate)
         if targets is not None:
@@ -170,13 +170,13 @@ def _describe(axes: dict[str, tuple[Axis, ...]], kind: str, axis: Axis | None) -
 def _expect_what_is_read(checkpoint: Checkpoint, given: Sequence[str], *, generating: bool) -> None:
     """Refuse a kind of input that the model does not read, and the lack of one that it needs."""
     module, name = checkpoint.module, checkpoint.name
-    kinds = list(kinds_read(module))
+    kinds = list(input_kinds(module))
     if not kinds:
         raise ModelError(
             f"Expected a model that reads text, images or sounds, but {name} reads "
             f"{module.main_input_name}. Choose another model."
         )
-    if is_two_sided(module, module.config) and not generating:
+    if has_text_decoder(module, module.config) and not generating:
         kinds.append("target")
     read = " and ".join(_NAMES[kind] for kind in kinds)
     for kind in given:
@@ -208,7 +208,7 @@ def _on_model(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> dict[str, Te
 def expect_one_text(checkpoint: Checkpoint) -> None:
     """Raise ModelError unless a model reads one text and nothing else."""
     module = checkpoint.module
-    if tuple(kinds_read(module)) != ("text",) or is_two_sided(module, module.config):
+    if tuple(input_kinds(module)) != ("text",) or has_text_decoder(module, module.config):
         raise ModelError(
             f"Expected a model that reads one text and nothing else, but {checkpoint.name} does "
             "not. Choose an encoder (BERT) or a decoder (GPT-2, Llama)."

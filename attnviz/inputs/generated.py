@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.inputs.text import max_tokens, read_labels
-from attnviz.models.processors import is_two_sided
+from attnviz.models.processors import has_text_decoder
 from attnviz.results import Axis
 from attnviz.results.words import make_axis
 
@@ -46,7 +46,7 @@ def expect_room(checkpoint: Checkpoint, read: int, tokens: int) -> None:
     module, tokenizer = checkpoint.module, checkpoint.tokenizer
     if tokenizer is None:
         return
-    of_decoder = is_two_sided(module, module.config)
+    of_decoder = has_text_decoder(module, module.config)
     longest = max_tokens(module, tokenizer, of_decoder=of_decoder)
     # The last token is said and never read.
     if longest is not None and read + tokens - 1 > longest:

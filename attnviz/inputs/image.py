@@ -95,7 +95,7 @@ _BYTES = 3 * 2 * 4  # of a pixel: three colours, before and after scaling, in fl
 
 def encode_image(checkpoint: Checkpoint, photo: Photo) -> dict[str, Tensor]:
     """Return what the model takes of a picture, as its processor makes it."""
-    reader = checkpoint.readers.image
+    reader = checkpoint.processors.image
     assert reader is not None  # no model is loaded without what reads its inputs
     _expect_room(checkpoint.name, reader)
     return dict(reader(images=[photo.pixels], return_tensors="pt"))
@@ -190,7 +190,7 @@ def as_seen(checkpoint: Checkpoint, photo: Photo, inputs: dict[str, Tensor]) -> 
 
     Where the processor's steps cannot be taken back, it is the whole picture.
     """
-    reader: Any = checkpoint.readers.image
+    reader: Any = checkpoint.processors.image
     pixels = inputs.get("pixel_values")
     if pixels is None or pixels.dim() != 4 or pixels.shape[1] != 3:
         return torch.from_numpy(np.array(photo.pixels))

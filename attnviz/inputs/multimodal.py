@@ -31,7 +31,7 @@ def fills_placeholders(checkpoint: Checkpoint, kind: str) -> bool:
 
 def _token(checkpoint: Checkpoint, kind: str) -> tuple[str, int] | None:
     """Return the placeholder that stands for an input of this kind, and its id."""
-    together = checkpoint.readers.together
+    together = checkpoint.processors.multimodal
     token = getattr(together, f"{kind}_token", None)
     number = getattr(together, f"{kind}_token_id", None)
     for name in ("id", "index"):
@@ -52,7 +52,7 @@ def encode_together(
     ------
     InputError : several placeholders, or more tokens than the model can read.
     """
-    together: Any = checkpoint.readers.together
+    together: Any = checkpoint.processors.multimodal
     given = {"image": photo, "audio": sound}
     prompt = text
     for kind in _KINDS:

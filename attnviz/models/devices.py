@@ -1,8 +1,7 @@
-"""Where a model's modules go: to one device, or to several and a disk (accelerate)."""
+"""The devices of a model: a single one, or several and the disk (with accelerate)."""
 
 from __future__ import annotations
 
-import copy
 import os
 import tempfile
 from collections.abc import Mapping
@@ -12,53 +11,59 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from attnviz.errors import InputError, did_you_mean, one_line
-from attnviz.models.complete import no_larger_than
-from attnviz.models.weight_files import Weights
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, str | int | torch.device]
 _KINDS = ("cpu", "cuda", "mps", "disk")
-_CHOSEN = ("auto", "balanced", "balanced_low_0", "sequential")  # by accelerate
+_STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # by accelerate
 
 
 def one_device(device: str | torch.device) -> torch.device:
-    """Return a device of this machine, where "auto" is CUDA if there is one.
+    """Return a device of this machine; "auto" is CUDA if available, else the CPU.
 
     Raises
     ------
-    InputError : there is no such device.
+    InputError
+        There is no such device.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    here = {
+    counts = {
         "cpu": 1,
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),
     }
     try:
-        wanted = torch.device(device)
+        requested = torch.device(device)
     except (RuntimeError, TypeError):
-        wanted = None
-    if not isinstance(device, str | torch.device) or wanted is None or wanted.type not in here:
+        requested = None
+    is_named = isinstance(device, str | torch.device)
+    if not is_named or requested is None or requested.type not in counts:
         raise InputError(
             "expected device 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', "
             f"got {device!r}; use one of these"
         )
-    if (wanted.index or 0) >= here[wanted.type]:
+    if (requested.index or 0) >= counts[requested.type]:
         raise InputError(
             f"expected a device of this machine, got {str(device)!r}, but PyTorch finds "
-            f"{here[wanted.type]} of the kind {wanted.type!r}; use 'auto' or 'cpu'"
+            f"{counts[requested.type]} of the kind {requested.type!r}; use 'auto' or 'cpu'"
         )
-    return wanted
+    return requested
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What transformers is told: a way to choose, or a device or "disk" for each module.
+    """A checked device map: a strategy of accelerate, or a device or "disk" for each module.
 
-    folder : for what must be written anew before it lies on the disk; None without one.
+    Attributes
+    ----------
+    device_map : str or dict
+        What `from_pretrained` takes.
+    folder : str or None
+        Where weights are written that go to the disk and lie in no file as the model has them.
     """
 
     device_map: str | dict[str, str | int]
@@ -71,12 +76,13 @@ class Placement:
         folder: str | os.PathLike[str] | None,
         device: str | torch.device,
     ) -> Placement | None:
-        """Return what was asked for, checked as far as it can be without a model; None for nothing.
+        """Return the placement, checked as far as possible without a model; None without a map.
 
         Raises
         ------
-        InputError : it was asked for beside `device`, or in part; a device or a folder that cannot
-            be used; accelerate is not installed.
+        InputError
+            Both `device` and `device_map` are given, or a folder without a map; a device or a
+            folder cannot be used; accelerate is not installed.
         """
         if device_map is None:
             if folder is None:
@@ -95,51 +101,45 @@ class Placement:
                 "expected accelerate, which places a model by device_map, but it is not installed; "
                 "run pip install 'attnviz[large]'"
             )
-        placed: str | dict[str, str | int]
+        checked: str | dict[str, str | int]
         if isinstance(device_map, Mapping):
-            placed = {str(path): _one_place(where) for path, where in device_map.items()}
-        elif isinstance(device_map, str) and device_map in _CHOSEN:
-            placed = device_map
+            checked = {str(path): _one_place(device) for path, device in device_map.items()}
+        elif isinstance(device_map, str) and device_map in _STRATEGIES:
+            checked = device_map
         elif isinstance(device_map, str) and not device_map.startswith(_KINDS):
             raise InputError(
-                f"expected device_map {', '.join(map(repr, _CHOSEN))}, a device, or for each "
+                f"expected device_map {', '.join(map(repr, _STRATEGIES))}, a device, or for each "
                 f"module a device or 'disk', got {device_map!r:.80}; use one of these"
             )
         else:
-            placed = {"": _one_place(device_map)}
-        return cls(placed, None if folder is None else _writable(folder))
+            checked = {"": _one_place(device_map)}
+        return cls(checked, None if folder is None else _writable(folder))
 
-    def expect_modules(self, name: str, config: Any, model_class: Any, weights: Weights) -> None:
-        """Raise InputError unless the map names modules of the model, and all that have weights."""
+    def expect_modules(self, name: str, model: nn.Module) -> None:
+        """Raise InputError if the map names a module that the model does not have.
+
+        Accelerate itself refuses a map that leaves modules out.
+        """
         if isinstance(self.device_map, str):
             return
-        with no_larger_than(name, weights), torch.device("meta"):
-            module = model_class(copy.deepcopy(config))
-        known = [path for path, _ in (*module.named_modules(), *module.named_parameters())]
-        if unknown := [path for path in self.device_map if path not in known]:
+        paths = [path for path, _ in (*model.named_modules(), *model.named_parameters())]
+        if unknown := [path for path in self.device_map if path not in paths]:
             raise InputError(
                 f"{name}: expected a device_map of this model's modules, but it has no "
-                f"{unknown[0]!r:.80}. {did_you_mean(unknown[0], known)}"
+                f"{unknown[0]!r:.80}. {did_you_mean(unknown[0], paths)}"
             )
-        for path, _ in module.named_parameters():
-            parents = path.split(".")
-            if not any(".".join(parents[:n]) in self.device_map for n in range(len(parents) + 1)):
-                raise InputError(
-                    f"{name}: expected a device_map that places every module, but it leaves out "
-                    f"{path}; add it, or '' for all that is not named"
-                )
 
 
-def _one_place(where: Any) -> str | int:
-    """Return a place as accelerate and safetensors call it: GPUs have numbers."""
-    if where == "disk":
+def _one_place(place: Any) -> str | int:
+    """Return a device or "disk" in accelerate's terms: GPUs have numbers."""
+    if place == "disk":
         return "disk"
-    found = one_device(f"cuda:{where}" if type(where) is int and where >= 0 else where)
-    return found.index or 0 if found.type == "cuda" else found.type
+    device = one_device(f"cuda:{place}" if type(place) is int and place >= 0 else place)
+    return device.index or 0 if device.type == "cuda" else device.type
 
 
 def _writable(folder: str | os.PathLike[str]) -> str:
-    """Return a folder in which files can be written; it is made where there is none."""
+    """Return the path of a folder in which files can be written; create it if needed."""
     try:
         path = Path(folder).expanduser()
         path.mkdir(parents=True, exist_ok=True)

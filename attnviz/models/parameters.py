@@ -1,6 +1,7 @@
-"""A model's weights as a whole, also where it is spread over devices or a disk.
+"""The weights of a model with all their values, wherever accelerate keeps them.
 
-What accelerate offloads is an empty tensor on "meta", and its values come while its module runs.
+A weight that accelerate offloads is an empty tensor on "meta"; its values are loaded while its
+module runs.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from attnviz.errors import InputError
 
 
 def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
-    """Return a weight of a model with all its values, on whichever device they are.
+    """Return a weight of a model with its values.
 
     Parameters
     ----------
-    name, tensor : as in its ``state_dict``.
+    name, tensor : str, Tensor
+        As in the model's ``state_dict``.
 
     Raises
     ------
-    InputError : the tensor has no values.
+    InputError
+        The tensor is on "meta" and nothing holds its values.
     """
     return _offloaded(model, name) if tensor.is_meta else tensor.detach()
 
@@ -37,11 +40,11 @@ def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def held_whole(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put whole weights in the place of those that are spread; then all is as it was.
+    """Put the values of offloaded weights into their modules, and take them out again after.
 
-    Nobody else may run the model meanwhile.
+    The model must not run elsewhere meanwhile.
     """
-    spread = [
+    offloaded = [
         (owner, name, tensor)
         for module in modules
         for owner in module.modules()
@@ -49,46 +52,47 @@ def held_whole(modules: Iterable[nn.Module]) -> Iterator[None]:
         if tensor is not None and tensor.is_meta
     ]
     try:
-        for owner, name, tensor in spread:
+        for owner, name, tensor in offloaded:
             owner._parameters[name] = nn.Parameter(whole(owner, name, tensor), requires_grad=False)
         yield
     finally:
-        for owner, name, tensor in spread:
+        for owner, name, tensor in offloaded:
             owner._parameters[name] = tensor
 
 
 def devices(model: nn.Module) -> list[torch.device]:
-    """Return the devices that a model computes on; first the one on which it reads its inputs."""
-    own = [tensor.device for tensor in model.parameters()]
-    run = [
+    """Return the devices that a model computes on; the first is where it takes its inputs."""
+    parameter_devices = [tensor.device for tensor in model.parameters()]
+    execution_devices = [
         torch.device(hook.execution_device)
         for module in model.modules()
         for hook in _hooks(module)
         if getattr(hook, "execution_device", None) is not None
     ]
-    found = [device for device in [*own[:1], *run, *own] if device.type != "meta"]
-    return list(dict.fromkeys(found)) or own[:1] or [torch.device("cpu")]
+    ordered = [*parameter_devices[:1], *execution_devices, *parameter_devices]
+    real = list(dict.fromkeys(device for device in ordered if device.type != "meta"))
+    return real or parameter_devices[:1] or [torch.device("cpu")]
 
 
 def _offloaded(model: nn.Module, name: str) -> Tensor:
-    """Return the values that accelerate keeps, with the innermost module that has them."""
-    path, inner = name.rpartition(".")[0], name.rpartition(".")[2]
+    """Return the values that accelerate keeps, from the innermost module that has them."""
+    path, _, key = name.rpartition(".")
     while True:
         for hook in _hooks(model.get_submodule(path)):
-            if (values := getattr(hook, "weights_map", None)) is not None:
+            if (weights_map := getattr(hook, "weights_map", None)) is not None:
                 with suppress(KeyError):
-                    found: Tensor = values[inner].detach()
-                    return found
+                    values: Tensor = weights_map[key].detach()
+                    return values
         if not path:
             raise InputError(
                 f"Expected weights with values, but {name} is on 'meta', and nothing says where "
                 "its values are. Load the model without offloading that."
             )
-        path, _, part = path.rpartition(".")
-        inner = f"{part}.{inner}"
+        path, _, child = path.rpartition(".")
+        key = f"{child}.{key}"
 
 
 def _hooks(module: nn.Module) -> list[Any]:
-    """Return accelerate's hooks of a module; a sequence of them holds several."""
+    """Return accelerate's hooks of a module; a sequential hook holds several."""
     hook = getattr(module, "_hf_hook", None)
     return [*getattr(hook, "hooks", ()), hook] if hook is not None else []

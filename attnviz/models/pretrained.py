@@ -1,84 +1,184 @@
-"""What transformers makes of a folder: a complete model and its tokenizer, silently, or one error.
+"""Load the parts of a checkpoint folder with transformers: config, model and tokenizer.
 
-The auto classes are used only for tokenizers and never with remote code; the model's class comes
-from config.json and is one of transformers' own.
+Weights are read from safetensors only, and no code of a checkpoint runs. The model's class comes
+from config.json and is one of transformers' own. Every weight of the model comes from the files:
+a missing or misshapen tensor, NaN or infinity refuses the checkpoint.
 """
 
+from __future__ import annotations
+
+import copy
+import json
+import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
+from safetensors import safe_open
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as bars
+from transformers.utils import logging as progress_bars
 
-from attnviz.errors import ModelError
-from attnviz.models.complete import complete, expect_finite, no_larger_than
+from attnviz.errors import InputError, ModelError, one_line
 from attnviz.models.devices import Placement
-from attnviz.models.weight_files import (
-    VOCABULARY_FILES,
-    Weights,
-    read_json,
-    weights_room,
-)
-from attnviz.runtime import translate as failures
+from attnviz.models.parameters import whole
+from attnviz.runtime import translate as runtime_translate
 from attnviz.runtime.logs import debugging, hushed, unlogged
 from attnviz.runtime.memory import Room
 
-_COUNTED = re.compile(r"(^|_)(layers?|labels|depth)$")
-_MOST_COUNTED = 50_000
+VOCABULARY_FILES = (
+    "tokenizer.json",
+    "tekken.json",
+    "vocab.*",
+    "vocab-*.json",
+    "*.model",
+    "*.spm",
+    "*.tiktoken",
+)
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+# Larger counts would fill the memory, or take forever, before a single weight is read.
+_LARGEST_COUNTS = {"num_hidden_layers": 1_000, "num_layers": 1_000, "n_layer": 1_000,
+                   "num_labels": 100_000}  # fmt: skip
 
 
-def declared_class(name: str, folder: Path) -> tuple[Any, Any]:
-    """Return the config, and the class that it declares if that is made for its model_type.
+# --- config.json
 
-    If not, the type decides, as in AutoModel.
+
+def read_json(name: str, path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of the checkpoint `name`."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        content = "no such file"
+    except (OSError, ValueError, RecursionError) as error:
+        content = one_line(error)
+    if isinstance(content, dict):
+        return content
+    raise ModelError(
+        f"{name}: expected a JSON object in {path.name}, got {content!r:.120}; "
+        "give a folder written by save_pretrained"
+    )
+
+
+def load_config(name: str, folder: Path) -> tuple[Any, Any]:
+    """Return the config and the model class that config.json declares.
+
+    Where the declared class is not made for the config's model_type, the type decides, as in
+    AutoModel.
     """
     settings = read_json(name, folder / "config.json")
-    _expect_countable(name, settings)
-    kind, names = settings.get("model_type"), settings.get("architectures")
-    named = names[0] if isinstance(names, list) and names else None
-    declared: Any = getattr(transformers, named, None) if isinstance(named, str) else None
+    for key, most in _LARGEST_COUNTS.items():
+        count = settings.get(key)
+        if isinstance(count, int) and count > most:
+            raise ModelError(
+                f"{name}: {key} in config.json is {count!r:.20}, and no known model has more than "
+                f"{most:,}; use the config.json that was saved with these weights"
+            )
+    model_type, class_names = settings.get("model_type"), settings.get("architectures")
+    class_name = class_names[0] if isinstance(class_names, list) and class_names else None
+    declared: Any = getattr(transformers, class_name, None) if isinstance(class_name, str) else None
     if not (isinstance(declared, type) and issubclass(declared, PreTrainedModel)):
         declared = None
-    known = isinstance(kind, str) and kind in CONFIG_MAPPING
-    if "auto_map" in settings and not (known and declared):
+    is_known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
+    if "auto_map" in settings and not (is_known and declared):
         raise ModelError(
             f"{name}: wants remote code, which attnviz does not run (model_type "
-            f"{kind!r:.60}, class {named!r:.60}); use a model whose class is in "
+            f"{model_type!r:.60}, class {class_name!r:.60}); use a model whose class is in "
             "transformers, or pass a loaded one"
         )
-    if not known and (declared is None or kind is not None):
+    if not is_known and (declared is None or model_type is not None):
         raise ModelError(
             f"{name}: expected a model_type that transformers {transformers.__version__} knows, "
-            f"got {kind!r:.60}; check config.json or upgrade transformers"
+            f"got {model_type!r:.60}; check config.json or upgrade transformers"
         )
-    with translated(name, "config.json"):
-        config_class = CONFIG_MAPPING[str(kind)] if known else declared.config_class
+    with translate(name, "config.json"):
+        config_class = CONFIG_MAPPING[str(model_type)] if is_known else declared.config_class
         config = config_class.from_pretrained(str(folder), local_files_only=True)
         if declared is None or not isinstance(config, declared.config_class):
             declared = transformers.MODEL_MAPPING[type(config)]
     return config, declared[0] if isinstance(declared, tuple) else declared
 
 
-def _expect_countable(name: str, settings: Any) -> None:
-    """Refuse more layers or labels than there are anywhere: transformers would list them all."""
-    if isinstance(settings, dict):
-        for key, value in settings.items():
-            if _COUNTED.search(key) and isinstance(value, int | float) and value > _MOST_COUNTED:
-                raise ModelError(
-                    f"{name}: expected {key:.80} up to {_MOST_COUNTED:,} in config.json, "
-                    f"got {value!r:.20}; use the one that was saved with these weights"
-                )
-            _expect_countable(name, value)
+# --- weights
 
 
-def load_module(
+@dataclass(frozen=True)
+class Weights:
+    """The files that hold the weights, the count of their numbers, and their size in bytes."""
+
+    files: tuple[Path, ...]
+    numbers: int
+    size: int
+
+
+def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> Weights:
+    """Return the safetensors files that transformers will read; their headers must be valid.
+
+    Parameters
+    ----------
+    extra_files : sequence of str
+        Files that the config's class reads beside the model, if they exist.
+    """
+    for pattern in ("adapter_config.json", "shard-*-model-*.safetensors"):
+        if any(folder.glob(pattern)):  # loaded beside, or instead of, the files that are hashed
+            raise ModelError(
+                f"{name}: expected a whole model in model.safetensors, found {pattern}; "
+                "merge all weights into one model and save_pretrained that"
+            )
+    names, index = ["model.safetensors"], folder / "model.safetensors.index.json"
+    if not (folder / names[0]).is_file() and index.is_file():
+        shards = read_json(name, index).get("weight_map")
+        if isinstance(shards, dict) and shards:
+            names = [str(shard) for shard in shards.values()]
+    names += [file for file in extra_files if (folder / file).is_file()]
+    files = tuple(folder / file for file in sorted(set(names)))
+    numbers = sum(_count_numbers(name, file) for file in files)
+    return Weights(files, numbers, sum(file.stat().st_size for file in files))
+
+
+def _count_numbers(name: str, file: Path) -> int:
+    """Return how many numbers a safetensors file holds, by its header."""
+    if not file.is_file():
+        pickles = sorted(path.name for path in file.parent.glob("*") if path.suffix in _PICKLES)
+        instead = "no such file"
+        if pickles:
+            instead = f"only {pickles[0]:.60}, a pickle, which may run code"
+        raise ModelError(
+            f"{name}: expected the weights in {file.name:.60}, found {instead}; where you trust "
+            "them, convert to safetensors: AutoModel.from_pretrained(old).save_pretrained(new)"
+        )
+    try:
+        with safe_open(file, framework="pt") as header:
+            return sum(prod(header.get_slice(key).get_shape()) for key in header.keys())  # noqa: SIM118
+    except PermissionError as error:
+        raise ModelError(f"{name}: cannot read {file.name}: Permission denied") from error
+    except Exception as error:
+        if runtime_translate.is_out_of_memory(error):
+            raise weights_memory(name, torch.device("cpu")).lack(file.stat().st_size) from error
+        raise ModelError(
+            f"{name}: {file.name} is truncated or corrupt ({one_line(error)}); "
+            "get it again (from git with 'git lfs pull')"
+        ) from error
+
+
+def weights_memory(name: str, device: torch.device) -> Room:
+    """Return the memory requirement of a model's weights on a device."""
+    elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
+    ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
+    return Room(f"the weights of {name}", device, ways, ModelError)
+
+
+# --- the model
+
+
+def load_model(
     name: str,
     folder: Path,
     config: Any,
@@ -87,91 +187,165 @@ def load_module(
     weights: Weights,
     placement: Placement | None = None,
 ) -> PreTrainedModel:
-    """Build the model that config.json describes, every weight of it from the file."""
-    placed: dict[str, Any] = {}
-    if placement is not None:
-        placed = {"device_map": placement.device_map, "offload_folder": placement.folder}
-    # A file may ask for attention code from the hub, for other weights than those hashed, for
-    # classes that are patched, or for answers in another form.
+    """Build the model that config.json describes and fill every weight of it from the files."""
+    # A config may ask for attention code from the hub, for weights in other files than those that
+    # are hashed, for patched classes, or for tuples as outputs.
     config._attn_implementation = config.transformers_weights = config.fusion_config = None
     config.return_dict = True
-    room = weights_room(name, torch.device("cpu"))
-    with translated(name, "the model", room), no_larger_than(name, weights):
-        module, report = model_class.from_pretrained(
-            str(folder),
-            config=config,
-            dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # only so that `complete` can name them
-            **placed,
+    memory = weights_memory(name, torch.device("cpu"))
+    with translate(name, "the model", memory), torch.device("meta"):
+        skeleton = model_class(copy.deepcopy(config))
+    device_map: dict[str, Any] = {}
+    if placement is None:
+        numbers = sum(parameter.numel() for parameter in skeleton.parameters())
+        itemsize = weights.size / max(weights.numbers, 1) if dtype is None else dtype.itemsize
+        memory.expect(round(numbers * itemsize))
+    else:
+        placement.expect_modules(name, skeleton)
+        device_map = {"device_map": placement.device_map, "offload_folder": placement.folder}
+    with translate(name, "the model", memory):
+        try:
+            module, report = model_class.from_pretrained(
+                str(folder),
+                config=config,
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # only so that _expect_complete can name them
+                **device_map,
+            )
+        except ValueError as error:
+            if placement is None or "device_map" not in str(error):
+                raise
+            raise InputError(f"{name}: accelerate refuses this device_map: {error}") from error
+    module = _expect_complete(name, module, report)
+    _expect_finite(name, module)
+    return module.requires_grad_(False)
+
+
+def _expect_complete(name: str, module: Any, report: dict[str, Any]) -> PreTrainedModel:
+    """Refuse random weights and lost layers; return the module whose weights were all loaded.
+
+    A file that holds nothing of the declared head (sentence-transformers writes such files) gives
+    the model below the head.
+    """
+    prefix = f"{module.base_model_prefix}."
+    names, missing = set(module.state_dict()), set(report["missing_keys"])
+    lost = _lost_layers(module, prefix, report["unexpected_keys"])
+    head = {key for key in names if not key.startswith(prefix)} - set(module.all_tied_weights_keys)
+    is_headless = head <= missing and not any(key.startswith(prefix) for key in missing)
+    below = module.base_model
+    if missing and is_headless and below is not module and isinstance(below, PreTrainedModel):
+        module, missing = below, set()
+    problems = [
+        f"{key:.80} is {tuple(shape)} in the file and {tuple(expected)} by the config"
+        for key, shape, expected in sorted(report["mismatched_keys"])
+    ]
+    problems += [f"{key:.80} is missing" for key in sorted(missing)]
+    problems += [f"the config has no layer for {key:.80}" for key in lost]
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise ModelError(
+            f"{name}: expected the weights of the {type(module).__name__} in config.json, but "
+            f"{problems[0]}{more}; random weights are never shown: "
+            "use the config.json that was saved with these weights"
         )
-    module = complete(name, module, report)
-    expect_finite(name, module)
-    return module.requires_grad_(False)  # type: ignore[no-any-return]
+    return module  # type: ignore[no-any-return]
+
+
+def _lost_layers(module: torch.nn.Module, prefix: str, unexpected: set[str]) -> list[str]:
+    """Return the keys of the file that number a layer past the last one of the model."""
+    layer_counts = {
+        path.removeprefix(prefix): len(layers)
+        for path, layers in module.named_modules()
+        if isinstance(layers, torch.nn.ModuleList | torch.nn.Sequential)
+    }
+
+    def is_lost(key: str) -> bool:
+        numbers = re.finditer(r"\.(\d+)(?=\.)", key)
+        return any(int(n[1]) >= layer_counts.get(key[: n.start()], math.inf) for n in numbers)
+
+    return sorted(key for key in unexpected if is_lost(key.removeprefix(prefix)))
+
+
+def _expect_finite(name: str, module: PreTrainedModel) -> None:
+    """Refuse weights that hold NaN or infinity."""
+    for key, tensor in module.named_parameters():
+        if not (tensor.is_floating_point() and tensor.numel() and tensor.element_size() > 1):
+            continue
+        if not all(bound.isfinite() for bound in whole(module, key, tensor).aminmax()):
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            is_narrow = tensor.element_size() < torch.float32.itemsize
+            wider = ", or load it in float32 (dtype='float32', --dtype float32)"
+            raise ModelError(
+                f"{name}: expected finite weights, but {key:.80} holds NaN or infinity as {dtype}; "
+                f"get the file again{wider if is_narrow else ''}"
+            )
 
 
 def move(name: str, module: Any, device: torch.device) -> PreTrainedModel:
-    """Put a model that attnviz loaded on its device."""
-    room = weights_room(name, device)
+    """Move a model that attnviz loaded to its device."""
+    memory = weights_memory(name, device)
     if device.type != "cpu":
-        room.expect(sum(each.nbytes for each in [*module.parameters(), *module.buffers()]))
-    with translated(name, "the model", room):
+        memory.expect(sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()]))
+    with translate(name, "the model", memory):
         return module.to(device)  # type: ignore[no-any-return]
 
 
+# --- the tokenizer
+
+
 def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of `folder`, or refuse: transformers would make up five entries."""
-    nothing = ModelError(
+    """Load the tokenizer of `folder`.
+
+    Raises
+    ------
+    ModelError
+        There is no vocabulary (transformers would make up one of five entries), or it needs
+        remote code.
+    """
+    no_vocabulary = ModelError(
         f"{name}: expected tokenizer files, found no vocabulary; "
         "pass tokenizer= (a tokenizer, its folder or its hub name)"
     )
-    found, described = has_vocabulary(folder), folder / "tokenizer_config.json"
-    if not found and not described.is_file():
-        raise nothing
-    settings = read_json(name, described) if described.is_file() else {}
-    kind = settings.get("tokenizer_class")
-    refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, kind)
-    with translated(name, "the tokenizer"), hushed():
+    is_there, settings_file = has_vocabulary(folder), folder / "tokenizer_config.json"
+    if not is_there and not settings_file.is_file():
+        raise no_vocabulary
+    settings = read_json(name, settings_file) if settings_file.is_file() else {}
+    tokenizer_class = settings.get("tokenizer_class")
+    refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, tokenizer_class)
+    with translate(name, "the tokenizer"), hushed():
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    files = tokenizer.vocab_files_names.values()  # none where the vocabulary is bytes or characters
-    if files and not found and not any((folder / file).is_file() for file in files):
-        raise nothing
+    # A tokenizer of bytes or characters names no vocabulary files.
+    files = tokenizer.vocab_files_names.values()
+    if files and not is_there and not any((folder / file).is_file() for file in files):
+        raise no_vocabulary
     return tokenizer
 
 
-def refuse_remote_code(
-    name: str, what: str, option: str, settings: dict[str, Any], kind: object
-) -> None:
-    """Refuse settings that name code of their own and no class of transformers."""
-    if "auto_map" in settings and not isinstance(getattr(transformers, str(kind), None), type):
-        raise ModelError(
-            f"{name}: {what} ({kind!r:.60}) wants remote code, which attnviz does not run; "
-            f"pass {option} (an object of transformers, its folder or its hub name)"
-        )
-
-
 def has_vocabulary(folder: Path) -> bool:
-    """Tell whether a tokenizer's vocabulary lies in `folder`."""
+    """Tell whether `folder` holds the vocabulary of a tokenizer."""
     return any(True for pattern in VOCABULARY_FILES for _ in folder.glob(pattern))
 
 
-def check_rows(name: str, words: PreTrainedTokenizerBase | None, module: PreTrainedModel) -> None:
-    """Refuse a tokenizer whose ids the embedding cannot look up."""
+def expect_vocabulary_fits(
+    name: str, tokenizer: PreTrainedTokenizerBase | None, module: PreTrainedModel
+) -> None:
+    """Raise ModelError if the tokenizer has more entries than the embedding has rows."""
     rows = embedding_rows(module)
-    if words is not None and rows is not None and len(words) > rows:
+    if tokenizer is not None and rows is not None and len(tokenizer) > rows:
         raise ModelError(
             f"{name}: expected a tokenizer of at most {rows} entries, the rows "
-            f"of the embedding, got {len(words)}; pass the tokenizer= of this model"
+            f"of the embedding, got {len(tokenizer)}; pass the tokenizer= of this model"
         )
 
 
 def embedding_rows(module: PreTrainedModel) -> int | None:
-    """Return how many ids the embedding has rows for; None where ids are looked up otherwise."""
+    """Return the number of rows of the input embedding; None where the model has no such table."""
     try:
         embedding = module.get_input_embeddings()
     except NotImplementedError:
@@ -179,29 +353,45 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
     return len(embedding.weight) if isinstance(embedding, torch.nn.Embedding) else None
 
 
+# --- shared by all of them
+
+
+def refuse_remote_code(
+    name: str, what: str, option: str, settings: dict[str, Any], class_name: object
+) -> None:
+    """Raise ModelError if the settings name code of their own and no class of transformers."""
+    if "auto_map" in settings and not isinstance(
+        getattr(transformers, str(class_name), None), type
+    ):
+        raise ModelError(
+            f"{name}: {what} ({class_name!r:.60}) wants remote code, which attnviz does not run; "
+            f"pass {option} (an object of transformers, its folder or its hub name)"
+        )
+
+
+@contextmanager
+def translate(name: str, what: str, memory: Room | None = None) -> Iterator[None]:
+    """Turn whatever transformers raises while it loads `what` into a one-line ModelError."""
+    message = f"{name}: transformers {transformers.__version__} cannot load {what}"
+    ways = "Check whether the file is what was published, or free some memory."
+    memory = memory or Room(f"{what} of {name}", torch.device("cpu"), ways, ModelError)
+    with runtime_translate.translated(message, "; check the files of this checkpoint", memory):
+        yield
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep logs, progress bars and warnings off the terminal; then all is as it was."""
-    shown, hub_hidden = bars.is_progress_bar_enabled(), are_progress_bars_disabled()
+    """Keep logs, progress bars and warnings off the terminal, and restore the settings after."""
+    is_shown, is_hub_hidden = progress_bars.is_progress_bar_enabled(), are_progress_bars_disabled()
     with unlogged(), warnings.catch_warnings():
         if not debugging():
             warnings.simplefilter("ignore")
         try:
-            if shown:
-                bars.disable_progress_bar()  # type: ignore[no-untyped-call]
+            if is_shown:
+                progress_bars.disable_progress_bar()  # type: ignore[no-untyped-call]
             yield
         finally:
-            if shown:
-                bars.enable_progress_bar()  # type: ignore[no-untyped-call]
-            if hub_hidden:
+            if is_shown:
+                progress_bars.enable_progress_bar()  # type: ignore[no-untyped-call]
+            if is_hub_hidden:
                 disable_progress_bars()
-
-
-@contextmanager
-def translated(name: str, what: str, room: Room | None = None) -> Iterator[None]:
-    """Turn whatever transformers raises over a bad folder into one line."""
-    said = f"{name}: transformers {transformers.__version__} cannot load {what}"
-    ways = "Check whether it is what was published, or free some memory."
-    room = room or Room(f"{what} of {name}", torch.device("cpu"), ways, ModelError)
-    with failures.translated(said, "; check the files of this checkpoint", room):
-        yield

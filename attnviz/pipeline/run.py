@@ -8,7 +8,7 @@ from attnviz.capture import room_to_run
 from attnviz.errors import InputError
 from attnviz.inputs import Batch, Given, encode
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.processors import is_two_sided, kinds_read
+from attnviz.models.processors import has_text_decoder, input_kinds
 from attnviz.pipeline.streamed import Wanted, head_counts, streamed_result
 from attnviz.pipeline.whole import whole_results
 from attnviz.results import AttentionResult
@@ -37,8 +37,8 @@ def _run(
     if mode not in ("auto", "full", "streamed"):
         raise InputError(f"Expected mode to be auto, full or streamed, got {mode!r}.")
     lone = given.images is None and given.sounds is None and given.generate is None
-    text = lone and kinds_read(checkpoint.module) == ("text",)
-    text = text and not is_two_sided(checkpoint.module, checkpoint.module.config)
+    text = lone and input_kinds(checkpoint.module) == ("text",)
+    text = text and not has_text_decoder(checkpoint.module, checkpoint.module.config)
     if mode == "streamed" and not text:
         raise InputError(
             'Expected a text by itself for a model that reads nothing else with mode="streamed"; '

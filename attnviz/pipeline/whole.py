@@ -16,7 +16,7 @@ from attnviz.inputs import (
     said_text,
 )
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.processors import is_two_sided
+from attnviz.models.processors import has_text_decoder
 from attnviz.pipeline.provenance import provenance, versions
 from attnviz.results import AttentionResult, Axis
 
@@ -53,7 +53,7 @@ def _capture(
         raise ModelError(
             f"Expected a model that says text, but {checkpoint.name} has no tokenizer."
         )
-    two_sided = is_two_sided(model, model.config)
+    two_sided = has_text_decoder(model, model.config)
     kind = "target" if two_sided else "text"
     heard = None if two_sided else batch.axes["text"][0]
     expect_room(checkpoint, 1 if heard is None else len(heard), generate)

@@ -25,10 +25,10 @@ def saved(tmp_path_factory, tokenizer):
             folder = folders[family] = tmp_path_factory.mktemp("models") / family
             model = seeing(family, tokenizer)
             model.module.save_pretrained(folder)
-            readers = model.checkpoint.readers
+            processors = model.checkpoint.processors
             if family != "vit":
-                readers.tokenizer.save_pretrained(folder)
-            (readers.together or processor_of(family, tokenizer)).save_pretrained(folder)
+                processors.tokenizer.save_pretrained(folder)
+            (processors.multimodal or processor_of(family, tokenizer)).save_pretrained(folder)
         return str(folders[family])
 
     return save
@@ -134,12 +134,14 @@ def test_what_is_wrong_is_said_in_one_line(capsys, saved, shapes, tone):
 
 @pytest.mark.parametrize("family", ["vit", "clip", "whisper", "wav2vec2", "llava"])
 def test_a_folder_brings_the_processor_that_its_model_needs(family, saved):
-    readers = load_checkpoint(saved(family)).readers
-    assert (readers.image is not None) == (family in ("vit", "clip", "llava"))
-    assert (readers.audio is not None) == (family in ("whisper", "wav2vec2"))
-    assert (readers.tokenizer is None) == (family in ("vit", "wav2vec2"))
-    if readers.image is not None:
-        assert type(readers.image).__name__.endswith("Pil")  # the same with torchvision or without
+    processors = load_checkpoint(saved(family)).processors
+    assert (processors.image is not None) == (family in ("vit", "clip", "llava"))
+    assert (processors.audio is not None) == (family in ("whisper", "wav2vec2"))
+    assert (processors.tokenizer is None) == (family in ("vit", "wav2vec2"))
+    if processors.image is not None:
+        assert type(processors.image).__name__.endswith(
+            "Pil"
+        )  # the same with torchvision or without
 
 
 def copy(folder, to):

@@ -11,7 +11,7 @@ from attnviz.analyses.survey.measure import Read
 from attnviz.errors import InputError
 from attnviz.inputs import max_tokens, tokenize
 from attnviz.inputs.readers import reading
-from attnviz.models.processors import is_two_sided, kinds_read
+from attnviz.models.processors import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Model, attend, load
 from attnviz.results import AttentionResult
 
@@ -51,8 +51,8 @@ class Bad:
 def expect_text(model: Model | Loadable | None) -> Model:
     """Return a model that reads one text at a time."""
     model = model if isinstance(model, Model) else load(model)
-    reads = kinds_read(model.module)
-    if reads != ("text",) or is_two_sided(model.module, model.module.config):
+    reads = input_kinds(model.module)
+    if reads != ("text",) or has_text_decoder(model.module, model.module.config):
         two = reads == ("text",)
         what = "is an encoder–decoder" if two else f"reads {' and '.join(reads)}"
         raise InputError(

@@ -19,7 +19,7 @@ from attnviz.interactive.serve.answers import Answers
 from attnviz.interactive.serve.app import make_app
 from attnviz.interactive.serve.auth import Door
 from attnviz.interactive.serve.queue import Turns
-from attnviz.models.weight_files import BUNDLED
+from attnviz.models.checkpoint import BUNDLED
 from attnviz.pipeline.attend import Model, load
 
 _WAITING = 32  # readers

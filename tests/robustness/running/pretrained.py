@@ -133,10 +133,6 @@ def hole(size: int) -> Callable[[Path], None]:
     return make
 
 
-def _vast(name: str) -> Callable[[Path], None]:
-    return spoilt(lambda path: hole(2**43)(path / name))
-
-
 def _closed(mode: int, name: str = ".") -> Callable[[Path], None]:
     return spoilt(lambda path: (path / name).chmod(mode))
 
@@ -159,10 +155,6 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "not-to-be-entered": _closed(0o444),
     "unreadable-weights": _closed(0o000, "model.safetensors"),
     "unreadable-config": _closed(0o000, "config.json"),
-    "vast-config": _vast("config.json"),
-    "vast-tokenizer": _vast("tokenizer.json"),
-    "vast-settings": _vast("tokenizer_config.json"),
-    "vast-special-tokens": _vast("special_tokens_map.json"),
     "wants-a-package": config(
         quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}
     ),
@@ -199,7 +191,6 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "pickled": spoilt(_pickled),
     "adapter": file("adapter_config.json", b"{}"),
     "lost-shards": _sharded({_QUERY: "model-00001-of-00002.safetensors"}),
-    "shards-elsewhere": _sharded({_QUERY: "../../../etc/passwd"}),
     "shards-of-nothing": _sharded("model"),
     # the config
     "config-no-json": file("config.json", b"{"),
