@@ -21,8 +21,7 @@ from torch import Tensor
 
 import attnviz
 from attnviz.analyses.senses.result import Occurrence, SensesResult
-from attnviz.analyses.shift.ablation import ALL, lose
-from attnviz.analyses.shift.knockout import Site
+from attnviz.analyses.shift.interventions import ALL, Site, lose
 from attnviz.analyses.shift.result import consensus, spearman
 from attnviz.capture.restore import unchanged
 from attnviz.inputs import encode, pieces_in, token_spans

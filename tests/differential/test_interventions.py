@@ -9,13 +9,14 @@ from families import tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.shift.ablation import common_words, possible
 from attnviz.analyses.shift.deeplift import secant
-from attnviz.analyses.shift.head_patching import patch_heads
-from attnviz.analyses.shift.knockout import (
+from attnviz.analyses.shift.interventions import (
     Site,
+    common_words,
     delete,
     knock_out,
+    patch_heads,
+    possible,
     substitute,
 )
 from attnviz.analyses.shift.reference import gate_of

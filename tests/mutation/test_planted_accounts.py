@@ -8,8 +8,8 @@ import torch
 
 import attnviz
 from attnviz.agreement import verify
+from attnviz.analyses.shift import deeplift as surrogate
 from attnviz.analyses.shift import deeplift_rules as rules
-from attnviz.analyses.shift import surrogate
 from attnviz.analyses.shift.deeplift import secant
 from attnviz.capture import capture
 from attnviz.capture.restore import unchanged

@@ -22,7 +22,7 @@ from tokenizers import (
 )
 
 import attnviz
-from attnviz.analyses.senses.find_word import find_word, inflections, near_words
+from attnviz.analyses.senses.sentences import find_word, inflections, near_words
 from attnviz.figures.layout import SMALLEST, Ruler
 from attnviz.figures.style import style
 from attnviz.figures.ticks import fit_ticks

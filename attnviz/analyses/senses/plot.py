@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnviz.analyses.senses.accuracy import draw_accuracy
-from attnviz.analyses.senses.occurrences import (
-    Look,
-    draw_dots,
-    label_dots,
-    looks,
-)
 from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures import caption
 from attnviz.figures.layout import Page, Ruler, line_height
 from attnviz.figures.style import (
+    CYCLE,
+    FAINT,
     FULL_WIDTH,
     INK,
     MM,
@@ -28,6 +26,182 @@ from attnviz.figures.style import (
     style,
 )
 from attnviz.results.labels import literal
+
+_MARKERS = "oDs^vP"
+_LONGEST = 14  # characters of a label
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the dots of a sense are drawn."""
+
+    colour: str
+    marker: str
+
+
+def looks(result: SensesResult) -> dict[str, Look]:
+    """Return the look of each sense; colours and shapes both tell them apart."""
+    return {
+        sense: Look(CYCLE[n % len(CYCLE)], _MARKERS[(n + n // len(CYCLE)) % len(_MARKERS)])
+        for n, sense in enumerate(result.senses)
+    }
+
+
+def draw_dots(
+    ax: Axes,
+    result: SensesResult,
+    look: dict[str, Look],
+    state: int,
+    size: tuple[float, float],
+    *,
+    points: float,
+    rim: float = 0.14,
+) -> None:
+    """Draw the occurrences in the plane of a state, one unit as long across as upwards.
+
+    size : of the axes, in inches. points : of a dot, in points². rim : how much is left free
+    around them, as a share of what they span.
+    """
+    places = result.plane[state].numpy()
+    right = result.right[state].numpy()
+    ax.axhline(0, color=FAINT, linewidth=0.4, zorder=0)
+    ax.axvline(0, color=FAINT, linewidth=0.4, zorder=0)
+    for sense, one in look.items():
+        mine = np.array([each.sense == sense for each in result.occurrences])
+        for kept, face in ((mine & (right > 0.5), one.colour), (mine & (right <= 0.5), "white")):
+            full = face != "white"
+            ax.scatter(
+                places[kept, 0], places[kept, 1], s=points, marker=one.marker, facecolor=face,
+                edgecolor="white" if full else one.colour, linewidth=0.4 if full else 0.8, zorder=2,
+            )  # fmt: skip
+    low, high = places.min(0), places.max(0)
+    middle, span = (low + high) / 2, np.maximum(high - low, 1e-9) * (1 + rim)
+    unit = max(span[0] / size[0], span[1] / size[1])  # of the plane, for each inch
+    half = unit * np.array(size) / 2
+    ax.set(xlim=middle[0] + half[0] * np.array([-1, 1]), xticks=[], yticks=[])
+    ax.set_ylim(*(middle[1] + half[1] * np.array([-1, 1])))
+
+
+def label_dots(ax: Axes, result: SensesResult, *, points: float) -> None:
+    """Name each dot of the best state after the word that it attends to most, if there is room.
+
+    To be called when the axes have their place: what overlaps is measured on the page. points : of
+    a dot, in points².
+    """
+    import textalloc
+
+    places = result.plane[result.best].numpy()
+    named = [n for n, one in enumerate(result.occurrences) if one.strongest]
+    if not named:
+        return
+    radius = (points**0.5 / 2 + 0.5) * ax.figure.dpi / 72  # pixels
+    textalloc.allocate(
+        ax,
+        places[named, 0],
+        places[named, 1],
+        [literal(result.occurrences[n].strongest, _LONGEST) for n in named],
+        x_scatter=places[:, 0],
+        y_scatter=places[:, 1],
+        scatter_sizes=[radius] * len(places),
+        text_scatter_sizes=[radius] * len(named),
+        direction=["east", "west", "north", "south"],
+        textsize=SMALL_SIZE,
+        textcolor=INK,
+        linecolor=FAINT,
+        linewidth=0.5,
+        min_distance=0.004,
+        max_distance=0.12,
+        margin=0.002,
+        nbr_candidates=400,
+        draw_all=False,
+        avoid_label_lines_overlap=True,
+    )
+
+
+_LEFT, _BELOW = 0.32, 0.34  # inches for the numbers and the names of the axes
+_TOP = 1.06  # of the axis, so that a point at 1 is seen whole
+_NUMBER = 0.2  # inches for the number of a layer
+_SMALLEST_AXIS = 0.7  # inches between the axis and the names of the lines
+_DASHES = {"other words, static": (5, 2), "the word, static": (5, 1.5, 1, 1.5), "guessing": (1, 1)}
+_SHORT = {
+    "output": "output", "other words, static": "others", "the word, static": "word",
+    "guessing": "guess",
+}  # fmt: skip
+
+
+def draw_accuracy(
+    page: Page, ruler: Ruler, result: SensesResult, place: tuple[float, float, float, float]
+) -> float:
+    """Draw the accuracy in every layer, each line named at its end; return where it ends.
+
+    place : left, top, width and height, in inches, with all labels.
+    """
+    left, top, across, high = place
+    scores, last = result.scores, len(result.scores) - 1
+    values = {
+        "output": scores[-1].accuracy,
+        "other words, static": result.context.accuracy,
+        "the word, static": scores[0].accuracy,
+        "guessing": result.chance,
+    }
+    named = {name: f"{name} {value:.2f}" for name, value in values.items()}
+    room = ruler.widest(list(named.values()), SMALL_SIZE) + 0.08
+    if across - _LEFT - room < _SMALLEST_AXIS:
+        named = {name: f"{short} {values[name]:.2f}" for name, short in _SHORT.items()}
+        room = ruler.widest(list(named.values()), SMALL_SIZE) + 0.08
+    tall = high - _BELOW - 0.06
+    ax = page.axes(left + _LEFT, top + 0.06, across - _LEFT - room, tall)
+    states = range(last + 1)
+    shuffled = [score.shuffled for score in scores]
+    ax.fill_between(states, shuffled, color=FAINT, alpha=0.6, linewidth=0)
+    ax.text(last / 2, 0.04, "95% of shuffles", fontsize=SMALL_SIZE, color=MUTED, ha="center")
+    for name, dashes in _DASHES.items():
+        ax.axhline(values[name], color=MUTED, linewidth=0.8, dashes=dashes)
+    accuracy = [score.accuracy for score in scores]
+    below = [score.accuracy - score.low for score in scores]
+    above = [score.high - score.accuracy for score in scores]
+    ax.errorbar(
+        states, accuracy, yerr=[below, above], color=INK, marker="o", markersize=3,
+        elinewidth=0.7, capsize=1.5, capthick=0.7, clip_on=False, zorder=3,
+    )  # fmt: skip
+    ax.plot(result.best, accuracy[result.best], "o", color=INK, markersize=6, clip_on=False)
+    ax.set(xlim=(-0.25, last + 0.25), ylim=(0, _TOP), ylabel="accuracy", xlabel="entering layer")
+    apart = ruler.width("output", SMALL_SIZE) / 2 + 0.07
+    ticks = _ticks(last, (across - _LEFT - room) / (last + 0.5), apart)
+    ax.set_xticks(ticks, [*map(str, ticks[:-1]), "output"], fontsize=SMALL_SIZE)
+    ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", ".25", ".50", ".75", "1"], fontsize=SMALL_SIZE)
+    ax.yaxis.labelpad, ax.xaxis.labelpad = 2, 2
+    at = left + across - room + 0.05
+    spread = _spread(list(values.values()), line_height(SMALL_SIZE) * _TOP / tall)
+    for name, y in zip(named, spread, strict=True):
+        where = top + 0.06 + tall * (1 - y / _TOP) - line_height(SMALL_SIZE) / 2
+        page.write(at, where, [named[name]], color=INK if name == "output" else MUTED)
+    return top + high
+
+
+def _ticks(last: int, step: float, apart: float) -> list[int]:
+    """Return which states are numbered, beside the last, whose name is longer.
+
+    step : inches from one state to the next. apart : inches from any number to the last state.
+    """
+    every = math.ceil(_NUMBER / step)
+    before = [tick for tick in range(0, last, every) if (last - tick) * step >= apart]
+    return [*before, last]
+
+
+def _spread(values: list[float], apart: float) -> list[float]:
+    """Move values as little as needed to be `apart`, in their order, within the axis."""
+    order = sorted(range(len(values)), key=lambda n: (values[n], -n))
+    placed = list(values)
+    for _ in range(200):
+        for low, high in itertools.pairwise(order):
+            lack = apart - (placed[high] - placed[low])
+            if lack > 0:
+                placed[low] -= lack / 2
+                placed[high] += lack / 2
+        placed = [min(max(value, apart / 2), _TOP) for value in placed]
+    return placed
+
 
 _MARGIN, _GAP, _BETWEEN = 0.06, 0.1, 0.16  # inches: around, between panels, and between lines
 _SMALLEST = 0.76  # inches of a panel at least

@@ -15,13 +15,10 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from attnviz.analyses.shift.ablation import along, lose, possible
 from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
 from attnviz.analyses.shift.deeplift import secant
-from attnviz.analyses.shift.head_patching import patch_heads
-from attnviz.analyses.shift.knockout import Site
-from attnviz.analyses.shift.reference import read_pair, refer
-from attnviz.analyses.shift.regions import read_regions
+from attnviz.analyses.shift.interventions import Site, along, lose, patch_heads, possible
+from attnviz.analyses.shift.reference import read_pair, read_regions, refer
 from attnviz.analyses.shift.residual_stream import ledger
 from attnviz.analyses.shift.result import ShiftResult, numbered
 from attnviz.analyses.shift.rollout import rollout

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from attnviz.analyses.shift.decomposition import ResidualStream
-from attnviz.analyses.shift.surrogate import moves
+from attnviz.analyses.shift.deeplift import moves
 from attnviz.analyses.shift.tracing import (
     CARRIES,
     MATRICES,

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from attnviz.analyses.senses.find_word import find_word, near_words
-from attnviz.analyses.senses.plane import align, main_plane
 from attnviz.analyses.senses.scores import (
     Design,
+    align,
     interval,
     judge,
+    main_plane,
     nearest,
     p_value,
     score,
 )
-from attnviz.analyses.senses.sentences import bundled, gather, read_senses
+from attnviz.analyses.senses.sentences import bundled, find_word, gather, near_words, read_senses
 from attnviz.errors import InputError
 
 TWO = [0] * 8 + [1] * 8

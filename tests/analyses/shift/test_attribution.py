@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 
 import attnviz
-from attnviz.analyses.senses.find_word import find_word
+from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift import tracing as watching
 from attnviz.analyses.shift.deeplift import secant
 from attnviz.analyses.shift.reference import gate_of as reference_gate
