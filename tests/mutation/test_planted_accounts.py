@@ -8,8 +8,7 @@ import torch
 
 import attnviz
 from attnviz.agreement import verify
-from attnviz.analyses.shift import deeplift as surrogate
-from attnviz.analyses.shift import deeplift_rules as rules
+from attnviz.analyses.shift import deeplift
 from attnviz.analyses.shift.deeplift import secant
 from attnviz.capture import capture
 from attnviz.capture.restore import unchanged
@@ -57,7 +56,7 @@ def test_a_part_that_is_left_out_is_missed(model, tokenizer, monkeypatch, fault,
 
 
 def test_the_scale_of_a_norm_1_percent_off_is_missed(model, tokenizer, monkeypatch, tally):
-    own = rules.elementwise
+    own = deeplift.elementwise
 
     def off(f, x):
         return own(f, x) if f is not torch.rsqrt else _off_slope(own(f, x))
@@ -66,7 +65,7 @@ def test_the_scale_of_a_norm_1_percent_off_is_missed(model, tokenizer, monkeypat
         made.register_hook(lambda g: g * 1.01)
         return made
 
-    monkeypatch.setattr(rules, "elementwise", off)
+    monkeypatch.setattr(deeplift, "elementwise", off)
     assert error_of(model, tokenizer, tally) > 10 * EXACT
 
 
@@ -74,7 +73,7 @@ def test_a_function_that_is_not_known_shows_in_the_error(model, tokenizer, monke
     def derivative(x, weight, bias, eps):
         return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
-    monkeypatch.setattr(surrogate, "normalise", derivative)
+    monkeypatch.setattr(deeplift, "normalise", derivative)
     assert error_of(model, tokenizer, tally) > 100 * EXACT
 
 

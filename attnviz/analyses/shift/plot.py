@@ -12,7 +12,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from attnviz.analyses.shift import contributions as draw
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures import caption
 from attnviz.figures.cells import draw_values, range_of
@@ -241,10 +240,10 @@ def _by_word(
     first = (room - _GAP) * 0.58 if both else room
     unit = "along the axis" if result.regions else "along the shift"
     start, tall = left + labels.room, down * W
-    panels = [("Over all paths", draw.draw_waterfall, start, first)]
+    panels = [("Over all paths", draw_waterfall, start, first)]
     if both:
         at = start + first + _GAP
-        panels.append(("Lost where changed", draw.draw_causal, at, room - first - _GAP))
+        panels.append(("Lost where changed", draw_causal, at, room - first - _GAP))
     for title, panel, at, across in panels:
         below = _heading(page, at, top, title)
         ax = page.axes(at, below, across, tall)
@@ -274,7 +273,7 @@ def _map(
     left, right = place
     below = _heading(page, left, top, "Directly, by word")
     ax = page.axes(left, below, right - left, tall)
-    mesh = draw.draw_by_layer(ax, result)
+    mesh = draw_by_layer(ax, result)
     labels.apply(ax, "y")
     layers = np.arange(len(result.decomposition.value))
     shown = layers[:: max(1, len(layers) // 12)]
@@ -290,7 +289,7 @@ def _key(result: ShiftResult) -> list[str]:
     ranks = result.rank_correlations
     shown = [*result.causal, *(["consensus"] if "consensus" in ranks else [])]
     return [
-        f"{draw.SIGNS.get(each, '')} {each}".strip()
+        f"{SIGNS.get(each, '')} {each}".strip()
         + (f", ρ {ranks[each]:.2f}".replace("-", "\N{MINUS SIGN}") if each in ranks else "")
         for each in shown
     ]
@@ -309,14 +308,14 @@ class _Panel:
 def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: float) -> float:
     """Draw what has no row for every word, side by side; return where that ends."""
     panels = [
-        _Panel("Directly, by head", draw.draw_by_head, after=_BAR),
-        _Panel("Directly, by layer", draw.draw_parts),
-        _Panel("Ledger", draw.draw_account, before=0.55),
+        _Panel("Directly, by head", draw_by_head, after=_BAR),
+        _Panel("Directly, by layer", draw_parts),
+        _Panel("Ledger", draw_account, before=0.55),
     ]
     if result.path is not None:
-        panels.append(_Panel("On the axis", draw.draw_path))
+        panels.append(_Panel("On the axis", draw_path))
     if result.patched is not None:
-        panels.append(_Panel("Each head patched", draw.draw_patched, before=0.4))
+        panels.append(_Panel("Each head patched", draw_patched, before=0.4))
     left, right = place
     wide = right - left > _WIDE
     across = (
@@ -336,7 +335,7 @@ def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: fl
         mesh = panel.draw(ax, result)
         if mesh is not None:
             _bar(page, mesh, at + room - panel.after, below, _SMALL)
-        if panel.draw is draw.draw_parts:
+        if panel.draw is draw_parts:
             after = below + _SMALL + _AXIS - 0.1
             page.write(at + panel.before, after, ["■ value"], color=draw.VALUE)
             page.write(at + panel.before + 0.6, after, ["■ routing"], color=draw.ROUTING)
