@@ -8,6 +8,7 @@ ATTNVIZ_GOLDEN=write writes goldens anew, ATTNVIZ_GOLDEN=exact compares floats b
 import json
 import os
 import re
+from difflib import unified_diff
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,9 @@ def check_text(name, found):
     if MODE == "write":
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.write_text(found, encoding="utf-8")
-    assert found == path.read_text(encoding="utf-8")
+    lines = path.read_text(encoding="utf-8").splitlines(), found.splitlines()
+    told = list(unified_diff(*lines, "golden", "now", lineterm="", n=0))
+    assert not told, f"{name} is not as it was:\n" + "\n".join(told)
 
 
 def frozen(node):
@@ -85,7 +88,7 @@ def differences(golden, found, rounding, at="", noise=False):
     if isinstance(golden, float) and isinstance(found, float):
         golden, found = [golden], [found]
     if _few_floats(golden) and _few_floats(found):
-        golden, found = np.array(golden), np.array(found)
+        golden, found = np.array(golden, np.float64), np.array(found, np.float64)
     if type(golden) is not type(found):
         yield f"{at}: {_short(golden)}, now {_short(found)}"
     elif isinstance(golden, dict):
@@ -112,7 +115,8 @@ def differences(golden, found, rounding, at="", noise=False):
 
 
 def _few_floats(node):
-    return isinstance(node, list) and node and all(isinstance(each, float) for each in node)
+    kinds = set(map(type, node)) if isinstance(node, list) else set()
+    return float in kinds and kinds <= {float, type(None)}
 
 
 def _same_numbers(golden, found, rounding, noise):
