@@ -337,8 +337,8 @@ def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: fl
             _bar(page, mesh, at + room - panel.after, below, _SMALL)
         if panel.draw is draw_parts:
             after = below + _SMALL + _AXIS - 0.1
-            page.write(at + panel.before, after, ["■ value"], color=draw.VALUE)
-            page.write(at + panel.before + 0.6, after, ["■ routing"], color=draw.ROUTING)
+            page.write(at + panel.before, after, ["■ value"], color=VALUE)
+            page.write(at + panel.before + 0.6, after, ["■ routing"], color=ROUTING)
     return top + 0.2 + _SMALL + _AXIS + 0.1
 
 
