@@ -14,18 +14,17 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.survey.corpus import read_corpus
-from attnviz.analyses.survey.measure import (
+from attnviz.analyses.survey.corpus import (
     Encoding,
-    Meter,
-    Read,
-    shuffled,
+    TokenizedText,
+    read_corpus,
+    tokenize_corpus,
 )
-from attnviz.analyses.survey.reading import read
-from attnviz.analyses.survey.statistics import most
+from attnviz.analyses.survey.measure import HeadStatistics, shuffle
+from attnviz.analyses.survey.statistics import largest
 from benchmarks.measuring import alternate, console, peak, show, show_setting
 
-_LOOP, _METER, _SURVEY = "eager, one sentence at a time", "attnviz, table alone", "attnviz.survey"
+_LOOP, _TABLE, _SURVEY = "eager, one sentence at a time", "attnviz, table alone", "attnviz.survey"
 _PATIENCE = 1800.0  # seconds
 
 
@@ -33,12 +32,12 @@ def measure(corpus: Path, sentences: int, rounds: int) -> None:
     """Print the time of each way, and by how much memory a survey grows with its corpus."""
     model = attnviz.load()
     texts = _texts(corpus, sentences)
-    reads = list(read(model, read_corpus(texts), truncate=True, on_bad=None))
-    meter = Meter(model.checkpoint, model.attend(texts[0]).records)
-    _print_difference(model, meter, reads[:50])
+    reads = list(tokenize_corpus(model, read_corpus(texts), truncate=True, on_bad=None))
+    heads = HeadStatistics(model.checkpoint, model.attend(texts[0]).records)
+    _print_difference(model, heads, reads[:50])
     ways = {
         _LOOP: lambda: _loop(model, reads),
-        _METER: lambda: meter.measure(reads),
+        _TABLE: lambda: heads.measure(reads),
         _SURVEY: lambda: attnviz.survey(texts, model=model, truncate=True),
     }
     times = alternate(ways, rounds, time.perf_counter)
@@ -74,13 +73,15 @@ def _texts(corpus: Path, count: int) -> list[str]:
     return (found * (1 + count // len(found)))[:count]
 
 
-def _print_difference(model: attnviz.Model, meter: Meter, reads: Sequence[Read]) -> None:
-    ours = meter.measure(reads)
+def _print_difference(
+    model: attnviz.Model, heads: HeadStatistics, reads: Sequence[TokenizedText]
+) -> None:
+    ours = heads.measure(reads)
     loop = _loop(model, reads)
     apart = 0.0
     for n, (each, theirs) in enumerate(zip(reads, loop, strict=True)):
         mine = torch.stack([ours.value[n], ours.shuffled[n], ours.even[n]])
-        scaled = (mine - theirs).abs() / most(len(each.encoding["input_ids"]))
+        scaled = (mine - theirs).abs() / largest(len(each))
         assert torch.equal(mine.isnan(), theirs.isnan())
         apart = max(apart, float(scaled.nan_to_num(0).max()))
     console.print(
@@ -88,7 +89,7 @@ def _print_difference(model: attnviz.Model, meter: Meter, reads: Sequence[Read])
     )
 
 
-def _loop(model: attnviz.Model, reads: Sequence[Read]) -> list[Tensor]:
+def _loop(model: attnviz.Model, reads: Sequence[TokenizedText]) -> list[Tensor]:
     """Return (3, K, S) of each sentence: as it is, shuffled, and of even weights."""
     stops = {model.tokenizer.convert_tokens_to_ids(each) for each in (".", ",")}
     before = model.module.config._attn_implementation
@@ -96,7 +97,7 @@ def _loop(model: attnviz.Model, reads: Sequence[Read]) -> list[Tensor]:
     found = []
     try:
         for each in reads:
-            mixed = shuffled(each.encoding, f"0 {each.number}")
+            mixed = shuffle(each.encoding, f"0 {each.number}")
             maps, other = _maps(model, each.encoding), _maps(model, mixed)
             even = torch.full_like(maps, 1 / maps.shape[-1])
             some = (maps, each.encoding), (other, mixed), (even, each.encoding)

@@ -1,4 +1,4 @@
-"""Two checkpoints of one architecture over a corpus: which heads do something else now."""
+"""Two checkpoints of one architecture over a corpus: which heads changed, and how."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.compare.result import CompareResult
-from attnviz.analyses.survey.batches import batches, windows
+from attnviz.analyses.survey.aggregate import divergence
 from attnviz.analyses.survey.bootstrap import Estimator, Mean, draw
-from attnviz.analyses.survey.corpus import Corpus, count_rows, read_corpus
-from attnviz.analyses.survey.divergence import divergence
-from attnviz.analyses.survey.measure import TOKENS, Meter, Read
-from attnviz.analyses.survey.reading import (
+from attnviz.analyses.survey.corpus import (
     PART,
-    Bad,
-    expect_seed,
-    expect_text,
-    read,
-    sampled,
+    Corpus,
+    TokenizedText,
+    UnreadableTexts,
+    batches,
+    check_seed,
+    count_rows,
+    load_text_model,
+    parts,
+    read_corpus,
+    tokenize_corpus,
+    verify_sample,
 )
-from attnviz.analyses.survey.statistics import SHARES, STATISTICS, Measure
+from attnviz.analyses.survey.measure import BATCH_TOKENS, HeadStatistics
+from attnviz.analyses.survey.statistics import IS_SHARE, NAMES, WeightStatistics
 from attnviz.capture import Together, read_together
 from attnviz.errors import InputError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport
+from attnviz.results.attention_result import Provenance
 from attnviz.runtime.progress import say
 
 if TYPE_CHECKING:
@@ -47,67 +52,75 @@ def compare(
 ) -> CompareResult:
     """Compare two checkpoints head by head on every text of a corpus.
 
-    Both read the same tokens, so that each text is its own control: what is told is the mean of
-    differences, and a head differs where that is surely not 0.
+    Both models read the same tokens, so each text is its own control: the result is the mean of
+    the differences, with a test against 0.
 
     Parameters
     ----------
-    models : two checkpoints of one architecture and one vocabulary, such as a model before and
-        after fine-tuning. The rest is as in `survey`.
+    texts : str, Path or iterable of str
+        The corpus, as in `survey`.
+    models : tuple of Model or what `load` takes
+        Two checkpoints of one architecture and one vocabulary, such as a model before and after
+        fine-tuning.
+    column, truncate, skip_bad, seed
+        As in `survey`.
 
     Raises
     ------
-    InputError : models that cannot be compared, an empty corpus, one that cannot be read.
+    InputError
+        Models that cannot be compared, an empty corpus, one that cannot be read.
     """
-    expect_seed(seed)
-    one, other = (expect_text(model) for model in models)
-    bad = Bad()
-    on_bad = bad.add if skip_bad else None
+    check_seed(seed)
+    first, second = (load_text_model(model) for model in models)
+    unreadable = UnreadableTexts()
+    on_bad = unreadable.add if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
-    pair: _Pair | None = None
+    pair: _ModelPair | None = None
     count = None
-    for window in windows(read(one, corpus, truncate=truncate, on_bad=on_bad), PART):
-        if pair is None:  # so the corpus can be read
-            pair, count = _Pair.of((one, other), window, truncate), count_rows(texts)
-        _expect_same_tokens(other, window, truncate)
-        pair.add(window, seed)
-        say(f"{pair.texts:,} texts", count and (window[-1].number + 1) / count)
+    for part in parts(tokenize_corpus(first, corpus, truncate=truncate, on_bad=on_bad), PART):
+        if pair is None:  # the corpus can be read
+            pair, count = _ModelPair.of((first, second), part, truncate), count_rows(texts)
+        _check_same_tokens(second, part, truncate)
+        pair.add(part, seed)
+        say(f"{pair.texts:,} texts", count and (part[-1].number + 1) / count)
     if pair is None:
-        raise bad.all()
-    return pair.told(bad)
+        raise unreadable.empty_corpus()
+    return pair.result(unreadable)
 
 
-def _expect_same_tokens(other: Model, window: Sequence[Read], truncate: bool) -> None:
-    """Raise InputError unless the other model's tokenizer reads the same."""
-    texts = (each.as_text for each in window)
-    for mine, its in zip(window, read(other, texts, truncate=truncate, on_bad=None), strict=True):
-        if mine.encoding["input_ids"] != its.encoding["input_ids"]:
+def _check_same_tokens(second: Model, texts: Sequence[TokenizedText], truncate: bool) -> None:
+    """Raise InputError unless the tokenizer of the second model makes the same tokens."""
+    again = tokenize_corpus(second, texts, truncate=truncate, on_bad=None)
+    for text, other in zip(texts, again, strict=True):
+        if text.encoding["input_ids"] != other.encoding["input_ids"]:
             raise InputError(
-                f"Expected two models that read the same tokens, but {other.name} reads text "
-                f"{mine.number + 1} as others. Compare models with one vocabulary."
+                f"Expected two models that read the same tokens, but {second.name} makes other "
+                f"tokens of text {text.number + 1}. Compare models with one vocabulary."
             )
 
 
 @dataclass(eq=False)
-class _Pair:
+class _ModelPair:
     """Two models, and sums over the texts that both have read."""
 
-    meters: tuple[Meter, Meter]
+    heads: tuple[HeadStatistics, HeadStatistics]
     agreements: tuple[AgreementReport, AgreementReport]
-    provenances: tuple[Any, Any]
+    provenances: tuple[Provenance, Provenance]
     means: tuple[Mean, Mean]
     change: Estimator
-    apart: Estimator
+    distance: Estimator
     texts: int = 0
     tokens: int = 0
 
     @classmethod
-    def of(cls, models: tuple[Model, Model], window: Sequence[Read], truncate: bool) -> _Pair:
-        """Prove both models on some of the texts, and begin."""
-        proven = [sampled(model, window, truncate) for model in models]
+    def of(
+        cls, models: tuple[Model, Model], texts: Sequence[TokenizedText], truncate: bool
+    ) -> _ModelPair:
+        """Verify both models on some of the texts, and start with sums of 0."""
+        samples = [verify_sample(model, texts, truncate) for model in models]
         first, second = (
-            Meter(model.checkpoint, results[0].records)
-            for model, results in zip(models, proven, strict=True)
+            HeadStatistics(model.checkpoint, sample[0].records)
+            for model, sample in zip(models, samples, strict=True)
         )
         if first.heads != second.heads:
             kinds = [type(model.module).__name__ for model in models]
@@ -116,88 +129,91 @@ class _Pair:
                 f"{len(first.heads)} and {models[1].name} ({kinds[1]}) {len(second.heads)}, or in "
                 "other layers. Compare checkpoints of one architecture."
             )
-        agreements = [AgreementReport.joined(each.agreement for each in some) for some in proven]
-        sources = [some[0].provenance for some in proven]
-        width = len(first.heads) * len(STATISTICS)
+        agreements = [
+            AgreementReport.joined(result.agreement for result in sample) for sample in samples
+        ]
+        provenances = [sample[0].provenance for sample in samples]
+        width = len(first.heads) * len(NAMES)
         return cls(
             (first, second),
             (agreements[0], agreements[1]),
-            (sources[0], sources[1]),
+            (provenances[0], provenances[1]),
             (Mean(width), Mean(width)),
-            Estimator(np.tile(SHARES, len(first.heads))),
+            Estimator(np.tile(IS_SHARE, len(first.heads))),
             Estimator(np.ones(len(first.heads), bool)),
         )
 
-    def add(self, texts: Sequence[Read], seed: int) -> None:
-        """Read a window of texts with both."""
-        lengths = [len(each.encoding["input_ids"]) for each in texts]
-        for batch in batches(lengths, TOKENS):
-            some = [texts[at] for at in batch]
-            times = draw(np.array([each.number for each in some]), seed)
-            *values, apart = self._measured(some)
-            for mean, value in zip(self.means, values, strict=True):
-                mean.add(value)
-            self.change.add(times, values[1] - values[0])
-            self.apart.add(times, apart)
+    def add(self, texts: Sequence[TokenizedText], seed: int) -> None:
+        """Read texts with both models, and add their statistics."""
+        lengths = [len(text) for text in texts]
+        for indices in batches(lengths, BATCH_TOKENS):
+            batch = [texts[index] for index in indices]
+            weights = draw(np.array([text.number for text in batch]), seed)
+            first, second, distance = self._measure(batch)
+            for mean, values in zip(self.means, (first, second), strict=True):
+                mean.add(values)
+            self.change.add(weights, second - first)
+            self.distance.add(weights, distance)
         self.texts += len(texts)
         self.tokens += sum(lengths)
 
-    def _measured(self, texts: Sequence[Read]) -> list[NDArray[np.float64]]:
-        """Return the statistics (N, K · S) of both models, and how far apart they are, (N, K)."""
-        encodings = [each.encoding for each in texts]
-        found: tuple[list[Tensor], list[Tensor]] = [], []
-        seen: list[Together] = []
-        apart: list[Tensor] = []
-        for meter, values in zip(self.meters, found, strict=True):
-            inputs, tokens = meter.batch(encodings)
-            measure = Measure(tokens)
+    def _measure(self, texts: Sequence[TokenizedText]) -> list[NDArray[np.float64]]:
+        """Return the statistics (N, K · S) of both models, and the distances of heads, (N, K)."""
+        encodings = [text.encoding for text in texts]
+        attentions: list[Together] = []  # of the first model: queries and keys only
+        values: tuple[list[Tensor], list[Tensor]] = [], []
+        distances: list[Tensor] = []
+        batches_of = [heads.batch(encodings) for heads in self.heads]
+        first, second = (WeightStatistics(tokens) for _, tokens in batches_of)
 
-            def take(
-                attention: Together, values: list[Tensor] = values, measure: Measure = measure
-            ) -> None:
-                if values is found[0]:
-                    seen.append(attention)  # queries and keys only
-                else:
-                    apart.append(_apart(seen[len(values)], attention, measure))
-                values.append(measure(attention.weights).cpu())
+        def add_first(attention: Together) -> None:
+            attentions.append(attention)
+            values[0].append(first(attention.weights).cpu())
 
-            read_together(meter.checkpoint.module, inputs, meter.known, take)
-        both = [torch.cat(values, dim=1).flatten(1) for values in found]
-        return [each.double().numpy() for each in (*both, torch.cat(apart, dim=1))]
+        def add_second(attention: Together) -> None:
+            distances.append(_distance(attentions[len(values[1])], attention, second))
+            values[1].append(second(attention.weights).cpu())
 
-    def told(self, bad: Bad) -> CompareResult:
+        for heads, (inputs, _), add in zip(
+            self.heads, batches_of, (add_first, add_second), strict=True
+        ):
+            read_together(heads.checkpoint.module, inputs, heads.records, add)
+        both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
+        return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
+
+    def result(self, unreadable: UnreadableTexts) -> CompareResult:
         """Return what follows from all texts."""
-        shape = len(self.meters[0].heads), len(STATISTICS)
+        heads = self.heads[0].heads
 
-        def laid_out(values: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(values.reshape(shape))
+        def by_head(values: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(values.reshape(len(heads), len(NAMES)))
 
-        first, second = (laid_out(each.mean()) for each in self.means)
-        change, apart = self.change.estimates(), self.apart.estimates()
+        first, second = (by_head(mean.mean()) for mean in self.means)
+        change, distance = self.change.estimates(), self.distance.estimates()
         return CompareResult(
-            heads=self.meters[0].heads,
-            statistics=STATISTICS,
+            heads=heads,
+            statistics=NAMES,
             first=first,
             second=second,
-            change=laid_out(change.mean),
-            low=laid_out(change.low),
-            high=laid_out(change.high),
-            p_value=laid_out(change.p_value),
-            apart=torch.from_numpy(apart.mean),
-            apart_low=torch.from_numpy(apart.low),
-            apart_high=torch.from_numpy(apart.high),
+            change=by_head(change.mean),
+            low=by_head(change.low),
+            high=by_head(change.high),
+            p_value=by_head(change.p_value),
+            apart=torch.from_numpy(distance.mean),
+            apart_low=torch.from_numpy(distance.low),
+            apart_high=torch.from_numpy(distance.high),
             texts=self.texts,
             tokens=self.tokens,
-            notes=bad.notes,
+            notes=unreadable.notes,
             agreements=self.agreements,
             provenances=self.provenances,
         )
 
 
-def _apart(one: Together, other: Together, measure: Measure) -> Tensor:
-    """Return how far apart the rows of two attentions are, mean over rows of each text, (N, H)."""
-    total, rows = torch.zeros(()), measure.rows[:, None]
-    for block in measure.blocks:
-        between = divergence(one.weights(block), other.weights(block))
+def _distance(first: Together, second: Together, statistics: WeightStatistics) -> Tensor:
+    """Return the distance between the rows of two attentions, mean over each text, (N, H)."""
+    total, rows = torch.zeros(()), statistics.rows[:, None]
+    for block in statistics.blocks:
+        between = divergence(first.weights(block), second.weights(block))
         total = total + (between * rows[..., block]).sum(-1).cpu()
     return (total / rows.sum(-1).cpu()).sqrt()

@@ -6,12 +6,8 @@ import torch
 from matplotlib.figure import Figure
 
 from attnviz.analyses.compare.result import CompareResult
-from attnviz.analyses.survey.head_panels import (
-    SURE,
-    TITLES,
-    Panel,
-    head_panels,
-)
+from attnviz.analyses.survey.plot import SURE, Panel, head_panels
+from attnviz.analyses.survey.statistics import TITLES
 from attnviz.figures import caption
 from attnviz.figures.layout import Page, Ruler
 from attnviz.figures.style import FULL_WIDTH, MM, style

@@ -1,13 +1,13 @@
-"""What each head does over a corpus: numbers with intervals, beside what chance would give."""
+"""What each head does over a corpus: statistics with intervals, beside chance baselines."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
@@ -18,40 +18,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.errors import InputError
-
-if find_spec("pyarrow") is None:
-    raise InputError(
-        "Expected pyarrow, which keeps the tables of a survey, but it is not installed. Install "
-        "it: pip install 'attnviz[survey]'."
-    )
-
 from attnviz.agreement import PRECISIONS, bounded, dtypes
-from attnviz.analyses.survey.aggregate import Told, tell
-from attnviz.analyses.survey.backends import (
-    Done,
-    Engine,
-    Part,
-    measure_here,
-    ray_cluster,
+from attnviz.analyses.survey.aggregate import (
+    CorpusStatistics,
+    aggregate,
+    assign_roles,
+    cluster,
+    head_distances,
 )
-from attnviz.analyses.survey.batches import windows
-from attnviz.analyses.survey.bootstrap import Floats
-from attnviz.analyses.survey.corpus import Corpus, count_rows, read_corpus
-from attnviz.analyses.survey.divergence import distances
-from attnviz.analyses.survey.measure import Meter
-from attnviz.analyses.survey.reading import (
+from attnviz.analyses.survey.corpus import (
     PART,
-    Bad,
-    expect_seed,
-    expect_text,
-    read,
-    sampled,
+    Corpus,
+    UnreadableTexts,
+    check_seed,
+    count_rows,
+    load_text_model,
+    parts,
+    read_corpus,
+    tokenize_corpus,
+    verify_sample,
 )
+from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
+from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
 from attnviz.analyses.survey.result import SurveyResult
-from attnviz.analyses.survey.roles import cluster, name_roles
-from attnviz.analyses.survey.statistics import STATISTICS
-from attnviz.analyses.survey.store import Folder
+from attnviz.analyses.survey.statistics import NAMES
+from attnviz.errors import InputError
 from attnviz.io.export import save_result
 from attnviz.io.files import check_output
 from attnviz.pipeline.attend import Model
@@ -59,10 +50,11 @@ from attnviz.results import AgreementReport, AttentionResult, StageCheck
 from attnviz.runtime.progress import say
 
 if TYPE_CHECKING:
+    from attnviz.analyses.survey.store import Folder
     from attnviz.pipeline.attend import Loadable
 
 
-_WRITTEN = "summary.parquet", "census.safetensors"
+_SUMMARIES = "summary.parquet", "census.safetensors"
 
 
 def survey(
@@ -79,37 +71,87 @@ def survey(
     address: str | None = None,
     seed: int = 0,
 ) -> SurveyResult:
-    """Measure what every head does on each text of a corpus, and tell it with intervals.
+    """Measure statistics of every head on each text of a corpus; return means with intervals.
 
-    Each statistic (`STATISTICS` in `statistics.py`) stands beside what it is where the keys
-    of each query are shuffled (a permutation null, whose mean is that of even weights and needs no
+    Each statistic (`STATISTICS` in `statistics.py`) stands beside its value where the keys of each
+    query are shuffled (a permutation null, whose mean is that of even weights and needs no
     sampling), and where the model reads the tokens of the text in another order. Memory does not
     grow with the corpus.
 
     Parameters
     ----------
-    texts : a file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or texts.
-    model : from `load`, or what `load` takes; one that reads text.
-    out : a folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
-        value, even, shuffled), a summary, and the census itself, for `load_result`; by default none
-        is kept.
-    column : of the corpus, which holds the text.
-    truncate : cut what is longer than the model can read.
-    skip_bad : leave out what cannot be read, and say how many; by default it is refused.
-    resume : go on with the survey in `out`. force : overwrite also tables in `out` that attnviz did
-        not write.
-    engine : "local", or "ray" for all machines of the Ray cluster at `address`, by default one that
-        is started on this machine. The numbers are the same.
-    seed : of shuffles and resamples.
+    texts : str, Path or iterable of str
+        A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts.
+    model : Model or what `load` takes, optional
+        A model that reads text; by default the bundled one.
+    out : path, optional
+        A folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
+        value, even, shuffled), a summary, and the result itself, for `load_result`. Needs pyarrow.
+        By default nothing is written.
+    column : str
+        The column of the corpus that holds the text.
+    truncate : bool
+        Cut texts that are longer than the model can read.
+    skip_bad : bool
+        Leave out texts that cannot be read, and count them; by default they are an error.
+    resume : bool
+        Go on with the survey in `out`.
+    force : bool
+        Overwrite the summary in `out`.
+    engine : {"local", "ray"}
+        "ray" measures on all machines of a Ray cluster. The numbers are the same.
+    address : str, optional
+        Of the Ray cluster; by default one is started on this machine.
+    seed : int
+        Of shuffles and resamples.
 
     Raises
     ------
-    InputError : an empty corpus, one that cannot be read, a folder with another survey, no cluster.
-    OutputError : the folder cannot be written.
+    InputError
+        An empty corpus, one that cannot be read, a folder with another survey, no cluster.
+    OutputError
+        The folder cannot be written.
     """
-    expect_seed(seed)
+    check_seed(seed)
+    _check_options(out, engine, address)
+    model = load_text_model(model)
+    unreadable = UnreadableTexts()
+    on_bad = unreadable.add if skip_bad else None
+    corpus = read_corpus(texts, column=column, on_bad=on_bad)
+    tokenized = parts(tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad), PART)
+    if (first := next(tokenized, None)) is None:
+        raise unreadable.empty_corpus()
+    with ExitStack() as stack:
+        measure = measure_here if engine == "local" else stack.enter_context(ray_cluster(address))
+        folder = None if out is None else _open_folder(Path(out), model, truncate, seed, resume)
+        summaries = [] if folder is None else [folder.path / name for name in _SUMMARIES]
+        for path in summaries:
+            check_output(path, force=force or resume)
+        sample = verify_sample(model, first, truncate)
+        heads = HeadStatistics(model.checkpoint, sample[0].records, seed)
+        numbered = enumerate(chain([first], tokenized))
+        count = count_rows(texts)
+        if folder is None:
+            measured = _in_order(_with_progress(measure(heads, numbered), count))
+        else:
+            folder = replace(folder, heads=heads.heads)
+            measured = _in_folder(folder, partial(measure, heads), numbered, count)
+        totals = aggregate(measured, len(heads.heads), seed=seed)
+        result = _result(totals, heads, sample, unreadable)
+        for path in summaries:
+            save_result(result, path, force=force or resume)
+    return result
+
+
+def _check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:
+    """Raise InputError for options that do not go together."""
     if out is not None and not os.fspath(out):
         raise InputError("Expected a folder for the survey, got no name. Name one.")
+    if out is not None and find_spec("pyarrow") is None:
+        raise InputError(
+            "Expected pyarrow, which writes the tables of a survey, but it is not installed. "
+            "Install it: pip install 'attnviz[survey]'."
+        )
     if engine not in ("local", "ray"):
         raise InputError(f"Expected engine 'local' or 'ray', got {engine!r}.")
     if address is not None and engine == "local":
@@ -117,118 +159,123 @@ def survey(
             f"Expected no address of a cluster for a survey on this machine, got {address!r}. Add "
             "--engine ray (engine='ray')."
         )
-    model = expect_text(model)
-    bad = Bad()
-    on_bad = bad.add if skip_bad else None
-    corpus = read_corpus(texts, column=column, on_bad=on_bad)
-    windowed = windows(read(model, corpus, truncate=truncate, on_bad=on_bad), PART)
-    if (first := next(windowed, None)) is None:
-        raise bad.all()
-    with ExitStack() as stack:
-        measured = measure_here if engine == "local" else stack.enter_context(ray_cluster(address))
-        place = out
-        if place is None:
-            place = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnviz-"))
-        about = {
-            "model": model.name,
-            "weights": model.checkpoint.current_sha256(),
-            "dtype": str(model.module.dtype).removeprefix("torch."),
-            "truncate": truncate,
-            "seed": seed,
-            "attnviz": version("attnviz"),
-            "statistics": list(STATISTICS),
-        }
-        folder = Folder(Path(place), about)
-        folder.open(resume=resume)
-        overwrite = force or resume
-        written = [check_output(folder.path / name, force=overwrite) for name in _WRITTEN]
-        sample = sampled(model, first, truncate)
-        meter = Meter(model.checkpoint, sample[0].records, seed)
-        parts = 0
-
-        def missing() -> Iterator[Part]:
-            nonlocal parts
-            for parts, window in enumerate(chain([first], windowed), start=1):
-                if not folder.has(parts - 1, window):
-                    yield parts - 1, window
-
-        for number, window, found in _told(measured(meter, missing()), count_rows(texts)):
-            folder.write(number, window, found)
-        say("estimating")
-        told = tell(folder.read(parts), meter.heads, seed=seed)
-        census = _census(told, meter, sample, folder.compared(parts), bad)
-        if out is not None:
-            for path in written:
-                save_result(census, path, force=overwrite)
-    return census
 
 
-def _told(done: Iterable[Done], count: int | None) -> Iterator[Done]:
-    """Say how many texts have been measured, at which rate, of how many."""
+def _open_folder(path: Path, model: Model, truncate: bool, seed: int, resume: bool) -> Folder:
+    """Open the folder of a survey with these options, which change its numbers."""
+    from attnviz.analyses.survey.store import Folder
+
+    about = {
+        "model": model.name,
+        "weights": model.checkpoint.current_sha256(),
+        "dtype": str(model.module.dtype).removeprefix("torch."),
+        "truncate": truncate,
+        "seed": seed,
+        "attnviz": version("attnviz"),
+        "statistics": list(NAMES),
+    }
+    folder = Folder(path, about)
+    folder.open(resume=resume)
+    return folder
+
+
+def _with_progress(parts: Iterable[MeasuredPart], count: int | None) -> Iterator[MeasuredPart]:
+    """Report how many texts have been measured, at which rate, of how many."""
     texts, start = 0, time.monotonic()
-    for each in done:
-        texts += len(each[1])
+    for part in parts:
+        texts += len(part[1])
         rate = texts / max(1e-9, time.monotonic() - start)
-        last = max(read.number for read in each[1]) + 1
+        last = max(text.number for text in part[1]) + 1
         say(f"{texts:,} texts, {rate:,.0f} a second", None if count is None else last / count)
-        yield each
+        yield part
 
 
-def _census(
-    told: Told,
-    meter: Meter,
+def _in_folder(
+    folder: Folder,
+    measure: Callable[[Iterable[Part]], Iterator[MeasuredPart]],
+    parts: Iterable[Part],
+    count: int | None,
+) -> Iterator[TextStatistics]:
+    """Measure and write the parts that the folder lacks, then yield all of them."""
+    number_of_parts = 0
+
+    def missing() -> Iterator[Part]:
+        nonlocal number_of_parts
+        for number, texts in parts:
+            number_of_parts = number + 1
+            if not folder.has(number, texts):
+                yield number, texts
+
+    for number, texts, statistics in _with_progress(measure(missing()), count):
+        folder.write(number, texts, statistics)
+    yield from folder.read(number_of_parts)
+
+
+def _in_order(parts: Iterable[MeasuredPart]) -> Iterator[TextStatistics]:
+    """Yield the statistics of parts in the order of the corpus, so that sums are rounded alike."""
+    waiting: dict[int, TextStatistics] = {}
+    expected = 0
+    for number, _, statistics in parts:
+        waiting[number] = statistics
+        while expected in waiting:
+            yield waiting.pop(expected)
+            expected += 1
+
+
+def _result(
+    totals: CorpusStatistics,
+    heads: HeadStatistics,
     sample: Sequence[AttentionResult],
-    compared: tuple[int, Floats],
-    bad: Bad,
+    unreadable: UnreadableTexts,
 ) -> SurveyResult:
-    def laid_out(values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values.reshape(len(meter.heads), len(STATISTICS)))
+    def by_head(values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values.reshape(len(heads.heads), len(NAMES)))
 
-    apart = distances([result.records for result in sample])
-    proven = AgreementReport.joined(result.agreement for result in sample)
-    checks, unknown = _checks(meter, *compared)
+    distances = head_distances([result.records for result in sample])
+    verified = AgreementReport.joined(result.agreement for result in sample)
+    checks, not_compared = _checks(heads, totals)
     return SurveyResult(
-        heads=meter.heads,
-        statistics=STATISTICS,
-        mean=laid_out(told.value.mean),
-        low=laid_out(told.value.low),
-        high=laid_out(told.value.high),
-        even=laid_out(told.even),
-        shuffled=laid_out(told.shuffled),
-        p_even=laid_out(told.above_even.p_value),
-        p_shuffled=laid_out(told.above_shuffled.p_value),
-        count=laid_out(told.value.count).long(),
-        roles=tuple(name_roles(list(STATISTICS), told.excess, told.tested)),
-        clusters=tuple(cluster(apart.numpy()).tolist()),
-        distances=apart,
+        heads=heads.heads,
+        statistics=NAMES,
+        mean=by_head(totals.value.mean),
+        low=by_head(totals.value.low),
+        high=by_head(totals.value.high),
+        even=by_head(totals.even),
+        shuffled=by_head(totals.shuffled),
+        p_even=by_head(totals.above_even.p_value),
+        p_shuffled=by_head(totals.above_shuffled.p_value),
+        count=by_head(totals.value.count).long(),
+        roles=tuple(assign_roles(totals.excess, totals.held_out)),
+        clusters=tuple(cluster(distances.numpy()).tolist()),
+        distances=distances,
         sampled=len(sample),
-        compared=compared[0],
-        texts=told.texts,
-        tokens=told.tokens,
-        notes=bad.notes,
+        compared=totals.compared,
+        texts=totals.texts,
+        tokens=totals.tokens,
+        notes=unreadable.notes,
         agreement=replace(
-            proven,
-            checks=(*proven.checks, *checks),
-            not_compared=(*proven.not_compared, *unknown),
+            verified,
+            checks=(*verified.checks, *checks),
+            not_compared=(*verified.not_compared, *not_compared),
         ),
         provenance=sample[0].provenance,
     )
 
 
 def _checks(
-    meter: Meter, texts: int, differences: Floats
+    heads: HeadStatistics, totals: CorpusStatistics
 ) -> tuple[list[StageCheck], list[tuple[str, str, str]]]:
-    """Return the checks of what was measured, and where there was nothing to compare it with."""
-    checks, unknown, start = [], [], 0
-    for record in meter.known:
-        own = torch.from_numpy(differences[start : start + record.heads])
+    """Return the checks of the statistics, and the attentions whose own weights are unknown."""
+    checks, not_compared, start = [], [], 0
+    for record in heads.records:
+        differences = torch.from_numpy(totals.differences[start : start + record.heads])
         start += record.heads
-        if bool(own.isnan().any()):
+        if bool(differences.isnan().any()):
             why = "its eager attention does not return its weights"
-            unknown.append((record.place, "statistics", why))
+            not_compared.append((record.place, "statistics", why))
             continue
-        of_weights, _ = dtypes(record)
-        count = texts * record.heads * len(STATISTICS)
-        tolerance = PRECISIONS[of_weights].weights
-        checks.append(bounded(record, "statistics", own, tolerance, compared=count))
-    return checks, unknown
+        weights_dtype, _ = dtypes(record)
+        count = totals.compared * record.heads * len(NAMES)
+        tolerance = PRECISIONS[weights_dtype].weights
+        checks.append(bounded(record, "statistics", differences, tolerance, compared=count))
+    return checks, not_compared

@@ -1,4 +1,4 @@
-"""The texts of a corpus, one after the other, from a file, standard input or Python."""
+"""The texts of a corpus: read from a file or Python, tokenized, and put into batches."""
 
 from __future__ import annotations
 
@@ -6,18 +6,33 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from attnviz.errors import InputError, first_line
+from attnviz.inputs import max_tokens, tokenize
+from attnviz.inputs.readers import reading
+from attnviz.models.processors import has_text_decoder, input_kinds
+from attnviz.pipeline.attend import Model, attend, load
+from attnviz.results import AttentionResult
+
+if TYPE_CHECKING:
+    from attnviz.pipeline.attend import Loadable
 
 Corpus: TypeAlias = "str | Path | Iterable[str]"
+Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
+T = TypeVar("T")
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-_LONGEST = 2**24  # characters of a line, so that a file without line ends is no memory
+PART = 512  # texts that are sorted by length, and written together
+_LONGEST_LINE = 2**24  # characters, so that a file without line ends does not fill the memory
 _UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
-_ROWS = 1024  # of a parquet file that are read at once
+_PARQUET_ROWS = 1024  # that are read at once
+_ENCODING_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
+_SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
+_SAMPLE_TOKENS = 128  # at most in these texts, if some are that short
 
 
 @dataclass(frozen=True)
@@ -28,8 +43,45 @@ class Text:
     text: str
 
 
+@dataclass(frozen=True)
+class TokenizedText(Text):
+    """A text and the tokens that the tokenizer makes of it."""
+
+    encoding: Encoding
+
+    def __len__(self) -> int:
+        """Count its tokens."""
+        return len(self.encoding["input_ids"])
+
+
 class BadTextError(InputError):
-    """A line or row that holds no text, where the corpus goes on behind it."""
+    """A line or row without a readable text, in a corpus that can be read further."""
+
+
+@dataclass
+class UnreadableTexts:
+    """Counts the texts that cannot be read, and keeps the first error."""
+
+    count: int = 0
+    first_error: str = ""
+
+    def add(self, error: str) -> None:
+        """Count one more text."""
+        self.count, self.first_error = self.count + 1, self.first_error or error
+
+    def empty_corpus(self) -> InputError:
+        """Return the error of a corpus without any readable text."""
+        unread = f"; {self.count:,} could not be read: {self.first_error}" if self.count else "."
+        return InputError(f"Expected a corpus with at least one text, got none{unread}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of a result."""
+        if not self.count:
+            return ()
+        texts = "1 text" if self.count == 1 else f"{self.count:,} texts"
+        error = self.first_error.rstrip(".")
+        return (f"left out, since it could not be read: {texts}, first {error}",)
 
 
 def read_corpus(
@@ -38,33 +90,36 @@ def read_corpus(
     column: str = "text",
     on_bad: Callable[[str], None] | None = None,
 ) -> Iterator[Text]:
-    """Yield the texts of a corpus, empty ones left out.
+    """Yield the texts of a corpus, without the empty ones.
 
     Parameters
     ----------
-    source : a file, of which the ending tells the format: .txt has one text in each line, .jsonl
-        one JSON object or string in each line, .csv and .tsv a header, .parquet a column; "-" is
-        standard input, as .txt; or the texts themselves.
-    column : which of the columns, or keys, holds the text.
-    on_bad : is told of each line or row that cannot be read, which is then left out; by default
-        the first of them raises.
+    source : str, Path or iterable of str
+        A file, whose ending tells the format: .txt has one text in each line, .jsonl one JSON
+        object or string in each line, .csv and .tsv a header, .parquet a column; "-" is standard
+        input, read as .txt. Or the texts themselves.
+    column : str
+        The column, or key, of the text.
+    on_bad : callable, optional
+        Called with the error of each line or row that cannot be read, which is then left out. By
+        default the first such error is raised.
 
     Raises
     ------
-    InputError : no such file or column, a format that is not known, a line that cannot be read.
+    InputError
+        No such file or column, an unknown format, a line that cannot be read.
     """
-    for number, found in enumerate(_rows(source, column)):
-        text = found
-        if isinstance(text, BadTextError):
+    for number, row in enumerate(_rows(source, column)):
+        if isinstance(row, BadTextError):
             if on_bad is None:
-                raise InputError(f"{text} Mend it, or leave such lines out with --skip-bad.")
-            on_bad(str(text))
-        elif text.strip():
-            yield Text(number, text)
+                raise InputError(f"{row} Fix it, or leave such lines out with --skip-bad.")
+            on_bad(str(row))
+        elif row.strip():
+            yield Text(number, row)
 
 
 def count_rows(source: Corpus) -> int | None:
-    """Return how many lines or rows a corpus has, or nearly; None where only reading it tells."""
+    """Return about how many lines or rows a corpus has; None if only reading it can tell."""
     if not isinstance(source, str | Path):
         return len(source) if isinstance(source, Sized) else None
     path = Path(source)
@@ -80,7 +135,7 @@ def count_rows(source: Corpus) -> int | None:
 
 def _rows(source: Corpus, column: str) -> Iterator[str | BadTextError]:
     if not isinstance(source, str | Path):
-        return _given(source)
+        return _python_texts(source)
     if str(source) == "-":
         return _standard_input()
     path = Path(source)
@@ -92,12 +147,10 @@ def _rows(source: Corpus, column: str) -> Iterator[str | BadTextError]:
         )
     if not path.is_file():
         raise InputError(f"Expected a corpus to read, but there is no file {path}. Check its name.")
-    if suffix == ".parquet":
-        return _parquet(path, column)
-    return _text_file(path, suffix, column)
+    return _parquet(path, column) if suffix == ".parquet" else _text_file(path, suffix, column)
 
 
-def _given(texts: Iterable[object]) -> Iterator[str | BadTextError]:
+def _python_texts(texts: Iterable[object]) -> Iterator[str | BadTextError]:
     for number, text in enumerate(texts):
         if isinstance(text, str):
             yield text
@@ -114,13 +167,13 @@ def _standard_input() -> Iterator[str | BadTextError]:
 
 
 def _text_file(path: Path, suffix: str, column: str) -> Iterator[str | BadTextError]:
-    table = suffix in (".csv", ".tsv")
+    is_table = suffix in (".csv", ".tsv")
     try:
-        with path.open(newline="" if table else None, **_UTF_8) as file:
-            if table:
+        with path.open(newline="" if is_table else None, **_UTF_8) as file:
+            if is_table:
                 yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",")
             elif suffix == ".jsonl":
-                yield from _json(_lines(file, path.name), path.name, column)
+                yield from _json_lines(_lines(file, path.name), path.name, column)
             else:
                 yield from _lines(file, path.name)
     except OSError as error:
@@ -131,15 +184,15 @@ def _text_file(path: Path, suffix: str, column: str) -> Iterator[str | BadTextEr
 
 def _lines(file: Any, name: str) -> Iterator[str | BadTextError]:
     number = 0
-    while line := file.readline(_LONGEST):
+    while line := file.readline(_LONGEST_LINE):
         number += 1
-        if len(line) == _LONGEST:
+        if len(line) == _LONGEST_LINE:
             raise InputError(f"Expected a text in each line of {name}, got one without an end.")
-        yield _expect_utf_8(line.rstrip("\r\n"), number, name)
+        yield _check_utf_8(line.rstrip("\r\n"), number, name)
 
 
-def _expect_utf_8(text: str, line: int, name: str) -> str | BadTextError:
-    """Return a text, or what is wrong with it: bytes that are no UTF-8 were kept as they are."""
+def _check_utf_8(text: str, line: int, name: str) -> str | BadTextError:
+    """Return the text, or an error if it has bytes that are not UTF-8, read as surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -147,58 +200,49 @@ def _expect_utf_8(text: str, line: int, name: str) -> str | BadTextError:
     return text
 
 
-def _json(
+def _json_lines(
     lines: Iterable[str | BadTextError], name: str, column: str
 ) -> Iterator[str | BadTextError]:
     for number, line in enumerate(lines, start=1):
-        if isinstance(line, BadTextError):
+        if isinstance(line, BadTextError) or not line.strip():
             yield line
             continue
-        if not line.strip():
-            yield ""
-            continue
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             yield BadTextError(f"Expected JSON in line {number} of {name}, got: {error}.")
             continue
-        text = found.get(column) if isinstance(found, dict) else found
+        text = record.get(column) if isinstance(record, dict) else record
         if isinstance(text, str):
             yield text
         else:
-            missing = isinstance(found, dict) and column not in found
-            had = f"keys {', '.join(map(repr, found))}" if missing else repr(text)
+            missing = isinstance(record, dict) and column not in record
+            content = f"keys {', '.join(map(repr, record))}" if missing else repr(text)
             yield BadTextError(
-                f"Expected a text under {column!r} in line {number} of {name}, got {had[:60]}."
+                f"Expected a text under {column!r} in line {number} of {name}, got {content[:60]}."
             )
 
 
 def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[str | BadTextError]:
     rows = csv.reader(file, delimiter=delimiter, strict=True)
+    limit = csv.field_size_limit(_LONGEST_LINE)
     try:
-        header = _next(rows) or []
-        at = _index(header, column, name)
-        while (row := _next(rows)) is not None:
+        header = next(rows, [])
+        index = _column_index(header, column, name)
+        for row in rows:
             if len(row) == len(header):
-                yield _expect_utf_8(row[at], rows.line_num, name)
+                yield _check_utf_8(row[index], rows.line_num, name)
             elif row:
                 yield BadTextError(
                     f"Expected {len(header)} columns in line {rows.line_num} of {name}, got "
                     f"{len(row)}."
                 )
-    except csv.Error as error:  # quotes that do not end: what follows cannot be told
+    except csv.Error as error:  # an unclosed quote: the lines after it cannot be read
         raise InputError(
-            f"Expected line {rows.line_num} of {name} to be readable, but: {error}. Mend it."
+            f"Expected line {rows.line_num} of {name} to be readable, but: {error}. Fix it."
         ) from None
-
-
-def _next(rows: Iterator[list[str]]) -> list[str] | None:
-    """Return the next row; its fields may be longer than Python allows by default."""
-    before = csv.field_size_limit(_LONGEST)
-    try:
-        return next(rows, None)
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(limit)
 
 
 def _parquet(path: Path, column: str) -> Iterator[str | BadTextError]:
@@ -212,9 +256,9 @@ def _parquet(path: Path, column: str) -> Iterator[str | BadTextError]:
         ) from None
     try:
         with pq.ParquetFile(path) as file:
-            _index(file.schema_arrow.names, column, path.name)
+            _column_index(file.schema_arrow.names, column, path.name)
             row = 0
-            for batch in file.iter_batches(_ROWS, columns=[column]):
+            for batch in file.iter_batches(_PARQUET_ROWS, columns=[column]):
                 for text in batch.column(0).to_pylist():
                     row += 1
                     yield (
@@ -231,10 +275,101 @@ def _parquet(path: Path, column: str) -> Iterator[str | BadTextError]:
         ) from None
 
 
-def _index(names: list[str], column: str, name: str) -> int:
+def _column_index(names: list[str], column: str, file_name: str) -> int:
     if names.count(column) != 1:
-        had = ", ".join(map(repr, names)) or "none"
+        listed = ", ".join(map(repr, names)) or "none"
         raise InputError(
-            f"Expected a column {column!r} in {name}, got {had:.120}. Name it with --column."
+            f"Expected a column {column!r} in {file_name}, got {listed:.120}. Name it with "
+            "--column."
         )
     return names.index(column)
+
+
+def load_text_model(model: Model | Loadable | None) -> Model:
+    """Return a model that reads one text at a time; raise InputError for any other model."""
+    model = model if isinstance(model, Model) else load(model)
+    reads = input_kinds(model.module)
+    if reads != ("text",) or has_text_decoder(model.module, model.module.config):
+        kind = "is an encoder–decoder" if reads == ("text",) else f"reads {' and '.join(reads)}"
+        raise InputError(
+            f"Expected a model that reads one text, but {model.name} {kind}. Choose another."
+        )
+    return model
+
+
+def check_seed(seed: int) -> None:
+    """Raise InputError for a seed that the random generators do not take."""
+    if not 0 <= seed < 2**63:
+        raise InputError(f"Expected a seed from 0 to 2^63 - 1, got {seed}. Choose another.")
+
+
+def tokenize_corpus(
+    model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: Callable[[str], None] | None
+) -> Iterator[TokenizedText]:
+    """Yield the texts with their tokens; texts that the model cannot read go to `on_bad`.
+
+    Raises
+    ------
+    InputError
+        A text cannot be read, and `on_bad` is None.
+    """
+    checkpoint = model.checkpoint
+    assert checkpoint.tokenizer is not None  # the model reads text
+    longest = max_tokens(checkpoint.module, checkpoint.tokenizer)
+    for text in texts:
+        try:
+            with reading(checkpoint):
+                encoding, _ = tokenize(checkpoint, (text.text, None), longest, truncate=truncate)
+        except InputError as error:
+            if on_bad is None:
+                raise InputError(
+                    f"In text {text.number + 1}: {error} Or leave such texts out (--skip-bad)."
+                ) from None
+            on_bad(f"text {text.number + 1}: {error}")
+        else:
+            fields = {name: encoding[name] for name in _ENCODING_FIELDS if name in encoding}
+            yield TokenizedText(text.number, text.text, fields)
+
+
+def verify_sample(
+    model: Model, texts: Sequence[TokenizedText], truncate: bool
+) -> list[AttentionResult]:
+    """Return verified results of a few texts, evenly chosen among those of moderate length."""
+    short = [text for text in texts if len(text) <= _SAMPLE_TOKENS] or [min(texts, key=len)]
+    sample = [text.text for text in short[:: -(-len(short) // _SAMPLE_TEXTS)]]
+    results = attend(sample, model=model, truncate=truncate, mode="full")
+    return [replace(result, provenance=replace(result.provenance, text=None)) for result in results]
+
+
+def parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield so many items at a time; the last part may be shorter.
+
+    >>> list(parts("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+
+
+def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Yield the indices of texts of similar length, the shortest first, so that padding is little.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Of the texts, in tokens.
+    tokens : int
+        How many positions a batch has at most, with padding; a single text may have more.
+
+    >>> list(batches([5, 2, 9, 2], tokens=10))
+    [[1, 3], [0], [2]]
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index], index)):
+        if batch and (len(batch) + 1) * lengths[index] > tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

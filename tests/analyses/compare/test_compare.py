@@ -10,7 +10,7 @@ from families import tiny
 from scipy.spatial.distance import jensenshannon
 
 import attnviz
-from attnviz.analyses.survey.divergence import divergence
+from attnviz.analyses.survey.aggregate import divergence
 from attnviz.app import run
 from attnviz.errors import InputError
 

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.analyses.survey.aggregate import tell
-from attnviz.analyses.survey.corpus import read_corpus
-from attnviz.analyses.survey.measure import Measured, Meter, shuffled
-from attnviz.analyses.survey.reading import read
-from attnviz.analyses.survey.result import HeadName
-from attnviz.analyses.survey.statistics import STATISTICS
-from attnviz.analyses.survey.table import long_table
+from attnviz.analyses.survey.aggregate import aggregate
+from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
+from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics, shuffle
+from attnviz.analyses.survey.statistics import NAMES
 from tests.analyses.survey.plain import plain_weights
 from tests.analyses.survey.test_statistics import by_definition
 
@@ -23,7 +20,7 @@ ENCODING = {
 
 
 def test_other_tokens_change_places_and_special_ones_do_not():
-    orders = [shuffled(ENCODING, f"0 {number}")["input_ids"] for number in range(20)]
+    orders = [shuffle(ENCODING, f"0 {number}")["input_ids"] for number in range(20)]
     for ids in orders:
         assert sorted(ids) == sorted(ENCODING["input_ids"])
         moved = [one != other for one, other in zip(ids, ENCODING["input_ids"], strict=True)]
@@ -37,7 +34,7 @@ def test_other_tokens_change_places_and_special_ones_do_not():
 
 def test_a_seed_gives_one_order_and_changes_nothing_else():
     before = {name: list(values) for name, values in ENCODING.items()}
-    one, again, other = (shuffled(ENCODING, seed) for seed in ("0 3", "0 3", "1 3"))
+    one, again, other = (shuffle(ENCODING, seed) for seed in ("0 3", "0 3", "1 3"))
     assert one == again
     assert one["input_ids"] != other["input_ids"]
     assert before == ENCODING
@@ -47,12 +44,14 @@ def test_a_seed_gives_one_order_and_changes_nothing_else():
 @pytest.fixture(scope="module")
 def reads(texts, model):
     """Return six texts of other lengths as they are read, the first again as the last."""
-    return list(read(model, read_corpus([*texts[:6], texts[0]]), truncate=False, on_bad=None))
+    return list(
+        tokenize_corpus(model, read_corpus([*texts[:6], texts[0]]), truncate=False, on_bad=None)
+    )
 
 
 def measured(model, reads, seed=0):
     known = model.attend("one two").records
-    return Meter(model.checkpoint, known, seed).measure(reads)
+    return HeadStatistics(model.checkpoint, known, seed).measure(reads)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def ours(model, reads):
 def test_shuffled_texts_are_measured_as_the_model_reads_them(ours, reads, model):
     weights_of = plain_weights(model.module)
     for n, each in enumerate(reads):
-        ids = shuffled(each.encoding, f"0 {each.number}")["input_ids"]
+        ids = shuffle(each.encoding, f"0 {each.number}")["input_ids"]
         stops = [token in (".", ",") for token in model.tokenizer.convert_ids_to_tokens(ids)]
         special = each.encoding["special_tokens_mask"]
         weights = weights_of(ids)
@@ -75,7 +74,7 @@ def test_shuffled_texts_are_measured_as_the_model_reads_them(ours, reads, model)
 
 def test_each_text_has_an_order_of_its_own(ours, reads, model):
     first, again = 0, len(reads) - 1
-    previous = STATISTICS.index("previous")
+    previous = NAMES.index("previous")
     torch.testing.assert_close(ours.value[first], ours.value[again], equal_nan=True)
     assert (ours.shuffled[first] - ours.shuffled[again])[:, previous].abs().max() > 0.01
     assert (ours.shuffled - ours.value)[first, :, previous].abs().max() > 0.01
@@ -85,23 +84,22 @@ def test_each_text_has_an_order_of_its_own(ours, reads, model):
 
 def test_what_is_told_of_shuffled_texts_is_told_against_them():
     # One head does more than on shuffled texts and as much as even weights, the other the reverse.
-    N, heads = 60, (HeadName("encoder", 0, 0), HeadName("encoder", 0, 1))
+    N = 60
     generator = torch.Generator().manual_seed(0)
-    much = 0.6 + 0.1 * torch.rand(N, 2, len(STATISTICS), generator=generator)
+    much = 0.6 + 0.1 * torch.rand(N, 2, len(NAMES), generator=generator)
     little = much - 0.3 - 0.1 * torch.rand(much.shape, generator=generator)
     even, other = much.clone(), much.clone()
     other[:, 0], even[:, 1] = little[:, 0], little[:, 1]
-    made = Measured(
+    made = TextStatistics(
         numbers=tuple(range(N)),
         tokens=(9,) * N,
-        heads=heads,
         value=much,
         shuffled=other,
         even=even,
         differences=torch.zeros(2),
         compared=N,
     )
-    told = tell([long_table(made)], heads)
+    told = aggregate([made], 2)
     above = told.above_shuffled
     assert (above.p_value.reshape(2, -1)[0] < 0.01).all()
     assert (above.p_value.reshape(2, -1)[1] > 0.99).all()

@@ -8,10 +8,9 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.analyses.survey.corpus import read_corpus
-from attnviz.analyses.survey.measure import Meter
-from attnviz.analyses.survey.reading import read
-from attnviz.analyses.survey.statistics import STATISTICS, Measure, Tokens
+from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
+from attnviz.analyses.survey.measure import HeadStatistics
+from attnviz.analyses.survey.statistics import NAMES, Tokens, WeightStatistics
 from attnviz.capture import Together
 
 
@@ -52,7 +51,7 @@ def by_definition(w, ids, special, stops):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_each_is_what_its_definition_says(causal, seed, weights_of_a_block, monkeypatch):
-    monkeypatch.setattr("attnviz.analyses.survey.statistics._WEIGHTS", weights_of_a_block)
+    monkeypatch.setattr("attnviz.analyses.survey.statistics._BLOCK_WEIGHTS", weights_of_a_block)
     generator = torch.Generator().manual_seed(seed)
     lengths, T, H = [9, 4, 1, 7], 9, 3
     real = torch.arange(T) < torch.tensor(lengths)[:, None]
@@ -66,7 +65,7 @@ def test_each_is_what_its_definition_says(causal, seed, weights_of_a_block, monk
     )
     scores = torch.randn(4, H, T, T, generator=generator, dtype=torch.float64) * 2
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-    measure = Measure(Tokens(ids, real, special & real, stops))
+    measure = WeightStatistics(Tokens(ids, real, special & real, stops))
     assert len(measure.blocks) == (1 if weights_of_a_block > 40 else 9)
     got = measure(lambda rows: weights[:, :, rows])
     for n, length in enumerate(lengths):
@@ -78,16 +77,16 @@ def test_each_is_what_its_definition_says(causal, seed, weights_of_a_block, monk
                 stops[n, :length].tolist(),
             )
             for name, value in expected.items():
-                ours = got[n, head, STATISTICS.index(name)].item()
+                ours = got[n, head, NAMES.index(name)].item()
                 assert ours == pytest.approx(value, abs=2e-6, nan_ok=True), (n, head, name)
 
 
 def meter(model):
-    return Meter(model.checkpoint, model.attend("one two").records)
+    return HeadStatistics(model.checkpoint, model.attend("one two").records)
 
 
 def measured(model, texts):
-    reads = read(model, read_corpus(texts), truncate=False, on_bad=None)
+    reads = tokenize_corpus(model, read_corpus(texts), truncate=False, on_bad=None)
     return meter(model).measure(list(reads))
 
 
@@ -118,7 +117,9 @@ def test_even_weights_are_the_mean_over_shuffles_of_the_keys(texts, model):
     tokens = model.tokenizer.convert_ids_to_tokens(ids)
     special = torch.tensor([[token in ("[CLS]", "[SEP]") for token in tokens]])
     stops = torch.tensor([[token in (".", ",") for token in tokens]])
-    measure = Measure(Tokens(torch.tensor([ids]), torch.ones_like(special), special, stops))
+    measure = WeightStatistics(
+        Tokens(torch.tensor([ids]), torch.ones_like(special), special, stops)
+    )
     weights = model.attend(texts[0]).weights(0)[None].float()
     generator = torch.Generator().manual_seed(0)
 
@@ -128,7 +129,7 @@ def test_even_weights_are_the_mean_over_shuffles_of_the_keys(texts, model):
 
     mean = (sum(of_shuffled_keys() for _ in range(3000)) / 3000)[0].mean(0)
     for name in ("self", "previous", "separators", "same token", "punctuation"):
-        at = STATISTICS.index(name)
+        at = NAMES.index(name)
         assert mean[at].item() == pytest.approx(even[at].item(), abs=6e-3), name
 
 
@@ -145,12 +146,12 @@ def test_every_family_is_measured_as_it_is_recorded(family, long, texts, tokeniz
     # Long: as texts are whose maps would be large, by fused attention and in blocks of rows.
     if long:
         monkeypatch.setattr("attnviz.capture.batched._SHORT", 0)
-        monkeypatch.setattr("attnviz.analyses.survey.statistics._WEIGHTS", 300)
+        monkeypatch.setattr("attnviz.analyses.survey.statistics._BLOCK_WEIGHTS", 300)
     model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
     some = texts[:5]
     ours = measured(model, some)
     assert ours.differences.max() < 5e-6
-    tokens = list(read(model, read_corpus(some), truncate=False, on_bad=None))
+    tokens = list(tokenize_corpus(model, read_corpus(some), truncate=False, on_bad=None))
     for n, (text, one) in enumerate(zip(some, tokens, strict=True)):
         ids, special = one.encoding["input_ids"], one.encoding["special_tokens_mask"]
         stops = [model.tokenizer.convert_ids_to_tokens(id) in (".", ",") for id in ids]

@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from families import tiny
 
 import attnviz
-from attnviz.analyses.survey.store import Folder
 from attnviz.app import run
 from attnviz.errors import InputError
 
@@ -25,10 +25,8 @@ def same(one, other):
 
 
 def rows(folder):
-    count = len(list((folder / "parts").iterdir()))
-    parts = Folder(folder, {}).read(count)
     # As text, since NaN is not itself: shuffled, a text may have no such token.
-    found = [tuple(row.values()) for part in parts for row in part.to_pylist()]
+    found = [tuple(row.values()) for row in pq.read_table(folder / "parts").to_pylist()]
     return sorted((*row[:6], *map(str, row[6:])) for row in found)
 
 
@@ -61,6 +59,40 @@ def test_what_is_missing_is_measured_again_and_nothing_twice(tmp_path, texts, mo
     ]  # fmt: skip
 
 
+def test_a_survey_in_memory_is_that_of_a_folder(tmp_path, texts, model, monkeypatch):
+    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 8)
+    corpus = [*texts[:20], ".", "one"]  # a text without most statistics, a single word
+    same(
+        attnviz.survey(corpus, model=model),
+        attnviz.survey(corpus, model=model, out=tmp_path / "a"),
+    )
+
+
+_WITHOUT_PYARROW = """
+import sys
+sys.modules["pyarrow"] = None
+import importlib.util
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "pyarrow" else find_spec(name, *rest)
+import attnviz
+assert attnviz.survey(["one two", "three four"]).texts == 2
+for arguments in ({"out": "folder"}, {}):
+    try:
+        attnviz.survey("corpus.parquet" if not arguments else ["one two"], **arguments)
+    except attnviz.errors.InputError as error:
+        print(error)
+"""
+
+
+def test_only_folders_and_parquet_need_pyarrow(tmp_path):
+    (tmp_path / "corpus.parquet").write_bytes(b"PAR1")
+    command = [sys.executable, "-c", _WITHOUT_PYARROW]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("pip install 'attnviz[survey]'") == 2
+    assert not (tmp_path / "folder").exists()
+
+
 def test_a_folder_with_another_survey_is_refused(tmp_path, texts, model, tokenizer):
     attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
     before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*.*")}
@@ -74,7 +106,7 @@ def test_a_folder_with_another_survey_is_refused(tmp_path, texts, model, tokeniz
     assert {path: path.read_bytes() for path in before} == before
     (tmp_path / "b" / "parts").mkdir(parents=True)
     (tmp_path / "b" / "parts" / "mine.parquet").write_bytes(b"mine")
-    with pytest.raises(InputError, match=r"no sound survey\.json"):
+    with pytest.raises(InputError, match=r"no valid survey\.json"):
         attnviz.survey(texts[:4], model=model, out=tmp_path / "b")
 
 

@@ -195,7 +195,7 @@ def test_sinks_leave_less_for_even_weights(texts, tokenizer):
     [
         (["--address", "127.0.0.1:1"], "no address of a cluster for a survey on this machine"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "a Ray cluster at 127.0.0.1:1, but"),
-        (["--engine", "ray", "--address", "nowhere"], "but: it is no HOST:PORT"),
+        (["--engine", "ray", "--address", "nowhere"], "but: the address is not HOST:PORT"),
     ],
 )
 def test_a_cluster_that_does_not_answer_is_said_at_once(
