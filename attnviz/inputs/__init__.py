@@ -1,32 +1,30 @@
-"""What a model takes, and what each position is: text, images and sounds, whichever it reads."""
+"""Inputs of a model: text, images and audio, as tensors with an axis for each."""
 
-from attnviz.inputs.audio import Recording, Sound
+from attnviz.inputs.audio import AudioSource, Sound
 from attnviz.inputs.batch import Batch, encode, expect_one_text
-from attnviz.inputs.generated import continue_axis, expect_room, said_text
-from attnviz.inputs.image import Photo, Picture
-from attnviz.inputs.parse import Given, Many, gather
-from attnviz.inputs.text import max_tokens, pad_together, padded, pieces_in, token_spans, tokenize
-from attnviz.inputs.windows import place_windows
+from attnviz.inputs.decoder import continue_axis, expect_tokens_left, generated_text
+from attnviz.inputs.image import ImageSource, Picture
+from attnviz.inputs.parse import Inputs, Many, parse_inputs
+from attnviz.inputs.text import max_tokens, pad_texts, padded, pieces_in, token_spans, tokenize
 
 __all__ = [
+    "AudioSource",
     "Batch",
-    "Given",
+    "ImageSource",
+    "Inputs",
     "Many",
-    "Photo",
     "Picture",
-    "Recording",
     "Sound",
     "continue_axis",
     "encode",
     "expect_one_text",
-    "expect_room",
-    "gather",
+    "expect_tokens_left",
+    "generated_text",
     "max_tokens",
-    "pad_together",
+    "pad_texts",
     "padded",
+    "parse_inputs",
     "pieces_in",
-    "place_windows",
-    "said_text",
     "token_spans",
     "tokenize",
 ]

@@ -1,49 +1,61 @@
-"""What a decoder is to say, as it reads it: one place to the right."""
+"""The decoder's text: a target, shifted one position to the right, or the tokens it generates."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.inputs.text import encode_texts
+from attnviz.inputs.text import encode_texts, max_tokens, read_labels
+from attnviz.models.processors import has_text_decoder
 from attnviz.results import Axis
+from attnviz.results.words import make_axis
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from attnviz.models.checkpoint import Checkpoint
+
+
+# --- a target (teacher forcing)
 
 
 def encode_target(
     checkpoint: Checkpoint, targets: Sequence[str], *, truncate: bool
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...]]:
-    """Tokenize what the decoder is to say, one place to the right: it says the word that follows.
+    """Tokenize the decoder's targets and shift them right: each position predicts the next token.
 
     Returns
     -------
-    `decoder_input_ids` and `decoder_attention_mask`, each (N, T), and the positions of each target.
+    inputs : dict
+        `decoder_input_ids` and `decoder_attention_mask`, each (N, T).
+    axes : tuple of Axis
+        The positions of each target.
     """
     module, tokenizer = checkpoint.module, checkpoint.tokenizer
-    assert tokenizer is not None  # as in encode_texts
-    goals = [(text, None) for text in targets]
-    labels, axes, _ = encode_texts(checkpoint, goals, truncate=truncate, of_decoder=True)
+    assert tokenizer is not None  # no model that reads text is loaded without one
+    texts = [(text, None) for text in targets]
+    labels, axes, _ = encode_texts(checkpoint, texts, truncate=truncate, of_decoder=True)
     ids, mask = labels["input_ids"], labels["attention_mask"]
     shifted = _shift(module, ids)
     if torch.equal(shifted, ids):  # the tokenizer itself writes the decoder's first token
-        return _as_decoder_reads(ids[:, :-1], mask[:, :-1]), tuple(_without_last(a) for a in axes)
-    start = tokenizer.convert_ids_to_tokens(int(shifted[0, 0]))
+        return _decoder_inputs(ids[:, :-1], mask[:, :-1]), tuple(map(_without_last, axes))
+    start = str(tokenizer.convert_ids_to_tokens(int(shifted[0, 0])))
     mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    return _as_decoder_reads(shifted, mask), tuple(_shifted(a, str(start)) for a in axes)
+    return _decoder_inputs(shifted, mask), tuple(_shift_axis(axis, start) for axis in axes)
 
 
-def _as_decoder_reads(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+def _decoder_inputs(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
     return {"decoder_input_ids": ids, "decoder_attention_mask": mask}
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
-    """Return ids as the decoder reads them; unchanged if they begin as it does already."""
+    """Return the decoder's input ids; unchanged if they already begin with the start token."""
     start = module.config.decoder_start_token_id
     if start is not None and bool((ids[:, 0] == start).all()):
         return ids
@@ -52,8 +64,8 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
         return shifted
     if start is None:
         raise InputError(
-            f"Expected {type(module).__name__} to say with which token its decoder begins, but its "
-            "config has no decoder_start_token_id. Set it."
+            f"Expected a decoder_start_token_id in the config of {type(module).__name__}, the "
+            "token with which its decoder begins, but there is none. Set it."
         )
     return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
 
@@ -69,8 +81,8 @@ def _without_last(axis: Axis) -> Axis:
     )
 
 
-def _shifted(axis: Axis, start: str) -> Axis:
-    """Describe a target as the decoder reads it: a start token first, the last token left out."""
+def _shift_axis(axis: Axis, start: str) -> Axis:
+    """Return the axis of a shifted target: the start token first, the last token left out."""
     return Axis(
         labels=(start, *axis.labels[:-1]),
         words=(None, *axis.words[:-1]),
@@ -78,4 +90,68 @@ def _shifted(axis: Axis, start: str) -> Axis:
         special=(True, *axis.special[:-1]),
         padding=(False, *axis.padding[:-1]),
         segments=(0, *axis.segments[:-1]),
+    )
+
+
+# --- generated tokens
+
+
+def continue_axis(tokenizer: PreTrainedTokenizerBase, axis: Axis | None, ids: Tensor) -> Axis:
+    """Return the axis of `ids` (T,), whose first positions `axis` describes already."""
+    first = 0 if axis is None else len(axis)
+    new: list[int] = ids[first:].tolist()
+    special = [token in tokenizer.all_special_ids for token in new]
+    if axis is None and special:
+        special[0] = True  # the token with which a decoder begins
+    # The offsets of a token are what the text grows by when it is added.
+    ends = [len(_decode(tokenizer, new[: n + 1])) for n in range(len(new))]
+    generated = make_axis(
+        labels=read_labels(new, tokenizer),
+        offsets=list(itertools.pairwise([0, *ends])),
+        special=special,
+        padding=[False] * len(new),
+        segments=[0] * len(new),
+        texts=(_decode(tokenizer, new), ""),
+    )
+    return generated if axis is None else _join(axis, generated)
+
+
+def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None:
+    """Raise InputError if the model cannot read so many tokens after an input of this length."""
+    module, tokenizer = checkpoint.module, checkpoint.tokenizer
+    if tokenizer is None:
+        return
+    of_decoder = has_text_decoder(module, module.config)
+    longest = max_tokens(module, tokenizer, of_decoder=of_decoder)
+    # The last token is generated and never read.
+    if longest is not None and length + tokens - 1 > longest:
+        raise InputError(
+            f"Expected at most {max(longest - length + 1, 0)} tokens to generate after these "
+            f"{length}, since {checkpoint.name} can read {longest}, got {tokens}. Ask for fewer, "
+            "or give a shorter text."
+        )
+
+
+def generated_text(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:
+    """Return the text of generated tokens (T,)."""
+    return _decode(tokenizer, ids.tolist()).strip()
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def _join(axis: Axis, generated: Axis) -> Axis:
+    first = len(axis.word_labels)
+    words = tuple(None if word is None else first + word for word in generated.words)
+    patches = None if axis.patches is None else axis.patches + (None,) * len(generated)
+    return replace(
+        generated,
+        labels=axis.labels + generated.labels,
+        words=axis.words + words,
+        word_labels=axis.word_labels + generated.word_labels,
+        special=axis.special + generated.special,
+        padding=axis.padding + generated.padding,
+        segments=axis.segments + generated.segments,
+        patches=patches,
     )

@@ -1,4 +1,4 @@
-"""Images → pixel values: patches in rows and columns, and the picture as the model saw it."""
+"""Images: reading, pixel values, the grid of patches, and the picture that the model was given."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attnviz.runtime.memory import Room
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
 
-Picture: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any]"
+ImageSource: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any]"
 Grid = tuple[int, int]
 
 # What stands before and after the patches in a sequence, by the name of the parameter.
@@ -33,38 +33,39 @@ _AFTER = {"detection_tokens": "[DET]"}
 
 
 @dataclass(frozen=True, eq=False)
-class Photo:
-    """A picture as it was given: pixels, and what it is called in captions."""
+class Picture:
+    """The pixels of an image (RGB), and its name in captions."""
 
     pixels: Image.Image
     name: str
 
 
-def read_image(given: Picture) -> Photo:
-    """Return the RGB picture that a path, a Pillow image or an array (H, W, 3) holds.
+def read_image(source: ImageSource) -> Picture:
+    """Return the RGB picture in a file, a Pillow image or an array (H, W, 3) of uint8.
 
     Raises
     ------
-    InputError : there is no such file, it holds no picture, or the array has another shape.
+    InputError
+        There is no such file, it holds no picture, or the array has another shape.
     """
-    if isinstance(given, Image.Image):
-        return _photo(given, "image")
-    if isinstance(given, np.ndarray):
-        if given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3 or not given.size:
+    if isinstance(source, Image.Image):
+        return _picture(source, "image")
+    if isinstance(source, np.ndarray):
+        if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
             raise InputError(
                 "Expected an image as an array (height, width, 3) of uint8, got "
-                f"{given.shape} of {given.dtype}. Convert it, or give a file."
+                f"{source.shape} of {source.dtype}. Convert it, or give a file."
             )
-        return _photo(Image.fromarray(given), "image")
-    if not isinstance(given, str | os.PathLike):
+        return _picture(Image.fromarray(source), "image")
+    if not isinstance(source, str | os.PathLike):
         raise InputError(
             "Expected an image as a file, a Pillow image or an array (height, width, 3) of uint8, "
-            f"got {type(given).__name__}."
+            f"got {type(source).__name__}."
         )
-    path = Path(given)
+    path = Path(source)
     try:
         with Image.open(path) as opened:
-            return _photo(opened, path.name)
+            return _picture(opened, path.name)
     except InputError:
         raise
     except FileNotFoundError as error:
@@ -80,44 +81,44 @@ _EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "
                "HSV", "LAB")  # fmt: skip
 
 
-def _photo(opened: Image.Image, name: str) -> Photo:
+def _picture(opened: Image.Image, name: str) -> Picture:
     if opened.mode not in _EIGHT_BITS:
         raise InputError(
             f"Expected an image of 8 bits a channel, got {name} of mode {opened.mode}. Convert it "
             "to RGB, scaled from 0 to 255."
         )
     upright = ImageOps.exif_transpose(opened)
-    return Photo(upright.convert("RGB"), f"{name} ({opened.width}×{opened.height})")
+    return Picture(upright.convert("RGB"), f"{name} ({opened.width}×{opened.height})")
 
 
-_BYTES = 3 * 2 * 4  # of a pixel: three colours, before and after scaling, in float32
+_BYTES_PER_PIXEL = 3 * 2 * 4  # three colors, before and after scaling, in float32
 
 
-def encode_image(checkpoint: Checkpoint, photo: Photo) -> dict[str, Tensor]:
-    """Return what the model takes of a picture, as its processor makes it."""
-    reader = checkpoint.processors.image
-    assert reader is not None  # no model is loaded without what reads its inputs
-    _expect_room(checkpoint.name, reader)
-    return dict(reader(images=[photo.pixels], return_tensors="pt"))
+def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
+    """Return the model's input tensors for a picture."""
+    processor = checkpoint.processors.image
+    assert processor is not None  # no model is loaded without its processors
+    _expect_memory(checkpoint.name, processor)
+    return dict(processor(images=[picture.pixels], return_tensors="pt"))
 
 
-def _expect_room(name: str, reader: Any) -> None:
-    """Refuse a processor that would make pictures for which there is no memory."""
+def _expect_memory(name: str, processor: Any) -> None:
+    """Raise ModelError if the processor makes pictures that do not fit in memory."""
     ways = "Check the sizes in its preprocessor_config.json, or pass another processor=."
-    room = Room(f"the picture that {name} looks at", torch.device("cpu"), ways, ModelError)
-    for size in (getattr(reader, part, None) for part in ("size", "crop_size", "pad_size")):
+    memory = Room(f"the picture that {name} reads", torch.device("cpu"), ways, ModelError)
+    for size in (getattr(processor, key, None) for key in ("size", "crop_size", "pad_size")):
         shortest = getattr(size, "shortest_edge", None)
         sides: list[Any] = [getattr(size, side, None) or shortest for side in ("height", "width")]
-        known = all(isinstance(side, int) for side in sides)
-        if known and not getattr(size, "longest_edge", None):
-            room.expect(_BYTES * sides[0] * sides[1])
+        is_known = all(isinstance(side, int) for side in sides)
+        if is_known and not getattr(size, "longest_edge", None):
+            memory.expect(_BYTES_PER_PIXEL * sides[0] * sides[1])
 
 
 def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
     """Describe the positions of an image: special tokens, then patches row by row.
 
-    None where the model cuts the image in a way that attnviz does not know. Whether the model has
-    indeed as many positions is seen when it runs.
+    None if the model cuts the image in an unknown way. The capture checks whether the model has
+    indeed that many positions.
     """
     grid = find_grid(module, inputs)
     if grid is None:
@@ -133,13 +134,13 @@ def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
 
 
 def patch_label(patch: Grid) -> str:
-    """Return what a patch is called: its row and column, counted from 0."""
+    """Return the label of a patch: its row and column, counted from 0."""
     return f"r{patch[0]} c{patch[1]}"
 
 
 def find_grid(module: nn.Module, inputs: dict[str, Tensor]) -> Grid | None:
-    """Return into how many rows and columns of patches a model cuts the image, or None."""
-    if (sizes := inputs.get("image_grid_thw")) is not None:  # the processor has cut it itself
+    """Return the rows and columns of patches into which a model cuts the image, or None."""
+    if (sizes := inputs.get("image_grid_thw")) is not None:  # the processor cut it
         _, rows, columns = map(int, sizes[0])
         return rows, columns
     pixels = inputs["pixel_values"]
@@ -168,12 +169,22 @@ def _both(padding: str | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
-    """Return the tokens that stand before and after the patches, found beside the patch layer."""
+    """Return the labels of the special tokens before and after the patches.
+
+    They are parameters of the module that holds the patch layer, or of one above it.
+    """
     parents = _patch_layer(module)[0].split(".")
     for depth in range(len(parents) - 1, -1, -1):
-        own = dict(module.get_submodule(".".join(parents[:depth])).named_parameters(recurse=False))
+        parameters = dict(
+            module.get_submodule(".".join(parents[:depth])).named_parameters(recurse=False)
+        )
         before, after = (
-            [label for name, label in names.items() if name in own for _ in range(_rows(own[name]))]
+            [
+                label
+                for name, label in names.items()
+                if name in parameters
+                for _ in range(_rows(parameters[name]))
+            ]
             for names in (_BEFORE, _AFTER)
         )
         if before or after:
@@ -185,21 +196,21 @@ def _rows(token: Tensor) -> int:
     return token.shape[-2] if token.dim() > 1 else 1
 
 
-def as_seen(checkpoint: Checkpoint, photo: Photo, inputs: dict[str, Tensor]) -> Tensor:
-    """Return the picture as the model saw it, resized and cropped: (H, W, 3) uint8.
+def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, Tensor]) -> Tensor:
+    """Return the picture that the model was given, resized and cropped: (H, W, 3) uint8.
 
-    Where the processor's steps cannot be taken back, it is the whole picture.
+    It is the whole picture where the steps of the processor cannot be undone.
     """
-    reader: Any = checkpoint.processors.image
-    pixels = inputs.get("pixel_values")
-    if pixels is None or pixels.dim() != 4 or pixels.shape[1] != 3:
-        return torch.from_numpy(np.array(photo.pixels))
-    seen = pixels[0].float().permute(1, 2, 0)
-    if getattr(reader, "do_normalize", False):
-        mean, std = (torch.tensor(getattr(reader, f"image_{name}")) for name in ("mean", "std"))
-        seen = seen * std + mean
-    if getattr(reader, "do_rescale", False):
-        seen = seen / float(reader.rescale_factor)
-    if getattr(reader, "do_flip_channel_order", False):
-        seen = seen.flip(-1)
-    return seen.round().clamp(0, 255).to(torch.uint8)
+    processor: Any = checkpoint.processors.image
+    pixel_values = inputs.get("pixel_values")
+    if pixel_values is None or pixel_values.dim() != 4 or pixel_values.shape[1] != 3:
+        return torch.from_numpy(np.array(picture.pixels))
+    pixels = pixel_values[0].float().permute(1, 2, 0)
+    if getattr(processor, "do_normalize", False):
+        mean, std = (torch.tensor(getattr(processor, f"image_{name}")) for name in ("mean", "std"))
+        pixels = pixels * std + mean
+    if getattr(processor, "do_rescale", False):
+        pixels = pixels / float(processor.rescale_factor)
+    if getattr(processor, "do_flip_channel_order", False):
+        pixels = pixels.flip(-1)
+    return pixels.round().clamp(0, 255).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""Text with an image or a sound in it: placeholders that the model fills with patches or frames."""
+"""Text with an image or a sound in it: the model fills placeholders with patches or frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnviz.errors import InputError
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.image import (
     Grid,
-    Photo,
+    Picture,
     find_grid,
     patch_label,
 )
@@ -25,141 +25,144 @@ _KINDS = ("image", "audio")
 
 
 def fills_placeholders(checkpoint: Checkpoint, kind: str) -> bool:
-    """Tell whether the model reads this kind of input in the midst of its text."""
+    """Tell whether the model reads this kind of input within its text."""
     return _token(checkpoint, kind) is not None
 
 
 def _token(checkpoint: Checkpoint, kind: str) -> tuple[str, int] | None:
     """Return the placeholder that stands for an input of this kind, and its id."""
-    together = checkpoint.processors.multimodal
-    token = getattr(together, f"{kind}_token", None)
-    number = getattr(together, f"{kind}_token_id", None)
+    processor = checkpoint.processors.multimodal
+    token = getattr(processor, f"{kind}_token", None)
+    token_id = getattr(processor, f"{kind}_token_id", None)
     for name in ("id", "index"):
-        number = getattr(checkpoint.module.config, f"{kind}_token_{name}", None) or number
+        token_id = getattr(checkpoint.module.config, f"{kind}_token_{name}", None) or token_id
     token = getattr(token, "content", token)
-    return (token, number) if isinstance(token, str) and isinstance(number, int) else None
+    return (token, token_id) if isinstance(token, str) and isinstance(token_id, int) else None
 
 
-def encode_together(
-    checkpoint: Checkpoint, text: str, photo: Photo | None, sound: Sound | None
+def encode_multimodal(
+    checkpoint: Checkpoint, text: str, picture: Picture | None, sound: Sound | None
 ) -> tuple[dict[str, Tensor], Axis]:
     """Tokenize a text with an image or a sound in it.
 
-    Where the text holds no placeholder, it goes in front. Such a text is a prompt, in which special
-    tokens that are spelled out count as such.
+    A placeholder that the text lacks is put in front of it. Such a text is a prompt: special tokens
+    that are spelled out count as such.
 
     Raises
     ------
-    InputError : several placeholders, or more tokens than the model can read.
+    InputError
+        The text has several placeholders, or more tokens than the model can read.
     """
-    together: Any = checkpoint.processors.multimodal
-    given = {"image": photo, "audio": sound}
+    processor: Any = checkpoint.processors.multimodal
+    given = {"image": picture, "audio": sound}
+    kinds = [kind for kind in _KINDS if given[kind] is not None]
     prompt = text
-    for kind in _KINDS:
-        if given[kind] is not None:
-            prompt = _with_placeholder(checkpoint, prompt, kind)
-    how: dict[str, Any] = {"return_offsets_mapping": together.tokenizer.is_fast}
+    for kind in kinds:
+        prompt = _with_placeholder(checkpoint, prompt, kind)
+    options: dict[str, Any] = {"return_offsets_mapping": processor.tokenizer.is_fast}
     if sound is not None:
-        how |= {"audio": [sound.samples], "sampling_rate": sound.rate}
-    if photo is not None:
-        how["images"] = [photo.pixels]
+        options |= {"audio": [sound.samples], "sampling_rate": sound.rate}
+    if picture is not None:
+        options["images"] = [picture.pixels]
     inputs = dict(
-        together(
+        processor(
             text=[prompt],
             return_tensors="pt",
             return_special_tokens_mask=True,
             return_text_replacement_offsets=True,
-            **how,
+            **options,
         )
     )
-    about = {
+    details = {
         name: inputs.pop(name, None)
         for name in ("offset_mapping", "special_tokens_mask", "text_replacement_offsets")
     }
     ids = inputs["input_ids"][0]
-    longest = max_tokens(checkpoint.module, together.tokenizer)
+    longest = max_tokens(checkpoint.module, processor.tokenizer)
     if longest is not None and len(ids) > longest:
         raise InputError(
             f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, got "
             f"{len(ids)} with the placeholders. Shorten the text."
         )
-    axis = _text_axis(checkpoint, prompt, ids, about)
-    for kind in _KINDS:
-        if given[kind] is not None:
-            axis = _filled(checkpoint, axis, kind, inputs, sound)
+    axis = _text_axis(checkpoint, prompt, ids, details)
+    for kind in kinds:
+        axis = _fill_placeholders(checkpoint, axis, kind, inputs, sound)
     return inputs, axis
 
 
 def _with_placeholder(checkpoint: Checkpoint, text: str, kind: str) -> str:
-    found = _token(checkpoint, kind)
-    assert found is not None
-    count = text.count(found[0])
+    placeholder = _token(checkpoint, kind)
+    assert placeholder is not None
+    token = placeholder[0]
+    count = text.count(token)
     if count > 1:
         raise InputError(
-            f"Expected one {found[0]} in the text, for the one {kind} given, got {count}."
+            f"Expected one {token} in the text, for the one {kind} given, got {count}."
         )
-    return text if count else f"{found[0]}\n{text}"
+    return text if count else f"{token}\n{text}"
 
 
-def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, about: dict[str, Any]) -> Axis:
-    """Describe the positions of the text with its placeholders unfolded."""
+def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[str, Any]) -> Axis:
+    """Return the axis of the text with its placeholders expanded."""
     tokenizer: Any = checkpoint.tokenizer
-    unfolded = prompt
-    for place in reversed((about["text_replacement_offsets"] or [[]])[0]):
-        start, end = place["span"]
-        unfolded = unfolded[:start] + place["replacement"] + unfolded[end:]
-    special = about["special_tokens_mask"]
-    offsets = about["offset_mapping"]
-    # Processors that unfold their placeholders in another way say nothing of it.
-    known = offsets is not None and int(offsets.max()) == len(unfolded.rstrip())
-    filled = {found[1] for kind in _KINDS if (found := _token(checkpoint, kind))}
+    expanded = prompt
+    for replacement in reversed((details["text_replacement_offsets"] or [[]])[0]):
+        start, end = replacement["span"]
+        expanded = expanded[:start] + replacement["replacement"] + expanded[end:]
+    special, offsets = details["special_tokens_mask"], details["offset_mapping"]
+    # Some processors expand their placeholders in another way and do not report it.
+    has_offsets = offsets is not None and int(offsets.max()) == len(expanded.rstrip())
+    placeholders = [_token(checkpoint, kind) for kind in _KINDS]
+    placeholder_ids = {placeholder[1] for placeholder in placeholders if placeholder is not None}
+    token_ids = ids.tolist()
     return text_axis(
         tokenizer,
-        ids.tolist(),
+        token_ids,
         special=[
-            int(number in filled or (special is not None and bool(special[0, at])))
-            for at, number in enumerate(ids.tolist())
+            int(token_id in placeholder_ids or (special is not None and bool(special[0, n])))
+            for n, token_id in enumerate(token_ids)
         ],
-        offsets=[(start, end) for start, end in offsets[0].tolist()] if known else None,
+        offsets=[(start, end) for start, end in offsets[0].tolist()] if has_offsets else None,
         segments=[0] * len(ids),
-        texts=(unfolded, ""),
+        texts=(expanded, ""),
         length=len(ids),
     )
 
 
-def _filled(
+def _fill_placeholders(
     checkpoint: Checkpoint,
     axis: Axis,
     kind: str,
     inputs: dict[str, Tensor],
     sound: Sound | None,
 ) -> Axis:
-    """Name the placeholders by the patches or the frames that fill them."""
-    found = _token(checkpoint, kind)
-    assert found is not None
-    here = (inputs["input_ids"][0] == found[1]).nonzero().flatten().tolist()
-    labels = {at: f"{kind} {number}" for number, at in enumerate(here)}
+    """Label the placeholders by the patches or the frames that fill them."""
+    placeholder = _token(checkpoint, kind)
+    assert placeholder is not None
+    positions = (inputs["input_ids"][0] == placeholder[1]).nonzero().flatten().tolist()
+    labels = {position: f"{kind} {n}" for n, position in enumerate(positions)}
     patches = dict[int, Grid]()
     seconds = dict[int, float]()
-    if kind == "image" and (grid := _merged(find_grid(checkpoint.module, inputs), len(here))):
-        patches = {at: divmod(number, grid[1]) for number, at in enumerate(here)}
-        labels = {at: patch_label(patch) for at, patch in patches.items()}
+    if kind == "image" and (grid := _merged(find_grid(checkpoint.module, inputs), len(positions))):
+        patches = {position: divmod(n, grid[1]) for n, position in enumerate(positions)}
+        labels = {position: patch_label(patch) for position, patch in patches.items()}
     elif kind == "audio" and sound is not None:
-        seconds = {at: n * sound.seconds / len(here) for n, at in enumerate(here)}
-        labels = {at: f"{second:.2f} s" for at, second in seconds.items()}
-    positions = range(len(axis))
+        duration = sound.seconds
+        seconds = {position: n * duration / len(positions) for n, position in enumerate(positions)}
+        labels = {position: f"{second:.2f} s" for position, second in seconds.items()}
+    everywhere = range(len(axis))
     return replace(
         axis,
-        labels=tuple(labels.get(at, axis.labels[at]) for at in positions),
-        words=tuple(None if at in labels else axis.words[at] for at in positions),
-        special=tuple(at not in labels and axis.special[at] for at in positions),
-        patches=tuple(map(patches.get, positions)) if patches else axis.patches,
-        seconds=tuple(map(seconds.get, positions)) if seconds else axis.seconds,
+        labels=tuple(labels.get(n, axis.labels[n]) for n in everywhere),
+        words=tuple(None if n in labels else axis.words[n] for n in everywhere),
+        special=tuple(n not in labels and axis.special[n] for n in everywhere),
+        patches=tuple(map(patches.get, everywhere)) if patches else axis.patches,
+        seconds=tuple(map(seconds.get, everywhere)) if seconds else axis.seconds,
     )
 
 
 def _merged(grid: Grid | None, count: int) -> Grid | None:
-    """Return the grid of `count` placeholders, each for one patch or for a square of some."""
+    """Return the grid of `count` placeholders, each for one patch or for a square of patches."""
     if grid is None:
         return None
     rows, columns = grid

@@ -1,4 +1,4 @@
-"""What a caller hands over, one thing or a list of them, read and checked."""
+"""Parse and validate the inputs of `attend`: one input, or a list of them."""
 
 from __future__ import annotations
 
@@ -7,73 +7,78 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from attnviz.errors import InputError
-from attnviz.inputs.audio import Recording, Sound, read_sound
-from attnviz.inputs.image import Photo, Picture, read_image
+from attnviz.inputs.audio import AudioSource, Sound, read_sound
+from attnviz.inputs.image import ImageSource, Picture, read_image
 
 T = TypeVar("T")
 Many: TypeAlias = list[T] | tuple[T, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """N inputs, by kind; None of a kind that was not given.
+class Inputs:
+    """N inputs by kind; a kind that was not given is None.
 
-    several : whether a list was given. generate : how many tokens the model is to say by itself.
+    Attributes
+    ----------
+    several : bool
+        Whether the caller gave a list.
+    generate : int or None
+        The number of tokens that the model generates.
     """
 
     texts: list[str] | None
     pairs: list[str] | None
     targets: list[str] | None
-    images: list[Photo] | None
+    pictures: list[Picture] | None
     sounds: list[Sound] | None
     several: bool
     generate: int | None = None
 
-    def batches(self) -> Iterator[Given]:
-        """Yield what is run at once: all texts; or an image or a sound with what goes with it.
+    def batches(self) -> Iterator[Inputs]:
+        """Yield what runs at once: all texts, or one image or sound with its text.
 
         Padding an image or a sound would change what the model makes of it, and generated texts
         differ in length.
         """
-        if not (self.images or self.sounds or self.generate):
-            yield self
-        else:
+        if self.pictures or self.sounds or self.generate:
             yield from self.one_by_one()
+        else:
+            yield self
 
-    def one_by_one(self) -> Iterator[Given]:
+    def one_by_one(self) -> Iterator[Inputs]:
         """Yield each input by itself."""
-        for n in range(len(self.images or self.sounds or self.texts or ())):
-            yield Given(
+        for n in range(len(self.pictures or self.sounds or self.texts or ())):
+            yield Inputs(
                 texts=_nth(self.texts, n),
                 pairs=_nth(self.pairs, n),
                 targets=_nth(self.targets, n),
-                images=_nth(self.images, n),
+                pictures=_nth(self.pictures, n),
                 sounds=_nth(self.sounds, n),
                 several=False,
                 generate=self.generate,
             )
 
 
-def _nth(found: list[T] | None, n: int) -> list[T] | None:
-    return None if found is None else [found[n]]
+def _nth(items: list[T] | None, n: int) -> list[T] | None:
+    return None if items is None else [items[n]]
 
 
-def gather(
+def parse_inputs(
     text: str | Many[str] | None = None,
     *,
     pair: str | Many[str] | None = None,
     target: str | Many[str] | None = None,
-    image: Picture | Many[Picture] | None = None,
-    audio: Recording | Many[Recording] | None = None,
+    image: ImageSource | Many[ImageSource] | None = None,
+    audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
     generate: int | None = None,
-) -> Given:
-    """Read what was given; there must be as many of each kind as there are inputs.
+) -> Inputs:
+    """Read and check the inputs; each kind must have as many as there are inputs.
 
     Raises
     ------
-    InputError : nothing was given, an empty text, a file that cannot be read, or lists of different
-        lengths.
+    InputError
+        Nothing is given, a text is empty, a file cannot be read, or lists differ in length.
     """
     if sampling_rate is not None and audio is None:
         raise InputError("Expected a sound with sampling_rate, got none. Give it as audio=….")
@@ -85,54 +90,54 @@ def gather(
         raise InputError(
             "Expected a target or a number of tokens to generate, got both. Leave one out."
         )
-    given = Given(
-        texts=_each(text, lambda one: _text(one, "text")),
-        pairs=_each(pair, lambda one: _text(one, "pair")),
-        targets=_each(target, lambda one: _text(one, "target")),
-        images=_each(image, read_image),
-        sounds=_each(audio, lambda one: read_sound(one, sampling_rate)),
-        several=any(isinstance(what, list | tuple) for what in (text, image, audio)),
+    inputs = Inputs(
+        texts=_map(text, lambda item: _check_text(item, "text")),
+        pairs=_map(pair, lambda item: _check_text(item, "pair")),
+        targets=_map(target, lambda item: _check_text(item, "target")),
+        pictures=_map(image, read_image),
+        sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
+        several=any(isinstance(value, list | tuple) for value in (text, image, audio)),
         generate=generate,
     )
-    _expect_as_many(
+    _expect_equal_counts(
         {
-            "a text": given.texts,
-            "an image": given.images,
-            "a sound": given.sounds,
-            "a pair": given.pairs,
-            "a target": given.targets,
+            "a text": inputs.texts,
+            "an image": inputs.pictures,
+            "a sound": inputs.sounds,
+            "a pair": inputs.pairs,
+            "a target": inputs.targets,
         }
     )
-    return given
+    return inputs
 
 
-def _expect_as_many(kinds: dict[str, list[Any] | None]) -> None:
-    """Refuse nothing at all, and lists of different lengths; the first given sets the length."""
-    there = {name: found for name, found in kinds.items() if found is not None}
-    first = next(iter(there), "a pair")
+def _expect_equal_counts(kinds: dict[str, list[Any] | None]) -> None:
+    """Raise InputError for no input at all, or for lists whose lengths differ from the first."""
+    given = {name: items for name, items in kinds.items() if items is not None}
+    first = next(iter(given), "a pair")
     if first in ("a pair", "a target"):
         raise InputError("Expected a text, an image or a sound, got none. Give one.")
-    if not there[first]:
+    if not given[first]:
         raise InputError(f"Expected at least one {first.split()[1]}, got none.")
-    for name, found in there.items():
-        if len(found) != len(there[first]):
+    for name, items in given.items():
+        if len(items) != len(given[first]):
             raise InputError(
-                f"Expected {name} for each of {len(there[first])} {first.split()[1]}s, "
-                f"got {len(found)}."
+                f"Expected {name} for each of {len(given[first])} {first.split()[1]}s, "
+                f"got {len(items)}."
             )
 
 
-def _each(given: Any, read: Callable[[Any], T]) -> list[T] | None:
-    if given is None:
+def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
+    if value is None:
         return None
-    return [read(one) for one in (given if isinstance(given, list | tuple) else [given])]
+    return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
 
 
-def _text(given: Any, what: str) -> str:
-    if not isinstance(given, str):
+def _check_text(text: Any, kind: str) -> str:
+    if not isinstance(text, str):
         raise InputError(
-            f"Expected {what} to be a string, or a list of them, got {type(given).__name__}."
+            f"Expected {kind} to be a string, or a list of them, got {type(text).__name__}."
         )
-    if not given.strip():
-        raise InputError(f"Expected a {what} with at least one word, got an empty one.")
-    return given
+    if not text.strip():
+        raise InputError(f"Expected a {kind} with at least one word, got an empty one.")
+    return text

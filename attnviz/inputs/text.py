@@ -1,25 +1,53 @@
-"""Text → token ids in a padded batch, and what each position is."""
+"""Text: token ids in a padded batch, and the axis of each text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.errors import InputError
-from attnviz.inputs.readers import expect_room, reading
 from attnviz.results import Axis
 from attnviz.results.words import Span, make_axis
 from attnviz.runtime.logs import hushed
+from attnviz.runtime.memory import Room
+from attnviz.runtime.translate import translated
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
     from attnviz.models.checkpoint import Checkpoint
 
-Couple = tuple[str, str | None]  # a text, and the second one of a pair
+TextPair = tuple[str, str | None]  # a text, and the second one of a pair
+
+# A fast tokenizer stores 16 bytes for each byte of a text (its offsets). Tokens come on top: 105 to
+# 165 bytes for each byte of English were measured.
+_MEMORY_PER_BYTE = 16
+_SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
+
+
+@contextmanager
+def translate(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn whatever the checkpoint's tokenizer or processor raises into a one-line error.
+
+    Raises
+    ------
+    ModelError
+        It cannot read the input.
+    InputError
+        There is not enough memory.
+    """
+    message = f"Expected the tokenizer or processor of {checkpoint.name} to read this, but it fails"
+    ways = ". Check its files, or pass another one (tokenizer=, processor=)."
+    with translated(message, ways, _input_memory(checkpoint)):
+        yield
+
+
+def _input_memory(checkpoint: Checkpoint) -> Room:
+    return Room(f"the input of {checkpoint.name}", torch.device("cpu"), "Give a smaller one.")
 
 
 def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -30,7 +58,7 @@ def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
 
 def encode_texts(
     checkpoint: Checkpoint,
-    couples: Sequence[Couple],
+    pairs: Sequence[TextPair],
     *,
     truncate: bool,
     of_decoder: bool = False,
@@ -39,14 +67,18 @@ def encode_texts(
 
     Returns
     -------
-    Tensors (N, T) by the name under which the model takes them, the positions of each text, and
-    how many tokens a text had that was cut, else None.
+    inputs : dict
+        Tensors (N, T) by the name of the model's argument.
+    axes : tuple of Axis
+        The positions of each text.
+    cut_from : tuple
+        How many tokens a text had before it was cut; None where it was not.
     """
     tokenizer = _tokenizer(checkpoint)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
-    tokenized = [tokenize(checkpoint, couple, longest, truncate=truncate) for couple in couples]
+    tokenized = [tokenize(checkpoint, pair, longest, truncate=truncate) for pair in pairs]
     encodings, cut_from = zip(*tokenized, strict=True)
-    inputs = pad_together(checkpoint, encodings)
+    inputs = pad_texts(checkpoint, encodings)
     length = inputs["input_ids"].shape[1]
     axes = tuple(
         text_axis(
@@ -55,31 +87,37 @@ def encode_texts(
             special=encoding["special_tokens_mask"],
             offsets=encoding.get("offset_mapping"),
             segments=_segments(encoding),
-            texts=(text, pair or ""),
+            texts=(text, second or ""),
             length=length,
         )
-        for encoding, (text, pair) in zip(encodings, couples, strict=True)
+        for encoding, (text, second) in zip(encodings, pairs, strict=True)
     )
     return inputs, axes, cut_from
 
 
 def tokenize(
-    checkpoint: Checkpoint, couple: Couple, longest: int | None, *, truncate: bool
+    checkpoint: Checkpoint, pair: TextPair, longest: int | None, *, truncate: bool
 ) -> tuple[BatchEncoding, int | None]:
-    """Return the tokens of a text, or of a pair, and how many they were before they were cut.
+    """Return the tokens of a text, or of a pair, and their number before they were cut.
 
-    longest : how many the model can read, from `max_tokens`.
+    Parameters
+    ----------
+    longest : int or None
+        The most tokens that the model can read, from `max_tokens`.
 
     Raises
     ------
-    InputError : a text that leaves no token, or more than the model can read, unless it is cut.
+    InputError
+        The text leaves no token, or more than the model can read and `truncate` is false.
     """
     tokenizer = _tokenizer(checkpoint)
-    expect_room(checkpoint, sum(map(len, filter(None, couple))))
-    encoding = _tokenize(tokenizer, *couple)
+    size = sum(map(len, filter(None, pair)))
+    if size > _SMALL:
+        _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
+    encoding = _tokenize(tokenizer, *pair)
     if all(encoding["special_tokens_mask"]):
         raise InputError(
-            f"Expected a text with at least one word, got {couple[0][:40]!r}. Type a sentence."
+            f"Expected a text with at least one word, got {pair[0][:40]!r}. Type a sentence."
         )
     length = len(encoding["input_ids"])
     if longest is None or length <= longest:
@@ -89,23 +127,25 @@ def tokenize(
             f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
             f"got {length}. Shorten the text, or cut it with --truncate (truncate=True)."
         )
-    return _tokenize(tokenizer, *couple, longest), length
+    return _tokenize(tokenizer, *pair, longest), length
 
 
-def pad_together(
+def pad_texts(
     checkpoint: Checkpoint, encodings: Sequence[Mapping[str, Sequence[int]]]
 ) -> dict[str, Tensor]:
-    """Return encoded texts as the model takes them, (N, T), padded on the right."""
+    """Return encoded texts as the model's input tensors (N, T), padded on the right."""
     fill = {"input_ids": _pad_id(_tokenizer(checkpoint))}
     return {
-        name: padded([each[name] for each in encodings], fill.get(name, 0)).to(checkpoint.device)
+        name: padded([encoding[name] for encoding in encodings], fill.get(name, 0)).to(
+            checkpoint.device
+        )
         for name in ("input_ids", "attention_mask", "token_type_ids")
         if name in encodings[0]
     }
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    """Return rows of whole numbers as one tensor (N, T), filled up on the right."""
+    """Return rows of integers as one tensor (N, T), padded with `fill` on the right."""
     T = max(map(len, rows))
     return torch.tensor([[*row, *[fill] * (T - len(row))] for row in rows])
 
@@ -113,21 +153,24 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
 def max_tokens(
     module: nn.Module, tokenizer: PreTrainedTokenizerBase, *, of_decoder: bool = False
 ) -> int | None:
-    """Return how many tokens the model can read, special ones included; None if any number.
+    """Return the most tokens that the model can read, special ones included; None if unlimited.
 
-    of_decoder : whether the decoder is to read them, beside an encoder.
+    Parameters
+    ----------
+    of_decoder : bool
+        Whether the decoder of an encoder–decoder reads them.
     """
-    limits, said = [10**9], tokenizer.model_max_length
-    if isinstance(said, int | float) and said > 0:
-        limits.append(int(said))
+    limits, model_max_length = [10**9], tokenizer.model_max_length
+    if isinstance(model_max_length, int | float) and model_max_length > 0:
+        limits.append(int(model_max_length))
     config = getattr(module, "config", None)
-    for part in (config, getattr(config, "text_config", None)):
-        names = ("max_position_embeddings", *(["max_target_positions"] if of_decoder else []))
-        for positions in (getattr(part, name, None) for name in names):
-            if isinstance(positions, int) and positions > 0:  # some say -1 for "any number"
+    names = ("max_position_embeddings", *(["max_target_positions"] if of_decoder else []))
+    for settings in (config, getattr(config, "text_config", None)):
+        for positions in (getattr(settings, name, None) for name in names):
+            if isinstance(positions, int) and positions > 0:  # -1 stands for "unlimited"
                 limits.append(positions)
     for name, table in module.named_modules():
-        # Some tables of positions start behind the index that stands for padding.
+        # Some tables of positions start after the padding index.
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding):
             start = 0 if table.padding_idx is None else table.padding_idx + 1
             limits.append(table.num_embeddings - start)
@@ -138,12 +181,13 @@ def max_tokens(
 def _tokenize(
     tokenizer: PreTrainedTokenizerBase, text: str, pair: str | None, cut: int | None = None
 ) -> BatchEncoding:
-    for typed in filter(None, (text, pair)):
+    for string in filter(None, (text, pair)):
         try:
-            typed.encode()
+            string.encode()
         except UnicodeEncodeError as error:
+            invalid = string[error.start : error.start + 20]
             raise InputError(
-                f"Expected text in valid Unicode, got {typed[error.start : error.start + 20]!a} at "
+                f"Expected text in valid Unicode, got {invalid!a} at "
                 f"character {error.start:,}. Remove what cannot be encoded."
             ) from error
     with hushed():
@@ -162,31 +206,32 @@ def _tokenize(
 
 
 def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
-    """Return where each token of a text stands in it, in characters; (0, 0) for special tokens.
+    """Return the span of characters of each token of a text; (0, 0) for special tokens.
 
     Raises
     ------
-    InputError : text that is no Unicode, or a tokenizer that does not know where its tokens stand.
+    InputError
+        The text is not valid Unicode, or the tokenizer has no offsets.
     """
     tokenizer = _tokenizer(checkpoint)
-    with reading(checkpoint):
+    with translate(checkpoint):
         spans: list[Span] | None = _tokenize(tokenizer, text, None).get("offset_mapping")
     if spans is None:
         raise InputError(
-            f"Expected a tokenizer that knows where its tokens stand, but that of "
-            f"{checkpoint.name} does not. Load its fast version (tokenizer=…)."
+            f"Expected a tokenizer with the offsets of its tokens, but that of {checkpoint.name} "
+            "has none. Load its fast version (tokenizer=…)."
         )
     return spans
 
 
-def pieces_in(spans: Sequence[Span], place: Span) -> tuple[int, ...]:
-    """Return which tokens, of `token_spans`, stand in a place of the text; special ones nowhere.
+def pieces_in(spans: Sequence[Span], region: Span) -> tuple[int, ...]:
+    """Return the indices of the tokens in a region of the text; special tokens are in none.
 
     >>> pieces_in([(0, 0), (0, 2), (2, 6), (7, 9), (0, 0)], (0, 6))
     (1, 2)
     """
-    start, end = place
-    return tuple(at for at, (a, b) in enumerate(spans) if a < b and a < end and b > start)
+    start, end = region
+    return tuple(n for n, (a, b) in enumerate(spans) if a < b and a < end and b > start)
 
 
 def text_axis(
@@ -199,7 +244,7 @@ def text_axis(
     texts: tuple[str, str],
     length: int,
 ) -> Axis:
-    """Describe the positions of an encoded text, padded on the right to `length`."""
+    """Return the axis of an encoded text, padded on the right to `length`."""
     padding = length - len(ids)
     return make_axis(
         labels=[*read_labels(ids, tokenizer), *["[PAD]"] * padding],
@@ -216,25 +261,25 @@ def _segments(encoding: BatchEncoding) -> list[int]:
     if not encoding.is_fast:
         return list(encoding.get("token_type_ids", [0] * len(encoding["input_ids"])))
     segment, segments = 0, []
-    for found in encoding.sequence_ids(0):
-        segment = segment if found is None else found
+    for sequence_id in encoding.sequence_ids(0):
+        segment = segment if sequence_id is None else sequence_id
         segments.append(segment)
     return segments
 
 
 def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Return each token as a reader knows it: without the marks that stand for a blank."""
+    """Return the text of each token, without the marks that stand for a space."""
     labels = []
     for token_id, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
         text = str(tokenizer.decode([token_id])).strip()
-        # A token may be part of one character only; then its raw spelling says more.
+        # A token may be part of a character; then show its raw spelling.
         labels.append(str(token) if not text or "\N{REPLACEMENT CHARACTER}" in text else text)
     return labels
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     # Padding is masked, so any id does where a causal tokenizer has none of its own.
-    for found in (tokenizer.pad_token_id, tokenizer.eos_token_id):
-        if isinstance(found, int):
-            return found
+    for token_id in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if isinstance(token_id, int):
+            return token_id
     return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -154,11 +155,13 @@ def _count_numbers(name: str, file: Path) -> int:
             f"{name}: expected the weights in {file.name:.60}, found {instead}; where you trust "
             "them, convert to safetensors: AutoModel.from_pretrained(old).save_pretrained(new)"
         )
+    if not os.access(file, os.R_OK):
+        raise ModelError(
+            f"{name}: cannot read {file.name}: Permission denied; change its permissions"
+        )
     try:
         with safe_open(file, framework="pt") as header:
             return sum(prod(header.get_slice(key).get_shape()) for key in header.keys())  # noqa: SIM118
-    except PermissionError as error:
-        raise ModelError(f"{name}: cannot read {file.name}: Permission denied") from error
     except Exception as error:
         if runtime_translate.is_out_of_memory(error):
             raise weights_memory(name, torch.device("cpu")).lack(file.stat().st_size) from error

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 
-from attnviz.inputs import (
-    Given,
-    Many,
-    Picture,
-    Recording,
-    gather,
-)
+from attnviz.inputs import AudioSource, ImageSource, Inputs, Many, parse_inputs
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import Mode, run
@@ -56,8 +50,8 @@ class _Either(TypedDict, total=False):
 class One(_Either, total=False):
     """What `attend` takes beside a text for one result."""
 
-    image: Picture | None
-    audio: Recording | None
+    image: ImageSource | None
+    audio: AudioSource | None
     pair: str | None
     target: str | None
 
@@ -65,8 +59,8 @@ class One(_Either, total=False):
 class Several(_Either, total=False):
     """What `attend` takes beside texts for a list of results."""
 
-    image: Many[Picture] | None
-    audio: Many[Recording] | None
+    image: Many[ImageSource] | None
+    audio: Many[AudioSource] | None
     pair: Many[str] | None
     target: Many[str] | None
 
@@ -133,8 +127,8 @@ def attend(
 def attend(
     text: str | Many[str] | None = None,
     *,
-    image: Picture | Many[Picture] | None = None,
-    audio: Recording | Many[Recording] | None = None,
+    image: ImageSource | Many[ImageSource] | None = None,
+    audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
     pair: str | Many[str] | None = None,
     target: str | Many[str] | None = None,
@@ -160,7 +154,8 @@ def attend(
     ----------
     text : one text, or several to run as one padded batch.
     image : a file, a Pillow image, or an array (height, width, 3) of uint8; or a list of these.
-    audio : a WAV file, or an array (samples,) of floats between -1 and 1; or a list of these.
+    audio : a WAV, FLAC or OGG file, or an array (samples,) of floats between -1 and 1; or a list of
+        these.
     sampling_rate : of an array of samples, in samples a second.
     pair : the second text of a sentence pair (or one for each text).
     target : for an encoder–decoder, what the decoder is to say (or one for each input).
@@ -189,7 +184,7 @@ def attend(
     ModelError : the model's attention cannot be seen or verified, or it fails on this input.
     """
     model = model if isinstance(model, Model) else load(model)
-    given = gather(
+    given = parse_inputs(
         text,
         pair=pair,
         target=target,
@@ -206,8 +201,8 @@ def attend(
 def verify(
     text: str | None = None,
     *,
-    image: Picture | None = None,
-    audio: Recording | None = None,
+    image: ImageSource | None = None,
+    audio: AudioSource | None = None,
     sampling_rate: int | None = None,
     pair: str | None = None,
     target: str | None = None,
@@ -270,7 +265,7 @@ class Model:
     @unlogged()
     def attend_all(
         self,
-        given: Given,
+        given: Inputs,
         *,
         truncate: bool = False,
         mode: Mode = "auto",

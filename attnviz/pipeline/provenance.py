@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import version
 
-from attnviz.inputs import Batch, Given
+from attnviz.inputs import Batch, Inputs
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import AgreementReport, Provenance
 
@@ -20,7 +20,7 @@ _version = cache(version)  # a file is read for each
 
 def provenance(
     checkpoint: Checkpoint,
-    given: Given,
+    given: Inputs,
     batch: Batch,
     n: int,
     proof: AgreementReport,
@@ -37,7 +37,7 @@ def provenance(
         versions=proof.versions,
         target=given.targets[n] if given.targets else None,
         cut_from=batch.cut_from[n],
-        image=given.images[0].name if given.images else None,
+        image=given.pictures[0].name if given.pictures else None,
         audio=batch.sound,
         generated=generated,
     )

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from attnviz.capture import room_to_run
 from attnviz.errors import InputError
-from attnviz.inputs import Batch, Given, encode
+from attnviz.inputs import Batch, Inputs, encode
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.processors import has_text_decoder, input_kinds
 from attnviz.pipeline.streamed import Wanted, head_counts, streamed_result
@@ -19,7 +19,7 @@ _WHOLE = 160_000_000  # weights of all heads that are kept whole: 1,024 tokens o
 
 
 def run(
-    checkpoint: Checkpoint, given: Given, *, truncate: bool, mode: Mode, wanted: Wanted
+    checkpoint: Checkpoint, given: Inputs, *, truncate: bool, mode: Mode, wanted: Wanted
 ) -> list[AttentionResult]:
     """Return the results of one batch.
 
@@ -32,11 +32,11 @@ def run(
 
 
 def _run(
-    checkpoint: Checkpoint, given: Given, *, truncate: bool, mode: Mode, wanted: Wanted
+    checkpoint: Checkpoint, given: Inputs, *, truncate: bool, mode: Mode, wanted: Wanted
 ) -> list[AttentionResult]:
     if mode not in ("auto", "full", "streamed"):
         raise InputError(f"Expected mode to be auto, full or streamed, got {mode!r}.")
-    lone = given.images is None and given.sounds is None and given.generate is None
+    lone = given.pictures is None and given.sounds is None and given.generate is None
     text = lone and input_kinds(checkpoint.module) == ("text",)
     text = text and not has_text_decoder(checkpoint.module, checkpoint.module.config)
     if mode == "streamed" and not text:
@@ -64,13 +64,13 @@ def _run(
     ]
 
 
-def _encode(checkpoint: Checkpoint, given: Given, truncate: bool) -> Batch:
+def _encode(checkpoint: Checkpoint, given: Inputs, truncate: bool) -> Batch:
     return encode(
         checkpoint,
         given.texts,
         given.pairs,
         given.targets,
-        image=given.images[0] if given.images else None,
+        image=given.pictures[0] if given.pictures else None,
         sound=given.sounds[0] if given.sounds else None,
         truncate=truncate,
         generating=given.generate is not None,

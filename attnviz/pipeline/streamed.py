@@ -18,7 +18,7 @@ from attnviz.capture import (
     capture_streamed,
 )
 from attnviz.errors import InputError, whole_number
-from attnviz.inputs import Batch, Given
+from attnviz.inputs import Batch, Inputs
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.pipeline.provenance import provenance, versions
 from attnviz.results import AttentionResult, Axis, StreamedAttention
@@ -83,7 +83,7 @@ def _numbers(given: Any, what: str) -> tuple[int, ...] | None:
 
 
 def streamed_result(
-    checkpoint: Checkpoint, given: Given, batch: Batch, wanted: Wanted
+    checkpoint: Checkpoint, given: Inputs, batch: Batch, wanted: Wanted
 ) -> AttentionResult:
     """Return the result of one text."""
     axis, device = batch.axes["text"][0], checkpoint.device

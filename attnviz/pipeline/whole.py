@@ -6,14 +6,14 @@ from torch import Tensor
 
 from attnviz.agreement import verify
 from attnviz.capture import Capture, capture, capture_generation
+from attnviz.capture.windows import place_windows
 from attnviz.errors import ModelError
 from attnviz.inputs import (
     Batch,
-    Given,
+    Inputs,
     continue_axis,
-    expect_room,
-    place_windows,
-    said_text,
+    expect_tokens_left,
+    generated_text,
 )
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.processors import has_text_decoder
@@ -21,7 +21,7 @@ from attnviz.pipeline.provenance import provenance, versions
 from attnviz.results import AttentionResult, Axis
 
 
-def whole_results(checkpoint: Checkpoint, given: Given, batch: Batch) -> list[AttentionResult]:
+def whole_results(checkpoint: Checkpoint, given: Inputs, batch: Batch) -> list[AttentionResult]:
     """Return the results of a batch, with records of which the maps follow."""
     sha256, ran = checkpoint.current_sha256(), versions()
     captures, generated = _capture(checkpoint, batch, given.generate)
@@ -56,10 +56,10 @@ def _capture(
     two_sided = has_text_decoder(model, model.config)
     kind = "target" if two_sided else "text"
     heard = None if two_sided else batch.axes["text"][0]
-    expect_room(checkpoint, 1 if heard is None else len(heard), generate)
+    expect_tokens_left(checkpoint, 1 if heard is None else len(heard), generate)
 
     def axes_of(read: Tensor) -> dict[str, tuple[Axis, ...]]:
         return {**batch.axes, kind: (continue_axis(tokenizer, heard, read),)}
 
     found, ids = capture_generation(model, batch.inputs, generate, axes_of)
-    return [found], said_text(tokenizer, ids[1 if heard is None else len(heard) :])
+    return [found], generated_text(tokenizer, ids[1 if heard is None else len(heard) :])

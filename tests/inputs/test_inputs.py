@@ -1,9 +1,11 @@
 """Images, sounds and texts together: what each position is, what is read, what is refused."""
 
+import sys
 import wave
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from families import tiny
 from media import (
@@ -21,7 +23,7 @@ from transformers import Wav2Vec2FeatureExtractor
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.inputs import gather
+from attnviz.inputs import parse_inputs
 from attnviz.inputs.audio import read_sound, resample
 
 IMAGES = {
@@ -118,9 +120,9 @@ def test_a_photo_is_turned_upright_and_made_rgb(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held on its side
     image.save(tmp_path / "turned.jpg", exif=exif)
-    (photo,) = gather(image=tmp_path / "turned.jpg").images
-    assert photo.pixels.size == (60, 80)
-    (grey,) = gather(image=image.convert("L")).images
+    (picture_read,) = parse_inputs(image=tmp_path / "turned.jpg").pictures
+    assert picture_read.pixels.size == (60, 80)
+    (grey,) = parse_inputs(image=image.convert("L")).pictures
     assert grey.pixels.mode == "RGB"
 
 
@@ -216,6 +218,26 @@ def test_a_wav_file_is_read_in_every_width_and_its_channels_are_averaged(tmp_pat
     np.testing.assert_allclose(sound.samples, chirp(0.1) / 2, atol=2.0 ** (2 - 8 * width) + 1e-6)
 
 
+@pytest.mark.parametrize("ending", ["flac", "ogg"])
+def test_other_audio_files_are_read(tmp_path, ending):
+    soundfile.write(tmp_path / f"tone.{ending}", chirp(0.5), RATE)
+    sound = read_sound(tmp_path / f"tone.{ending}")
+    assert (sound.rate, sound.name) == (RATE, f"tone.{ending} (0.50 s at 16,000 Hz)")
+    tolerance = 2.0**-14 if ending == "flac" else 0.05  # OGG is lossy
+    np.testing.assert_allclose(sound.samples, chirp(0.5), atol=tolerance)
+
+
+def test_a_missing_soundfile_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(InputError, match=r"needs soundfile.* pip install soundfile"):
+        read_sound("tone.wav")
+
+
+def test_a_rate_that_no_sound_has_is_refused():
+    with pytest.raises(InputError, match="at most 1,000,000 samples a second in sound, got"):
+        read_sound(np.zeros(9), 10**9)
+
+
 def test_a_sound_of_another_rate_is_resampled():
     time = np.arange(44_100) / 44_100
     sound = resample(read_sound(np.sin(2 * np.pi * 440 * time), 44_100), RATE)
@@ -287,7 +309,7 @@ WRONG = {
     ),
     "no WAV": (
         lambda t: seeing("wav2vec2", t).attend(audio=__file__),
-        r"Expected a sound in .*, but: .* Give an uncompressed WAV \(PCM\)",
+        "Expected a sound in .*, but: .* Give a WAV, FLAC or OGG file",
     ),
     "no samples": (
         lambda t: seeing("wav2vec2", t).attend(audio=np.zeros(0), sampling_rate=RATE),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from attnviz.errors import InputError, first_line
 from attnviz.inputs import max_tokens, tokenize
-from attnviz.inputs.readers import reading
+from attnviz.inputs.text import translate
 from attnviz.models.processors import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Model, attend, load
 from attnviz.results import AttentionResult
@@ -318,7 +318,7 @@ def tokenize_corpus(
     longest = max_tokens(checkpoint.module, checkpoint.tokenizer)
     for text in texts:
         try:
-            with reading(checkpoint):
+            with translate(checkpoint):
                 encoding, _ = tokenize(checkpoint, (text.text, None), longest, truncate=truncate)
         except InputError as error:
             if on_bad is None:

@@ -14,7 +14,7 @@ from attnviz.analyses.survey.corpus import Encoding, TokenizedText, batches
 from attnviz.analyses.survey.result import HeadName
 from attnviz.analyses.survey.statistics import Tokens, WeightStatistics, largest
 from attnviz.capture import Together, read_together
-from attnviz.inputs import pad_together, padded
+from attnviz.inputs import pad_texts, padded
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import AttentionRecord
 from attnviz.runtime.memory import give_back
@@ -150,7 +150,7 @@ class HeadStatistics:
 
     def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Tokens]:
         """Return texts as one padded input of the model, and their positions."""
-        inputs = pad_together(self.checkpoint, encodings)
+        inputs = pad_texts(self.checkpoint, encodings)
         ids = inputs["input_ids"]
         masks = [encoding["special_tokens_mask"] for encoding in encodings]
         special = padded(masks, 0).bool().to(ids.device)
