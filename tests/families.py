@@ -79,7 +79,7 @@ from transformers import (
     XLNetModel,
 )
 
-from attnviz.capture.projections import find_holders
+from attnviz.capture.projections import find_attention_modules
 
 VOCABULARY = 30522  # the bundled tokenizer's
 TEXTS = [
@@ -383,7 +383,7 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
                 torch.nn.init.normal_(parameter, std=2 / parameter.shape[-1] ** 0.5)
         return model.to(dtype).eval()
     wider = 2 if family.startswith(("t5", "mt5")) else 4  # T5 does not scale its scores down
-    for holder in find_holders(model).values():
+    for holder in find_attention_modules(model).values():
         sharpen(holder.module, wider)
     for name, parameter in model.named_parameters():
         if "relative_attention_bias" in name:  # the library starts it far flatter than it becomes

@@ -1,18 +1,16 @@
 """Proof: our attention against the model's own, stage by stage, head by head.
 
-Every stage is recomputed in float64: Q, K and V from the module's input and weights, all that
-follows from the Q, K and V that the model had. A difference passes only if it is within the
-tolerance of the model's precision *and* what our own run in that precision errs too. Two faults
-would hide in that: a scale that is a little off looks like rounding in bfloat16, but not in the
-slope of the log weights (or of the values); a mask that is not quite a mask shows only in weights
-that should be exactly 0. So both are checked.
-And since a check that cannot fail proves nothing, a scale 1 % off is planted in every layer, and
-must be caught.
+Every stage is recomputed in float64: Q, K and V from the module's input and weights, the rest from
+the model's own Q, K and V. A difference passes only if it is within the tolerance of the model's
+precision *and* within the error of our own run in that precision. Two faults would hide there: a
+scale that is slightly off looks like rounding in bfloat16, but not in the slope of the log weights
+(or of the values); a leaking mask shows only in weights that should be exactly 0. So both are
+checked. And since a check that cannot fail proves nothing, a scale that is 1 % off (the canary) is
+planted in every layer, and must be caught.
 """
 
-from attnviz.agreement.compare import CANARY, Proof, bounded
-from attnviz.agreement.reduced import Reduced
-from attnviz.agreement.streamed import prove_rows, prove_streamed
+from attnviz.agreement.compare import CANARY, Proof, bounded_check
+from attnviz.agreement.streamed import Reduced, prove_rows, prove_streamed
 from attnviz.agreement.tolerances import PRECISIONS, dtypes
 from attnviz.agreement.verify import report, verify
 
@@ -21,7 +19,7 @@ __all__ = [
     "PRECISIONS",
     "Proof",
     "Reduced",
-    "bounded",
+    "bounded_check",
     "dtypes",
     "prove_rows",
     "prove_streamed",

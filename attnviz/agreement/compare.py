@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnviz.agreement.slopes import centred_log, slope_on
 from attnviz.agreement.tolerances import (
     FLOOR,
     PRECISIONS,
     SMALLEST,
     SUMMATION,
     Precision,
+    centered_log,
     dtypes,
+    slope_on,
 )
 from attnviz.results import AttentionRecord, Reference, StageCheck
 from attnviz.results.recompute import STAGES, parts_of_output, recompute
@@ -25,9 +26,18 @@ CANARY = 1.01
 
 @dataclass(frozen=True)
 class Proof:
-    """Of one attention what `AgreementReport` holds of all: checks, what was left out, and why.
+    """The comparison of one attention: what an `AgreementReport` has of all attentions.
 
-    place : which layer of which stack. unproven : whether the canary went unnoticed.
+    Attributes
+    ----------
+    place : str
+        The stack and the layer.
+    checks : tuple of StageCheck
+        One for each stage that was compared.
+    not_compared : tuple of (place, stage, reason)
+        The other stages.
+    unproven : bool
+        Whether the canary was not caught.
     """
 
     place: str
@@ -37,13 +47,13 @@ class Proof:
 
 
 def prove(record: AttentionRecord, expected: dict[str, Tensor]) -> Proof:
-    """Compare a record with the model's own values, and see whether a planted fault is caught."""
+    """Compare a record with the model's own values, and check that the canary is caught."""
     checks = tuple(compare(record, expected))
     unproven = all(check.passed for check in compare(_with_canary(record), expected))
-    return Proof(record.place, checks, left_out(record, checks), unproven)
+    return Proof(record.place, checks, stages_not_compared(record, checks), unproven)
 
 
-def left_out(
+def stages_not_compared(
     record: AttentionRecord, checks: tuple[StageCheck, ...]
 ) -> tuple[tuple[str, str, str], ...]:
     """Return (place, stage, reason) of every stage that was not compared."""
@@ -69,7 +79,7 @@ def model_values(record: AttentionRecord, reference: Reference) -> dict[str, Ten
 
 
 def compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[StageCheck]:
-    """Compare each stage of which the model's own value is known."""
+    """Compare each stage for which the model's own value is known."""
     fine, coarse = dtypes(record)
     ours, in_fine = recompute(record, torch.float64), recompute(record, fine)
     in_coarse = in_fine if coarse == fine else recompute(record, coarse)
@@ -77,27 +87,28 @@ def compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[St
     for stage in STAGES:
         if stage not in ours or stage not in expected:
             continue
-        own, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
+        run, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
         precision = PRECISIONS[dtype]
-        # Queries that are padding or see nothing mean nothing; padded keys must be ignored.
+        # Queries that are padding or fully masked have no meaning; padded keys must be ignored.
         rows = real_rows(record, stage, hidden)
         if not rows.any():
             continue
-        triple = (ours[stage][:, rows], own[stage][:, rows].double(), expected[stage][:, rows])
-        if stage == "scores":  # hidden scores are some huge negative number or other
+        triple = (ours[stage][:, rows], run[stage][:, rows].double(), expected[stage][:, rows])
+        if stage == "scores":  # hidden scores are any huge negative number
             largest = triple[2].masked_fill(hidden[:, rows], -torch.inf).amax(-1)
             triple = _visible(triple, hidden[:, rows])
-            # Before the softmax some models subtract the largest score of each row.
+            # Some models subtract the largest score of each row before the softmax.
             if record.sinks is not None or not record.through_interface or not largest.any():
-                triple = _centred(triple, hidden[:, rows])
+                triple = _centered(triple, hidden[:, rows])
         check = _check_values(
             record, stage, *triple, tolerance_of(stage, ours, precision), precision
         )
         if stage == "weights":
             check = _check_weights(check, *triple, hidden[:, rows], precision)
         if stage == "output":
-            parts = parts_of_output(record, ours["head output"])
-            check = _check_parts(check, [part[rows] for part in parts], triple, precision)
+            contributions = parts_of_output(record, ours["head output"])
+            by_head = [contribution[rows] for contribution in contributions]
+            check = _check_contributions(check, by_head, triple, precision)
         yield check
 
 
@@ -105,22 +116,22 @@ def _check_values(
     record: AttentionRecord,
     stage: str,
     ours: Tensor,
-    own: Tensor,
+    run: Tensor,
     model: Tensor,
     tolerance: float,
     precision: Precision,
 ) -> StageCheck:
-    def largest(of: Tensor) -> Tensor:
-        return of.abs().flatten(1).amax(1)
+    def largest(tensor: Tensor) -> Tensor:
+        return tensor.abs().flatten(1).amax(1)
 
-    differences, own_errors = largest(ours - model), largest(ours - own)
+    differences, run_errors = largest(ours - model), largest(ours - run)
     floor = (FLOOR * precision.eps + SUMMATION) * largest(ours).clamp(min=SMALLEST)
-    tolerances = (3 * own_errors + floor).clamp(max=tolerance)
+    tolerances = (3 * run_errors + floor).clamp(max=tolerance)
     # not (≤), since NaN > tolerance is False
     failed = ~(differences <= tolerances)
     slope = allowed = torch.empty(0)
-    if stage not in ("scores", "weights"):  # whose slope is that of the log weights
-        slope, error = slope_on(ours, model, own, (1, 2))
+    if stage not in ("scores", "weights"):  # their slope is that of the log weights
+        slope, error = slope_on(ours, model, run, (1, 2))
         allowed = error.clamp(min=precision.slope)
         failed |= ~(slope.abs() <= allowed)
     return StageCheck(
@@ -130,7 +141,7 @@ def _check_values(
         stage=stage,
         differences=tuple(differences.tolist()),
         tolerances=tuple(tolerances.tolist()),
-        own_errors=tuple(own_errors.tolist()),
+        own_errors=tuple(run_errors.tolist()),
         compared=ours.numel(),
         finite=bool(ours.isfinite().all() and model.isfinite().all()),
         failed_heads=failed_heads(failed),
@@ -140,12 +151,12 @@ def _check_values(
 
 
 def tolerance_of(stage: str, ours: dict[str, Tensor], precision: Precision) -> float:
-    """Return the largest difference that rounding explains at all, in a stage of one layer."""
+    """Return the largest difference that rounding can explain in a stage of one layer."""
     largest = ours[stage].abs().max().clamp(min=SMALLEST).item()
     if stage in ("query", "key", "value", "scores"):
         return precision.values * largest
-    # A score is rounded in proportion to its size, its weight errs with it, and so does what the
-    # weights mix.
+    # The rounding error of a score is proportional to its size. It carries over to its weight, and
+    # from there to the mean of the values.
     score = torch.where(ours["weights"] > 0, ours["scores"].abs(), 0.0).max().item()
     weights = max(precision.weights, precision.eps * score)
     return weights if stage == "weights" else 4 * weights * largest
@@ -154,20 +165,20 @@ def tolerance_of(stage: str, ours: dict[str, Tensor], precision: Precision) -> f
 def _check_weights(
     check: StageCheck,
     ours: Tensor,
-    own: Tensor,
+    run: Tensor,
     model: Tensor,
     hidden: Tensor,
     precision: Precision,
 ) -> StageCheck:
-    """Add what only weights show: the slope of their logarithms, and exact zeros."""
+    """Add the checks of weights alone: the slope of their logarithms, and exact zeros."""
     hidden = hidden.expand_as(ours)
     leaking = ((ours != 0) | (model != 0)) & hidden
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
-    usable = ~hidden & (torch.minimum(ours, torch.minimum(own, model)) > precision.tiny)
-    x, y, z = (centred_log(weights, usable) for weights in (ours, model, own))
+    usable = ~hidden & (torch.minimum(ours, torch.minimum(run, model)) > precision.tiny)
+    x, y, z = (centered_log(weights, usable) for weights in (ours, model, run))
     slopes, errors = slope_on(x, y, z, (1, 2), step=precision.eps)
     slope, error = slope_on(x, y, z, (0, 1, 2), step=precision.eps)
-    # One head has but a part of the layer's numbers, so its slope is known less well.
+    # One head has only some of the layer's numbers, so its slope is less certain.
     allowed, allowed_of_all = errors.clamp(min=2 * precision.slope), error.clamp(precision.slope)
     off = ~(slopes.abs() <= allowed)
     if not slope.abs() <= allowed_of_all:
@@ -184,16 +195,16 @@ def _check_weights(
     )
 
 
-def _check_parts(
-    check: StageCheck, parts: Iterable[Tensor], triple: tuple[Tensor, ...], precision: Precision
+def _check_contributions(
+    check: StageCheck, by_head: Iterable[Tensor], triple: tuple[Tensor, ...], precision: Precision
 ) -> StageCheck:
-    """Add what the output (1, m, d_model) shows of each head's part in it (m, d_model): its slope.
+    """Add the slope of the contribution (m, d_model) of each head to the output (1, m, d_model).
 
-    In the sum of all heads rounding hides what is a little off in W^O of one.
+    In the sum of all heads, rounding hides a small error in the W^O of one.
     """
-    ours, own, model = triple
-    found = [slope_on(x[None], x + model - ours, x + own - ours, (1, 2)) for x in parts]
-    slopes, errors = (torch.cat(of_heads) for of_heads in zip(*found, strict=True))
+    ours, run, model = triple
+    regressions = [slope_on(x[None], x + model - ours, x + run - ours, (1, 2)) for x in by_head]
+    slopes, errors = (torch.cat(column) for column in zip(*regressions, strict=True))
     allowed = errors.clamp(min=2 * precision.slope)
     off = not bool((slopes.abs() <= allowed).all())
     return replace(
@@ -207,7 +218,7 @@ def _check_parts(
 
 
 def hidden_keys(record: AttentionRecord) -> Tensor:
-    """Return (1 or H, m, n): which keys must have weight exactly 0, by mask or by padding."""
+    """Return which keys must have weight exactly 0, by mask or by padding: (1 or H, m, n)."""
     m, n = len(record.query_axis), len(record.key_axis)
     padding = torch.tensor(record.key_axis.padding, device=record.query.device)
     hidden = padding.expand(1, m, n)
@@ -217,18 +228,19 @@ def hidden_keys(record: AttentionRecord) -> Tensor:
 
 
 def _visible(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    ours, own, model = (part.masked_fill(hidden, 0.0) for part in triple)
-    return ours, own, model
+    ours, run, model = (scores.masked_fill(hidden, 0.0) for scores in triple)
+    return ours, run, model
 
 
-def _centred(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _centered(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Subtract from each row its mean over the visible keys."""
     count = (~hidden).sum(-1, keepdim=True).clamp(min=1)
-    return _visible(tuple(part - part.sum(-1, keepdim=True) / count for part in triple), hidden)
+    centered = tuple(scores - scores.sum(-1, keepdim=True) / count for scores in triple)
+    return _visible(centered, hidden)
 
 
 def real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:
-    """Return (m,), or (n,) for keys and values: what is no padding, and sees something."""
+    """Return which queries (m,), or keys (n,), are not padding and not fully masked."""
     if stage in ("key", "value"):
         return torch.ones(len(record.key_axis), dtype=torch.bool)
     padding = torch.tensor(record.query_axis.padding, device=hidden.device)
@@ -236,17 +248,17 @@ def real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:
 
 
 def _with_canary(record: AttentionRecord) -> AttentionRecord:
-    # Only what follows the scale: a wrong Q must not pass for a caught canary.
+    # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
     return replace(record, scale=record.scale * CANARY, projection=None, input=None)
 
 
 def _why_not(record: AttentionRecord, stage: str) -> str:
     if stage in ("query", "key", "value", "output"):
-        return "the module's projections are not of a kind that attnviz recognises"
+        return "the module's projections are not of a kind that attnviz recognizes"
     return "the model does not show its own value"
 
 
-def bounded(
+def bounded_check(
     record: AttentionRecord,
     stage: str,
     differences: Tensor,
@@ -255,9 +267,9 @@ def bounded(
     compared: int,
     heads: Sequence[int] | None = None,
 ) -> StageCheck:
-    """Return the check of a stage whose differences (heads,) have a bound, and nothing else.
+    """Return the check of a stage of which only the differences (heads,) are bounded.
 
-    tolerance : of all heads, or of each. heads : which these are; by default all, in order.
+    tolerance : of all heads, or of each. heads : their numbers; by default all, in order.
     """
     # not (≤), since NaN > tolerance is False
     failed = failed_heads(~(differences <= tolerance))
@@ -273,7 +285,7 @@ def bounded(
         own_errors=(0.0,) * len(differences),
         compared=compared,
         finite=bool(differences.isfinite().all()),
-        failed_heads=failed if heads is None else tuple(heads[at] for at in failed),
+        failed_heads=failed if heads is None else tuple(heads[index] for index in failed),
     )
 
 

@@ -1,14 +1,4 @@
-"""Proof: our attention against the model's own, stage by stage, head by head.
-
-Every stage is recomputed in float64: Q, K and V from the module's input and weights, all that
-follows from the Q, K and V that the model had. A difference passes only if it is within the
-tolerance of the model's precision *and* what our own run in that precision errs too. Two faults
-would hide in that: a scale that is a little off looks like rounding in bfloat16, but not in the
-slope of the log weights (or of the values); a mask that is not quite a mask shows only in weights
-that should be exactly 0. So both are checked.
-And since a check that cannot fail proves nothing, a scale 1 % off is planted in every layer, and
-must be caught.
-"""
+"""The report on a model: the proofs of all its attentions, and of a generation."""
 
 from __future__ import annotations
 
@@ -18,7 +8,7 @@ from torch import Tensor
 
 from attnviz.agreement.compare import (
     Proof,
-    bounded,
+    bounded_check,
     hidden_keys,
     model_values,
     prove,
@@ -46,13 +36,17 @@ def verify(
 
     Parameters
     ----------
-    records, references : one pair per attention, in the order of execution.
-    in_one_pass : for a generation, what the weights (H, m, n) of each are in a single pass.
-    versions, weights_sha256 : what ran; the report carries them.
+    records, references : sequences
+        One pair for each attention, in the order of execution.
+    in_one_pass : sequence of Tensor
+        For a generation, the weights (H, m, n) of each attention in a single pass.
+    versions, weights_sha256
+        What ran; the report names them.
 
     Returns
     -------
-    The report: per layer, stage and head the largest difference, and a verdict.
+    AgreementReport
+        For each layer, stage and head the largest difference, and a verdict.
     """
     proofs = [
         prove(record, model_values(record, reference))
@@ -76,15 +70,15 @@ def report(
     weights_sha256: str,
     rows: tuple[int, int] | None = None,
 ) -> AgreementReport:
-    """Return what the proofs of all attentions say together.
+    """Return the report on the proofs of all attentions.
 
-    rows : how many queries were compared, of how many; None for all.
+    rows : how many queries were compared, and of how many; None for all.
     """
-    every = list(proofs)
+    proofs = list(proofs)
     return AgreementReport(
-        checks=tuple(check for proof in every for check in proof.checks),
-        not_compared=tuple(left for proof in every for left in proof.not_compared),
-        unproven=tuple(proof.place for proof in every if proof.unproven),
+        checks=tuple(check for proof in proofs for check in proof.checks),
+        not_compared=tuple(stage for proof in proofs for stage in proof.not_compared),
+        unproven=tuple(proof.place for proof in proofs if proof.unproven),
         dtype=dtype,
         device=device,
         versions=versions,
@@ -94,12 +88,12 @@ def report(
 
 
 def _check_generation(record: AttentionRecord, weights: Tensor) -> StageCheck:
-    """Compare the weights of a generation, step by step, with those of one pass over the whole."""
+    """Compare the weights of a generation, step by step, with those of one pass."""
     rows = real_rows(record, "weights", hidden_keys(record))
-    ours, whole = record.weights().double()[:, rows], weights.double()[:, rows]
-    differences = (ours - whole).abs().flatten(1).amax(1)
-    # The two round in another order, and every layer computes from what those before it rounded.
+    ours, one_pass = record.weights().double()[:, rows], weights.double()[:, rows]
+    differences = (ours - one_pass).abs().flatten(1).amax(1)
+    # The two round in a different order, and rounding errors add up from layer to layer.
     _, dtype = dtypes(record)
     stages = {"weights": record.weights(), "scores": record.scores()}
     tolerance = 2 * (record.layer + 1) * tolerance_of("weights", stages, PRECISIONS[dtype])
-    return bounded(record, "one pass", differences, tolerance, compared=ours.numel())
+    return bounded_check(record, "one pass", differences, tolerance, compared=ours.numel())

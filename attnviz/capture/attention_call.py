@@ -1,4 +1,4 @@
-"""One attention that a model executed, in whichever way it was seen."""
+"""One attention that a model executed, however it was captured."""
 
 from __future__ import annotations
 
@@ -9,17 +9,29 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from attnviz.capture.projections import Arrived, Holder
+from attnviz.capture.projections import AttentionModule, ModuleInputs
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """The tensors of an attention, for N texts (1 where it was computed once for all).
+    """The tensors of an attention over N texts (1 where it is computed once for all of them).
 
-    What the weights follow from: query (N, H, m, d_k), key (N, G, n, d_k), value (N, G, n, d_v),
-    capped_bias, bias and mask (N or 1, H or 1, m, n), sinks (H,) or (N, H, m). What the model made
-    of it: scores and weights (N, H, m, n), head_output (N, H, m, d_v), None where more enters it
-    than weights and values.
+    Attributes
+    ----------
+    query, key, value : Tensor
+        (N, H, m, d_k), (N, G, n, d_k) and (N, G, n, d_v).
+    scale : float
+        The factor of q·k.
+    soft_cap : float or None
+        The bound of the scores.
+    capped_bias, bias, mask : Tensor or None
+        Added to the scores before the cap, and after it: (N or 1, H or 1, m, n).
+    sinks : Tensor or None
+        Scores beside those of the keys, (H,) or (N, H, m).
+    scores, weights : Tensor
+        The model's own input and output of the softmax, (N, H, m, n).
+    head_output : Tensor or None
+        The model's own A·V, (N, H, m, d_v); None where more than weights and values enters it.
     """
 
     query: Tensor
@@ -37,7 +49,7 @@ class Attention:
 
     @cached_property
     def is_causal(self) -> bool:
-        """Whether no query sees what comes after it, in a text at least (padding may)."""
+        """Whether no query of some text reads a later key (padding may)."""
         m, n = self.weights.shape[-2:]
         return m == n > 1 and not self.weights.triu(1).flatten(1).any(1).all()
 
@@ -46,34 +58,51 @@ class Attention:
 class AttentionCall:
     """An attention and the module that executed it.
 
-    call : 0, 1, … where one module executes several. through_interface : whether transformers'
-    attention interface showed it; else the operators did. given (N, H, m, d_v) : what W^O was
-    given, as heads. output (N, m, d_model) : what it made of that.
+    Attributes
+    ----------
+    path : str
+        The module.
+    call : int
+        0, 1, … where one module executes several.
+    attention : Attention
+        Its tensors.
+    inputs : ModuleInputs
+        The inputs of the module.
+    module : AttentionModule or None
+        The module with its projections, if it is of a known kind.
+    through_interface : bool
+        Whether transformers' attention interface showed it; otherwise the operators did.
+    merged_heads : Tensor or None
+        The input of W^O, cut into heads: (N, H, m, d_v).
+    output : Tensor or None
+        The output of W^O, (N, m, d_model).
     """
 
     path: str
     call: int
     attention: Attention
-    arrived: Arrived
-    holder: Holder | None
+    inputs: ModuleInputs
+    module: AttentionModule | None
     through_interface: bool
-    given: Tensor | None
+    merged_heads: Tensor | None
     output: Tensor | None
 
     def to(self, device: torch.device) -> AttentionCall:
-        """Return the same on one device, where layers lie on several."""
-        turned = self.arrived.rotation
-        rotation = None if turned is None else (turned[0].to(device), turned[1].to(device))
-        arrived = replace(_moved(self.arrived, device), rotation=rotation)
-        attention = _moved(self.attention, device)
-        return replace(_moved(self, device), attention=attention, arrived=arrived)
+        """Return the call with all tensors on one device."""
+        rotation = self.inputs.rotation
+        if rotation is not None:
+            rotation = rotation[0].to(device), rotation[1].to(device)
+        inputs = replace(_move(self.inputs, device), rotation=rotation)
+        return replace(_move(self, device), attention=_move(self.attention, device), inputs=inputs)
 
 
-_Held = TypeVar("_Held", Attention, Arrived, AttentionCall)
+_Tensors = TypeVar("_Tensors", Attention, ModuleInputs, AttentionCall)
 
 
-def _moved(found: _Held, device: torch.device) -> _Held:
+def _move(holder: _Tensors, device: torch.device) -> _Tensors:
     tensors: dict[str, Any] = {
-        name: own.to(device) for name, own in vars(found).items() if isinstance(own, Tensor)
+        name: tensor.to(device)
+        for name, tensor in vars(holder).items()
+        if isinstance(tensor, Tensor)
     }
-    return replace(found, **tensors)
+    return replace(holder, **tensors)

@@ -1,80 +1,311 @@
-"""Attention that a model fetches from transformers' attention interface: its arguments say all."""
+"""Attention that a model fetches from transformers' `AttentionInterface`.
+
+Most models of transformers ask the interface for the function that computes their attention. While
+a model runs, `intercept_attention` wraps the function that the interface returns, so that attnviz
+sees its arguments: they are all that the weights follow from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
-from unittest.mock import patch
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from attnviz.capture.attention_call import Attention
 from attnviz.capture.tracing import Softmax
+from attnviz.errors import ModelError
+from attnviz.formula.attention import HIDDEN
+from attnviz.results import MaskRule
+
+_BLOCK = 2**22  # scores of an eager attention that is computed in blocks of rows
+_WHOLE = 2**26  # scores of an eager attention that is computed at once
+_NOT_FUSED = ("softcap", "s_aux", "sinks")  # arguments that torch's fused attention does not take
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCallArgs:
+    """The arguments of one attention function, for one text or a batch of texts.
+
+    Attributes
+    ----------
+    function, eager : callable
+        The function that the model would call, and the model's own eager one.
+    module : nn.Module
+        The attention module that calls it.
+    query : Tensor
+        (N, H, m, d_k).
+    key, value : Tensor
+        (N, G, n, d_k) and (N, G, n, d_v).
+    mask : Tensor or None
+        (1 or N, 1 or H, 1 or m, ≥ n), additive or boolean.
+    arguments : mapping
+        The keyword arguments: scaling, softcap, position_bias, …
+    fused : bool
+        Whether the masks are those of torch's fused attention, which needs none to be causal.
+    """
+
+    function: Callable[..., Any]
+    eager: Callable[..., Any]
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    arguments: Mapping[str, Any]
+    fused: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The numbers of heads, queries and keys: H, m, n."""
+        return self.query.shape[1], self.query.shape[2], self.key.shape[2]
+
+    @property
+    def scale(self) -> float:
+        """The factor of q·k: 1/√d_k unless the model passes another."""
+        scale = self.arguments.get("scaling")
+        return self.query.shape[-1] ** -0.5 if scale is None else float(scale)
+
+    @property
+    def raw_sinks(self) -> Tensor | None:
+        """The scores beside those of the keys, in the shape in which the model passes them."""
+        sinks = (self.arguments.get(name) for name in ("s_aux", "sinks"))
+        return next((tensor.detach() for tensor in sinks if isinstance(tensor, Tensor)), None)
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """The scores beside those of the keys, (H,), or None."""
+        return None if (sinks := self.raw_sinks) is None else sinks.flatten()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The position bias of the first text, (1 or H, m, n), or None."""
+        bias: Tensor | None = self.arguments.get("position_bias")
+        _, m, n = self.shape
+        return None if bias is None else bias[0, ..., :n].expand(-1, m, -1)
+
+    @property
+    def expanded_mask(self) -> Tensor | None:
+        """The mask with a row for each query, (1 or N, 1 or H, m, n), or None."""
+        _, m, n = self.shape
+        return None if self.mask is None else self.mask[..., :n].expand(-1, -1, m, -1)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether later keys are hidden without a mask that says so."""
+        argument = self.arguments.get("is_causal")
+        default = getattr(self.module, "is_causal", True)
+        return self.fused and self.mask is None and bool(default if argument is None else argument)
+
+    def expect_readable(self, path: str, length: int) -> None:
+        """Raise ModelError for an attention that its arguments do not describe."""
+        whole = self.query.shape[0] == 1 and self.query.shape[2] == length
+        if not whole or self.arguments.get("indices") is not None:
+            raise ModelError(
+                f"Expected {path} to attend over one text of {length:,} tokens, but it cuts or "
+                'selects them. Give a shorter text with mode="full", or choose another model.'
+            )
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the model's own function needs too much memory, so that blocks of rows run."""
+        H, m, n = self.shape
+        slow = not self.fused or any(self.arguments.get(name) is not None for name in _NOT_FUSED)
+        return slow and (self.fused or H * m * n > _WHOLE)
+
+    def of_text(self, number: int) -> AttentionCallArgs:
+        """Return the arguments for one text of a batch."""
+
+        def select(term: Tensor | None) -> Tensor | None:
+            return term if term is None or len(term) == 1 else term[[number]]
+
+        arguments = self.arguments
+        if (bias := arguments.get("position_bias")) is not None:
+            arguments = {**arguments, "position_bias": select(bias)}
+        return replace(
+            self,
+            query=self.query[[number]],
+            key=self.key[[number]],
+            value=self.value[[number]],
+            mask=select(self.mask),
+            arguments=arguments,
+        )
+
+    def call(self) -> Any:
+        """Return what the function that the model would call returns: its output, its weights."""
+        return self.function(
+            self.module, self.query, self.key, self.value, self.mask, **self.arguments
+        )
+
+    def output(self) -> Tensor:
+        """Return the model's own output (N, m, H, d_v), in blocks of rows where it is large."""
+        texts = range(len(self.query))
+        if self.in_blocks and len(texts) > 1:
+            return torch.cat([self.of_text(number).output() for number in texts])
+        if not self.in_blocks:
+            output: Tensor = self.call()[0]
+            return output
+        H, m, n = self.shape
+        rows = torch.arange(m, device=self.query.device)
+        blocks = torch.split(rows, max(1, _BLOCK // (H * n)))
+        return torch.cat([self.eager_rows(block) for block in blocks], dim=1)
+
+    def eager_rows(self, rows: Tensor) -> Tensor:
+        """Return the output of some rows, (1, R, H, d_v), of the model's own eager function."""
+        output: Tensor = self._call_eager(rows)[0]
+        return output
+
+    def eager_weights(self, rows: Tensor) -> Tensor | None:
+        """Return the weights of some rows, (1, H, R, n), if the model's eager function does."""
+        weights: Tensor | None = self._call_eager(rows)[1]
+        return None if weights is None else weights[..., : self.shape[2]]
+
+    def _call_eager(self, rows: Tensor) -> Any:
+        """Return what the model's own eager function returns for some rows of one text."""
+        arguments = self.arguments
+        if (bias := self.bias) is not None:
+            arguments = {**arguments, "position_bias": bias[None, :, rows]}
+        mask, hidden = None, None
+        if self.is_causal:
+            _, m, n = self.shape
+            hidden = (torch.arange(n, device=rows.device) > rows[:, None] + n - m)[None]
+        elif (expanded := self.expanded_mask) is not None:
+            mask = expanded[:, :, rows]
+            hidden = ~mask[0] if mask.dtype == torch.bool else None
+        if hidden is not None:
+            low = torch.finfo(self.query.dtype).min
+            mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)
+            mask = mask[None]
+        query = self.query[:, :, rows]
+        return self.eager(self.module, query, self.key, self.value, mask, **arguments)
 
 
 @contextmanager
-def looking_on(look: Callable[..., Any]) -> Iterator[None]:
-    """Have `look` see the arguments of every attention function that transformers hands out.
+def intercept_attention(
+    handler: Callable[[AttentionCallArgs], Any],
+    modules: Collection[nn.Module],
+    *,
+    fused: bool = False,
+) -> Iterator[None]:
+    """Call `handler` in the place of every attention function that transformers returns.
 
-    look(function, eager, module, query, key, value, …) : the function that the model would call,
-    the model's own eager one, and what it is called with.
+    Parameters
+    ----------
+    handler : callable
+        Takes the arguments of a call and returns what the function would: (output, weights).
+    modules : collection of nn.Module
+        The attention modules to intercept. Another model may run in another thread.
+    fused : bool
+        As in `AttentionCallArgs`.
     """
     get_interface = AttentionInterface.get_interface
 
-    def get_watched(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Any:
-        function = get_interface(self, name, default)
+    def get_intercepted(
+        self: AttentionInterface, attn_implementation: str, default: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        function = get_interface(self, attn_implementation, default)
 
-        def watched(module: nn.Module, *args: Any, **arguments: Any) -> Any:
-            return look(function, default, module, *args, **arguments)
+        def intercepted(
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Tensor | None = None,
+            **arguments: Any,
+        ) -> Any:
+            if module not in modules:
+                return function(module, query, key, value, attention_mask, **arguments)
+            tensors = query, key, value, attention_mask
+            return handler(
+                AttentionCallArgs(function, default, module, *tensors, arguments, fused=fused)
+            )
 
-        return watched
+        return intercepted
 
-    with patch.object(AttentionInterface, "get_interface", get_watched):
+    AttentionInterface.get_interface = get_intercepted  # type: ignore[method-assign]
+    try:
         yield
+    finally:
+        AttentionInterface.get_interface = get_interface  # type: ignore[method-assign]
 
 
-def from_arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    arguments: Mapping[str, Any],
-    softmax: Softmax,
-    output: Tensor,
-) -> Attention:
-    """Return what an attention function was called with, and what it computed."""
-    keys = key.shape[-2]
-    sinks = first(arguments, "s_aux", "sinks")
+def from_arguments(args: AttentionCallArgs, softmax: Softmax, output: Tensor) -> Attention:
+    """Return the arguments and the results of an attention function as an `Attention`."""
+    keys = args.key.shape[-2]
+
+    def fit(term: Tensor | None) -> Tensor | None:
+        return None if term is None else term[..., :keys]
+
+    sinks = args.raw_sinks
     if gated := sinks is not None and softmax.weights.shape[-1] == keys:
-        sinks = None  # no column of the softmax, but a gate on what comes after it
-    scale = arguments.get("scaling")
+        sinks = None  # they gate the output and are no column of the softmax
+    if sinks is not None and sinks.dim() > 1:  # each query has its own
+        sinks = sinks.squeeze(-1)
     return Attention(
-        query=query,
-        key=key,
-        value=value,
-        scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
-        soft_cap=arguments.get("softcap"),
+        query=args.query,
+        key=args.key,
+        value=args.value,
+        scale=args.scale,
+        soft_cap=args.arguments.get("softcap"),
         capped_bias=None,
-        bias=_fitting(arguments.get("position_bias"), keys),
-        mask=_fitting(mask, keys),
-        sinks=None if sinks is None else _per_head(sinks.detach()),
+        bias=fit(args.arguments.get("position_bias")),
+        mask=fit(args.mask),
+        sinks=sinks,
         scores=softmax.scores[..., :keys],  # a sink is one more column
         weights=softmax.weights[..., :keys],
         head_output=None if gated else output.transpose(1, 2),
     )
 
 
-def _per_head(sinks: Tensor) -> Tensor:
-    """Return (H,), or (N, H, m) where each query has its own, of which a column may be left."""
-    return sinks if sinks.dim() == 1 else sinks.squeeze(-1)
+class MaskRuleCache:
+    """Which keys the queries of each attention may read, computed once for each mask."""
+
+    def __init__(self) -> None:
+        self._rules: dict[int, tuple[Tensor, MaskRule | None]] = {}
+
+    def of(self, args: AttentionCallArgs) -> MaskRule | None:
+        """Return the rule that an attention follows, or None for a mask that follows none."""
+        mask, expanded, (_, m, n) = args.mask, args.expanded_mask, args.shape
+        if mask is None or expanded is None:
+            return MaskRule(after=0 if args.is_causal else None, offset=n - m)
+        if mask.shape[1] > 1:
+            return None
+        if id(mask) not in self._rules:  # the mask is stored too, so that its id stays its own
+            self._rules[id(mask)] = mask, MaskRule.of(expanded[0, 0])
+        return self._rules[id(mask)][1]
+
+    def terms(self, args: AttentionCallArgs) -> dict[str, Any]:
+        """Return the fields of a record: Q, K, V, bias, and the mask or its rule."""
+        rule, expanded = self.of(args), args.expanded_mask
+        additive = (
+            None
+            if rule is not None or expanded is None
+            else additive_mask(expanded, args.query.dtype)
+        )
+        return {
+            "query": args.query[0],
+            "key": args.key[0],
+            "value": args.value[0],
+            "bias": args.bias,
+            "mask": None if additive is None else additive[0],
+            "visible": rule,
+        }
+
+    def is_causal(self, args: AttentionCallArgs) -> bool:
+        """Whether no query reads a later key."""
+        rule, expanded = self.of(args), args.expanded_mask
+        if rule is not None or expanded is None:
+            return rule is not None and rule.after == 0
+        visible = expanded if expanded.dtype == torch.bool else expanded > HIDDEN
+        return not bool(visible.triu(1 + args.shape[2] - args.shape[1]).any())
 
 
-def _fitting(term: Tensor | None, keys: int) -> Tensor | None:
-    return None if term is None else term[..., :keys]
-
-
-def first(arguments: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of these arguments that was given a value."""
-    return next((arguments[name] for name in names if arguments.get(name) is not None), None)
+def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a boolean mask (True for visible) as numbers to add; others are returned as is."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)

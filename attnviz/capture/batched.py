@@ -1,51 +1,61 @@
-"""All texts of a batch at once: for numbers of many texts, where a record of each takes long."""
+"""All texts of a batch at once: faster than a record of each text, for statistics of a corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_call import AttentionCall
-from attnviz.capture.attention_interface import looking_on
-from attnviz.capture.fused_attention import (
-    Called,
-    additive,
-    is_fast,
-    seeing,
+from attnviz.capture.attention_interface import (
+    AttentionCallArgs,
+    additive_mask,
+    intercept_attention,
 )
-from attnviz.capture.restore import unchanged
-from attnviz.capture.run_model import running
-from attnviz.capture.two_runs import lean, run_watched
+from attnviz.capture.recorder import minimal_run, model_errors, record_runs
+from attnviz.capture.restore import restoring
 from attnviz.errors import ModelError
-from attnviz.formula.score_terms import HIDDEN
+from attnviz.formula.attention import HIDDEN
 from attnviz.results import AttentionRecord, Axis, MaskRule
+from attnviz.runtime.compat import supports_fused_attention
 
 
-class _AllSeenError(Exception):
+class _LastAttentionError(Exception):
     """Ends a run after its last attention."""
 
 
-_SHORT = 512  # tokens, up to which eager attention is faster than the fused one on a CPU
+_SHORT = 512  # tokens, up to which eager attention is faster than fused attention on a CPU
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
-    """One attention of a batch of N texts of T tokens: what its weights follow from.
+class BatchedAttention:
+    """One attention of a batch of N texts of T tokens, from which its weights follow.
 
-    known : the same attention of one text, for what all texts share. query (N, H, T, d_k), key
-    (N, G, T, d_k), capped_bias, bias and mask (1 or N, 1 or H, T, T). own : the weights of some
-    queries of the first text, (1, H, R, T), by the model's own code; None where it does not tell.
-    causal : whether later keys are hidden without a mask that says so.
+    Attributes
+    ----------
+    known : AttentionRecord
+        The same attention of one text: its path, layer, scale, …
+    query, key : Tensor
+        (N, H, T, d_k) and (N, G, T, d_k).
+    model_weights : callable or None
+        The weights of some queries of the first text, (1, H, R, T), by the model's own code; None
+        where it does not return them.
+    capped_bias, bias, mask : Tensor or None
+        (1 or N, 1 or H, T, T).
+    sinks : Tensor or None
+        (H,) or (N, H, T).
+    causal : bool
+        Whether later keys are hidden without a mask that says so.
     """
 
     known: AttentionRecord
     query: Tensor
     key: Tensor
-    own: Callable[[slice], Tensor] | None
+    model_weights: Callable[[slice], Tensor] | None
     capped_bias: Tensor | None = None
     bias: Tensor | None = None
     mask: Tensor | None = None
@@ -55,9 +65,9 @@ class Together:
     def weights(self, rows: slice) -> Tensor:
         """Return our weights of some queries of every text, (N, H, R, T), float32 or wider."""
         N, H, T, _ = self.query.shape
-        of_rows = range(T)[rows]
+        positions = range(T)[rows]
 
-        def of_heads(term: Tensor | None) -> Tensor | None:
+        def by_head(term: Tensor | None) -> Tensor | None:
             if term is None or len(term) == term.shape[1] == 1:  # the same for all
                 return None if term is None else term[0, :, rows]
             return term[:, :, rows].expand(N, H, -1, -1).flatten(0, 1)
@@ -65,19 +75,19 @@ class Together:
         sinks = self.sinks
         if sinks is not None:
             sinks = sinks.repeat(N) if sinks.dim() == 1 else sinks[:, :, rows].flatten(0, 1)
-        # One head after the other, text by text: each is grouped with the keys of its own text.
+        # N·H heads, text by text: each is grouped with the keys of its own text.
         record = replace(
             self.known,
-            query_axis=Axis.numbered(len(of_rows)),
+            query_axis=Axis.numbered(len(positions)),
             key_axis=Axis.numbered(T),
             query=self.query[:, :, rows].flatten(0, 1),
             key=self.key.flatten(0, 1),
-            value=self.key[:, :, :0].flatten(0, 1),  # weights ask for none
-            capped_bias=of_heads(self.capped_bias),
-            bias=of_heads(self.bias),
-            mask=of_heads(self.mask),
+            value=self.key[:, :, :0].flatten(0, 1),  # weights need none
+            capped_bias=by_head(self.capped_bias),
+            bias=by_head(self.bias),
+            mask=by_head(self.mask),
             sinks=sinks,
-            visible=MaskRule(after=0, offset=of_rows.start) if self.causal else None,
+            visible=MaskRule(after=0, offset=positions.start) if self.causal else None,
         )
         weights = record.weights()
         return weights.reshape(N, H, *weights.shape[1:])
@@ -91,62 +101,70 @@ class Together:
 
 
 @torch.no_grad()
-def read_together(
+def capture_batch(
     model: nn.Module,
     inputs: Mapping[str, Tensor],
     known: Sequence[AttentionRecord],
-    on_attention: Callable[[Together], None],
+    on_attention: Callable[[BatchedAttention], None],
 ) -> None:
-    """Run the untouched model once on a batch and hand on every attention as it passes by.
+    """Run the untouched model once on a batch, and pass on each attention when it is executed.
 
-    The model's own attention gives it its output, the fused one where texts are long, and nothing
-    is kept. An attention that transformers' interface does not show is recorded as in `capture`.
+    The model's own attention computes its output, fused attention where texts are long, and
+    nothing is stored. An attention that transformers' interface does not show is recorded as in
+    `capture`.
 
     Parameters
     ----------
-    inputs : what its forward takes, N texts padded on the right to one length.
-    known : the attentions of one text, as `capture` found them.
+    model : nn.Module
+        A transformers model.
+    inputs : mapping
+        The arguments of its forward, N texts padded on the right to one length.
+    known : sequence of AttentionRecord
+        The attentions of one text, from `capture`.
+    on_attention : callable
+        Takes each attention.
 
     Raises
     ------
-    ModelError : the model executes other attentions than those.
+    ModelError
+        The model executes other attentions than these.
     """
     texts, length = inputs["input_ids"].shape
 
-    def expect_whole(found: Together) -> Together:
-        if found.query.shape[::2][:2] != (texts, length) or found.key.shape[2] != length:
+    def pass_on(attention: BatchedAttention) -> None:
+        if attention.query.shape[::2][:2] != (texts, length) or attention.key.shape[2] != length:
             raise ModelError(
-                f"Expected {found.known.path} to attend over {texts} texts as they are, but it "
+                f"Expected {attention.known.path} to attend over {texts} texts as they are, but it "
                 "cuts or joins them. Choose another model."
             )
-        return found
+        on_attention(attention)
 
     if not all(record.through_interface for record in known):
-        (calls,) = run_watched(model, texts, lean(model, inputs))
+        (calls,) = record_runs(model, texts, minimal_run(model, inputs))
         _expect_same(model, [call.path for call in calls], known)
         for call, record in zip(calls, known, strict=True):
-            on_attention(expect_whole(_recorded(call, record, texts)))
+            pass_on(_from_call(call, record, texts))
         return
     paths = {module: path for path, module in model.named_modules()}
-    done: list[str] = []
+    executed: list[str] = []
 
-    def look(called: Called) -> Tensor:
-        done.append(paths[called.module])
-        _expect_same(model, done, known[: len(done)])
-        on_attention(expect_whole(_called(called, known[len(done) - 1])))
-        if len(done) == len(known):
-            raise _AllSeenError  # what follows the last attention is nobody's business here
-        return called.output()
+    def on_call(args: AttentionCallArgs) -> Any:
+        executed.append(paths[args.module])
+        _expect_same(model, executed, known[: len(executed)])
+        pass_on(_from_arguments(args, known[len(executed) - 1]))
+        if len(executed) == len(known):
+            raise _LastAttentionError  # nothing after the last attention is needed
+        return args.output(), None
 
-    fast = length > _SHORT and is_fast(model)
+    fused = length > _SHORT and supports_fused_attention(model)
     with (
-        unchanged(model, "sdpa" if fast else "eager"),
-        looking_on(seeing(look, paths, fast=fast)),
-        running(model),
-        suppress(_AllSeenError),
+        restoring(model, "sdpa" if fused else "eager"),
+        intercept_attention(on_call, paths, fused=fused),
+        model_errors(model),
+        suppress(_LastAttentionError),
     ):
-        lean(model, inputs)()
-    _expect_same(model, done, known)
+        minimal_run(model, inputs)()
+    _expect_same(model, executed, known)
 
 
 def _expect_same(model: nn.Module, paths: Sequence[str], known: Sequence[AttentionRecord]) -> None:
@@ -157,33 +175,33 @@ def _expect_same(model: nn.Module, paths: Sequence[str], known: Sequence[Attenti
         )
 
 
-def _called(called: Called, known: AttentionRecord) -> Together:
-    """Return what a function was called with; it says all that the weights follow from."""
-    _, m, n = called.shape
-    bias, mask = called.arguments.get("position_bias"), called.every_mask
-    first, positions = called.of_text(0), torch.arange(m, device=called.query.device)
+def _from_arguments(args: AttentionCallArgs, known: AttentionRecord) -> BatchedAttention:
+    """Return an attention that the interface showed."""
+    _, m, n = args.shape
+    bias, mask = args.arguments.get("position_bias"), args.expanded_mask
+    first_text, positions = args.of_text(0), torch.arange(m, device=args.query.device)
 
-    def own(rows: slice) -> Tensor:
-        found = first.eager_weights(positions[rows])
-        assert found is not None
-        return found
+    def model_weights(rows: slice) -> Tensor:
+        weights = first_text.eager_weights(positions[rows])
+        assert weights is not None
+        return weights
 
-    return Together(
+    return BatchedAttention(
         known,
-        called.query,
-        called.key,
-        None if first.eager_weights(positions[:1]) is None else own,
+        args.query,
+        args.key,
+        None if first_text.eager_weights(positions[:1]) is None else model_weights,
         bias=None if bias is None else bias[..., :n].expand(-1, -1, m, -1),
-        mask=None if mask is None else additive(mask, called.query.dtype),
+        mask=None if mask is None else additive_mask(mask, args.query.dtype),
         sinks=known.sinks,
-        causal=called.causal,
+        causal=args.is_causal,
     )
 
 
-def _recorded(call: AttentionCall, known: AttentionRecord, texts: int) -> Together:
-    """Return what the operators of a run showed."""
-    seen = call.attention
-    Q, K = (each.expand(texts, -1, -1, -1) for each in (seen.query, seen.key))
-    weights = seen.weights[:1]
-    terms = seen.capped_bias, seen.bias, seen.mask, seen.sinks
-    return Together(known, Q, K, lambda rows: weights[:, :, rows], *terms)
+def _from_call(call: AttentionCall, known: AttentionRecord, texts: int) -> BatchedAttention:
+    """Return an attention that was traced among the operators of a run."""
+    attention = call.attention
+    Q, K = (tensor.expand(texts, -1, -1, -1) for tensor in (attention.query, attention.key))
+    weights = attention.weights[:1]
+    terms = attention.capped_bias, attention.bias, attention.mask, attention.sinks
+    return BatchedAttention(known, Q, K, lambda rows: weights[:, :, rows], *terms)

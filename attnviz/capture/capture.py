@@ -1,8 +1,8 @@
-"""Model and inputs → records: what every attention of a model saw, and what it answered.
+"""From a model and its inputs to records: the inputs and outputs of every attention.
 
-The untouched model runs twice, watched in the same way (recording.py). The records come from the
-first run, what they are compared with from the second. Nothing of one run enters the other, so
-comparing them is a proof and not a tautology.
+The untouched model runs twice, recorded in the same way (recorder.py). The records come from the
+first run, the references that they are compared with from the second. Nothing of one run enters the
+other, so comparing them is a proof and not a tautology.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_call import AttentionCall
-from attnviz.capture.generation import generate, stitch, whole_inputs
-from attnviz.capture.projections import understood
-from attnviz.capture.restore import readable, unchanged
-from attnviz.capture.run_model import running
-from attnviz.capture.stacks import Outline, Place, place
-from attnviz.capture.two_runs import count_texts, expect_same, run_watched
+from attnviz.capture.generation import full_inputs, generate, stitch
+from attnviz.capture.projections import match_projections
+from attnviz.capture.recorder import batch_size, expect_same, model_errors, record_runs
+from attnviz.capture.restore import restoring, weights_in_memory
+from attnviz.capture.stacks import AttentionOutline, Place, place
 from attnviz.errors import ModelError
 from attnviz.results import AttentionRecord, Axis, Reference
 
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """The attentions of one text: what was recorded, and what the model computed by itself.
+    """The attentions of one text.
 
-    in_one_pass : for a generation, the weights (H, m, n) of a single pass over all of it.
+    Attributes
+    ----------
+    records : tuple of AttentionRecord
+        All that our weights follow from, from the first run.
+    references : tuple of Reference
+        The model's own values, from the second run.
+    in_one_pass : tuple of Tensor
+        For a generation, the weights (H, m, n) of a single pass over the whole text.
     """
 
     records: tuple[AttentionRecord, ...]
@@ -45,35 +51,38 @@ def capture(
 
     Parameters
     ----------
-    model : a transformers model; left exactly as it was found, also after an exception.
-    inputs : what its forward takes, N texts padded to one length.
-    axes : the positions of the N texts, by kind of input: "text", "image", "audio", and "target"
-        for what the decoder of an encoder–decoder reads. Positions of which nothing is said are
-        numbered.
+    model : nn.Module
+        A transformers model. It is restored exactly, also after an exception.
+    inputs : mapping
+        The arguments of its forward, N texts padded to one length.
+    axes : mapping of sequences of Axis
+        The positions of the N texts, by kind of input: "text", "image", "audio", and "target" for
+        the input of an encoder–decoder's decoder. Other positions are numbered.
+
+    Returns
+    -------
+    list of Capture
+        One for each text.
 
     Raises
     ------
-    ModelError : no attention, or one that cannot be read.
+    ModelError
+        The model has no attention, or one that cannot be read.
     """
-    count = count_texts(model, inputs)
+    texts = batch_size(model, inputs)
 
     def forward() -> object:
         return model(**inputs)
 
-    calls, again = run_watched(model, count, forward, forward)
+    calls, again = record_runs(model, texts, forward, forward)
     expect_same(model, calls, again)
-    with readable(call.holder for call in calls):
+    with weights_in_memory(call.module for call in calls):
         return [
             Capture(
-                tuple(
-                    _to_record(call, n, where)
-                    for call, where in zip(
-                        calls, place(map(Outline.of, calls), n, axes or {}), strict=True
-                    )
-                ),
-                tuple(_to_reference(call, n) for call in again),
+                _to_records(calls, text_index, axes or {}),
+                tuple(_to_reference(call, text_index) for call in again),
             )
-            for n in range(count)
+            for text_index in range(texts)
         ]
 
 
@@ -83,63 +92,71 @@ def capture_generation(
     tokens: int,
     axes_of: Callable[[Tensor], Mapping[str, Sequence[Axis]]],
 ) -> tuple[Capture, Tensor]:
-    """Let `model` continue one text, greedily, and return each step's attention stitched into one.
+    """Let `model` continue one text greedily, and join the attentions of all steps into one map.
 
     Parameters
     ----------
-    model, inputs : as in `capture`, of one text.
-    tokens : how many are generated at most.
-    axes_of : given the ids (T,) that a decoder read, the axes as in `capture`.
+    model, inputs
+        As in `capture`, of one text.
+    tokens : int
+        The most tokens to generate.
+    axes_of : callable
+        Takes the ids (T,) that a decoder read, returns the axes as in `capture`.
 
     Returns
     -------
-    The attentions, with those of one pass over the whole beside them, and the ids (T + 1,) of all
-    that was read and said; for an encoder–decoder, of what its decoder read and said.
+    capture : Capture
+        The attentions, with those of one pass over the whole text.
+    ids : Tensor
+        (T + 1,), the text and its continuation; for an encoder–decoder, those of its decoder.
 
     Raises
     ------
-    ModelError : as in `capture`; or what a step sees changes in later steps.
+    ModelError
+        As in `capture`; or the keys of a step change in later steps.
     """
-    said: list[Tensor] = []
+    generated: list[Tensor] = []
 
     def by_steps() -> None:
-        said.append(generate(model, inputs, tokens))
+        generated.append(generate(model, inputs, tokens))
 
     def in_one_pass() -> object:
-        return model(**whole_inputs(model, inputs, said[0][None, :-1]))
+        return model(**full_inputs(model, inputs, generated[0][None, :-1]))
 
-    runs = run_watched(model, 1, by_steps, by_steps, in_one_pass)
+    runs = record_runs(model, 1, by_steps, by_steps, in_one_pass)
     calls, again = (stitch(run) for run in runs[:2])
-    whole = {call.path: call for call in runs[2]}
+    one_pass = {call.path: call for call in runs[2]}
     expect_same(model, calls, again)
-    expect_same(model, calls, [whole[call.path] for call in calls if call.path in whole])
-    where = place(map(Outline.of, calls), 0, axes_of(said[0][:-1]))
-    with readable(call.holder for call in calls):
-        records = tuple(_to_record(call, 0, here) for call, here in zip(calls, where, strict=True))
-    found = Capture(
+    expect_same(model, calls, [one_pass[call.path] for call in calls if call.path in one_pass])
+    with weights_in_memory(call.module for call in calls):
+        records = _to_records(calls, 0, axes_of(generated[0][:-1]))
+    captured = Capture(
         records,
         tuple(_to_reference(call, 0) for call in again),
-        tuple(whole[call.path].attention.weights[0] for call in calls),
+        tuple(one_pass[call.path].attention.weights[0] for call in calls),
     )
-    return found, said[0]
+    return captured, generated[0]
 
 
 def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Run `model` once and return what enters each of its L layers, and its output.
+    """Run `model` once and return the hidden states: the input of each layer, and the last output.
 
     Parameters
     ----------
-    model, inputs : as in `capture`; the model is left exactly as it was found.
+    model, inputs
+        As in `capture`.
 
     Returns
     -------
-    L + 1 tensors (N, T, d_model): first the embeddings, last what the model hands on.
+    tuple of Tensor
+        L + 1 tensors (N, T, d_model) for L layers: the embeddings first.
 
     Raises
     ------
-    ModelError : the model does not show them, or they differ in size from layer to layer.
+    ModelError
+        The model does not return them, or they differ in size from layer to layer.
     """
-    with unchanged(model), torch.no_grad(), running(model):
+    with restoring(model), torch.no_grad(), model_errors(model):
         states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     if not states:
         raise ModelError(
@@ -154,49 +171,62 @@ def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     return tuple(states)
 
 
-def _to_record(call: AttentionCall, n: int, where: Place) -> AttentionRecord:
-    seen, arrived = call.attention, call.arrived
-    size = seen.query.shape[-2], seen.key.shape[-2]
-    found = AttentionRecord(
+def _to_records(
+    calls: Sequence[AttentionCall], text_index: int, axes: Mapping[str, Sequence[Axis]]
+) -> tuple[AttentionRecord, ...]:
+    """Return the records of one text of a batch."""
+    places = place(map(AttentionOutline.of, calls), text_index, axes)
+    return tuple(
+        _to_record(call, text_index, position) for call, position in zip(calls, places, strict=True)
+    )
+
+
+def _to_record(call: AttentionCall, text_index: int, position: Place) -> AttentionRecord:
+    attention, inputs = call.attention, call.inputs
+
+    def select(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else _of_text(tensor, text_index)
+
+    size = attention.query.shape[-2], attention.key.shape[-2]
+    mask, sinks, rotation = select(attention.mask), attention.sinks, inputs.rotation
+    record = AttentionRecord(
         path=call.path,
         call=call.call,
-        layer=where.layer,
-        stack=where.stack,
-        query_axis=where.query_axis,
-        key_axis=where.key_axis,
-        query=_item(seen.query, n),
-        key=_item(seen.key, n),
-        value=_item(seen.value, n),
-        scale=seen.scale,
-        soft_cap=seen.soft_cap,
-        capped_bias=None if seen.capped_bias is None else _item(seen.capped_bias, n),
-        bias=None if seen.bias is None else _item(seen.bias, n),
-        mask=None if seen.mask is None else _item(seen.mask, n).expand(-1, *size),
-        sinks=_item(seen.sinks, n)
-        if seen.sinks is not None and seen.sinks.dim() > 1
-        else seen.sinks,
-        input=None if arrived.input is None else _item(arrived.input, n),
-        key_input=None if arrived.key_input is None else _item(arrived.key_input, n),
+        layer=position.layer,
+        stack=position.stack,
+        query_axis=position.query_axis,
+        key_axis=position.key_axis,
+        query=_of_text(attention.query, text_index),
+        key=_of_text(attention.key, text_index),
+        value=_of_text(attention.value, text_index),
+        scale=attention.scale,
+        soft_cap=attention.soft_cap,
+        capped_bias=select(attention.capped_bias),
+        bias=select(attention.bias),
+        mask=None if mask is None else mask.expand(-1, *size),
+        sinks=select(sinks) if sinks is not None and sinks.dim() > 1 else sinks,
+        input=select(inputs.input),
+        key_input=select(inputs.key_input),
         rotation=None
-        if arrived.rotation is None
-        else (_item(arrived.rotation[0], n), _item(arrived.rotation[1], n)),
+        if rotation is None
+        else (_of_text(rotation[0], text_index), _of_text(rotation[1], text_index)),
         through_interface=call.through_interface,
     )
-    heads = [None if part is None else _item(part, n) for part in (seen.head_output, call.given)]
-    return understood(found, call.holder, *heads)
-
-
-def _to_reference(call: AttentionCall, n: int) -> Reference:
-    return Reference(
-        weights=_item(call.attention.weights, n),
-        scores=_item(call.attention.scores, n),
-        head_output=None
-        if call.attention.head_output is None
-        else _item(call.attention.head_output, n),
-        output=None if call.output is None else _item(call.output, n),
+    return match_projections(
+        record, call.module, select(attention.head_output), select(call.merged_heads)
     )
 
 
-def _item(tensor: Tensor, n: int) -> Tensor:
-    """Return what belongs to text n; one row may serve the whole batch."""
-    return tensor[n if len(tensor) > 1 else 0]
+def _to_reference(call: AttentionCall, text_index: int) -> Reference:
+    head_output, output = call.attention.head_output, call.output
+    return Reference(
+        weights=_of_text(call.attention.weights, text_index),
+        scores=_of_text(call.attention.scores, text_index),
+        head_output=None if head_output is None else _of_text(head_output, text_index),
+        output=None if output is None else _of_text(output, text_index),
+    )
+
+
+def _of_text(tensor: Tensor, text_index: int) -> Tensor:
+    """Return the part of one text; a batch may share one."""
+    return tensor[text_index if len(tensor) > 1 else 0]

@@ -1,27 +1,33 @@
-"""The user's model stays as it was: what a run must change is put back, whatever happens."""
+"""The user's model stays as it was: whatever a run changes is restored afterwards."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnviz.capture.projections import Holder
+from attnviz.capture.projections import AttentionModule
 from attnviz.models.parameters import devices, held_whole
+from attnviz.runtime.compat import (
+    attention_configs,
+    attention_implementation,
+    set_attention_implementation,
+    state_of,
+)
 
-# What is put back belongs to the model and to torch, which all threads share. A thread that has it
-# may ask again.
-one_at_a_time = threading.RLock()
+# What is restored belongs to the model and to torch, which all threads share. The thread that holds
+# the lock may acquire it again.
+model_lock = threading.RLock()
 
 
 @contextmanager
-def unchanged(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -> Iterator[None]:
-    """Put `model` into eval mode with such attention, and restore every trace on leaving.
+def restoring(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -> Iterator[None]:
+    """Put `model` into eval mode with this attention, and restore every trace on leaving.
 
     One thread at a time: others wait.
 
@@ -29,67 +35,53 @@ def unchanged(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -
     asked for), plain attributes, the attention implementation of every config, TF32, torch's fused
     attention, and the state of its random numbers, which are the same in every run.
     """
-    # Eager code may still call torch's fused attention, in which no softmax is seen.
+    # Eager code may still call torch's fused attention, which shows no softmax.
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
-    with one_at_a_time, _restored(model, attention), kernel:
+    with model_lock, _restoring(model, attention), kernel:
         yield
 
 
 @contextmanager
-def _restored(model: nn.Module, attention: str) -> Iterator[None]:
-    attributes = [(module.__dict__, module.__dict__.copy()) for module in model.modules()]
-    registries = [
-        (value, value.copy())
-        for _, before in attributes
-        for name, value in before.items()
-        if "_hooks" in name or name == "_buffers"
-        if isinstance(value, dict)
+def _restoring(model: nn.Module, attention: str) -> Iterator[None]:
+    states = [(state, state.copy()) for module in model.modules() for state in state_of(module)]
+    implementations = [
+        (config, attention_implementation(config)) for config in attention_configs(model)
     ]
-    configs = _configs(model)
-    implementations = [config._attn_implementation_internal for config in configs]
     precision = torch.backends.cuda.matmul.fp32_precision
-    fused = torch.backends.mha.get_fastpath_enabled()
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    gpus = sorted(device.index or 0 for device in devices(model) if device.type == "cuda")
     try:
         model.eval()
-        for config in configs:
-            config._attn_implementation_internal = attention
+        for config, _ in implementations:
+            set_attention_implementation(config, attention)
         torch.backends.cuda.matmul.fp32_precision = "ieee"
         torch.backends.mha.set_fastpath_enabled(False)
-        with torch.random.fork_rng(_gpus(model)):
+        with torch.random.fork_rng(gpus):
             torch.manual_seed(0)
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
+        torch.backends.mha.set_fastpath_enabled(fast_path)
         torch.backends.cuda.matmul.fp32_precision = precision
-        for config, implementation in zip(configs, implementations, strict=True):
-            config._attn_implementation_internal = implementation
-        for members, before in attributes + registries:
-            for added in members.keys() - before.keys():
-                del members[added]
-            members.update(before)
+        for config, implementation in implementations:
+            set_attention_implementation(config, implementation)
+        for state, before in states:
+            for added in state.keys() - before.keys():
+                del state[added]
+            state.update(before)
 
 
 @contextmanager
-def readable(holders: Iterable[Holder | None]) -> Iterator[None]:
-    """Have all weights of some attentions where they can be read, also of a model that is spread.
+def weights_in_memory(attentions: Iterable[AttentionModule | None]) -> Iterator[None]:
+    """Hold all weights of some attention modules in memory, also those that are offloaded.
 
-    One thread at a time, as in `unchanged`.
+    One thread at a time, as in `restoring`.
     """
-    found = [holder for holder in holders if holder is not None]
-    modules = [each for holder in found for each in (holder.module, holder.output) if each]
-    with one_at_a_time, held_whole(dict.fromkeys(modules)):
+    modules = [
+        module
+        for attention in attentions
+        if attention is not None
+        for module in (attention.module, attention.output)
+        if module
+    ]
+    with model_lock, held_whole(dict.fromkeys(modules)):
         yield
-
-
-def _configs(model: nn.Module) -> list[Any]:
-    """Return every config in the model once; submodules may hold copies of their parent's."""
-    found = {
-        id(config): config
-        for module in model.modules()
-        if hasattr(config := getattr(module, "config", None), "_attn_implementation_internal")
-    }
-    return list(found.values())
-
-
-def _gpus(model: nn.Module) -> list[int]:
-    return sorted(device.index or 0 for device in devices(model) if device.type == "cuda")

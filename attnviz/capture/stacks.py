@@ -1,4 +1,4 @@
-"""Where an attention stands in its model: which stack, which layer, and what its positions are."""
+"""Where an attention stands in its model: its stack, its layer, and what its positions are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from attnviz.capture.attention_call import AttentionCall
 from attnviz.results import Axis
 
-# How modules are called that read an input of their own kind, or relate two.
+# The names of modules that read an input of their own kind, or relate two sequences.
 _TOWERS = {
     "vision": ("vision", "visual", "image"),
     "audio": ("audio", "speech", "sound"),
@@ -21,7 +21,7 @@ _READS = {"vision": "image", "audio": "audio", "text": "text"}
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Which layer of which stack, and what the queries and keys are."""
+    """The stack and layer of an attention, and the axes of its queries and keys."""
 
     stack: str
     layer: int
@@ -30,68 +30,75 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Outline:
-    """Of an attention what its place follows from.
+class AttentionOutline:
+    """What the place of an attention follows from.
 
-    queries, keys : how many. crossing : whether its keys were handed to it as another sequence.
-    causal : whether no query sees what comes after it.
+    Attributes
+    ----------
+    path : str
+        Its module.
+    queries, keys : int
+        How many.
+    cross : bool
+        Whether its keys come from another sequence.
+    causal : bool
+        Whether no query reads a later key.
     """
 
     path: str
     queries: int
     keys: int
-    crossing: bool
+    cross: bool
     causal: bool
 
     @classmethod
-    def of(cls, call: AttentionCall) -> Outline:
-        """Return that of a call."""
-        seen = call.attention
+    def of(cls, call: AttentionCall) -> AttentionOutline:
+        """Return the outline of a call."""
+        attention = call.attention
         return cls(
             call.path,
-            seen.query.shape[-2],
-            seen.key.shape[-2],
-            call.arrived.key_input is not None,
-            seen.is_causal,
+            attention.query.shape[-2],
+            attention.key.shape[-2],
+            call.inputs.key_input is not None,
+            attention.is_causal,
         )
 
 
 def place(
-    outlines: Iterable[Outline], n: int, axes: Mapping[str, Sequence[Axis]]
+    outlines: Iterable[AttentionOutline], text_index: int, axes: Mapping[str, Sequence[Axis]]
 ) -> Iterator[Place]:
-    """Number the layers of each stack, and give every call of text n the axes that it relates."""
-    own = {kind: of_all[n] for kind, of_all in axes.items()}
+    """Number the layers of each stack, and find the axes that each attention of a text relates."""
+    text_axes = {kind: batch_axes[text_index] for kind, batch_axes in axes.items()}
     layers: Counter[str] = Counter()
-    for seen in outlines:
-        stack = _stack(seen, two_sided="target" in own)
-        m, n_keys = seen.queries, seen.keys
-        queries = _axis(own, m, _preferred(stack, own))
-        others = sorted(own, key=lambda kind: own[kind] is queries)
-        keys = queries if stack != "cross" and m == n_keys else _axis(own, n_keys, others)
+    for outline in outlines:
+        stack = _stack(outline, two_sided="target" in text_axes)
+        m, n = outline.queries, outline.keys
+        queries = _axis(text_axes, m, _preferred(stack, text_axes))
+        others = sorted(text_axes, key=lambda kind: text_axes[kind] is queries)
+        keys = queries if stack != "cross" and m == n else _axis(text_axes, n, others)
         yield Place(stack, layers[stack], queries, keys)
         layers[stack] += 1
 
 
-def _stack(seen: Outline, *, two_sided: bool) -> str:
-    path = seen.path.lower()
-    parts = path.split(".")
-    if seen.crossing or any(name in path for name in _CROSS):
+def _stack(outline: AttentionOutline, *, two_sided: bool) -> str:
+    path = outline.path.lower()
+    names = path.split(".")
+    if outline.cross or any(cross in path for cross in _CROSS):
         return "cross"
-    for tower, names in _TOWERS.items():
-        if any(part.startswith(name) for part in parts for name in names):
+    for tower, prefixes in _TOWERS.items():
+        if any(name.startswith(prefix) for name in names for prefix in prefixes):
             return tower
-    if "decoder" in parts or (seen.causal and not two_sided):
+    if "decoder" in names or (outline.causal and not two_sided):
         return "decoder"
     return "encoder"
 
 
-def _preferred(stack: str, own: Mapping[str, Axis]) -> list[str]:
+def _preferred(stack: str, axes: Mapping[str, Axis]) -> list[str]:
     """Return the kinds of input that the queries of a stack may be, the likeliest first."""
     first = _READS.get(stack) or ("target" if stack in ("decoder", "cross") else None)
-    return sorted(own, key=lambda kind: kind != first)
+    return sorted(axes, key=lambda kind: kind != first)
 
 
-def _axis(own: Mapping[str, Axis], length: int, kinds: Sequence[str]) -> Axis:
-    return next((own[kind] for kind in kinds if len(own[kind]) == length), None) or Axis.numbered(
-        length
-    )
+def _axis(axes: Mapping[str, Axis], length: int, kinds: Sequence[str]) -> Axis:
+    matching = (axes[kind] for kind in kinds if len(axes[kind]) == length)
+    return next(matching, None) or Axis.numbered(length)

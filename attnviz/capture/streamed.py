@@ -1,8 +1,8 @@
-"""A long text: every head's map reduced while the model runs, and never stored.
+"""A long text: the map of every head is reduced while the model runs, and never stored.
 
-The untouched model runs first, under its own fast attention, and some rows are compared as it
-computes them (sampling.py). Then it runs again with our attention, which gives the model its output
-and reduces the weights on the way. Attention by attention both are handed on and forgotten.
+The untouched model runs first, under its own fused attention, and some rows are compared as it
+computes them (row_sampler.py). Then it runs again with our attention, which computes its output and
+reduces the weights. In both runs each attention is passed on and released before the next.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.attention_interface import looking_on
-from attnviz.capture.fused_attention import (
-    Called,
-    Rules,
-    is_fast,
-    seeing,
+from attnviz.capture.attention_interface import (
+    AttentionCallArgs,
+    MaskRuleCache,
+    intercept_attention,
 )
-from attnviz.capture.restore import one_at_a_time, unchanged
+from attnviz.capture.recorder import minimal_run, model_errors
+from attnviz.capture.restore import model_lock, restoring
 from attnviz.capture.row_sampler import Sample, sample
-from attnviz.capture.run_model import running
-from attnviz.capture.two_runs import lean
 from attnviz.errors import InputError, ModelError
 from attnviz.results import AttentionRecord, Axis, MapSummary
+from attnviz.runtime.compat import supports_fused_attention
 from attnviz.runtime.progress import part
 from attnviz.streaming import (
     Rooms,
@@ -38,11 +36,17 @@ from attnviz.streaming import (
 
 
 @dataclass(frozen=True)
-class Keep:
-    """What to keep of each attention.
+class ReductionOptions:
+    """What to compute of each attention.
 
-    layers, heads : which; None for all. cells, top, marked : as in `attnviz.streaming.summarise`.
-    exact : the layers of which also that is kept from which exact weights follow.
+    Attributes
+    ----------
+    layers, heads : collection of int or None
+        Which layers and heads; None for all.
+    cells, top, marked
+        As in `attnviz.streaming.summarise`.
+    exact : collection of int
+        The layers whose records are stored too, for exact weights.
     """
 
     layers: Collection[int] | None = None
@@ -54,11 +58,21 @@ class Keep:
 
 
 @dataclass(frozen=True, eq=False)
-class Streamed:
-    """One attention as it passes by: what its weights follow from, and their summary.
+class ReducedAttention:
+    """One attention of a run: all that its weights follow from, and their summary.
 
-    attended : (H, m, d_v), the attention vectors of all heads. summary : of `heads`, in this order.
-    layers : how many its stack has.
+    Attributes
+    ----------
+    record : AttentionRecord
+        All that the weights follow from.
+    attended : Tensor
+        (H, m, d_v), the attention vectors of all heads.
+    summary : MapSummary
+        The reduced maps of `heads`, in this order.
+    heads : tuple of int
+        Which heads were reduced.
+    layers : int
+        The number of layers of its stack.
     """
 
     record: AttentionRecord
@@ -68,83 +82,9 @@ class Streamed:
     layers: int
 
 
-def capture_streamed(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    axes: Mapping[str, Sequence[Axis]],
-    rows: Tensor,
-    keep: Keep,
-    on_sample: Callable[[Sample], None],
-    on_streamed: Callable[[Streamed], None],
-) -> None:
-    """Run `model` twice on one text and hand on every attention as it passes by.
-
-    Parameters
-    ----------
-    model, inputs, axes : as in `capture`, of one text.
-    rows : (R,), the queries of which the model's own weights are taken.
-    keep : what to keep of the second run. on_sample : what the model computed by itself for these
-        rows. on_streamed : what is kept.
-
-    Raises
-    ------
-    ModelError : an attention that transformers' interface does not show as a whole.
-    """
-    with one_at_a_time:
-        with part(0, 2, "the model reads"):
-            seen = sample_rows(model, inputs, axes, rows, on_sample)
-        _expect_there(keep, seen)
-        with part(1, 2, "its maps are reduced"):
-            stream_maps(model, inputs, seen, keep, on_streamed)
-
-
-def sample_rows(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    axes: Mapping[str, Sequence[Axis]],
-    rows: Tensor,
-    on_sample: Callable[[Sample], None],
-) -> list[Seen]:
-    """Run the untouched model and hand on some rows of every attention; return which there are.
-
-    Parameters and errors are those of `capture_streamed`.
-    """
-    seen: list[Seen] = []
-
-    def take(found: Sample) -> None:
-        # Of this run nothing is kept that grows with the text but its axes.
-        seen.append(Seen(replace(found.record, **_EMPTIED), found.record.heads, found.gated))
-        on_sample(found)
-
-    run, fast = lean(model, inputs), is_fast(model)
-    with unchanged(model, "sdpa" if fast else "eager"), running(model):
-        sample(model, run, axes, rows, take, fast=fast)
-    return seen
-
-
-@torch.no_grad()
-def stream_maps(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    seen: Sequence[Seen],
-    keep: Keep,
-    on_streamed: Callable[[Streamed], None],
-) -> None:
-    """Run a model with our attention in the place of its own, and hand on what is kept.
-
-    seen : the attentions that it executes. The rest is as in `capture_streamed`.
-    """
-    run, fast = lean(model, inputs), is_fast(model)
-    streamer = _Streamer(model, seen, keep, on_streamed)
-    look = seeing(streamer.look, streamer.paths, fast=fast)
-    with unchanged(model, "sdpa" if fast else "eager"), looking_on(look), running(model):
-        run()
-    streamer.finish()
-
-
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """An attention that a model executes: its record without what a text fills in.
+class AttentionTemplate:
+    """An attention that a model executes: its record without tensors, which each text fills in.
 
     heads : how many. gated : as in `Sample`.
     """
@@ -153,26 +93,114 @@ class Seen:
     heads: int
     gated: bool
 
+    @classmethod
+    def of(cls, sample: Sample) -> AttentionTemplate:
+        """Return the template of a sample: nothing that grows with the text but its axes."""
+        empty: dict[str, Any] = dict.fromkeys(
+            ("capped_bias", "bias", "mask", "input", "rotation", "projection", "visible")
+        ) | {name: torch.empty(0) for name in ("query", "key", "value")}
+        return cls(replace(sample.record, **empty), sample.record.heads, sample.gated)
 
-_EMPTIED: dict[str, Any] = dict.fromkeys(
-    ("capped_bias", "bias", "mask", "input", "rotation", "projection", "visible")
-) | {name: torch.empty(0) for name in ("query", "key", "value")}
+
+def capture_streamed(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    axes: Mapping[str, Sequence[Axis]],
+    rows: Tensor,
+    options: ReductionOptions,
+    on_sample: Callable[[Sample], None],
+    on_reduced: Callable[[ReducedAttention], None],
+) -> None:
+    """Run `model` twice on one text, and pass on each attention when it is executed.
+
+    Parameters
+    ----------
+    model, inputs, axes
+        As in `capture`, of one text.
+    rows : Tensor
+        (R,), the queries whose weights the model itself computes.
+    options : ReductionOptions
+        What the second run computes.
+    on_sample : callable
+        Takes these rows of each attention of the first run.
+    on_reduced : callable
+        Takes each attention of the second run.
+
+    Raises
+    ------
+    InputError
+        There is no such layer or head.
+    ModelError
+        The model computes an attention that transformers' interface does not show as a whole.
+    """
+    with model_lock:
+        with part(0, 2, "the model reads"):
+            templates = sample_rows(model, inputs, axes, rows, on_sample)
+        _expect_existing(options, templates)
+        with part(1, 2, "its maps are reduced"):
+            stream_maps(model, inputs, templates, options, on_reduced)
 
 
-def _expect_there(keep: Keep, seen: Sequence[Seen]) -> None:
-    """Raise InputError for a layer or a head that no attention is."""
-    layers = sorted({each.record.layer for each in seen})
-    heads = range(min(each.heads for each in seen))
-    for wanted, there, what in (
-        (keep.layers, layers, "layer"),
-        (keep.exact, layers, "layer"),
-        (keep.heads, heads, "head"),
+def sample_rows(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    axes: Mapping[str, Sequence[Axis]],
+    rows: Tensor,
+    on_sample: Callable[[Sample], None],
+) -> list[AttentionTemplate]:
+    """Run the untouched model and pass on some rows of every attention; return the templates.
+
+    Parameters and errors are those of `capture_streamed`.
+    """
+    templates: list[AttentionTemplate] = []
+
+    def take(sample: Sample) -> None:
+        templates.append(AttentionTemplate.of(sample))
+        on_sample(sample)
+
+    run, is_fused = minimal_run(model, inputs), supports_fused_attention(model)
+    with restoring(model, "sdpa" if is_fused else "eager"), model_errors(model):
+        sample(model, run, axes, rows, take, fused=is_fused)
+    return templates
+
+
+@torch.no_grad()
+def stream_maps(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    templates: Sequence[AttentionTemplate],
+    options: ReductionOptions,
+    on_reduced: Callable[[ReducedAttention], None],
+) -> None:
+    """Run a model with our attention in the place of its own, and pass on the reduced maps.
+
+    templates : the attentions that it executes. The rest is as in `capture_streamed`.
+    """
+    run, is_fused = minimal_run(model, inputs), supports_fused_attention(model)
+    streamer = _Streamer(model, templates, options, on_reduced)
+    with (
+        restoring(model, "sdpa" if is_fused else "eager"),
+        intercept_attention(streamer.on_call, streamer.paths, fused=is_fused),
+        model_errors(model),
     ):
-        missing = [one for one in wanted or () if one not in there]
+        run()
+    streamer.finish()
+
+
+def _expect_existing(options: ReductionOptions, templates: Sequence[AttentionTemplate]) -> None:
+    """Raise InputError for a layer or a head that the model does not have."""
+    layers = sorted({template.record.layer for template in templates})
+    heads = range(min(template.heads for template in templates))
+    for asked, existing, what in (
+        (options.layers, layers, "layer"),
+        (options.exact, layers, "layer"),
+        (options.heads, heads, "head"),
+    ):
+        missing = [number for number in asked or () if number not in existing]
         if missing:
             raise InputError(
-                f"Expected a {what} from 0 to {there[-1]}, got {missing[0]}. The model has "
-                f"{len(there)} {what}s with attention, counted from 0."
+                f"Expected a {what} from 0 to {existing[-1]}, got {missing[0]}. The model has "
+                f"{len(existing)} {what}s with attention, counted from 0."
             )
 
 
@@ -182,38 +210,43 @@ class _Streamer:
     def __init__(
         self,
         model: nn.Module,
-        seen: Sequence[Seen],
-        keep: Keep,
-        on_streamed: Callable[[Streamed], None],
+        templates: Sequence[AttentionTemplate],
+        options: ReductionOptions,
+        on_reduced: Callable[[ReducedAttention], None],
     ) -> None:
-        self._model, self._keep = model, keep
-        self._on_streamed = on_streamed
+        self._model, self._options = model, options
+        self._on_reduced = on_reduced
         self.paths = {module: path for path, module in model.named_modules()}
-        self._rules, self._rooms = Rules(), Rooms()
-        self._seen = seen
-        self._done = 0
+        self._rules, self._rooms = MaskRuleCache(), Rooms()
+        self._templates = templates
+        self._executed = 0
 
-    def look(self, called: Called) -> Tensor:
-        """Compute the model's attention, and what is kept of its weights."""
-        number, self._done = self._done, self._done + 1
-        if number >= len(self._seen) or self._seen[number].record.path != self.paths[called.module]:
-            self._expect_same(False)
-        found, gated = self._seen[number].record, self._seen[number].gated
-        with part(number, len(self._seen)):
-            if self._keep.layers is not None and found.layer not in self._keep.layers:
-                return called.output()
-            record = replace(found, **self._rules.terms(called))
-            output, summary = self._reduced(record)
-            layers = sum(each.record.stack == record.stack for each in self._seen)
-            heads = range(record.heads) if self._keep.heads is None else self._keep.heads
-            self._on_streamed(Streamed(record, output, summary, tuple(heads), layers))
-        if gated:  # more enters the output than weights and values
-            return called.output()
-        return output.to(called.value).transpose(0, 1)[None].contiguous()
+    def on_call(self, args: AttentionCallArgs) -> Any:
+        """Compute the model's attention, and reduce its weights."""
+        number, self._executed = self._executed, self._executed + 1
+        self._expect_same(
+            number < len(self._templates)
+            and self._templates[number].record.path == self.paths[args.module]
+        )
+        template = self._templates[number]
+        with part(number, len(self._templates)):
+            if (
+                self._options.layers is not None
+                and template.record.layer not in self._options.layers
+            ):
+                return args.output(), None
+            record = replace(template.record, **self._rules.terms(args))
+            output, summary = self._reduce(record)
+            layers = sum(other.record.stack == record.stack for other in self._templates)
+            heads = range(record.heads) if self._options.heads is None else self._options.heads
+            self._on_reduced(ReducedAttention(record, output, summary, tuple(heads), layers))
+        if template.gated:  # more enters the output than weights and values
+            return args.output(), None
+        return output.to(args.value).transpose(0, 1)[None].contiguous(), None
 
     def finish(self) -> None:
         """Raise ModelError unless all attentions were executed."""
-        self._expect_same(self._done == len(self._seen))
+        self._expect_same(self._executed == len(self._templates))
 
     def _expect_same(self, same: bool) -> None:
         if not same:
@@ -222,14 +255,14 @@ class _Streamer:
                 "run, but two runs on the same input differ. This model cannot be verified."
             )
 
-    def _reduced(self, record: AttentionRecord) -> tuple[Tensor, MapSummary]:
-        """Return the attention vectors (H, m, d_v) of all heads, the summary of those kept."""
-        scoring, keep = Scoring.of(record), self._keep
-        marked = None if keep.marked is None else keep.marked.to(record.query.device)
-        how: dict[str, Any] = {"cells": keep.cells, "top": keep.top, "marked": marked}
-        if keep.heads is None or len(keep.heads) == record.heads:
-            return attend(scoring, record.value, rooms=self._rooms, **how)
-        told = fused(scoring, record.value)
-        output, lse = told or (attend(scoring, record.value, cells=1)[0], None)
-        lse = None if lse is None else lse[list(keep.heads)]
-        return output, summarise(scoring.of_heads(keep.heads), lse=lse, **how)
+    def _reduce(self, record: AttentionRecord) -> tuple[Tensor, MapSummary]:
+        """Return the attention vectors (H, m, d_v) of all heads, and the summary of some."""
+        scoring, options = Scoring.of(record), self._options
+        marked = None if options.marked is None else options.marked.to(record.query.device)
+        settings: dict[str, Any] = {"cells": options.cells, "top": options.top, "marked": marked}
+        if options.heads is None or len(options.heads) == record.heads:
+            return attend(scoring, record.value, rooms=self._rooms, **settings)
+        fused_result = fused(scoring, record.value)
+        output, lse = fused_result or (attend(scoring, record.value, cells=1)[0], None)
+        lse = None if lse is None else lse[list(options.heads)]
+        return output, summarise(scoring.of_heads(options.heads), lse=lse, **settings)

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from attnviz.figures.style import ACCENT, INK, value_colours
-from attnviz.formula.score_terms import HIDDEN
+from attnviz.formula.attention import HIDDEN
 
 # More cells than this are drawn as one image; without lines between them they are too fine to be
 # told apart sooner, and would swell a file.

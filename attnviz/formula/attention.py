@@ -2,7 +2,8 @@
 
 In recurrent attention a decoder's states ask an encoder's; in self-attention a sequence asks
 itself, without parameters or through queries, keys and values. The stages: scores, scale, mask,
-softmax, weights, output. Many heads do the same side by side.
+softmax, weights, output. Many heads do the same side by side. Some models add a soft cap after the
+scale, or a sink beside the scores in the softmax.
 
 Shapes: ``m`` queries, ``n`` keys, ``T`` tokens, ``h`` heads; ``d_…`` counts features; ``*N`` is any
 number of leading dimensions (a batch, heads, or none). Every function keeps the dtype of its
@@ -15,6 +16,8 @@ Vaswani et al. 2017, 1706.03762; Ainslie et al. 2023, 2305.13245.
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+HIDDEN = -6e4  # masks use numbers below this for -∞, in any precision
 
 # ------------------------------------------------------------------------- recurrent attention
 
@@ -216,6 +219,31 @@ def attention(
     tensor([0.3207, 0.4207])
     """
     return attention_weights(Q, K, mask=mask, scale=scale) @ V
+
+
+# --------------------------------------------------------------- some models: soft caps and sinks
+def soft_cap(scores: Float[Tensor, "*N m n"], cap: float) -> Float[Tensor, "*N m n"]:
+    """Keep scores within ±c: c · tanh(score / c) (Gemma 2; Riviere et al. 2024).
+
+    >>> soft_cap(torch.tensor([[0.0, 1.0, 100.0]]), cap=10.0)
+    tensor([[ 0.0000,  0.9967, 10.0000]])
+    """
+    return cap * torch.tanh(scores / cap)
+
+
+def softmax_with_sink(
+    scores: Float[Tensor, "*N h m n"], sinks: Float[Tensor, " h"] | Float[Tensor, "h m"]
+) -> Float[Tensor, "*N h m n"]:
+    """Let each head rest on a score of its own that no key has (Xiao et al. 2023; GPT-OSS).
+
+    The sink is one more column before the softmax and is dropped after it, so that a row sums to
+    less than 1 by what the sink took. It is a parameter, or made anew for each query.
+
+    >>> softmax_with_sink(torch.zeros(1, 1, 3), sinks=torch.zeros(1))
+    tensor([[[0.2500, 0.2500, 0.2500]]])
+    """
+    column = sinks.reshape(len(sinks), -1, 1).expand(*scores.shape[:-1], 1)
+    return softmax(torch.cat([scores, column], dim=-1))[..., :-1]
 
 
 # --------------------------------------------------------------------------------------- many heads

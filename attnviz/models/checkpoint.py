@@ -35,6 +35,7 @@ from attnviz.models.processors import (
     has_text_decoder,
     input_kinds,
 )
+from attnviz.runtime.compat import write_count
 
 Location = str | os.PathLike[str]
 BUNDLED = "all-MiniLM-L6-v2"
@@ -245,7 +246,7 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, int], ...]:
     return tuple(
         (0, 0)  # an offloaded weight is another tensor after each run
         if tensor.is_meta
-        else (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        else (tensor.data_ptr(), 0 if tensor.is_inference() else write_count(tensor))
         for tensor in module.state_dict().values()
     )
 

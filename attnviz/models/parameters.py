@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import InputError
+from attnviz.runtime.compat import accelerate_hook, own_parameters
 
 
 def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
@@ -48,16 +49,18 @@ def held_whole(modules: Iterable[nn.Module]) -> Iterator[None]:
         (owner, name, tensor)
         for module in modules
         for owner in module.modules()
-        for name, tensor in owner._parameters.items()
+        for name, tensor in own_parameters(owner).items()
         if tensor is not None and tensor.is_meta
     ]
     try:
         for owner, name, tensor in offloaded:
-            owner._parameters[name] = nn.Parameter(whole(owner, name, tensor), requires_grad=False)
+            own_parameters(owner)[name] = nn.Parameter(
+                whole(owner, name, tensor), requires_grad=False
+            )
         yield
     finally:
         for owner, name, tensor in offloaded:
-            owner._parameters[name] = tensor
+            own_parameters(owner)[name] = tensor
 
 
 def devices(model: nn.Module) -> list[torch.device]:
@@ -94,5 +97,5 @@ def _offloaded(model: nn.Module, name: str) -> Tensor:
 
 def _hooks(module: nn.Module) -> list[Any]:
     """Return accelerate's hooks of a module; a sequential hook holds several."""
-    hook = getattr(module, "_hf_hook", None)
+    hook = accelerate_hook(module)
     return [*getattr(hook, "hooks", ()), hook] if hook is not None else []

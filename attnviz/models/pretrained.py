@@ -31,6 +31,7 @@ from attnviz.errors import InputError, ModelError, one_line
 from attnviz.models.devices import Placement
 from attnviz.models.parameters import whole
 from attnviz.runtime import translate as runtime_translate
+from attnviz.runtime.compat import unset_attention_implementation
 from attnviz.runtime.logs import debugging, hushed, unlogged
 from attnviz.runtime.memory import Room
 
@@ -193,7 +194,8 @@ def load_model(
     """Build the model that config.json describes and fill every weight of it from the files."""
     # A config may ask for attention code from the hub, for weights in other files than those that
     # are hashed, for patched classes, or for tuples as outputs.
-    config._attn_implementation = config.transformers_weights = config.fusion_config = None
+    unset_attention_implementation(config)
+    config.transformers_weights = config.fusion_config = None
     config.return_dict = True
     memory = weights_memory(name, torch.device("cpu"))
     with translate(name, "the model", memory), torch.device("meta"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from attnviz.capture import room_to_run
+from attnviz.capture import memory_budget
 from attnviz.errors import InputError
 from attnviz.inputs import Batch, Inputs, encode
 from attnviz.models.checkpoint import Checkpoint
@@ -27,7 +27,7 @@ def run(
     ------
     InputError : an unknown mode, one that what was given cannot be read in, or no memory for it.
     """
-    with lacking(room_to_run(checkpoint.module)):
+    with lacking(memory_budget(checkpoint.module)):
         return _run(checkpoint, given, truncate=truncate, mode=mode, wanted=wanted)
 
 
@@ -84,7 +84,7 @@ def _expect_room(checkpoint: Checkpoint, batch: Batch) -> None:
     """
     texts, length = batch.inputs["input_ids"].shape
     size = 2 * texts * head_counts(checkpoint)[1] * length**2 * checkpoint.module.dtype.itemsize
-    room_to_run(checkpoint.module).expect(size)
+    memory_budget(checkpoint.module).expect(size)
 
 
 def _weights(checkpoint: Checkpoint, batch: Batch) -> int:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attnviz import agreement
 from attnviz.capture import (
-    Keep,
+    ReducedAttention,
+    ReductionOptions,
     Sample,
-    Streamed,
     capture_streamed,
 )
 from attnviz.errors import InputError, whole_number
@@ -124,7 +124,7 @@ class _Taken:
         self.proofs.append(agreement.prove_rows(record, sample.reference, rows))
         self._weights[record.path, record.call] = sample.reference.weights.cpu()
 
-    def keep_some(self, streamed: Streamed) -> None:
+    def keep_some(self, streamed: ReducedAttention) -> None:
         """Compare the run in which an attention was reduced, and keep what came of it."""
         record, summary = streamed.record, streamed.summary
         device = record.query.device
@@ -159,13 +159,17 @@ def head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
     return layers, heads
 
 
-def _keep(checkpoint: Checkpoint, wanted: Wanted, axis: Axis, device: torch.device) -> Keep:
+def _keep(
+    checkpoint: Checkpoint, wanted: Wanted, axis: Axis, device: torch.device
+) -> ReductionOptions:
     """Return what is to be kept, with as many cells as there is room for."""
     layers, heads = head_counts(checkpoint)
     count = len(wanted.layers or range(layers)) * len(wanted.heads or range(heads))
     cells = wanted.cells or min(_CELLS, max(1, isqrt(_POOLED // count)))
     marked = content_positions(axis).to(device)
-    return Keep(wanted.layers, wanted.heads, cells, wanted.top, marked, wanted.exact or ())
+    return ReductionOptions(
+        wanted.layers, wanted.heads, cells, wanted.top, marked, wanted.exact or ()
+    )
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

@@ -7,8 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnviz.formula.attention import repeat_heads, scaled_scores, softmax
-from attnviz.formula.score_terms import soft_cap, softmax_with_sink
+from attnviz.formula.attention import (
+    repeat_heads,
+    scaled_scores,
+    soft_cap,
+    softmax,
+    softmax_with_sink,
+)
 from attnviz.results.axis import Axis
 from attnviz.results.mask_rule import MaskRule
 from attnviz.results.projection import Projection

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnviz.formula.score_terms import HIDDEN
+from attnviz.formula.attention import HIDDEN
 
 _CELLS = 2**22  # of a mask that are looked at at once
 

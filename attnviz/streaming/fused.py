@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnviz.runtime.compat import CPU_FLASH_ATTENTION, TorchDispatchMode
 from attnviz.streaming import gpu
 from attnviz.streaming.scores import Scoring
 
@@ -54,6 +54,6 @@ class _Told(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        if name == "_scaled_dot_product_flash_attention_for_cpu":
+        if name == CPU_FLASH_ATTENTION:
             self.lse = result[1]
         return result

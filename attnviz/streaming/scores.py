@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from attnviz.formula.score_terms import soft_cap
+from attnviz.formula.attention import soft_cap
 from attnviz.results import AttentionRecord, MaskRule
 
 NEVER = -1e30  # stands for -∞, so that 0 · NEVER is 0

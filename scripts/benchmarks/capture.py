@@ -17,10 +17,10 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, P
 from attnviz import agreement
 from attnviz.agreement import Proof, prove_rows, prove_streamed
 from attnviz.capture import (
-    Keep,
+    AttentionTemplate,
+    ReducedAttention,
+    ReductionOptions,
     Sample,
-    Seen,
-    Streamed,
     capture_streamed,
     sample_rows,
     stream_maps,
@@ -52,8 +52,8 @@ class _Streamed:
     """
 
     def __init__(self, model: PreTrainedModel, top: int) -> None:
-        self._model, self._keep = model, Keep(cells=_CELLS, top=top)
-        self._seen: list[Seen] | None = None
+        self._model, self._keep = model, ReductionOptions(cells=_CELLS, top=top)
+        self._seen: list[AttentionTemplate] | None = None
 
     def __call__(self, ids: Tensor) -> list[MapSummary]:
         """Return what is kept; the first call finds out which attentions there are."""
@@ -82,11 +82,11 @@ def _proven(model: PreTrainedModel, ids: Tensor) -> list[Proof]:
         proofs.append(prove_rows(sample.record, sample.reference, rows))
         own.append(sample.reference.weights)
 
-    def take(streamed: Streamed) -> None:
+    def take(streamed: ReducedAttention) -> None:
         reduced = agreement.Reduced(streamed.summary, streamed.heads)
         proofs.append(prove_streamed(streamed.record, streamed.attended, own.pop(0), rows, reduced))
 
-    capture_streamed(model, inputs, axes, rows, Keep(cells=_CELLS), prove, take)
+    capture_streamed(model, inputs, axes, rows, ReductionOptions(cells=_CELLS), prove, take)
     return proofs
 
 

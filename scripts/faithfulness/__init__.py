@@ -23,7 +23,7 @@ import attnviz
 from attnviz.analyses.senses.result import Occurrence, SensesResult
 from attnviz.analyses.shift.interventions import ALL, Site, lose
 from attnviz.analyses.shift.result import consensus, spearman
-from attnviz.capture.restore import unchanged
+from attnviz.capture.restore import restoring
 from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.results.words import token_groups
 from faithfulness.methods import Case, judge
@@ -100,7 +100,7 @@ def _judge(model: attnviz.Model, one: Occurrence, axis: Tensor) -> Judged | None
     said = {
         name: torch.stack([each[list(at)].sum() for at in sources]) for name, each in found.items()
     }
-    with unchanged(model.module):
+    with restoring(model.module):
         lost = lose(model, Site.of(model.module, batch.inputs, rows), sources, ALL)
     truth = {name: each @ axis.double() for name, each in lost.items()}
     truth["consensus"] = consensus(truth, list(range(len(sources))))

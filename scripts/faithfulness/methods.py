@@ -17,7 +17,7 @@ from attnviz.analyses.shift.deeplift import secant
 from attnviz.analyses.shift.reference import refer
 from attnviz.analyses.shift.residual_stream import ledger
 from attnviz.analyses.shift.rollout import rollout
-from attnviz.capture.restore import unchanged
+from attnviz.capture.restore import restoring
 
 STEPS = 32  # of the path that gradients are integrated over
 
@@ -120,7 +120,7 @@ METHODS: dict[str, Callable[[Case], Tensor]] = {
 
 def judge(case: Case) -> tuple[dict[str, Tensor], float]:
     """Return what every method says, and how far the context moved the word along the axis."""
-    with unchanged(case.model.module):
+    with restoring(case.model.module):
         said = {name: method(case).detach().double().cpu() for name, method in METHODS.items()}
         return said, _secant(case, "gate").total
 

@@ -15,7 +15,7 @@ from transformers import (
 from transformers.models.bert import modeling_bert
 
 import attnviz
-from attnviz.capture.restore import unchanged
+from attnviz.capture.restore import restoring
 from attnviz.errors import ModelError
 
 
@@ -114,7 +114,7 @@ def test_hooks_of_the_user_stay_and_run(tokenizer):
 
 def test_unchanged_restores_what_was_added_and_what_was_replaced():
     module = nn.Sequential(nn.Linear(2, 2))
-    with unchanged(module):
+    with restoring(module):
         module.added = 1
         module[0].register_forward_hook(lambda *_: None)
         module[0].in_features = 7

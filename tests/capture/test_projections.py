@@ -8,9 +8,8 @@ from transformers.pytorch_utils import Conv1D
 
 import attnviz
 from attnviz.capture import capture
-from attnviz.capture.projections import arrived, find_holders
-from attnviz.capture.projections.find import held, norms, plain
-from attnviz.capture.projections.inputs import angles
+from attnviz.capture.projections import find_attention_modules, read_inputs
+from attnviz.capture.projections.find import angles, linear_child, norms, plain_linear
 from attnviz.capture.projections.layouts import Sizes, layouts
 from attnviz.errors import ModelError
 from attnviz.formula.projection import rotary_angles
@@ -122,21 +121,21 @@ def test_plain_matrices_and_what_is_more():
     linear, conv = nn.Linear(3, 2), Conv1D(2, 3)  # Conv1D takes its widths the other way round
     for module in (linear, conv):
         X = torch.randn(4, 3)
-        found = plain(module)
+        found = plain_linear(module)
         torch.testing.assert_close(X @ found.weight + found.bias, module(X))
-    assert plain(nn.Sequential(linear)) is None
-    assert plain(nn.LayerNorm(3)) is None
-    assert plain(None) is None
+    assert plain_linear(nn.Sequential(linear)) is None
+    assert plain_linear(nn.LayerNorm(3)) is None
+    assert plain_linear(None) is None
     adapted = nn.Linear(3, 2)
     adapted.adapter = nn.Linear(3, 2)
-    assert plain(adapted) is None
-    assert held(nn.ModuleDict({"q": linear, "k": adapted}), "k", "query", "q") is not None
+    assert plain_linear(adapted) is None
+    assert linear_child(nn.ModuleDict({"q": linear, "k": adapted}), "k", "query", "q") is not None
 
 
 def test_what_mixes_without_attention_holds_none():
     mixer = nn.Module()
     mixer.in_proj, mixer.out_proj = nn.Linear(8, 32), nn.Linear(16, 8)
-    assert find_holders(nn.ModuleDict({"mixer": mixer})) == {}
+    assert find_attention_modules(nn.ModuleDict({"mixer": mixer})) == {}
 
 
 def test_one_norm_per_head_is_stacked_and_one_for_all_is_wide():
@@ -181,15 +180,15 @@ def test_what_arrives_is_found_by_name_or_by_place():
         ((X, None, (cos, cos), X), {}),
         ((), {"states": X, "position_embeddings": (cos, cos), "key_value_states": X}),
     ]:
-        found = arrived(Attention(), args, kwargs, texts=1)
+        found = read_inputs(Attention(), args, kwargs, texts=1)
         assert torch.equal(found.input, X)
         assert torch.equal(found.key_input, X)
         assert found.input is not X  # the model may go on to change it
         assert found.rotation[0].shape == (1, 2, 4)
-    nothing = arrived(Attention(), (), {}, texts=1)
+    nothing = read_inputs(Attention(), (), {}, texts=1)
     assert (nothing.input, nothing.key_input, nothing.rotation) == (None, None, None)
     of_pictures = {"position_embeddings": (cos.expand(3, 1, 2, 4),) * 2}
-    assert arrived(Attention(), (X,), of_pictures, texts=1).rotation is None
+    assert read_inputs(Attention(), (X,), of_pictures, texts=1).rotation is None
 
 
 def test_a_step_that_lacks_what_it_needs_is_refused():

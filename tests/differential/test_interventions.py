@@ -20,7 +20,7 @@ from attnviz.analyses.shift.interventions import (
     substitute,
 )
 from attnviz.analyses.shift.reference import gate_of
-from attnviz.capture.restore import unchanged
+from attnviz.capture.restore import restoring
 
 DATA = Path(__file__).parent.parent / "data"
 TEXT = "The bank was full of unbelievably much cash."
@@ -39,7 +39,7 @@ def plain(model, row=ROW, **inputs):
 
 @pytest.fixture(scope="module")
 def site(model):
-    with unchanged(model.module):
+    with restoring(model.module):
         return Site.of(model.module, tokens(model.tokenizer, TEXT), [ROW])
 
 
@@ -84,13 +84,13 @@ def test_a_word_before_that_is_deleted_moves_the_place_of_the_word(model, site):
 
 def test_read_by_none(model, site, words):
     """The same as a mask that transformers takes: queries × keys, zeros and -∞."""
-    with unchanged(model.module):
+    with restoring(model.module):
         found = knock_out(site, words)
     for word, lost in zip(words, found, strict=True):
         mask = torch.zeros(1, 1, site.length, site.length)
         mask[..., word] = -torch.inf
         mask[0, 0, torch.tensor(word)[:, None], word] = 0
-        with unchanged(model.module):
+        with restoring(model.module):
             end = plain(model, input_ids=site.inputs["input_ids"], attention_mask=mask)[0]
         assert lost.norm() > 0.1
         assert_close(lost, site.end - end, **NEAR)
@@ -137,7 +137,7 @@ class Dense:
 def test_patched_heads(model):
     """Against hooks before W^O: all heads give what they gave, one gives that of the other run."""
     pair = tokens(model.tokenizer, "The bank was full of mud.", "The bank was full of cash.")
-    with unchanged(model.module):
+    with restoring(model.module):
         found = patch_heads(model.module, pair, rows=[ROW])
     assert found.shape == (6, 12, 384)
     with Dense(model.module) as watched:
@@ -183,7 +183,7 @@ def test_other_models(family, tokenizer):
     T = text["input_ids"].shape[1]
     twice = {name: torch.cat([each, each]) for name, each in text.items()}
     gate = gate_of([True, *[False] * (T - 2), True])
-    with unchanged(module):
+    with restoring(module):
         split = secant(module, twice, rows=[T - 2], gate=gate)
         patched = (
             patch_heads(module, twice, rows=[T - 2], gate=gate).double() @ split.direction.double()

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 import attnviz
 from attnviz.capture import capture
 from attnviz.capture import recorder as recording
-from attnviz.capture.restore import unchanged
+from attnviz.capture.restore import restoring
 from attnviz.formula.attention import repeat_heads
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -62,7 +62,7 @@ def test_heads_and_rows_stand_where_the_model_reports_them(family, tokenizer):
     module = tiny(family)
     inputs = tokenizer(TEXTS, return_tensors="pt", padding=True, return_token_type_ids=False)
     # In eager mode: under SDPA Falcon reports weights that have lost their causal mask.
-    with torch.no_grad(), unchanged(module):
+    with torch.no_grad(), restoring(module):
         reported = module(**inputs, output_attentions=True).attentions
     for n, found in enumerate(capture(module, dict(inputs))):
         rows = inputs["attention_mask"][n].bool()

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnviz.capture.projections import arrived, find_holders, understood
+from attnviz.capture.projections import find_attention_modules, match_projections, read_inputs
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.recompute import project
@@ -79,11 +79,11 @@ def _first_attention(family):
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, float(key.endswith("weight")), 0.2)
-    path, holder = next(iter(find_holders(model).items()))
+    path, holder = next(iter(find_attention_modules(model).items()))
     entered, products = [], _Products()
 
     def arrive(module, args, kwargs):
-        entered.append((len(products.factors), arrived(module, args, kwargs, texts=1)))
+        entered.append((len(products.factors), read_inputs(module, args, kwargs, texts=1)))
 
     holder.module.register_forward_pre_hook(arrive, with_kwargs=True)
     with torch.no_grad(), products:
@@ -103,7 +103,7 @@ def _first_attention(family):
 @pytest.mark.parametrize("family", OWN_CODE)
 def test_the_recipe_makes_what_enters_the_products(family):
     holder, record = _first_attention(family)
-    found = understood(record, holder)
+    found = match_projections(record, holder)
     made = project(found, torch.float32)
     assert [*made] == ["query", "key", "value"]
     for stage, tensor in made.items():
@@ -114,7 +114,7 @@ def test_the_recipe_makes_what_enters_the_products(family):
 
 def test_of_many_key_heads_in_the_weights_each_query_head_finds_its_own():
     holder, record = _first_attention("falcon")
-    found = understood(record, holder)
+    found = match_projections(record, holder)
     values = torch.stack([
         record.input @ found.projection.value_of(head).weight for head in range(record.heads)
     ])  # fmt: skip

@@ -124,14 +124,14 @@ def test_an_attention_that_torch_fuses_by_itself_is_not_missed(tokenizer):
 
 
 def test_a_run_with_fewer_attentions_is_not_believed(model, monkeypatch):
-    done = streamed._Streamer.look
+    done = streamed._Streamer.on_call
 
-    def skipped(self, called):
-        if self.paths[called.module].startswith("encoder.layer.5."):
-            return called.query.transpose(1, 2)
-        return done(self, called)
+    def skipped(self, args):
+        if self.paths[args.module].startswith("encoder.layer.5."):
+            return args.query.transpose(1, 2), None
+        return done(self, args)
 
-    monkeypatch.setattr(streamed._Streamer, "look", skipped)
+    monkeypatch.setattr(streamed._Streamer, "on_call", skipped)
     with pytest.raises(ModelError, match="same attentions in every run"):
         attnviz.attend(TEXTS[0], model=model, mode="streamed")
 

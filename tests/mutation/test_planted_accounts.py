@@ -11,7 +11,7 @@ from attnviz.agreement import verify
 from attnviz.analyses.shift import deeplift
 from attnviz.analyses.shift.deeplift import secant
 from attnviz.capture import capture
-from attnviz.capture.restore import unchanged
+from attnviz.capture.restore import restoring
 from attnviz.inputs import encode
 from attnviz.results import AttentionResult
 
@@ -23,7 +23,7 @@ EXACT = 1e-5  # of the length of the shift, in float32
 def error_of(model, tokenizer, tally, kind="planted"):
     """Return by how much the parts of a shift miss their sum."""
     inputs = dict(tokenizer(PAIR, return_tensors="pt"))
-    with unchanged(model.module):
+    with restoring(model.module):
         error = secant(model.module, inputs, rows=[2]).error
     if kind == "planted":
         tally.fault("in the account of a shift")

@@ -8,8 +8,7 @@ from families import TEXTS, tiny
 from whole_maps import check, use_loops, use_strips, use_tiles, whole
 
 import attnviz
-from attnviz.capture import fused_attention as fast
-from attnviz.capture import streamed
+from attnviz.capture import attention_interface, streamed
 from attnviz.results.mask_rule import MaskRule
 from attnviz.streaming import (
     Scoring,
@@ -124,13 +123,13 @@ def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, m
     """Also where the model has no fast attention, so that its own function runs as a whole."""
     tally.fault("in streamed maps")
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    of = fast.Rules.of
+    of = attention_interface.MaskRuleCache.of
 
     def later(self, called):
         rule = of(self, called)
         return replace(rule, after=rule.after + 1)
 
-    monkeypatch.setattr(fast.Rules, "of", later)
+    monkeypatch.setattr(attention_interface.MaskRuleCache, "of", later)
     assert attnviz.verify(TEXTS[0], model=model, mode="streamed").verdict == "failed"
 
 

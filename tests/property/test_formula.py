@@ -24,10 +24,11 @@ from attnviz.formula.attention import (
     merge_heads,
     multiplicative_scores,
     repeat_heads,
+    soft_cap,
     softmax,
+    softmax_with_sink,
     split_heads,
 )
-from attnviz.formula.score_terms import soft_cap, softmax_with_sink
 from attnviz.results import AttentionRecord, Axis, MaskRule
 
 MAGNITUDES = st.sampled_from([-500, -30, 0, 0, 0, 2, 30, 500])

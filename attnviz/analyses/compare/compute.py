@@ -30,7 +30,7 @@ from attnviz.analyses.survey.corpus import (
 )
 from attnviz.analyses.survey.measure import BATCH_TOKENS, HeadStatistics
 from attnviz.analyses.survey.statistics import IS_SHARE, NAMES, WeightStatistics
-from attnviz.capture import Together, read_together
+from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport
@@ -160,24 +160,24 @@ class _ModelPair:
     def _measure(self, texts: Sequence[TokenizedText]) -> list[NDArray[np.float64]]:
         """Return the statistics (N, K · S) of both models, and the distances of heads, (N, K)."""
         encodings = [text.encoding for text in texts]
-        attentions: list[Together] = []  # of the first model: queries and keys only
+        attentions: list[BatchedAttention] = []  # of the first model: queries and keys only
         values: tuple[list[Tensor], list[Tensor]] = [], []
         distances: list[Tensor] = []
         batches_of = [heads.batch(encodings) for heads in self.heads]
         first, second = (WeightStatistics(tokens) for _, tokens in batches_of)
 
-        def add_first(attention: Together) -> None:
+        def add_first(attention: BatchedAttention) -> None:
             attentions.append(attention)
             values[0].append(first(attention.weights).cpu())
 
-        def add_second(attention: Together) -> None:
+        def add_second(attention: BatchedAttention) -> None:
             distances.append(_distance(attentions[len(values[1])], attention, second))
             values[1].append(second(attention.weights).cpu())
 
         for heads, (inputs, _), add in zip(
             self.heads, batches_of, (add_first, add_second), strict=True
         ):
-            read_together(heads.checkpoint.module, inputs, heads.records, add)
+            capture_batch(heads.checkpoint.module, inputs, heads.records, add)
         both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
         return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
 
@@ -210,7 +210,9 @@ class _ModelPair:
         )
 
 
-def _distance(first: Together, second: Together, statistics: WeightStatistics) -> Tensor:
+def _distance(
+    first: BatchedAttention, second: BatchedAttention, statistics: WeightStatistics
+) -> Tensor:
     """Return the distance between the rows of two attentions, mean over each text, (N, H)."""
     total, rows = torch.zeros(()), statistics.rows[:, None]
     for block in statistics.blocks:

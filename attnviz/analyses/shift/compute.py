@@ -23,7 +23,7 @@ from attnviz.analyses.shift.residual_stream import ledger
 from attnviz.analyses.shift.result import ShiftResult, numbered
 from attnviz.analyses.shift.rollout import rollout
 from attnviz.capture import hidden_states
-from attnviz.capture.restore import unchanged
+from attnviz.capture.restore import restoring
 from attnviz.errors import AttnvizError, InputError, ModelError
 from attnviz.inputs import (
     encode,
@@ -195,7 +195,7 @@ def _expect_short(model: Model, text: str) -> None:
 def _following(model: Model) -> Iterator[None]:
     """Leave the model as it was; say in one line where its blocks cannot be followed."""
     try:
-        with unchanged(model.module):
+        with restoring(model.module):
             yield
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         if isinstance(error, AttnvizError | torch.OutOfMemoryError):

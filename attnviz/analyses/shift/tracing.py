@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnviz.errors import ModelError
+from attnviz.runtime.compat import outside_function_modes
 
 MATRICES = {"matmul", "__matmul__", "bmm"}
 CARRIES = {  # what leaves weights what they are
@@ -108,7 +109,7 @@ def activations(
 
     def whole(own: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
-            with torch._C.DisableTorchFunction():
+            with outside_function_modes():
                 return take(own, x)
 
         return forward

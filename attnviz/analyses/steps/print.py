@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.analyses.steps.result import Stage, StepsResult
-from attnviz.formula.score_terms import HIDDEN
+from attnviz.formula.attention import HIDDEN
 from attnviz.results.labels import literal, selection
 from attnviz.terminal.console import console
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.agreement import PRECISIONS, bounded, dtypes
+from attnviz.agreement import PRECISIONS, bounded_check, dtypes
 from attnviz.analyses.survey.aggregate import (
     CorpusStatistics,
     aggregate,
@@ -277,5 +277,5 @@ def _checks(
         weights_dtype, _ = dtypes(record)
         count = totals.compared * record.heads * len(NAMES)
         tolerance = PRECISIONS[weights_dtype].weights
-        checks.append(bounded(record, "statistics", differences, tolerance, compared=count))
+        checks.append(bounded_check(record, "statistics", differences, tolerance, compared=count))
     return checks, not_compared

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnviz.analyses.survey.corpus import Encoding, TokenizedText, batches
 from attnviz.analyses.survey.result import HeadName
 from attnviz.analyses.survey.statistics import Tokens, WeightStatistics, largest
-from attnviz.capture import Together, read_together
+from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.inputs import pad_texts, padded
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import AttentionRecord
@@ -128,7 +128,7 @@ class HeadStatistics:
         even: list[Tensor] = []
         differences: list[Tensor] = []
 
-        def add(attention: Together) -> None:
+        def add(attention: BatchedAttention) -> None:
             def even_weights(rows: slice) -> Tensor:
                 even = _even(attention.readable(rows), tokens.real[:N])
                 if attention.sinks is None:
@@ -138,13 +138,13 @@ class HeadStatistics:
             values = of_all(attention.weights).cpu()
             value.append(values)
             even.append(of_plain(even_weights).expand_as(values[:N]).cpu())
-            if attention.own is None:
+            if attention.model_weights is None:
                 differences.append(torch.full(values.shape[1:2], torch.nan))
             else:
-                own = of_first(attention.own).cpu()
+                own = of_first(attention.model_weights).cpu()
                 differences.append(_largest_difference(values[0], own[0], len(texts[0])))
 
-        read_together(self.checkpoint.module, inputs, self.records, add)
+        capture_batch(self.checkpoint.module, inputs, self.records, add)
         both = torch.cat(value, dim=1)
         return both[:N], both[N:], torch.cat(even, dim=1), torch.cat(differences)
 

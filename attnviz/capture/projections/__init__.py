@@ -1,21 +1,25 @@
-"""How an attention module makes Q, K and V: found by looking at it, proven by what it computed.
+"""How an attention module makes Q, K and V: proposed from what it holds, proven by its numbers.
 
-No model family is named here. A module is recognised by the names of what it holds (holders.py),
-its matrices are read in every order that their shapes allow (layouts.py), followed by every step
-that its norms and numbers allow (recipes.py). Which of these it is, the recorded Q, K and V tell:
-the recipe that makes them is kept, and where none does the module is not understood, and its
-projections are not compared.
+No model family is named here. A module is recognized by the names of its children (find.py). Its
+matrices are read in every layout that their shapes allow (layouts.py), followed by every step that
+its norms and numbers allow. The layout and steps that reproduce the recorded Q, K and V are stored
+(match.py); where none do, the module is not understood and its projections are not compared.
 """
 
-from attnviz.capture.projections.find import Holder, find_holders, find_output
-from attnviz.capture.projections.inputs import Arrived, arrived
-from attnviz.capture.projections.match import understood
+from attnviz.capture.projections.find import (
+    AttentionModule,
+    ModuleInputs,
+    find_attention_modules,
+    find_output,
+    read_inputs,
+)
+from attnviz.capture.projections.match import match_projections
 
 __all__ = [
-    "Arrived",
-    "Holder",
-    "arrived",
-    "find_holders",
+    "AttentionModule",
+    "ModuleInputs",
+    "find_attention_modules",
     "find_output",
-    "understood",
+    "match_projections",
+    "read_inputs",
 ]

@@ -1,4 +1,4 @@
-"""Which recipe a module follows: the one that makes the Q, K and V that were recorded."""
+"""Which projections a module computes: those that reproduce the recorded Q, K and V."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attnviz.capture.projections.find import (
     OUTPUT_NORMS,
     QUERY_NORMS,
     VALUE_NORMS,
-    Holder,
+    AttentionModule,
     norms,
-    plain,
+    plain_linear,
 )
 from attnviz.capture.projections.layouts import (
     STAGES,
@@ -43,106 +43,113 @@ from attnviz.results.recompute import (
     source,
 )
 
-_ROUGHLY = 0.02  # far more than rounding, far less than another recipe
+_ROUGHLY = 0.02  # far more than rounding, far less than a wrong candidate
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
 _SUMMATION = 1e-5  # what the order of long sums leaves in float32
-_MISFIT = (RuntimeError, ValueError, TypeError)  # what shapes that do not fit raise
-_Try: TypeAlias = tuple[HeadProjection, Tensor, tuple[Step, ...]]
+_MISFIT = (RuntimeError, ValueError, TypeError)  # raised where shapes do not fit
+_Candidate: TypeAlias = tuple[HeadProjection, Tensor, tuple[Step, ...]]
 _NORMS = {"query": QUERY_NORMS, "key": KEY_NORMS, "value": VALUE_NORMS}
 
 
-def understood(
+def match_projections(
     record: AttentionRecord,
-    holder: Holder | None,
+    attention_module: AttentionModule | None,
     head_output: Tensor | None = None,
-    given: Tensor | None = None,
+    merged_heads: Tensor | None = None,
 ) -> AttentionRecord:
-    """Return the record with the projections that make its Q, K and V, as far as there are such.
+    """Return the record with the projections that reproduce its Q, K and V, as far as possible.
 
-    A recipe is taken only if it makes what the model computed at least roughly: then a difference
-    is a difference. If none does, the module does something that attnviz does not know, and there
-    is nothing to compare with.
+    A candidate must reproduce the recorded values at least roughly, so that a smaller difference
+    is reported as a difference. If none does, the module computes something that attnviz does not
+    know, and this stage is not compared.
 
     Parameters
     ----------
-    head_output, given : (H, m, d_v), A·V of each head, and what the model multiplied by W^O; None
-        if they were not seen.
+    record : AttentionRecord
+        The recorded attention.
+    attention_module : AttentionModule or None
+        Its module; None if it is of no known kind.
+    head_output, merged_heads : Tensor or None
+        (H, m, d_v), A·V of each head, and the input of W^O; None if they are not known.
     """
-    if holder is None:
+    if attention_module is None:
         return record
-    query, key, value = (_recipe(record, holder.module, stage) for stage in STAGES)
+    module = attention_module.module
+    query, key, value = (_match_stage(record, module, stage) for stage in STAGES)
     projection = Projection(
         heads=record.heads,
         query=query,
         key=key,
         value=value,
-        output=_output(record, holder),
-        before_output=_before_output(record, holder.module, head_output, given),
+        output=_output(record, attention_module),
+        before_output=_before_output(record, module, head_output, merged_heads),
     )
     return replace(record, projection=projection)
 
 
-def _output(record: AttentionRecord, holder: Holder) -> Linear | None:
-    output = None if holder.output is None else plain(holder.output)
+def _output(record: AttentionRecord, attention_module: AttentionModule) -> Linear | None:
+    output = plain_linear(attention_module.output)
     width = record.heads * record.value.shape[-1]
     return output if output is not None and len(output.weight) == width else None
 
 
 @torch.no_grad()
-def _recipe(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProjection | None:
-    """Return the way to make one stage that comes closest to what was recorded, if one is close."""
-    X, had = source(record, stage), getattr(record, stage)
+def _match_stage(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProjection | None:
+    """Return the projection of one stage that is closest to the recorded values, if one is."""
+    X, recorded = source(record, stage), getattr(record, stage)
     if X is None:
         return None
-    dtype = torch.promote_types(had.dtype, torch.float32)
-    exact = max(_ROUNDING * torch.finfo(had.dtype).eps, _SUMMATION)
+    dtype = torch.promote_types(recorded.dtype, torch.float32)
+    exact = max(_ROUNDING * torch.finfo(recorded.dtype).eps, _SUMMATION)
     best, least = None, _ROUGHLY
-    ways = [
-        _tries(part, X.to(dtype), _followed(module, stage, part, record))
-        for part in layouts(module, stage, _sizes(record))
+    by_layout = [
+        _candidates(layout, X.to(dtype), _following_steps(module, stage, layout, record))
+        for layout in layouts(module, stage, _sizes(record))
     ]
-    rows = _real(record) if stage == "query" else slice(None)
-    for part, heads, steps in _in_turn(ways):
-        error = _distance(steps, heads, record.rotation, had.to(dtype), rows=rows)
+    rows = _real_rows(record) if stage == "query" else slice(None)
+    for layout, heads, steps in _round_robin(by_layout):
+        error = _distance(steps, heads, record.rotation, recorded.to(dtype), rows=rows)
         if error < least:
-            best, least = replace(part, after=steps), error
+            best, least = replace(layout, after=steps), error
         if error <= exact:
             break
     return best
 
 
-def _tries(part: HeadProjection, X: Tensor, followed: Iterator[tuple[Step, ...]]) -> Iterator[_Try]:
-    """Return one layout with the heads that it makes, and each way to go on from there."""
+def _candidates(
+    layout: HeadProjection, X: Tensor, following: Iterator[tuple[Step, ...]]
+) -> Iterator[_Candidate]:
+    """Yield one layout with the heads that it makes, and each sequence of steps after it."""
     try:
-        heads = begin(part, X)
+        heads = begin(layout, X)
     except _MISFIT:
         return
-    for steps in followed:
-        yield part, heads, steps
+    for steps in following:
+        yield layout, heads, steps
 
 
-def _in_turn(ways: list[Iterator[_Try]]) -> Iterator[_Try]:
-    """Return the likeliest of each layout, then the second likeliest of each, and so on."""
-    while ways:
-        for way in ways.copy():
-            found = next(way, None)
-            if found is None:
-                ways.remove(way)
+def _round_robin(by_layout: list[Iterator[_Candidate]]) -> Iterator[_Candidate]:
+    """Yield the likeliest candidate of each layout, then the second likeliest, and so on."""
+    while by_layout:
+        for candidates in by_layout.copy():
+            candidate = next(candidates, None)
+            if candidate is None:
+                by_layout.remove(candidates)
             else:
-                yield found
+                yield candidate
 
 
 @torch.no_grad()
 def _before_output(
-    record: AttentionRecord, module: nn.Module, heads: Tensor | None, given: Tensor | None
+    record: AttentionRecord, module: nn.Module, heads: Tensor | None, merged_heads: Tensor | None
 ) -> tuple[Step, ...] | None:
-    """Return the steps from A·V of each head to what W^O was given, or None if not known."""
-    if heads is None or given is None:
+    """Return the steps from A·V of each head to the input of W^O, or None if not known."""
+    if heads is None or merged_heads is None:
         return ()
-    if torch.equal(heads, given):
+    if torch.equal(heads, merged_heads):
         return ()
     sizes = _sizes(record)
-    closing: list[Step] = [
+    possible: list[Step] = [
         *gates(module, sizes),
         *norms(module, OUTPUT_NORMS, sizes.heads, sizes.value),
     ]
@@ -150,8 +157,8 @@ def _before_output(
     X = None if record.input is None else record.input.to(wide)
     best: tuple[Step, ...] | None = None
     least = _ROUGHLY
-    for step in closing:
-        error = _distance((step,), heads.to(wide), None, given.to(wide), X)
+    for step in possible:
+        error = _distance((step,), heads.to(wide), None, merged_heads.to(wide), X)
         if error < least:
             best, least = (step,), error
     return best
@@ -161,8 +168,8 @@ def _sizes(record: AttentionRecord) -> Sizes:
     return Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
 
 
-def _real(record: AttentionRecord) -> Tensor | slice:
-    """Return which queries are no padding, where positions mean nothing; all if none is."""
+def _real_rows(record: AttentionRecord) -> Tensor | slice:
+    """Return which queries are not padding; all of them if every query is."""
     real = ~torch.tensor(record.query_axis.padding, device=record.query.device)
     return real if real.any() else slice(None)
 
@@ -171,35 +178,35 @@ def _distance(
     steps: tuple[Step, ...],
     heads: Tensor,
     angles: Angles | None,
-    had: Tensor,
+    recorded: Tensor,
     X: Tensor | None = None,
     rows: slice | Tensor = slice(None),
 ) -> float:
-    """Return how far the heads are from those recorded, as a fraction; infinite if no such."""
+    """Return the relative distance of a candidate's heads; infinite if the shapes do not fit."""
     try:
-        made = repeat_heads(follow(steps, heads, angles, X), len(had))
-        if made.shape != had.shape:
+        computed = repeat_heads(follow(steps, heads, angles, X), len(recorded))
+        if computed.shape != recorded.shape:
             return torch.inf
     except _MISFIT:
         return torch.inf
-    made, had = made[:, rows], had[:, rows]
-    smallest = torch.finfo(had.dtype).tiny
-    return float(torch.dist(made, had) / torch.linalg.vector_norm(had).clamp(min=smallest))
+    computed, recorded = computed[:, rows], recorded[:, rows]
+    norm = torch.linalg.vector_norm(recorded).clamp(min=torch.finfo(recorded.dtype).tiny)
+    return float(torch.dist(computed, recorded) / norm)
 
 
-def _followed(
-    module: nn.Module, stage: str, part: HeadProjection, record: AttentionRecord
+def _following_steps(
+    module: nn.Module, stage: str, layout: HeadProjection, record: AttentionRecord
 ) -> Iterator[tuple[Step, ...]]:
-    """Return the steps that may follow the projection, the likeliest first.
+    """Yield the sequences of steps that may follow the projection, the likeliest first.
 
-    Most models norm, then clip, then turn; some clip before they norm, some norm last.
+    Most models norm, then clip, then rotate; some clip before they norm, some norm last.
     """
-    heads, _, width = part.weight.shape
+    heads, _, width = layout.weight.shape
     choices = product(
         [*_factors(module, width), *_temperatures(module, stage, record)],
         _clips(module),
         [*norms(module, _NORMS[stage], heads, width), None],
-        [None] if stage == "value" else _rotations(width, record.rotation, part.beside),
+        [None] if stage == "value" else _rotations(width, record.rotation, layout.beside),
     )
     for factor, clip, norm, rotation in choices:
         orders: list[tuple[Step | None, ...]] = [(norm, clip, rotation, factor)]
@@ -215,12 +222,12 @@ def _rotations(
     width: int, angles: Angles | None, beside: Linear | None
 ) -> Iterator[Rotation | None]:
     if angles is not None:
-        own = width if beside is None else width + beside.weight.shape[-1]
-        first = max(own - angles[0].shape[-1], 0)
+        whole_width = width if beside is None else width + beside.weight.shape[-1]
+        first = max(whole_width - angles[0].shape[-1], 0)
         for start in (0, first) if first else (0,):
             yield Rotation(start)
             yield Rotation(start, interleaved=True)
-        yield None  # a layer that leaves the positions out
+        yield None  # a layer without positions
         yield Rotation(first, regrouped=True)
         yield Rotation(backwards=True)
     else:
@@ -228,15 +235,15 @@ def _rotations(
 
 
 def _clips(module: nn.Module) -> Iterator[Clip | None]:
-    for holder in (module, getattr(module, "config", None)):
-        if isinstance(bound := getattr(holder, "clip_qkv", None), int | float):
+    for owner in (module, getattr(module, "config", None)):
+        if isinstance(bound := getattr(owner, "clip_qkv", None), int | float):
             yield Clip(float(bound))
     yield None
 
 
 def _factors(module: nn.Module, width: int) -> Iterator[Factor | None]:
     yield None
-    for terms in (1, 2, 3):  # the scale of the scores, or of as many terms of them, taken early
+    for terms in (1, 2, 3):  # the scale of the scores, or of a sum of terms, applied early
         yield Factor((terms * width) ** -0.5)
     for name, value in vars(module).items():
         if isinstance(value, float) and value and ("scal" in name or "multiplier" in name):
@@ -245,9 +252,9 @@ def _factors(module: nn.Module, width: int) -> Iterator[Factor | None]:
 
 
 def _temperatures(module: nn.Module, stage: str, record: AttentionRecord) -> Iterator[Factor]:
-    """Return queries' growth with the logarithm of their position, in models of long texts."""
+    """Yield factors that grow with the logarithm of the position, in models of long texts."""
     rope = getattr(getattr(module, "config", None), "rope_parameters", None) or {}
-    grows = (
+    logarithmic = (
         (getattr(module, "attn_scale", None), getattr(module, "floor_scale", None), 1),
         (rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings"), 0),
     )
@@ -256,6 +263,6 @@ def _temperatures(module: nn.Module, stage: str, record: AttentionRecord) -> Ite
     first_token = 0 if all(padding) else padding.index(False)
     count = torch.arange(record.query.shape[-2], device=record.query.device)
     positions = (count - first_token).clamp(min=0).unsqueeze(-1)
-    for slope, period, first in grows:
+    for slope, period, first in logarithmic:
         if stage == "query" and slope is not None and period is not None:
             yield Factor(1 + slope * torch.log1p((positions + first) // period))

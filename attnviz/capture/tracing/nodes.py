@@ -1,4 +1,4 @@
-"""What the watch over a run keeps: products q·k, softmaxes over them, and their products with v."""
+"""The nodes that a trace consists of: products q·k, softmaxes over them, and products with v."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attnviz.capture.tracing.symbolic import Shadow
+from attnviz.capture.tracing.provenance import Provenance
 
 # More than any precision loses of a weight, less than anything that a model does on purpose.
 _ROUNDING, _TINY = 0.02, 1e-6
@@ -15,10 +15,18 @@ _ROUNDING, _TINY = 0.02, 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A batched product Q Kᵀ: q (B, m, d), k (B, n, d), and where each row lay in memory.
+    """A batched product Q Kᵀ.
 
-    first : the number of its first element; it has B·m·n. activations : how many of its two sides
-    depend on the input.
+    Attributes
+    ----------
+    first : int
+        The number of its first element; it has B·m·n.
+    q, k : Tensor
+        (B, m, d) and (B, n, d).
+    q_place, k_place : Tensor
+        (B, m) and (B, n), where each row was stored.
+    activations : int
+        How many of its two sides depend on the input.
     """
 
     first: int
@@ -36,31 +44,49 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A batched product A V: which elements of the softmax A (B, m, n) has, v (B, n, d_v).
+    """A batched product A V.
 
-    unchanged : whether A holds the weights as the softmax gave them; some models sharpen them.
+    Attributes
+    ----------
+    elements : Tensor
+        (B, m, n), which elements of the softmax A has.
+    v, output : Tensor
+        (B, n, d_v) and (B, m, d_v).
+    exact_weights : bool
+        Whether A has the weights as the softmax computed them; some models sharpen them.
     """
 
     elements: Tensor
     v: Tensor
     output: Tensor
-    unchanged: bool = True
+    exact_weights: bool = True
 
 
 @dataclass(eq=False)
 class Softmax:
     """One softmax over scores: its input and output, and the formula of every score.
 
-    scores, weights and the fields of shadow have one shape; the softmax is along `dim`. first
-    numbers the elements of the weights; shadow is None where another has told what they are. used :
-    whether anything was computed of the weights; some models compute weights that they never use.
+    Attributes
+    ----------
+    scores, weights : Tensor
+        Its input and output; the fields of the provenance have the same shape.
+    dim : int
+        The dimension along which it normalizes.
+    first : int
+        The number of the first element of the weights.
+    provenance : Provenance or None
+        That of the scores; None where the arguments of an attention function describe them.
+    products, mixtures : list
+        The products that the scores are made of, and those that the weights enter.
+    used : bool
+        Whether anything is computed of the weights; some models ignore them.
     """
 
     scores: Tensor
     weights: Tensor
     dim: int
     first: int = 0
-    shadow: Shadow | None = None
+    provenance: Provenance | None = None
     products: list[Product] = field(default_factory=list)
     mixtures: list[Mixture] = field(default_factory=list)
     used: bool = False
@@ -70,46 +96,48 @@ class Softmax:
         """The numbers of its elements."""
         return range(self.first, self.first + self.weights.numel())
 
-    def holds(self, weights: Tensor, elements: Tensor) -> bool:
+    def has_weights(self, weights: Tensor, elements: Tensor) -> bool:
         """Whether these are its weights, up to rounding; elements: which, -1 for none of them."""
-        here = (elements >= self.span.start) & (elements < self.span.stop)
-        given = self.weights.flatten()[(elements - self.first)[here]]
-        return bool(((weights[here] - given).abs() <= _ROUNDING * given + _TINY).all())
+        inside = (elements >= self.span.start) & (elements < self.span.stop)
+        expected = self.weights.flatten()[(elements - self.first)[inside]]
+        difference = (weights[inside] - expected).abs()
+        return bool((difference <= _ROUNDING * expected + _TINY).all())
 
 
-class Seen:
-    """All products and softmaxes of a run so far, each with the depth of the module it was in."""
+class TraceNodes:
+    """All products and softmaxes of a run so far, each with the depth of its module."""
 
     def __init__(self) -> None:
         self.products: list[tuple[int, Product]] = []
         self.softmaxes: list[tuple[int, Softmax]] = []
 
     def forget(self, depth: int) -> None:
-        """Drop what was seen in modules deeper than `depth`."""
-        self.products = [each for each in self.products if each[0] <= depth]
-        self.softmaxes = [each for each in self.softmaxes if each[0] <= depth]
+        """Drop the nodes of modules deeper than `depth`."""
+        self.products = [node for node in self.products if node[0] <= depth]
+        self.softmaxes = [node for node in self.softmaxes if node[0] <= depth]
 
-    def rank(self, shadow: Shadow) -> tuple[int, bool, int]:
-        """Rank two products that are added: the one is the content's, the other the position's.
+    def rank(self, score: Provenance) -> tuple[int, bool, int]:
+        """Rank the content product of two products that are added over the position product.
 
-        The content's is made of two activations, and is whole; what is added by relative position
+        The content product has two activations, and is whole; the product for relative positions
         has a side that is the same for every input, or is cut from a larger product.
         """
-        origin, span = shadow.origin, _span(shadow.origin)
+        origin, span = score.origin, _span(score.origin)
         if not span:
             return 0, False, 0
         whole = len(span) == origin.numel() == len(torch.unique(origin[origin >= 0]))
-        return max(each.activations for each in self.products_of(shadow)), whole, -span.start
+        most = max(product.activations for product in self.products_of(score))
+        return most, whole, -span.start
 
-    def products_of(self, shadow: Shadow) -> list[Product]:
+    def products_of(self, score: Provenance) -> list[Product]:
         """Return the products that scores are made of."""
-        span = _span(shadow.origin)
-        return [product for _, product in self.products if _meet(product.span, span)]
+        span = _span(score.origin)
+        return [product for _, product in self.products if _overlap(product.span, span)]
 
     def softmaxes_of(self, elements: Tensor) -> list[Softmax]:
-        """Return the softmaxes of which these are elements; -1 is an element of none."""
+        """Return the softmaxes that these elements belong to; -1 belongs to none."""
         span = _span(elements)
-        return [softmax for _, softmax in self.softmaxes if _meet(softmax.span, span)]
+        return [softmax for _, softmax in self.softmaxes if _overlap(softmax.span, span)]
 
 
 def _span(elements: Tensor) -> range:
@@ -118,5 +146,5 @@ def _span(elements: Tensor) -> range:
     return range(int(used.min()), int(used.max()) + 1) if len(used) else range(0)
 
 
-def _meet(one: range, other: range) -> bool:
-    return max(one.start, other.start) < min(one.stop, other.stop)
+def _overlap(first: range, second: range) -> bool:
+    return max(first.start, second.start) < min(first.stop, second.stop)

@@ -1,126 +1,321 @@
-"""Beside the memory of a run, a shadow: what each number in it was copied or computed from.
+"""Where each number of a run comes from: value = factor · product[origin] + offset.
 
-A shadow says of every element of a tensor that value = factor · product[origin] + offset, where
-origin numbers the elements of all products q·k of the run. Whatever a model does to its scores
-between the product and the softmax (scale, add, mask, cut, shift, pad, gather, write into a buffer)
-is done to the shadow as well, so that in the end every score is known by its formula. Shadows lie
-beside storage, not beside tensors, so views need nothing and writing through a view is seen.
+`origin` numbers the elements of all products q·k of the run. Whatever a model does to its scores
+between the product and the softmax (scale, add, mask, cap) is done to their formula here; operators
+that move numbers (shift, pad, gather, write into a buffer) move the fields of the formula alike. So
+in the end every score is known by its formula. A provenance belongs to a storage, not to a tensor:
+views need no work, and writing through a view is noticed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from attnviz.capture.tracing.symbolic import Kind, Shadow, constants
+from attnviz.runtime.compat import storage_id
+
+# place: a copy of an activation, origin is where it was stored. score: made of products q·k.
+# weight: a copy of attention weights, origin is the element of the softmax. shift: the largest or
+# log-sum-exp of each row of scores; subtracting it from the row does not change the weights.
+Kind = Literal["place", "score", "weight", "shift"]
+
+
+# ------------------------------------------------------------------------------------ the formula
+
+
+@dataclass(frozen=True, eq=False)
+class Provenance:
+    """What the elements of a tensor come from, each field of the tensor's shape.
+
+    Attributes
+    ----------
+    kind : Kind
+        See above.
+    origin : Tensor
+        The number of the element that it comes from; -1 for none.
+    factor, offset : Tensor or None
+        value = factor · product[origin] + offset; both None for a plain copy.
+    cap : float or None
+        If not None, value = cap · tanh((factor · product[origin] + inner) / cap) + offset.
+    inner : Tensor or None
+        What is added before the cap.
+    """
+
+    kind: Kind
+    origin: Tensor
+    factor: Tensor | None = None
+    offset: Tensor | None = None
+    cap: float | None = None
+    inner: Tensor | None = None
+
+    def fields(self) -> list[Tensor]:
+        """Return the tensors that it consists of."""
+        fields = (self.origin, self.factor, self.offset, self.inner)
+        return [field for field in fields if field is not None]
+
+    def with_fields(self, fields: Iterable[Tensor]) -> Provenance:
+        """Return a provenance of the same kind that consists of other tensors."""
+        origin, factor, offset, inner = (*fields, None, None, None)[:4]
+        assert origin is not None
+        return Provenance(self.kind, origin, factor, offset, self.cap, inner)
+
+
+def constants(tensor: Tensor, like: Provenance) -> Provenance:
+    """Return the provenance of numbers that come from no product."""
+    origin = torch.full(tensor.shape, -1, device=tensor.device)
+    if like.factor is None:
+        return replace(like, origin=origin)
+    value = tensor.to(like.factor.dtype, copy=True)  # never the memory of the run itself
+    zero = torch.zeros_like(value)
+    inner = None if like.inner is None else zero
+    return replace(like, origin=origin, factor=zero, offset=value, inner=inner)
+
+
+def apply(
+    name: str,
+    main: int,
+    tracked: Mapping[int, Provenance],
+    values: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Provenance | None:
+    """Return what an operator makes of a score that is its argument `main`; None if unknown."""
+    score = tracked[main]
+    assert score.factor is not None
+    assert score.offset is not None
+    wide = score.factor.dtype
+
+    def number(value: Any) -> Any:
+        return value.to(wide) if isinstance(value, Tensor) else value
+
+    if name in ("add", "sub", "rsub") and len(values) > 1:
+        alpha = kwargs.get("alpha", 1)
+        signs = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[name]
+        scaled = _scale(score, signs[main])
+        term = signs[1 - main] * number(values[1 - main])
+        return None if scaled is None else _shift(scaled, term)
+    if name == "mul":
+        return _scale(score, number(values[1 - main]))
+    if name == "div" and main == 0 and "rounding_mode" not in kwargs:
+        return _scale(score, 1 / number(values[1]))
+    if name == "neg":
+        return _scale(score, -1)
+    if name == "tanh" and score.cap is None:
+        inner = score.offset if score.offset.any() else None
+        return replace(score, cap=1.0, offset=torch.zeros_like(score.offset), inner=inner)
+    if name == "masked_fill" and main == 0:
+        fill = torch.as_tensor(values[2], dtype=wide, device=score.origin.device)
+        return mix(~values[1], score, constants(fill, score))
+    if name == "where" and main > 0:
+        other = tracked.get(3 - main)
+        if other is None:
+            other = constants(torch.as_tensor(values[3 - main]).to(score.origin.device), score)
+        return mix(values[0] if main == 1 else ~values[0], score, other)
+    return None
+
+
+def _scale(score: Provenance, by: Any) -> Provenance | None:
+    assert score.factor is not None
+    assert score.offset is not None
+    cap = score.cap
+    if cap is not None:
+        if isinstance(by, Tensor) and by.numel() > 1:
+            return None
+        cap *= float(by)
+    inner = None if score.inner is None else score.inner * by
+    return replace(score, factor=score.factor * by, offset=score.offset * by, cap=cap, inner=inner)
+
+
+def _shift(score: Provenance, by: Any) -> Provenance:
+    assert score.offset is not None
+    return replace(score, offset=score.offset + by)
+
+
+def mix(condition: Tensor, score: Provenance, other: Provenance) -> Provenance:
+    """Return the formula of `score` where `condition`, elsewhere that of `other`.
+
+    The origin of a masked score stays known: it tells the query and key of the element.
+    """
+    assert score.factor is not None
+    assert other.factor is not None
+    assert score.offset is not None
+    assert other.offset is not None
+    keeps_origin = condition | (other.origin < 0)
+    inner = score.inner
+    if inner is not None:
+        inner = torch.where(condition, inner, 0.0 if other.inner is None else other.inner)
+    return replace(
+        score,
+        origin=torch.where(keeps_origin, score.origin, other.origin),
+        factor=torch.where(condition, score.factor, other.factor),
+        offset=torch.where(condition, score.offset, other.offset),
+        inner=inner,
+    )
+
+
+# ---------------------------------------------------------------------- the storages of a run
+
+
+def storage_key(tensor: Tensor) -> int:
+    """Return a number that tells the storage of a tensor from all others that are alive."""
+    return storage_id(tensor.untyped_storage())
+
+
+def shares_storage(result: Tensor, args: Sequence[Any]) -> bool:
+    """Whether the result of an operator is stored in the memory of one of its arguments."""
+    return any(isinstance(arg, Tensor) and storage_key(arg) == storage_key(result) for arg in args)
+
+
+class ConstantStorages:
+    """The parameters of a model, and what it computes of them alone: tables of positions, masks."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        # While a reference exists, even a weak one, its key is not used again.
+        self._references: dict[int, StorageWeakRef] = {}
+        self._parameters: set[int] = set()
+        for tensor in parameters:
+            self._parameters.add(self._add(tensor))
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        """Whether the tensor does not depend on the input."""
+        if isinstance(tensor, nn.Parameter):  # offloaded ones are loaded while the model runs
+            self._parameters.add(self._add(tensor))
+        return storage_key(tensor) in self._references
+
+    def is_parameter(self, tensor: Tensor) -> bool:
+        """Whether the tensor is a parameter, or a view of one."""
+        return tensor in self and storage_key(tensor) in self._parameters
+
+    def note(self, args: Sequence[Any], result: Any) -> None:
+        """Note whether the result of an operator depends on constants only."""
+        if not isinstance(result, Tensor):
+            return
+        flat = [item for arg in args for item in (arg if isinstance(arg, list | tuple) else [arg])]
+        if all(item in self for item in flat if isinstance(item, Tensor)):
+            self._add(result)
+        elif not self.is_parameter(result):
+            self._references.pop(storage_key(result), None)
+
+    def _add(self, tensor: Tensor) -> int:
+        key = storage_key(tensor)
+        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self._references[key] = reference
+        return key
 
 
 @dataclass(eq=False)
-class _Held:
-    """The shadow of one storage, flat, or only the number of its first element."""
+class _TrackedStorage:
+    """The provenance of one storage, flat, or only the number of its first element."""
 
-    storage: torch.UntypedStorage  # kept, so that its address is not given to another
+    storage: torch.UntypedStorage  # a reference, so that its key is not used again
     itemsize: int
     first: int
     depth: int
-    shadow: Shadow | None = None
+    provenance: Provenance | None = None
 
 
-class ShadowMemory:
-    """The shadows of all storages that are of interest."""
+class ProvenanceMap:
+    """The provenance of each storage that is tracked."""
 
     def __init__(self) -> None:
-        self._held: dict[int, _Held] = {}
+        self._tracked: dict[int, _TrackedStorage] = {}
         self._next = 0
         self.depth = 0
 
     def reserve(self, count: int) -> int:
-        """Return the first of `count` numbers that nothing else bears."""
+        """Return the first of `count` new numbers."""
         first = self._next
         self._next += count
         return first
 
     def forget(self, depth: int) -> None:
         """Drop what was made deeper than `depth`."""
-        for key in [key for key, held in self._held.items() if held.depth > depth]:
-            del self._held[key]
+        deeper = [key for key, tracked in self._tracked.items() if tracked.depth > depth]
+        for key in deeper:
+            del self._tracked[key]
 
-    def of(self, tensor: object, kind: Kind | None = None) -> Shadow | None:
-        """Return the shadow of a tensor, if it has one (of that kind)."""
+    def get(self, tensor: object, kind: Kind | None = None) -> Provenance | None:
+        """Return the provenance of a tensor, if it has one (of that kind)."""
         if not isinstance(tensor, Tensor):
             return None
-        held = self._held.get(tensor.untyped_storage()._cdata)
-        if held is None or held.shadow is None or held.itemsize != tensor.itemsize:
+        tracked = self._tracked.get(storage_key(tensor))
+        if tracked is None or tracked.provenance is None or tracked.itemsize != tensor.itemsize:
             return None
-        if kind is not None and held.shadow.kind != kind:
+        if kind is not None and tracked.provenance.kind != kind:
             return None
-        return held.shadow.made_of(_lying_as(tensor, part) for part in held.shadow.parts())
+        fields = tracked.provenance.fields()
+        return tracked.provenance.with_fields(_view_like(tensor, field) for field in fields)
 
     def places(self, tensor: Tensor) -> Tensor:
         """Return the number of the activation that each element is a copy of."""
-        if (shadow := self.of(tensor, "place")) is not None:
-            return shadow.origin
-        held = self._hold(tensor)
-        numbers = torch.tensor(held.first + tensor.storage_offset(), device=tensor.device)
+        if (copied := self.get(tensor, "place")) is not None:
+            return copied.origin
+        tracked = self._track(tensor)
+        numbers = torch.tensor(tracked.first + tensor.storage_offset(), device=tensor.device)
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
             numbers = numbers.unsqueeze(-1) + torch.arange(size, device=tensor.device) * stride
         return numbers
 
-    def lift(self, tensor: Tensor, like: Shadow) -> Shadow:
-        """Return a shadow of the same kind: the tensor's own, or that of plain numbers."""
-        if (own := self.of(tensor, like.kind)) is not None:
-            return own
+    def lift(self, tensor: Tensor, like: Provenance) -> Provenance:
+        """Return a provenance of the same kind: the tensor's own, or that of plain numbers."""
+        if (provenance := self.get(tensor, like.kind)) is not None:
+            return provenance
         if like.kind == "place":
-            return Shadow("place", self.places(tensor))
+            return Provenance("place", self.places(tensor))
         return constants(tensor, like)
 
-    def cast(self, tensor: Tensor, shadow: Shadow) -> None:
-        """Lay a shadow beside a tensor, which may be part of a storage that has one already."""
-        held = self._hold(tensor)
-        old = held.shadow
-        if old is None or not _alike(old, shadow):
+    def set(self, tensor: Tensor, provenance: Provenance) -> None:
+        """Set the provenance of a tensor, which may be part of a storage that has one already."""
+        tracked = self._track(tensor)
+        current = tracked.provenance
+        if current is None or not _compatible(current, provenance):
             flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            flat = flat.set_(held.storage, 0, (held.storage.nbytes() // tensor.itemsize,), (1,))
-            whole = flat.numel() == tensor.numel()
-            old = self._blank(flat, shadow) if whole else self._background(flat, shadow)
-        held.itemsize = tensor.itemsize
-        held.shadow = replace(old, cap=shadow.cap)
-        for part, new in zip(held.shadow.parts(), shadow.parts(), strict=True):
-            _lying_as(tensor, part).copy_(new)
+            size = tracked.storage.nbytes() // tensor.itemsize
+            flat = flat.set_(tracked.storage, 0, (size,), (1,))
+            if flat.numel() == tensor.numel():
+                current = provenance.with_fields(
+                    torch.empty(flat.shape, dtype=field.dtype, device=flat.device)
+                    for field in provenance.fields()
+                )
+            else:
+                current = self._background(flat, provenance)
+        tracked.itemsize = tensor.itemsize
+        tracked.provenance = replace(current, cap=provenance.cap)
+        fields = zip(tracked.provenance.fields(), provenance.fields(), strict=True)
+        for field, values in fields:
+            _view_like(tensor, field).copy_(values)
 
     def drop(self, tensor: Tensor) -> None:
-        """Forget what a tensor was made of."""
-        if (held := self._held.get(tensor.untyped_storage()._cdata)) is not None:
-            held.shadow = None
+        """Forget the provenance of a tensor."""
+        if (tracked := self._tracked.get(storage_key(tensor))) is not None:
+            tracked.provenance = None
 
-    def _background(self, flat: Tensor, shadow: Shadow) -> Shadow:
-        """What lies around a part that is written."""
-        held = self._hold(flat)
-        if shadow.kind == "place":
-            return Shadow("place", held.first + torch.arange(len(flat), device=flat.device))
-        return constants(flat, shadow)
+    def _background(self, flat: Tensor, provenance: Provenance) -> Provenance:
+        """Return the provenance of the rest of a storage, of which a part is written."""
+        tracked = self._track(flat)
+        if provenance.kind == "place":
+            numbers = tracked.first + torch.arange(len(flat), device=flat.device)
+            return Provenance("place", numbers)
+        return constants(flat, provenance)
 
-    def _blank(self, flat: Tensor, shadow: Shadow) -> Shadow:
-        return shadow.made_of(
-            torch.empty(flat.shape, dtype=part.dtype, device=flat.device) for part in shadow.parts()
-        )
-
-    def _hold(self, tensor: Tensor) -> _Held:
-        storage = tensor.untyped_storage()
-        if (held := self._held.get(storage._cdata)) is None:
+    def _track(self, tensor: Tensor) -> _TrackedStorage:
+        storage, key = tensor.untyped_storage(), storage_key(tensor)
+        if (tracked := self._tracked.get(key)) is None:
             count = storage.nbytes() // tensor.itemsize
-            held = _Held(storage, tensor.itemsize, self.reserve(count), self.depth)
-            self._held[storage._cdata] = held
-        return held
+            tracked = _TrackedStorage(storage, tensor.itemsize, self.reserve(count), self.depth)
+            self._tracked[key] = tracked
+        return tracked
 
 
-def _alike(old: Shadow, new: Shadow) -> bool:
+def _compatible(current: Provenance, written: Provenance) -> bool:
     """Whether a part of the one can be written over a part of the other."""
-    same = (old.kind, len(old.parts()), old.origin.device)
-    return same == (new.kind, len(new.parts()), new.origin.device)
+    layout = (current.kind, len(current.fields()), current.origin.device)
+    return layout == (written.kind, len(written.fields()), written.origin.device)
 
 
-def _lying_as(tensor: Tensor, flat: Tensor) -> Tensor:
+def _view_like(tensor: Tensor, flat: Tensor) -> Tensor:
     return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.results import MaskRule
+from attnviz.runtime.compat import cuda_attention_operators
 from attnviz.streaming.gpu.launch import log_sum_exp_on_gpu
 from attnviz.streaming.scores import Scoring
 
@@ -68,25 +69,21 @@ def _ways(
     device: torch.device,
 ) -> dict[str, Callable[[Tensor, Tensor, Tensor, bool, float], tuple[Tensor, Tensor]]]:
     """Return the operators that tell a log-sum-exp, the fastest first."""
-    aten = torch.ops.aten
+    operators = cuda_attention_operators()
 
     def cudnn(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        found = aten._scaled_dot_product_cudnn_attention(
-            Q, K, V, None, True, 0.0, causal, False, scale=scale
-        )
+        found = operators["cudnn"](Q, K, V, None, True, 0.0, causal, False, scale=scale)
         return found[0], found[1]
 
     def flash(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        found = aten._scaled_dot_product_flash_attention(Q, K, V, 0.0, causal, False, scale=scale)
+        found = operators["flash"](Q, K, V, 0.0, causal, False, scale=scale)
         return found[0], found[1]
 
     def efficient(
         Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
         K, V = (each.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for each in (K, V))
-        found = aten._scaled_dot_product_efficient_attention(
-            Q, K, V, None, True, 0.0, causal, scale=scale
-        )
+        found = operators["efficient"](Q, K, V, None, True, 0.0, causal, scale=scale)
         return found[0], found[1]
 
     if torch.cuda.get_device_capability(device) >= (9, 0):

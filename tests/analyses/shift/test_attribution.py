@@ -15,7 +15,7 @@ from attnviz.analyses.shift import tracing as watching
 from attnviz.analyses.shift.deeplift import secant
 from attnviz.analyses.shift.reference import gate_of as reference_gate
 from attnviz.analyses.shift.residual_stream import ledger
-from attnviz.capture.restore import unchanged
+from attnviz.capture.restore import restoring
 from attnviz.inputs import encode, token_spans
 
 DENSE = [
@@ -47,7 +47,7 @@ def test_the_parts_of_a_difference_add_up(family, reference, tokenizer):
     inputs = tokens(tokenizer, MUD if reference == "pair" else CASH, CASH)
     T = inputs["input_ids"].shape[1]
     gate = gate_of(T) if reference == "gate" else None
-    with unchanged(module):
+    with restoring(module):
         found = secant(module, inputs, rows=[T - 2], gate=gate)
     assert found.length > 0.05
     assert found.error < EXACT
@@ -61,7 +61,7 @@ def test_the_parts_of_a_difference_add_up(family, reference, tokenizer):
 def test_the_account_of_a_shift_adds_up(family, tokenizer):
     module = tiny(family)
     inputs = tokens(tokenizer, CASH)
-    with unchanged(module):
+    with restoring(module):
         found = ledger(module, inputs, rows=[2])
     assert found.error < EXACT
     assert len(found.mlp) == len(found.attention)
@@ -73,7 +73,7 @@ def test_a_model_of_the_shape_of_bert_base(tokenizer):
     torch.manual_seed(0)
     module = BertModel(BertConfig()).eval()
     inputs = tokens(tokenizer, CASH, CASH)
-    with unchanged(module):
+    with restoring(module):
         found = secant(module, inputs, rows=[2], gate=gate_of(inputs["input_ids"].shape[1]))
         account = ledger(module, tokens(tokenizer, CASH), rows=[2])
     assert found.error < EXACT
@@ -85,7 +85,7 @@ def test_the_real_model_in_every_direction(model, tokenizer):
     """The parts add up along the shift, and along any other direction too."""
     inputs = tokens(tokenizer, MUD, CASH)
     for direction in (None, *torch.randn(3, 384, generator=torch.Generator().manual_seed(1))):
-        with unchanged(model.module):
+        with restoring(model.module):
             found = secant(model.module, inputs, rows=[2], direction=direction)
             account = ledger(model.module, tokens(tokenizer, CASH), rows=[2], direction=direction)
         assert found.error < EXACT
@@ -97,14 +97,14 @@ def test_the_difference_is_that_of_the_models_own_outputs(model, tokenizer):
     inputs = tokens(tokenizer, MUD, CASH)
     with torch.no_grad():
         mud, cash = model.module(**inputs).last_hidden_state[:, 2]
-    with unchanged(model.module):
+    with restoring(model.module):
         found = secant(model.module, inputs, rows=[2])
     assert found.length == pytest.approx((cash - mud).norm().item(), rel=1e-4)
     assert_close(found.direction, (cash - mud) / (cash - mud).norm(), atol=1e-5, rtol=1e-4)
 
 
 def test_only_the_word_that_changed_has_credit(model, tokenizer):
-    with unchanged(model.module):
+    with restoring(model.module):
         found = secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert found.credit.abs().argmax() == 6
     assert_close(found.credit[6].item(), found.total, rtol=1e-5, atol=0)
@@ -113,7 +113,7 @@ def test_only_the_word_that_changed_has_credit(model, tokenizer):
 
 
 def test_two_runs_that_are_the_same_differ_by_nothing(model, tokenizer):
-    with unchanged(model.module):
+    with restoring(model.module):
         found = secant(model.module, tokens(tokenizer, CASH, CASH), rows=[2])
     assert found.total == 0
     assert found.table.abs().max() == 0
@@ -121,7 +121,7 @@ def test_two_runs_that_are_the_same_differ_by_nothing(model, tokenizer):
 
 def test_the_users_model_is_left_as_it_was(model, tokenizer):
     before = {name: p.requires_grad for name, p in model.module.named_parameters()}
-    with unchanged(model.module):
+    with restoring(model.module):
         secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert {name: p.requires_grad for name, p in model.module.named_parameters()} == before
     assert all(p.grad is None for p in model.module.parameters())
@@ -144,7 +144,7 @@ def test_every_sentence_adds_up(model, word):
         rows = [at for at, (a, b) in enumerate(spans) if a < b and a < end and b > start]
         gate = reference_gate(batch.axes["text"][0].special)
         both = {name: torch.cat([each, each]) for name, each in batch.inputs.items()}
-        with unchanged(model.module):
+        with restoring(model.module):
             found = secant(model.module, both, rows=rows, gate=gate)
             account = ledger(model.module, batch.inputs, rows=rows)
         assert max(found.error, found.credit_error, account.error) < EXACT, text
@@ -153,7 +153,7 @@ def test_every_sentence_adds_up(model, word):
 def test_a_word_of_several_pieces_is_the_mean_of_its_pieces(model, tokenizer):
     direction = torch.randn(384, generator=torch.Generator().manual_seed(2))
     pair, text = tokens(tokenizer, MUD, CASH), tokens(tokenizer, CASH)
-    with unchanged(model.module):
+    with restoring(model.module):
         several = secant(model.module, pair, rows=[2, 4, 6], direction=direction)
         single = [secant(model.module, pair, rows=[at], direction=direction) for at in (2, 4, 6)]
         account = ledger(model.module, text, rows=[2, 4], direction=direction)

@@ -11,7 +11,7 @@ import attnviz
 from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
 from attnviz.analyses.survey.measure import HeadStatistics
 from attnviz.analyses.survey.statistics import NAMES, Tokens, WeightStatistics
-from attnviz.capture import Together
+from attnviz.capture import BatchedAttention
 
 
 def by_definition(w, ids, special, stops):
@@ -177,19 +177,19 @@ def test_a_text_is_measured_alike_in_any_company(texts, model):
 @pytest.mark.parametrize("family", ["bert", "gpt2", "bloom"])
 def test_a_scale_that_is_a_little_off_is_noticed(family, texts, tokenizer, monkeypatch):
     model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
-    good, weights = measured(model, texts[:5]), Together.weights
+    good, weights = measured(model, texts[:5]), BatchedAttention.weights
 
     def planted(self, rows):
         return weights(replace(self, query=self.query * 1.01), rows)
 
-    monkeypatch.setattr(Together, "weights", planted)
+    monkeypatch.setattr(BatchedAttention, "weights", planted)
     assert good.differences.max() < 5e-6 < measured(model, texts[:5]).differences.min()
 
 
 def test_a_mask_that_is_lost_is_noticed(texts, tokenizer, monkeypatch):
     model = attnviz.load(tiny("gpt2", torch.float32), tokenizer=tokenizer)
-    weights = Together.weights
+    weights = BatchedAttention.weights
     monkeypatch.setattr(
-        Together, "weights", lambda self, rows: weights(replace(self, mask=None), rows)
+        BatchedAttention, "weights", lambda self, rows: weights(replace(self, mask=None), rows)
     )
     assert measured(model, texts[:5]).differences.min() > 1e-2

@@ -11,7 +11,7 @@ from families import tiny
 import attnviz
 from attnviz.analyses.survey.cli import print_census
 from attnviz.app import run
-from attnviz.capture import Together
+from attnviz.capture import BatchedAttention
 from attnviz.errors import InputError
 from tests.analyses.survey.english import sentences
 
@@ -57,14 +57,14 @@ def test_a_causal_model_is_measured_too(texts, tokenizer):
 
 
 def test_each_layer_is_checked_by_its_own_heads(texts, model, monkeypatch):
-    weights, heads = Together.weights, [7, 2, 0, 11, 4, 9]
+    weights, heads = BatchedAttention.weights, [7, 2, 0, 11, 4, 9]
 
     def planted(self, rows):
         found = weights(self, rows).clone()
         found[:, heads[self.known.layer]] *= 1.01
         return found
 
-    monkeypatch.setattr(Together, "weights", planted)
+    monkeypatch.setattr(BatchedAttention, "weights", planted)
     census = attnviz.survey(texts[:1], model=model)
     checks = [check for check in census.agreement.checks if check.stage == "statistics"]
     assert [check.layer for check in checks] == list(range(6))

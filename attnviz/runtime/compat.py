@@ -1,0 +1,155 @@
+"""Every private name of torch, transformers and accelerate that attnviz uses, and why.
+
+No public name does the same. A release of these libraries may change any of them, so no other
+module uses one (`tests/capture/test_compat.py`), and this is the file to repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+__all__ = [
+    "CAST",
+    "CPU_FLASH_ATTENTION",
+    "SOFTMAX",
+    "TorchDispatchMode",  # sees each operator that torch executes; documented, but lives here
+    "accelerate_hook",
+    "attention_configs",
+    "attention_implementation",
+    "cuda_attention_operators",
+    "is_in_place",
+    "outside_dispatch_modes",
+    "outside_function_modes",
+    "own_parameters",
+    "set_attention_implementation",
+    "state_of",
+    "storage_id",
+    "supports_fused_attention",
+    "unset_attention_implementation",
+    "write_count",
+]
+
+# The names of operators as a dispatch mode sees them: torch.softmax, Tensor.to, and fused attention
+# on a CPU, which returns the log-sum-exp too.
+SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
+CAST = "_to_copy"
+CPU_FLASH_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+# ------------------------------------------------------------------------------------------ torch
+
+
+@contextmanager
+def outside_dispatch_modes() -> Iterator[None]:
+    """Run what follows outside every dispatch mode.
+
+    What the caller of a capture computes inside a callback is no part of the model's run.
+    """
+    with _disable_current_modes():
+        yield
+
+
+def outside_function_modes() -> AbstractContextManager[None]:
+    """Run what follows outside every function mode: it is replaced as a whole."""
+    mode: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return mode
+
+
+def storage_id(storage: torch.UntypedStorage) -> int:
+    """Return a number that no other storage has while this one is alive.
+
+    Two tensors on the meta device, or of no elements, share a data_ptr() of 0.
+    """
+    return int(storage._cdata)
+
+
+def is_in_place(operator: Any) -> bool:
+    """Whether an ATen operator writes into one of its arguments."""
+    return bool(operator._schema.is_mutable)
+
+
+def write_count(tensor: Tensor) -> int:
+    """Return how often a tensor was written: cheaper than comparing its bytes."""
+    return int(tensor._version)
+
+
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Return the parameters of a module without its children, to be replaced and put back.
+
+    Assigning one by `setattr` would run torch's registration hooks.
+    """
+    return module._parameters
+
+
+def state_of(module: nn.Module) -> list[dict[Any, Any]]:
+    """Return what a run may change in a module: its attributes, its hooks and its buffers."""
+    members = module.__dict__
+    registries = [
+        value
+        for name, value in members.items()
+        if ("_hooks" in name or name == "_buffers") and isinstance(value, dict)
+    ]
+    return [members, *registries]
+
+
+def cuda_attention_operators() -> dict[str, Any]:
+    """Return torch's fused attention on CUDA as operators that return the log-sum-exp too."""
+    aten = torch.ops.aten
+    names = ("cudnn", "flash", "efficient")
+    operators = {name: f"_scaled_dot_product_{name}_attention" for name in names}
+    return {name: getattr(aten, operator, None) for name, operator in operators.items()}
+
+
+# ----------------------------------------------------------------------------------- transformers
+
+
+def supports_fused_attention(model: nn.Module) -> bool:
+    """Whether transformers runs a model under torch's fused attention."""
+    return bool(getattr(model, "_supports_sdpa", False))
+
+
+def attention_configs(model: nn.Module) -> list[Any]:
+    """Return every config in a model that names an attention implementation, each once.
+
+    Submodules may hold copies of their parent's.
+    """
+    configs = {
+        id(config): config
+        for module in model.modules()
+        if hasattr(config := getattr(module, "config", None), "_attn_implementation_internal")
+    }
+    return list(configs.values())
+
+
+def attention_implementation(config: Any) -> str | None:
+    """Return the attention implementation that a config names."""
+    implementation: str | None = config._attn_implementation_internal
+    return implementation
+
+
+def set_attention_implementation(config: Any, implementation: str | None) -> None:
+    """Change the attention implementation that a config names.
+
+    The public `set_attn_implementation` may load kernels from the hub, refuses models that do not
+    declare support, and does not reach each copy of a config.
+    """
+    config._attn_implementation_internal = implementation
+
+
+def unset_attention_implementation(config: Any) -> None:
+    """Remove attention code from the hub that a config.json asks for."""
+    config._attn_implementation = None
+
+
+# ------------------------------------------------------------------------------------- accelerate
+
+
+def accelerate_hook(module: nn.Module) -> Any:
+    """Return the hook by which accelerate places or offloads a module, or None."""
+    return getattr(module, "_hf_hook", None)
