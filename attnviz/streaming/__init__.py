@@ -1,7 +1,7 @@
 """Exact maps of any length: tiles of weights, reduced as they are made, never T×T at once."""
 
-from attnviz.results.map_summary import MapSummary
 from attnviz.results.mask_rule import MaskRule
+from attnviz.results.streamed import MapSummary
 from attnviz.streaming.fused import fused
 from attnviz.streaming.rooms import Rooms
 from attnviz.streaming.scores import Scoring
