@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -107,6 +108,8 @@ class ExampleResult:
     tokens: tuple[str, ...]
     given: tuple[GivenMatrix, ...]
     stages: tuple[ReplayedStage, ...]
+
+    agreement: ClassVar[None] = None  # no model runs, so there is nothing to verify
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
