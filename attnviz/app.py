@@ -1,8 +1,14 @@
-"""The commands. Heavy rooms are imported inside them, so that help comes at once."""
+"""The commands. They import torch and the models only when they run, so that --help is fast."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import contextlib
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Annotated, TextIO
 
 import typer
 
@@ -11,45 +17,33 @@ from attnviz.analyses.example.cli import example
 from attnviz.analyses.maps.cli import heads, heatmap
 from attnviz.analyses.senses.cli import senses
 from attnviz.analyses.shift.cli import shift
+from attnviz.analyses.steps.cli import steps
 from attnviz.analyses.survey.cli import survey
+from attnviz.analyses.verify.cli import verify
+from attnviz.errors import AttnvizError, AttnvizWarning, is_panic, printable
 from attnviz.interactive.cli import view
 from attnviz.interactive.serve.cli import serve
 from attnviz.terminal.models import models
 
-if TYPE_CHECKING:
-    pass
-
-
-import contextlib
-import logging
-import sys
-import traceback
-import warnings
-from collections.abc import Iterator, Sequence
-from typing import TextIO
-
-from attnviz.analyses.steps.cli import steps
-from attnviz.analyses.verify.cli import verify
-from attnviz.errors import (
-    AttnvizError,
-    AttnvizWarning,
-    is_panic,
-    printable,
-)
+COMMANDS = (
+    heatmap, heads, view, steps, verify, senses, shift, survey, compare, example, models, serve,
+)  # fmt: skip
 
 app = typer.Typer(
     name="attnviz",
     help="See, verify and explain attention in pretrained Hugging Face models.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",  # paragraphs, not the lines of the source
+    rich_markup_mode="markdown",  # joins the lines of a docstring's paragraph
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for command in COMMANDS:
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
-def _version(
+def _print_version(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
@@ -59,74 +53,59 @@ def _version(
         raise typer.Exit
 
 
-app.command()(heatmap)
-app.command()(heads)
-app.command()(view)
-app.command()(steps)
-app.command()(verify)
-
-
-app.command()(senses)
-app.command()(shift)
-app.command()(survey)
-app.command()(compare)
-app.command()(example)
-app.command()(models)
-app.command()(serve)
-
-
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; print what went wrong as one line on standard error.
+    """Run one command; print an error as one line on standard error.
 
     Returns
     -------
-    The exit code: 0 done, 2 wrong usage or input, 3 model cannot be used, 4 output cannot be
-    written, 5 agreement failed; 1 what nobody foresaw, a fault of attnviz or of a library.
+    int
+        The exit code: 0 done, 2 wrong usage or input, 3 the model cannot be used, 4 the output
+        cannot be written, 5 not verified; 1 for an unexpected error, a bug in attnviz or a library.
     """
     debug = "--debug" in arguments
-    with _in_our_words(debug=debug):
+    with _only_our_warnings(debug=debug):
         try:
-            command = typer.main.get_command(app)
-            with command.make_context("attnviz", list(arguments)) as context:
-                code = command.invoke(context)
+            main = typer.main.get_command(app)
+            with main.make_context("attnviz", list(arguments)) as context:
+                code = main.invoke(context)
             sys.stdout.flush()
-        except typer.Exit as done:
-            code = done.exit_code
+        except typer.Exit as exit_:
+            code = exit_.exit_code
         except BaseException as error:
-            # A library may want to end the program.
+            # Libraries may raise SystemExit, or a panic that is no Exception.
             if not (isinstance(error, Exception | SystemExit) or is_panic(error)):
                 raise
             if debug:
                 traceback.print_exc()
-            message, code = _told(error)
-            _say(message)
+            message, code = _message_and_code(error)
+            _print_error(message)
     return code if isinstance(code, int) else 0
 
 
-def _told(error: BaseException) -> tuple[str, int]:
-    """Return what a user is told of an error, and the exit code."""
+def _message_and_code(error: BaseException) -> tuple[str, int]:
+    """Return the line that is printed for an error, and the exit code."""
     if isinstance(error, AttnvizError):
         return str(error), error.exit_code
     if isinstance(error, typer.TyperException):
-        wrong = getattr(error, "format_message", error.__str__)().rstrip(".")
-        # It is empty where no command was given: then the help was printed already.
-        return wrong and f"{wrong}. Run with --help to see what there is.", 2
-    what = f"{type(error).__name__}: {error}".removesuffix(": ")
-    places = [
+        usage_error = getattr(error, "format_message", error.__str__)().rstrip(".")
+        # It is empty if no command was named: the help has been printed.
+        return usage_error and f"{usage_error}. Run with --help to see the options.", 2
+    description = f"{type(error).__name__}: {error}".removesuffix(": ")
+    modules = [
         frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
-    if isinstance(error, UnicodeDecodeError) and "matplotlib" in places:
+    if isinstance(error, UnicodeDecodeError) and "matplotlib" in modules:
         return "Expected a matplotlibrc in UTF-8, got one that is none. Save it so, or move it.", 2
-    if "torch.nn.modules.module" in places:  # that is where each part of a model is called
-        return f"Expected the model to run, got {what}. Add --debug to see where.", 3
-    todo = "This is a fault of attnviz or of a library: report it, with what --debug shows."
-    return f"Expected to finish, got {what}. {todo}", 1
+    if "torch.nn.modules.module" in modules:  # a module of the model was being called
+        return f"Expected the model to run, got {description}. Add --debug to see where.", 3
+    advice = "This is a bug in attnviz or in a library: report it, with what --debug shows."
+    return f"Expected to finish, got {description}. {advice}", 1
 
 
 @contextlib.contextmanager
-def _in_our_words(*, debug: bool) -> Iterator[None]:
-    """Say in our words what must be said; what libraries say is shown only for debugging."""
-    disabled, shown = logging.root.manager.disable, logging.getLogger("attnviz").level
+def _only_our_warnings(*, debug: bool) -> Iterator[None]:
+    """Hide the logs and warnings of libraries, unless for debugging; print ours as one line."""
+    disabled, level = logging.root.manager.disable, logging.getLogger("attnviz").level
     with warnings.catch_warnings():
         if debug:
             warnings.simplefilter("default")
@@ -140,7 +119,7 @@ def _in_our_words(*, debug: bool) -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
-            logging.getLogger("attnviz").setLevel(shown)
+            logging.getLogger("attnviz").setLevel(level)
 
 
 def _show_warning(
@@ -152,9 +131,9 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     if issubclass(category, AttnvizWarning):
-        _say(str(message))
+        _print_error(str(message))
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     if message:
         print(f"attnviz: {printable(message)}", file=sys.stderr)

@@ -54,6 +54,15 @@ def whole_number(value: object, what: str) -> int:
     raise InputError(f"Expected {what} as a whole number, got {value!r}. Write 3, for example.")
 
 
+def expect_words(text: str, what: str) -> str:
+    """Return a text that has at least one word; raise InputError for one that is blank."""
+    if not text.strip():
+        raise InputError(
+            f"Expected a {what} with at least one word, got an empty one. Type a sentence."
+        )
+    return text
+
+
 def did_you_mean(text: str, known: Iterable[str]) -> str:
     """Return "Did you mean …?" with the names that come near, or nothing."""
     by_case = {name.casefold(): name for name in known}

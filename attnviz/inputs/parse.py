@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, expect_words
 from attnviz.inputs.audio import AudioSource, Sound, read_sound
 from attnviz.inputs.image import ImageSource, Picture, read_image
 
@@ -138,6 +138,4 @@ def _check_text(text: Any, kind: str) -> str:
         raise InputError(
             f"Expected {kind} to be a string, or a list of them, got {type(text).__name__}."
         )
-    if not text.strip():
-        raise InputError(f"Expected a {kind} with at least one word, got an empty one.")
-    return text
+    return expect_words(text, kind)

@@ -1,4 +1,4 @@
-"""The command `view`: one page to explore, with all attentions."""
+"""The command `view`."""
 
 from __future__ import annotations
 
@@ -9,30 +9,16 @@ from typing import Annotated
 import typer
 
 from attnviz.errors import InputError
-from attnviz.terminal import parse as typed
+from attnviz.io.files import PAGE_SUFFIXES, check_output
 from attnviz.terminal.options import (
-    Audio,
     Debug,
-    Device,
-    DeviceMap,
-    DeviceName,
-    Dtype,
-    File,
     Force,
-    Generate,
     Head,
-    Image,
+    InputOptions,
     Layer,
-    Mode,
-    ModelName,
-    OffloadFolder,
-    Pair,
-    Reading,
-    Saved,
-    Target,
-    Text,
-    Truncate,
+    RunOptions,
     Words,
+    option_groups,
 )
 
 
@@ -45,69 +31,60 @@ class Show(StrEnum):
     steps = "steps"
 
 
+@option_groups()
 def view(
-    text: Text = None,
-    file: File = None,
-    image: Image = None,
-    audio: Audio = None,
-    pair: Pair = None,
-    target: Target = None,
-    generate: Generate = None,
-    saved: Saved = None,
+    *,
+    inputs: InputOptions,
     compare: Annotated[
         str | None,
-        typer.Option(help="A second text to compare with, which has as many tokens."),
+        typer.Option(help="Second text to compare with. It needs as many tokens."),
     ] = None,
     layer: Layer = None,
     head: Head = None,
     show: Annotated[
         Show,
         typer.Option(
-            help="What is shown first: all heads, one, one word in all, or how a weight "
-            "comes about."
+            help="First view of the page: all heads, one head, one word in all heads, or the steps "
+            "to one weight."
         ),
     ] = Show.grid,
     words: Words = True,
     size: Annotated[
         float | None,
         typer.Option(
-            help="The largest page, in megabytes.", show_default="0.5; 8 for more than a sentence"
+            help="Largest size of the page in megabytes.",
+            show_default="0.5; 8 for more than a sentence",
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .html.")] = Path(
         "view.html"
     ),
     force: Force = False,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    model: ModelName = None,
-    device: DeviceName = Device.auto,
-    device_map: DeviceMap = None,
-    offload_folder: OffloadFolder = None,
-    dtype: Dtype = None,
-    truncate: Truncate = False,
-    mode: Mode = Reading.auto,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    run: RunOptions,
     debug: Debug = False,
 ) -> int:
-    """Write a page to explore: all heads, lines and maps, one word in all heads, every step.
+    """Write an interactive page: all heads, lines and maps, one word in all heads, every step.
 
-    The page needs nothing else, and no network. Of a long text it holds what --size allows.
+    The page is one file and works offline. For a long text it holds as much as --size allows.
     """
-    given = typed.given(text, image, audio, pair, target, generate, file, saved)
-    if compare is not None and saved is not None:
-        raise InputError("Expected a --result or --compare, got both. Type both texts instead.")
-    if compare is not None and text is None:
-        raise InputError("Expected a text beside --compare, got none. Type both.")
-    several = [given] if compare is None else [given, typed.given(compare, *[None] * 5)]
-    path = typed.page(output, force=force)
-    kept = {"mode": mode.value, "exact": None if layer is None else [layer]}
-    where = typed.place(device, dtype, device_map, offload_folder)
-    results = typed.attend_each(several, model, where, truncate, **kept)
+    inputs = inputs.checked()
+    texts = [inputs]
+    if compare is not None:
+        if inputs.result is not None:
+            raise InputError("Expected a --result or --compare, got both. Type both texts instead.")
+        if inputs.text is None:
+            raise InputError("Expected a text beside --compare, got none. Type both.")
+        texts.append(InputOptions(text=compare).checked())
+    path = check_output(output, PAGE_SUFFIXES, force=force)
+    exact = None if layer is None else [layer]
+    results = [run.attend(text, exact=exact) for text in texts]
 
-    from attnviz.interactive.view import view as make
+    from attnviz.interactive.view import view as make_page
     from attnviz.results import AgreementReport
-    from attnviz.terminal import console as report
+    from attnviz.terminal.console import print_verdict
 
-    page = make(
+    page = make_page(
         results[0],
         compare=results[1] if compare is not None else None,
         layer=layer,
@@ -117,9 +94,8 @@ def view(
         size=size,
     )
     page.save(path, force=force)
-    code = report.finish(
-        AgreementReport.joined(each.agreement for each in results), path, json=False
-    )
+    agreement = AgreementReport.joined(result.agreement for result in results)
+    code = print_verdict(agreement, path, json=False)
     if open_:
         typer.launch(str(path))
     return code

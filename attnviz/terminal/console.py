@@ -1,28 +1,34 @@
-"""What a command says: results on standard output, for people through rich, or as JSON."""
+"""What a command prints and saves: results on standard output, progress on standard error."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.text import Text
 
-from attnviz.io.export import to_data, to_json
+from attnviz.io.export import save_result, to_data, to_json
+from attnviz.io.files import DATA_SUFFIXES
 from attnviz.results import AgreementReport
 from attnviz.results.base import Result
 from attnviz.results.labels import literal
-from attnviz.terminal.parse import save
+from attnviz.runtime.progress import listening
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_SECONDS_WITHOUT_A_BAR = 2.0
 
-class Terminal(Console):
-    """A console that no character steers which came with a text, a model or a kept result."""
+
+class LiteralConsole(Console):
+    """A console that prints control characters of texts, models and files as visible ones."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -34,48 +40,97 @@ class Terminal(Console):
             yield Segment(shown, style, control)
 
 
-console = Terminal(highlight=False, soft_wrap=True)
+console = LiteralConsole(highlight=False, soft_wrap=True)
 
 
-def conclude(
-    drawn: Result,
-    path: Path | None,
-    figure: Callable[[], Figure],
-    tell: Callable[[], None],
+def report(
+    result: Result,
+    draw: Callable[[], Figure],
     *,
-    json: bool,
+    show: Callable[[], None] | None = None,
+    path: Path | None,
     force: bool,
+    json: bool,
 ) -> int:
-    """Write the file, say what is in it, as JSON or by `tell`, and return the exit code."""
-    save(path, drawn, figure, force=force)
-    print_json(to_data(drawn)) if json else tell()
-    agreement: AgreementReport | None = getattr(drawn, "agreement", None)
-    if agreement is None:  # a worked example: no model, nothing to agree with
-        print_written(path, json=json)
-        return 0
-    return finish(agreement, path, json=json)
+    """Save a result, print it, and return the exit code.
+
+    draw : draws the figure, if `path` asks for one. show : prints more than the result itself.
+    """
+    save(result, draw, path, force=force)
+    if json:
+        print_json(to_data(result))
+    elif show is not None:
+        show()
+    else:
+        print_result(result)
+    return print_verdict(getattr(result, "agreement", None), path, json=json)
 
 
-def finish(agreement: AgreementReport, path: Path | None, *, json: bool) -> int:
-    """Print the verdict and where the file is; return the exit code."""
-    good = agreement.verdict == "verified"
-    if not (json and good):
-        _aside(json).print(Text(agreement.summary(), style="green" if good else "bold red"))
-    print_written(path, json=json)
-    return 0 if good else 5
+def save(result: Result, draw: Callable[[], Figure], path: Path | None, *, force: bool) -> None:
+    """Write the figure or the data, whichever the suffix of `path` asks for."""
+    if path is None:
+        return
+    if path.suffix.lower() in DATA_SUFFIXES:
+        save_result(result, path, force=force)
+        return
+    import matplotlib.pyplot as plt
+
+    from attnviz.figures.save import save as save_figure
+
+    figure = draw()
+    save_figure(figure, path, force=force)
+    plt.close(figure)
 
 
-def print_written(path: Path | None, *, json: bool) -> None:
-    """Say where the file is."""
+def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json: bool) -> int:
+    """Print whether the attention is verified and which file was written; return the exit code.
+
+    agreement : None for a result that comes from no model.
+    """
+    verified = agreement is None or agreement.verdict == "verified"
+    output = LiteralConsole(stderr=True, highlight=False, soft_wrap=True) if json else console
+    if agreement is not None and not (json and verified):
+        output.print(Text(agreement.summary(), style="green" if verified else "bold red"))
     if path is not None:
-        _aside(json).print(Text(f"wrote {path}"))
+        output.print(Text(f"wrote {path}"))
+    return 0 if verified else 5
 
 
-def _aside(json: bool) -> Console:
-    """Return standard error where standard output is for programs."""
-    return Terminal(stderr=True, highlight=False, soft_wrap=True) if json else console
+def print_result(result: object) -> None:
+    """Print a result as it renders itself."""
+    console.print(result)
 
 
 def print_json(data: dict[str, Any]) -> None:
     """Print data as one JSON object."""
     sys.stdout.write(to_json(data) + "\n")
+
+
+@contextmanager
+def progress_bar() -> Iterator[None]:
+    """Show the progress of the code inside, in a terminal, once it has taken two seconds."""
+    stderr = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
+    )
+    task: list[TaskID] = []
+    start = time.monotonic()
+
+    def update(name: str, share: float) -> None:
+        if not task and time.monotonic() - start > _SECONDS_WITHOUT_A_BAR:
+            bar.start()
+            task.append(bar.add_task(name, total=1.0))
+        if task:
+            bar.update(task[0], description=name, completed=share)
+
+    try:
+        with listening(update):
+            yield
+    finally:
+        bar.stop()

@@ -11,7 +11,7 @@ import attnviz
 from attnviz.errors import InputError
 from attnviz.models import architectures as catalogue
 from attnviz.results.recompute import STAGES
-from attnviz.terminal.options import State
+from attnviz.terminal.models import State
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))

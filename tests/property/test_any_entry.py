@@ -13,16 +13,21 @@ from hypothesis import strategies as st
 from attnviz.analyses.example.compute import example as replay_example
 from attnviz.analyses.example.reading import FIELDS, parse, to_given
 from attnviz.analyses.example.stages import STAGES
-from attnviz.analyses.senses.sentences import gather, read_senses
+from attnviz.analyses.senses.sentences import gather
 from attnviz.analyses.shift.reference import read_pair
 from attnviz.errors import did_you_mean, whole_number
 from attnviz.io.files import read_text
-from attnviz.terminal import parse as typed
+from attnviz.terminal.options import (
+    parse_named_sentences,
+    parse_patch,
+    parse_slice,
+    parse_word_pair,
+)
 
 
 @given(st.none() | strings | st.from_regex(r"\s*\d*\s*:\s*\d*\s*", fullmatch=True))
 def test_a_part_of_a_map_is_a_slice(entry):
-    part = value_or_refused(typed.part, entry, "--rows")
+    part = value_or_refused(parse_slice, entry, "--rows")
     if part is REFUSED or part is None:
         return
     assert all(at is None or at >= 0 for at in (part.start, part.stop))
@@ -32,14 +37,14 @@ def test_a_part_of_a_map_is_a_slice(entry):
 @costing(0.5)
 @given(st.none() | strings | st.from_regex(r"\s*\d+\s*,\s*\d+\s*", fullmatch=True))
 def test_a_patch_is_a_place_or_a_token(entry):
-    patch = typed.patch(entry)
+    patch = parse_patch(entry)
     assert patch == entry or (len(patch) == 2 and all(isinstance(at, int) for at in patch))
 
 
 @costing(0.5)
 @given(strings)
 def test_two_words_are_two(entry):
-    found = value_or_refused(typed.two_words, entry)
+    found = value_or_refused(parse_word_pair, entry)
     if found is not REFUSED:
         query, key = found
         assert query.strip() == query != ""
@@ -98,7 +103,7 @@ def _empty_folder(tmp_path_factory):
 @costing(0.5)
 @given(st.lists(entries, max_size=4))
 def test_typed_senses_are_sentences_by_name(several):
-    found = value_or_refused(read_senses, several)
+    found = value_or_refused(parse_named_sentences, several, "--sense")
     if found is REFUSED or found is None:
         return
     assert list(found) == list(dict.fromkeys(one.partition("=")[0].strip() for one in several))
@@ -127,7 +132,7 @@ def test_a_file_of_sentences_has_sentences_or_is_refused(content):
         path.write_bytes(content)
         text = value_or_refused(lambda: read_text(path, "a text", most=50))
         assert text is REFUSED or len(text) <= 50
-        found = value_or_refused(read_senses, [f"river={path}"])
+        found = value_or_refused(parse_named_sentences, [f"river={path}"], "--sense")
         assert found is REFUSED or all(line.strip() == line != "" for line in found["river"])
 
 

@@ -135,7 +135,7 @@ def test_a_file_of_something_else_is_refused_in_one_line(capsys, command, train)
     attnviz.save_result(attnviz.attention_map(train, layer=2, head=3), "map.safetensors")
     Path("text.safetensors").write_text(TEXT)
     for name, said in (
-        ("map.safetensors", "Expected a whole result in map.safetensors, got AttentionMap. Keep"),
+        ("map.safetensors", "Expected a whole result in map.safetensors, got AttentionMap. Save"),
         ("text.safetensors", "but it is no safetensors file"),
         ("none.safetensors", "but there is no such file"),
     ):

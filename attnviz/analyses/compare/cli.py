@@ -2,78 +2,60 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnviz.terminal import parse as typed
 from attnviz.terminal.options import (
-    ColumnName,
-    Debug,
-    Device,
-    DeviceMap,
-    DeviceName,
-    Dtype,
-    Force,
-    Json,
-    OffloadFolder,
+    Column,
+    ConsoleOptions,
+    FigureOptions,
+    RunOptions,
     Seed,
     SkipBad,
-    Truncate,
-    Width,
-    output_file,
+    option_groups,
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
+
+_SHOWN = 2  # statistics of each head
+_LISTED = 10  # heads
 
 
+@option_groups(without=["model", "mode"])
 def compare(
-    first: Annotated[str, typer.Argument(help="A hub name or a folder, as for --model.")],
+    *,
+    first: Annotated[str, typer.Argument(help="Hub name or folder, as for --model.")],
     second: Annotated[str, typer.Argument(help="Another checkpoint of the same architecture.")],
-    corpus: Annotated[str, typer.Argument(help="A file of texts, as for survey; or -.")],
-    output: Annotated[Path | None, output_file("comparison.png")] = None,
-    force: Force = False,
-    column: ColumnName = "text",
+    corpus: Annotated[str, typer.Argument(help="File of texts, as for survey; or -.")],
+    figure: FigureOptions = FigureOptions("comparison.png"),
+    column: Column = "text",
     skip_bad: SkipBad = False,
     seed: Seed = 0,
-    width: Width = 183.0,
-    device: DeviceName = Device.auto,
-    device_map: DeviceMap = None,
-    offload_folder: OffloadFolder = None,
-    dtype: Dtype = None,
-    truncate: Truncate = False,
-    json: Json = False,
-    debug: Debug = False,
+    run: RunOptions,
+    console: ConsoleOptions,
 ) -> int:
     """Compare two checkpoints head by head over a corpus: which heads changed, with intervals."""
-    path = typed.where(output, None if json else "comparison.png", force=force)
+    path = figure.path(json=console.json)
 
-    from attnviz.analyses.compare.compute import compare as pair
-    from attnviz.pipeline.attend import load
-    from attnviz.terminal import console as report
-    from attnviz.terminal.progress import watched
+    from attnviz.analyses.compare.compute import compare as measure
+    from attnviz.analyses.compare.plot import compare as draw
+    from attnviz.terminal.console import progress_bar, report
 
-    where = typed.place(device, dtype, device_map, offload_folder)
-    with watched():
-        result = pair(
+    with progress_bar():
+        result = measure(
             corpus,
-            models=(
-                load(first, **where),
-                load(second, **where),
-            ),
+            models=(run.load(first), run.load(second)),
             column=column,
-            truncate=truncate,
+            truncate=run.truncate,
             skip_bad=skip_bad,
             seed=seed,
         )
-
-    def figure() -> Figure:
-        from attnviz.analyses.compare.plot import compare as draw
-
-        return draw(result, width=width)
-
-    return report.conclude(
-        result, path, figure, lambda: report.console.print(result), json=json, force=force
+    return report(
+        result,
+        lambda: draw(result, width=figure.width),
+        path=path,
+        force=figure.force,
+        json=console.json,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -115,6 +115,8 @@ class ExampleResult(Result):
     tokens: tuple[str, ...]
     given: tuple[GivenMatrix, ...]
     stages: tuple[ReplayedStage, ...]
+
+    agreement: ClassVar[None] = None  # no model runs, so there is nothing to verify
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""

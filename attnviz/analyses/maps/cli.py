@@ -1,183 +1,155 @@
-"""The commands `heatmap` and `heads`: attention maps, of a sentence or of a book."""
+"""The commands `heatmap` and `heads`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from attnviz.terminal import parse as typed
 from attnviz.terminal.options import (
-    Audio,
-    Columns,
-    Debug,
-    Device,
-    DeviceMap,
-    DeviceName,
-    Dtype,
-    File,
-    Force,
-    Generate,
-    Heads,
-    Image,
-    Json,
+    ConsoleOptions,
+    FigureOptions,
+    InputOptions,
     Layer,
-    Matrix,
-    Mode,
-    ModelName,
-    OffloadFolder,
-    Pair,
-    Patch,
-    Reading,
-    Rows,
-    Saved,
+    RunOptions,
     Special,
     SpecialTokens,
     Stack,
-    Target,
-    Text,
-    Truncate,
-    Width,
     Words,
-    output_file,
+    option_groups,
+    parse_patch,
+    parse_slice,
+    parse_word_pair,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from attnviz.results import AttentionResult
 
+
+@option_groups()
 def heatmap(
-    text: Text = None,
-    file: File = None,
-    image: Image = None,
-    audio: Audio = None,
-    pair: Pair = None,
-    target: Target = None,
-    generate: Generate = None,
-    saved: Saved = None,
+    *,
+    inputs: InputOptions,
     stack: Stack = None,
     layer: Layer = None,
-    head: Heads = None,
-    patch: Patch = None,
-    matrix: Matrix = False,
-    rows: Rows = None,
-    cols: Columns = None,
+    head: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Head, counted from 0. Repeat the option to average several heads.",
+            show_default="the one that relates content words most",
+        ),
+    ] = None,
+    patch: Annotated[
+        str | None,
+        typer.Option(
+            help="For an image: the query whose weights are drawn, a patch as ROW,COLUMN or a "
+            "token.",
+            show_default="[CLS], else the middle patch; for a text its last token",
+        ),
+    ] = None,
+    matrix: Annotated[
+        bool,
+        typer.Option("--matrix", help="Draw queries × keys even if the keys are image patches."),
+    ] = False,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            help="Part of the map as START:STOP, counted from 0: words, or tokens of a long text.",
+            show_default="all",
+        ),
+    ] = None,
+    cols: Annotated[
+        str | None, typer.Option(help="The same for the columns.", show_default="all")
+    ] = None,
     words: Words = True,
     special: SpecialTokens = Special.keep,
     find: Annotated[
         str | None,
-        typer.Option(help="QUERY:KEY, two words: rank the heads by the weight between them."),
+        typer.Option(help="QUERY:KEY, two words. Rank the heads by the weight between them."),
     ] = None,
-    output: Annotated[Path | None, output_file("heatmap.png")] = None,
-    force: Force = False,
-    width: Width = 183.0,
-    model: ModelName = None,
-    device: DeviceName = Device.auto,
-    device_map: DeviceMap = None,
-    offload_folder: OffloadFolder = None,
-    dtype: Dtype = None,
-    truncate: Truncate = False,
-    mode: Mode = Reading.auto,
-    json: Json = False,
-    debug: Debug = False,
+    figure: FigureOptions = FigureOptions("heatmap.png"),
+    run: RunOptions,
+    console: ConsoleOptions,
 ) -> int:
-    """Draw the attention map of one head, and all heads beside it.
+    """Draw the attention map of one head, with an overview of all heads.
 
-    Without --layer and --head the head is drawn that relates the content words of the text most.
-    What a query gives to the patches of an image is laid over the image. Of a long text an
-    overview is drawn, and with --rows and --cols an exact part of it.
+    Without --layer and --head, the head that relates the content words of the text most is drawn.
+    For an image, the weights from one query to the patches are laid over the image. A long text is
+    drawn as an overview; --rows and --cols draw an exact part of it.
     """
-    given = typed.given(text, image, audio, pair, target, generate, file, saved)
-    path = typed.where(output, None if json else "heatmap.png", force=force, image=image)
-    wanted = None if find is None else typed.two_words(find)
-    over: dict[str, Any] = {"patch": typed.patch(patch), "matrix": matrix}
-    part: dict[str, Any] = {
-        "rows": typed.part(rows, "--rows"),
-        "columns": typed.part(cols, "--cols"),
-    }
-    asked: dict[str, Any] = {"layers": None if layer is None else [layer], "heads": head or None}
-    where = typed.place(device, dtype, device_map, offload_folder)
-    run = given, model, where, truncate
-    result = typed.attend(*run, mode=mode.value, **asked).stack(stack)
+    inputs = inputs.checked()
+    path = figure.path(json=console.json, image=inputs.image)
+    word_pair = None if find is None else parse_word_pair(find)
+    query_patch = parse_patch(patch)
+    row_part, column_part = parse_slice(rows, "--rows"), parse_slice(cols, "--cols")
+    layers = None if layer is None else [layer]
+    result = run.attend(inputs, layers=layers, heads=head or None).stack(stack)
 
-    from attnviz.analyses.maps.compute import attention_map, make_overview
-    from attnviz.analyses.maps.heads import choose_head, find_heads, rank_heads
-    from attnviz.analyses.maps.overlay import find_query
-    from attnviz.terminal import console as report
+    from attnviz.analyses.maps.heads import rank_heads
+    from attnviz.analyses.maps.heatmap import draw_heatmap, select_map
+    from attnviz.io.files import FIGURE_SUFFIXES
+    from attnviz.terminal.console import print_result, report
 
-    found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
-    ranking = rank_heads(result) if found is None else found.ranking
-    shown, chosen, reason = choose_head(result, layer, head or None, ranking=ranking)
-    whole = result
-    if result.streamed and layer is None and any(part.values()):
-        # What exact weights follow from is kept of layers that are named: now one can be.
-        result = typed.attend(*run, mode=mode.value, layers=[shown], heads=chosen).stack(stack)
-    how: dict[str, Any] = {"words": words, "special": special.value}
-    drawn = attention_map(result, layer=shown, head=chosen, notes=reason, **part, **how)
-    find_query(drawn, **over)
+    def attend_again(layer: int, heads: tuple[int, ...]) -> AttentionResult:
+        return run.attend(inputs, layers=[layer], heads=heads).stack(stack)
 
-    def figure() -> Figure:
-        from attnviz.analyses.maps.heatmap import heatmap as draw
+    drawn = select_map(
+        result,
+        layer=layer,
+        head=head or None,
+        find=word_pair,
+        patch=query_patch,
+        matrix=matrix,
+        rows=row_part,
+        columns=column_part,
+        words=words,
+        special=special.value,
+        overview=None if path and path.suffix.lower() in FIGURE_SUFFIXES else False,
+        attend_again=attend_again,
+    )
 
-        overview = make_overview(whole, **how) if reason else None
-        axes = draw(drawn, overview=overview, width=width, **over)
-        return cast("Figure", axes.get_figure(root=True))
+    def show() -> None:
+        print_result(drawn.map)
+        ranking = drawn.ranking or rank_heads(result)
+        print_result(drawn.matches or (ranking if layer is None else ranking.of_layer(layer)))
 
-    def tell() -> None:
-        best = ranking if layer is None else ranking.of_layer(layer)
-        report.console.print(drawn)
-        report.console.print(found or best)
+    def draw() -> Figure:
+        return cast("Figure", draw_heatmap(drawn, width=figure.width).get_figure(root=True))
 
-    return report.conclude(drawn, path, figure, tell, json=json, force=force)
+    return report(drawn.map, draw, show=show, path=path, force=figure.force, json=console.json)
 
 
+@option_groups()
 def heads(
-    text: Text = None,
-    file: File = None,
-    image: Image = None,
-    audio: Audio = None,
-    pair: Pair = None,
-    target: Target = None,
-    generate: Generate = None,
-    saved: Saved = None,
+    *,
+    inputs: InputOptions,
     stack: Stack = None,
     layer: Layer = None,
     words: Words = True,
     special: SpecialTokens = Special.keep,
-    output: Annotated[Path | None, output_file("heads.png")] = None,
-    force: Force = False,
-    width: Width = 183.0,
-    model: ModelName = None,
-    device: DeviceName = Device.auto,
-    device_map: DeviceMap = None,
-    offload_folder: OffloadFolder = None,
-    dtype: Dtype = None,
-    truncate: Truncate = False,
-    mode: Mode = Reading.auto,
-    json: Json = False,
-    debug: Debug = False,
+    figure: FigureOptions = FigureOptions("heads.png"),
+    run: RunOptions,
+    console: ConsoleOptions,
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
-    given = typed.given(text, image, audio, pair, target, generate, file, saved)
-    path = typed.where(output, None if json else "heads.png", force=force, image=image)
-    kept = {"mode": mode.value, "layers": None if layer is None else [layer]}
-    where = typed.place(device, dtype, device_map, offload_folder)
-    result = typed.attend(given, model, where, truncate, **kept).stack(stack)
+    inputs = inputs.checked()
+    path = figure.path(json=console.json, image=inputs.image)
+    result = run.attend(inputs, layers=None if layer is None else [layer]).stack(stack)
 
     from attnviz.analyses.maps.compute import head_maps
+    from attnviz.analyses.maps.head_grid import heads as draw
     from attnviz.analyses.maps.heads import rank_heads
-    from attnviz.terminal import console as report
+    from attnviz.terminal.console import print_result, report
 
     maps = head_maps(result, layer=layer, words=words, special=special.value)
-
-    def figure() -> Figure:
-        from attnviz.analyses.maps.head_grid import heads as draw
-
-        return draw(maps, width=width)
-
-    def tell() -> None:
-        ranking = rank_heads(result)
-        report.console.print(ranking if layer is None else ranking.of_layer(layer))
-
-    return report.conclude(maps, path, figure, tell, json=json, force=force)
+    ranking = rank_heads(result)
+    return report(
+        maps,
+        lambda: draw(maps, width=figure.width),
+        show=lambda: print_result(ranking if layer is None else ranking.of_layer(layer)),
+        path=path,
+        force=figure.force,
+        json=console.json,
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
@@ -13,7 +13,7 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import attention_map, head_maps, make_overview
 from attnviz.analyses.maps.head_grid import draw_mosaic
-from attnviz.analyses.maps.heads import choose_head
+from attnviz.analyses.maps.heads import Found, HeadRanking, choose_head, find_heads, rank_heads
 from attnviz.analyses.maps.overlay import Patch, draw_overlay, find_query
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.figures import caption
@@ -95,22 +95,117 @@ def heatmap(
     InputError : no such layer, head or patch, or an unknown `special`.
     """
     if isinstance(result, AttentionMap):
-        drawn = result
+        selected = SelectedMap(
+            result,
+            find_query(result, patch, matrix=matrix),
+            overview if isinstance(overview, HeadMaps) else None,
+        )
     else:
-        layer, head, reason = choose_head(result, layer, head)
-        how: dict[str, Any] = {"words": words, "special": special}
-        part: dict[str, Any] = {"rows": rows, "columns": columns}
-        drawn = attention_map(result, layer=layer, head=head, notes=reason, **part, **how)
-        if overview is True:
-            overview = head_maps(result, **how)
-        elif overview is None and reason and ax is None:
-            overview = make_overview(result, **how)
+        selected = select_map(
+            result,
+            layer=layer,
+            head=head,
+            patch=patch,
+            matrix=matrix,
+            words=words,
+            special=special,
+            rows=rows,
+            columns=columns,
+            overview=False if overview is None and ax is not None else overview,
+        )
+    return draw_heatmap(selected, width=width, ax=ax)
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedMap:
+    """What a heatmap shows.
+
+    Attributes
+    ----------
+    map : AttentionMap
+        The map of the heads that were named or chosen.
+    query : int or None
+        The row that is laid over an image; None draws rows and columns.
+    overview : HeadMaps or None
+        The maps of all heads, drawn beside the map.
+    ranking : HeadRanking or None
+        All heads, best first; None where no head had to be chosen.
+    matches : Found or None
+        All heads by the weight between the two words that were asked for.
+    """
+
+    map: AttentionMap
+    query: int | None = None
+    overview: HeadMaps | None = None
+    ranking: HeadRanking | None = None
+    matches: Found | None = None
+
+
+def select_map(
+    result: AttentionResult,
+    *,
+    layer: int | None = None,
+    head: int | Sequence[int] | None = None,
+    find: tuple[str, str] | None = None,
+    patch: Patch | None = None,
+    matrix: bool = False,
+    words: bool = True,
+    special: Special = "keep",
+    rows: slice | None = None,
+    columns: slice | None = None,
+    overview: HeadMaps | bool | None = None,
+    attend_again: Callable[[int, tuple[int, ...]], AttentionResult] | None = None,
+) -> SelectedMap:
+    """Choose the heads that were left open and return what their heatmap shows.
+
+    Parameters
+    ----------
+    find : tuple of str, optional
+        Two words. The head is chosen by the weight from the first to the second.
+    attend_again : callable, optional
+        Runs the model once more for a layer and some heads. It is called for an exact part of a
+        streamed map whose layer was chosen here: exact weights are kept only of layers named
+        before a run.
+
+    The other parameters are those of `heatmap`.
+    """
+    matches = None if find is None else find_heads(result, query=find[0], key=find[1])
+    ranking = None if matches is None else matches.ranking
+    if ranking is None and (layer is None or head is None):
+        ranking = rank_heads(result)
+    chosen_layer, heads, reason = choose_head(result, layer, head, ranking=ranking)
+    exact = result
+    if attend_again and result.streamed and layer is None and (rows or columns):
+        exact = attend_again(chosen_layer, heads)
+    drawn = attention_map(
+        exact,
+        layer=chosen_layer,
+        head=heads,
+        words=words,
+        special=special,
+        rows=rows,
+        columns=columns,
+        notes=reason,
+    )
+    query = find_query(drawn, patch, matrix=matrix)
+    if overview is True:
+        overview = head_maps(result, words=words, special=special)
+    elif overview is None and reason:
+        overview = make_overview(result, words=words, special=special)
     beside = overview if isinstance(overview, HeadMaps) else None
+    return SelectedMap(drawn, query, beside, ranking, matches)
+
+
+def draw_heatmap(
+    selected: SelectedMap, *, width: float = FULL_WIDTH, ax: Axes | None = None
+) -> Axes:
+    """Draw a new page, `width` mm wide, or only the map into the axes."""
+    drawn = selected.map
     with style([*drawn.rows, *drawn.columns, source(drawn.provenance)]):
-        if (query := find_query(drawn, patch, matrix=matrix)) is not None:
-            return draw_overlay(drawn, query, beside, width * MM, ax)
+        if selected.query is not None:
+            return draw_overlay(drawn, selected.query, selected.overview, width * MM, ax)
         if ax is None:
-            return _page(drawn, beside, width * MM)
+            return _page(drawn, selected.overview, width * MM)
         _draw(ax, drawn, Ruler())
         ax.set_title(caption.short(drawn), loc="left", fontsize=TEXT_SIZE, parse_math=False)
         colour_bar(ax.collections[0], ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")

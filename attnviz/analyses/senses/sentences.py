@@ -8,17 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 import regex
 
 from attnviz.errors import InputError
-from attnviz.io.files import is_file, read_text
 
 Span = tuple[int, int]
 
 _VOWELS = "aeiou"
-_MOST_BYTES = 10_000_000  # of a file of sentences
 _FLAGS = regex.IGNORECASE | regex.FULLCASE | regex.WORD
 
 
@@ -170,39 +167,3 @@ def _word_spans(word: str, text: str, which: str) -> tuple[Span, ...]:
 
 def _quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:59] + "…")
-
-
-def read_senses(typed: Sequence[str], option: str = "--sense") -> dict[str, list[str]] | None:
-    """Return the sentences by sense of what was typed as NAME=SENTENCE or NAME=FILE.
-
-    A file holds one sentence per line. The same name may come several times.
-
-    Raises
-    ------
-    InputError : no "=", no name, nothing behind it, or a file that is missing, empty or no text.
-    """
-    found: dict[str, list[str]] = {}
-    for one in typed:
-        name, equals, value = (part.strip() for part in one.partition("="))
-        if not (equals and name and value):
-            raise InputError(
-                f"Expected {option} as NAME=SENTENCE or NAME=FILE, got {one[:60]!r}. "
-                f'For example: {option} river="We sat on the bank."'
-            )
-        path, from_file = Path(value), is_file(value)
-        named_as_file = not from_file and len(value.split()) == 1 and ("/" in value or path.suffix)
-        if named_as_file and value[-1] not in ".!?…":
-            raise InputError(
-                f"Expected sentences or a file for {name!r}, but there is no file {value}. "
-                "Check its name."
-            )
-        found.setdefault(name, []).extend(_lines(path, name) if from_file else [value])
-    return found or None
-
-
-def _lines(path: Path, sense: str) -> list[str]:
-    lines = read_text(path, "a file of sentences", most=_MOST_BYTES).splitlines()
-    kept = [line.strip() for line in lines if line.strip()]
-    if not kept:
-        raise InputError(f"Expected sentences for {sense!r} in {path}, but it is empty. Add some.")
-    return kept

@@ -1,49 +1,42 @@
-"""The command `shift` and what it says: which words moved a word, exactly and causally."""
+"""The command `shift`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from attnviz.terminal import parse as typed
+from attnviz.errors import expect_words
 from attnviz.terminal.options import (
-    Debug,
-    Device,
-    DeviceMap,
-    DeviceName,
-    Dtype,
-    Force,
-    Json,
-    ModelName,
-    OffloadFolder,
-    Width,
-    output_file,
+    ConsoleOptions,
+    FigureOptions,
+    ModelOptions,
+    option_groups,
+    parse_named_sentences,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
+@option_groups()
 def shift(
-    word: Annotated[str, typer.Argument(help="A word of the text; the#2 is the second “the”.")],
+    *,
+    word: Annotated[str, typer.Argument(help="Word of the text. the#2 is the second “the”.")],
     text: Annotated[
-        str, typer.Argument(help="The text; {mud|cash} in it compares a reference with the text.")
+        str,
+        typer.Argument(help="The text. {mud|cash} in it compares the text with a reference."),
     ],
     toward: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=TEXT or NAME=FILE, of two regions: toward the first, from the second. "
-            "Where the texts have the word, the word in them counts, else all they say.",
+            help="NAME=TEXT or NAME=FILE, for two regions: toward the first, from the second. In "
+            "texts that have the word, its vector counts, else the mean of all words.",
             show_default="along the shift itself",
         ),
     ] = None,
     reference: Annotated[
         str | None,
         typer.Option(
-            help="gate: the same text, where every token may read only itself and special tokens; "
-            "mask: all other words masked; or a text of as many tokens.",
+            help="gate: the same text, where every token attends only to itself and special "
+            "tokens; mask: all other words masked; or a text with as many tokens.",
             show_default="gate",
         ),
     ] = None,
@@ -52,40 +45,30 @@ def shift(
         typer.Option(
             "--verify-causally",
             help="Change each other word in four ways: mask, replace (by common words), knock-out "
-            "(no token may read it), delete; and patch every head.",
+            "(no token may attend to it), delete; and patch every head.",
         ),
     ] = False,
-    output: Annotated[Path | None, output_file("shift.png")] = None,
-    force: Force = False,
-    width: Width = 183.0,
-    model: ModelName = None,
-    device: DeviceName = Device.auto,
-    device_map: DeviceMap = None,
-    offload_folder: OffloadFolder = None,
-    dtype: Dtype = None,
-    json: Json = False,
-    debug: Debug = False,
+    figure: FigureOptions = FigureOptions("shift.png"),
+    model: ModelOptions,
+    console: ConsoleOptions,
 ) -> int:
     """Split what moved the vector of a word over layers, heads and words, exactly.
 
-    What a word brought over all paths sums to the shift; so do the value parts (what the words
-    offer differs) and routing parts (the word reads them more or less) that it took directly.
-    Beside them stands what is lost where a word is changed, which owes nothing to the split.
+    The contributions of the words over all paths add up to the shift. So do the direct
+    contributions: value parts (the words offer something else) and routing parts (the word attends
+    to them more or less). Beside them stands the effect of changing each word, measured in separate
+    runs.
     """
-    path = typed.where(output, None if json else "shift.png", force=force)
-    typed.given(text, None, None, None, None, None)
-
-    from attnviz.analyses.senses.sentences import read_senses
-
-    regions = read_senses(toward or (), "--toward")
+    path = figure.path(json=console.json)
+    expect_words(text, "text")
+    regions = parse_named_sentences(toward or (), "--toward")
 
     from attnviz.analyses.shift.compute import shift as split
-    from attnviz.pipeline.attend import load
-    from attnviz.terminal import console as report
-    from attnviz.terminal.progress import watched
+    from attnviz.analyses.shift.plot import shift as draw
+    from attnviz.terminal.console import progress_bar, report
 
-    loaded = load(model, **typed.place(device, dtype, device_map, offload_folder))
-    with watched():
+    loaded = model.load()
+    with progress_bar():
         result = split(
             word,
             text,
@@ -94,12 +77,10 @@ def shift(
             verify_causally=verify_causally,
             model=loaded,
         )
-
-    def figure() -> Figure:
-        from attnviz.analyses.shift.plot import shift as draw
-
-        return draw(result, width=width)
-
-    return report.conclude(
-        result, path, figure, lambda: report.console.print(result), json=json, force=force
+    return report(
+        result,
+        lambda: draw(result, width=figure.width),
+        path=path,
+        force=figure.force,
+        json=console.json,
     )

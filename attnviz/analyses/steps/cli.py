@@ -2,90 +2,59 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from attnviz.terminal import parse as typed
 from attnviz.terminal.options import (
-    Audio,
-    Debug,
-    Device,
-    DeviceMap,
-    DeviceName,
-    Dtype,
-    Force,
-    Generate,
+    ConsoleOptions,
+    FigureOptions,
     Head,
-    Image,
-    Json,
+    InputOptions,
     Layer,
-    ModelName,
-    OffloadFolder,
-    Pair,
-    Saved,
+    MapMode,
+    RunOptions,
     Stack,
-    Target,
-    Text,
-    Truncate,
-    Width,
-    output_file,
+    option_groups,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
+@option_groups(without=["file", "mode"])
 def steps(
-    text: Text = None,
-    image: Image = None,
-    audio: Audio = None,
-    pair: Pair = None,
-    target: Target = None,
-    generate: Generate = None,
-    saved: Saved = None,
+    *,
+    inputs: InputOptions,
     stack: Stack = None,
     layer: Layer = None,
     head: Head = None,
     word: Annotated[
         str | None,
         typer.Option(
-            help="The word to follow, or one of its pieces; the#2 is the second “the”.",
+            help="Word to follow, or one of its pieces. the#2 is the second “the”.",
             show_default="the first content word",
         ),
     ] = None,
-    output: Annotated[Path | None, output_file("steps.png")] = None,
-    force: Force = False,
-    width: Width = 183.0,
-    model: ModelName = None,
-    device: DeviceName = Device.auto,
-    device_map: DeviceMap = None,
-    offload_folder: OffloadFolder = None,
-    dtype: Dtype = None,
-    truncate: Truncate = False,
-    json: Json = False,
-    debug: Debug = False,
+    figure: FigureOptions = FigureOptions("steps.png"),
+    run: RunOptions = RunOptions(mode=MapMode.full),
+    console: ConsoleOptions,
 ) -> int:
     """Take one head apart: from X through Q, K, V, scores and weights to the output.
 
-    One word is followed all the way, with shapes, real numbers and the agreement of every stage.
+    One word is followed through all stages, with shapes, real numbers and the agreement of every
+    stage with the model.
     """
-    given = typed.given(text, image, audio, pair, target, generate, saved=saved)
-    path = typed.where(output, None if json else "steps.png", force=force, image=image)
-    where = typed.place(device, dtype, device_map, offload_folder)
-    result = typed.attend(given, model, where, truncate, mode="full").stack(stack)
+    inputs = inputs.checked()
+    path = figure.path(json=console.json, image=inputs.image)
+    attention = run.attend(inputs).stack(stack)
 
-    from attnviz.analyses.steps.compute import steps as take_steps
-    from attnviz.terminal import console as report
+    from attnviz.analyses.steps.compute import steps as take_apart
+    from attnviz.analyses.steps.plot import steps as draw
+    from attnviz.terminal.console import report
 
-    taken = take_steps(result, layer=layer, head=head, word=word)
-
-    def figure() -> Figure:
-        from attnviz.analyses.steps.plot import steps as draw
-
-        return draw(taken, width=width)
-
-    return report.conclude(
-        taken, path, figure, lambda: report.console.print(taken), json=json, force=force
+    result = take_apart(attention, layer=layer, head=head, word=word)
+    return report(
+        result,
+        lambda: draw(result, width=figure.width),
+        path=path,
+        force=figure.force,
+        json=console.json,
     )

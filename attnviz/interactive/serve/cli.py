@@ -1,4 +1,4 @@
-"""The command `serve`: the interactive view as a page, where sentences are typed."""
+"""The command `serve`."""
 
 from __future__ import annotations
 
@@ -8,41 +8,39 @@ from typing import Annotated
 import typer
 
 from attnviz.errors import InputError
-from attnviz.terminal.options import (
-    Debug,
-    Device,
-    DeviceName,
-    Dtype,
-)
+from attnviz.terminal.options import Debug, ModelOptions, option_groups
 
 
+@option_groups(without=["model", "device_map", "offload_folder"])
 def serve(
-    model: Annotated[
+    *,
+    models: Annotated[
         list[str] | None,
         typer.Option(
             "--model",
             "-m",
-            help="A model that may be asked, a hub name or a local folder; several may be named.",
+            help="Model to offer, a hub name or a local folder. Repeat it for several models.",
             show_default="the bundled all-MiniLM-L6-v2",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Where to listen; any other than this machine lets others in.")
+        str, typer.Option(help="Address to listen on. Any other lets other machines connect.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes any that is free.", min=0, max=65535)] = 8765,
-    max_tokens: Annotated[int, typer.Option(help="The most tokens of a text.", min=1)] = 512,
+    port: Annotated[
+        int, typer.Option(help="Port to listen on. 0 takes any free port.", min=0, max=65535)
+    ] = 8765,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", min=1)] = 512,
     time_limit: Annotated[
-        float, typer.Option(help="The most seconds that an answer may take.", min=0.1)
+        float, typer.Option(help="Most seconds that an answer may take.", min=0.1)
     ] = 30.0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page.")] = False,
-    device: DeviceName = Device.auto,
-    dtype: Dtype = None,
+    loading: ModelOptions,
     debug: Debug = False,
 ) -> int:
     """Serve a page on this machine: type a sentence, and see attention, senses and shifts at once.
 
-    It prints a link that opens the page once; each use prints a new one. Nothing that is typed is
-    stored. Ctrl-C ends it.
+    The command prints a link that opens the page once. Each use of it prints a new link. No text is
+    stored. Ctrl-C stops the server.
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
@@ -53,13 +51,13 @@ def serve(
     from attnviz.interactive.serve.start import run
 
     run(
-        model or [],
+        models or [],
         host=host,
         port=port,
         max_tokens=max_tokens,
         time_limit=time_limit,
         open_browser=open_browser,
-        device=device.value,
-        dtype=dtype,
+        device=loading.device.value,
+        dtype=loading.dtype,
     )
     return 0

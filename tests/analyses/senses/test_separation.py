@@ -13,8 +13,9 @@ from attnviz.analyses.senses.scores import (
     p_value,
     score,
 )
-from attnviz.analyses.senses.sentences import bundled, find_word, gather, near_words, read_senses
+from attnviz.analyses.senses.sentences import bundled, find_word, gather, near_words
 from attnviz.errors import InputError
+from attnviz.terminal.options import parse_named_sentences
 
 TWO = [0] * 8 + [1] * 8
 
@@ -243,11 +244,11 @@ def test_what_is_typed_adds_up_and_files_hold_a_sentence_a_line(tmp_path):
     file = tmp_path / "river.txt"
     file.write_text("We sat on the bank.\n\n  The bank was muddy.\r\n", encoding="utf-8-sig")
     typed = [f"river={file}", "river=A bank = a slope.", "money=The bank lent money."]
-    assert read_senses(typed) == {
+    assert parse_named_sentences(typed, "--sense") == {
         "river": [*RIVER, "A bank = a slope."],
         "money": ["The bank lent money."],
     }
-    assert read_senses([]) is None
+    assert parse_named_sentences([], "--sense") is None
 
 
 @pytest.mark.parametrize(
@@ -267,4 +268,4 @@ def test_what_is_typed_wrong(tmp_path, monkeypatch, typed, said):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(InputError, match=said):
-        read_senses([typed])
+        parse_named_sentences([typed], "--sense")
