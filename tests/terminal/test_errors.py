@@ -482,7 +482,7 @@ def test_what_was_typed_at_length_is_shortened(capsys, arguments):
 @pytest.fixture
 def noisy(monkeypatch):
     """A model among libraries that have much to say, and one warning of ours."""
-    capture = attnviz.pipeline.whole.capture
+    capture = attnviz.pipeline.run.capture
 
     def speak(*args, **kwargs):
         for library in ("transformers", "torch", "matplotlib", "huggingface_hub", "PIL"):
@@ -493,7 +493,7 @@ def noisy(monkeypatch):
         warnings.warn("this\nis ours", AttnvizWarning, stacklevel=1)
         return capture(*args, **kwargs)
 
-    monkeypatch.setattr("attnviz.pipeline.whole.capture", speak)
+    monkeypatch.setattr("attnviz.pipeline.run.capture", speak)
 
 
 def test_of_all_that_libraries_say_only_our_warnings_are_shown(capfd, caplog, noisy):
@@ -551,7 +551,7 @@ def test_what_fails_inside_a_model_is_one_line_too(capsys, monkeypatch):
 def test_what_fails_in_a_part_of_a_model_that_is_run_by_itself_too(capsys, monkeypatch):
     part = torch.nn.Identity()
     part.forward = broken
-    monkeypatch.setattr("attnviz.pipeline.whole.capture", lambda *_: part(None))
+    monkeypatch.setattr("attnviz.pipeline.run.capture", lambda *_: part(None))
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 3
     assert "RuntimeError: shapes do not fit. Add --debug" in err
@@ -576,7 +576,7 @@ def test_what_nobody_foresaw_is_one_line_and_ends_with_1(capsys, monkeypatch, er
     def unforeseen(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr("attnviz.pipeline.whole.capture", unforeseen)
+    monkeypatch.setattr("attnviz.pipeline.run.capture", unforeseen)
     code, err = fails(capsys, "heatmap", TEXT)
     assert code == 1
     assert f"got {type(error).__name__}: " in err
@@ -589,7 +589,7 @@ def test_an_interrupt_in_python_stays_one(monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.pipeline.whole.capture", interrupted)
+    monkeypatch.setattr("attnviz.pipeline.run.capture", interrupted)
     with pytest.raises(KeyboardInterrupt):
         attnviz.attend(TEXT)
     with pytest.raises(KeyboardInterrupt):
