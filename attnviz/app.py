@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 import contextlib
+import errno
 import logging
 import sys
 import traceback
@@ -93,6 +94,8 @@ def run(arguments: Sequence[str]) -> int:
         except typer.Exit as done:
             code = done.exit_code
         except BaseException as error:
+            if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+                raise BrokenPipeError from None  # rich turns it into SystemExit
             # A library may want to end the program.
             if not (isinstance(error, Exception | SystemExit) or is_panic(error)):
                 raise
@@ -111,12 +114,14 @@ def _told(error: BaseException) -> tuple[str, int]:
         wrong = getattr(error, "format_message", error.__str__)().rstrip(".")
         # It is empty where no command was given: then the help was printed already.
         return wrong and f"{wrong}. Run with --help to see what there is.", 2
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "Standard output cannot be written: no space is left. Free some space.", 4
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
     places = [
         frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
     if isinstance(error, UnicodeDecodeError) and "matplotlib" in places:
-        return "Expected a matplotlibrc in UTF-8, got one that is none. Save it so, or move it.", 2
+        return "matplotlibrc is not valid UTF-8. Save it as UTF-8, or remove it.", 2
     if "torch.nn.modules.module" in places:  # that is where each part of a model is called
         return f"Expected the model to run, got {what}. Add --debug to see where.", 3
     todo = "This is a fault of attnviz or of a library: report it, with what --debug shows."
@@ -157,4 +162,5 @@ def _show_warning(
 
 def _say(message: str) -> None:
     if message:
-        print(f"attnviz: {printable(message)}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # standard error is full, or nobody reads it
+            print(f"attnviz: {printable(message)}", file=sys.stderr, flush=True)
