@@ -15,7 +15,7 @@ from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.options import AttendOptions, Mode
 from attnviz.pipeline.run import run
 from attnviz.results import AgreementReport, AttentionResult
-from attnviz.runtime.logs import unlogged
+from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
     from transformers import (
@@ -228,7 +228,7 @@ def attend(
         exact=exact,
     )
     model = model if isinstance(model, Model) else load(model)
-    with unlogged():  # texts run as one batch, all else one by one
+    with silence_logs():  # texts run as one batch, all else one by one
         results = [
             result for batch in inputs.batches() for result in run(model.checkpoint, batch, options)
         ]

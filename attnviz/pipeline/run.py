@@ -24,7 +24,7 @@ from attnviz.models.processors import has_text_decoder, input_kinds
 from attnviz.pipeline.options import AttendOptions
 from attnviz.pipeline.streamed import head_counts, stream
 from attnviz.results import AgreementReport, AttentionResult, Axis, Provenance
-from attnviz.runtime.translate import lacking
+from attnviz.runtime.libraries import translate
 
 _MOST_WHOLE_WEIGHTS = 160_000_000  # of all heads: 1,024 tokens of GPT-2
 
@@ -48,7 +48,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             "Expected cells and top for a streamed text only, got them for whole maps. Leave them "
             'out, or mode="full".'
         )
-    with lacking(memory_budget(checkpoint.module)):
+    with translate(memory_budget(checkpoint.module)):
         if options.mode != "streamed" and not options.are_for_reduced_maps:
             batch = _encode(checkpoint, inputs, options)
             is_whole = options.mode == "full" or not can_stream

@@ -128,9 +128,7 @@ def _operators(device: torch.device) -> dict[str, Operator]:
     operators = cuda_attention_operators()
 
     def cudnn(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        result = operators["cudnn"](
-            Q, K, V, None, True, 0.0, causal, False, scale=scale
-        )
+        result = operators["cudnn"](Q, K, V, None, True, 0.0, causal, False, scale=scale)
         return result[0], result[1]
 
     def flash(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
@@ -141,9 +139,7 @@ def _operators(device: torch.device) -> dict[str, Operator]:
         Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
         K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
-        result = operators["efficient"](
-            Q, K, V, None, True, 0.0, causal, scale=scale
-        )
+        result = operators["efficient"](Q, K, V, None, True, 0.0, causal, scale=scale)
         return result[0], result[1]
 
     if torch.cuda.get_device_capability(device) >= (9, 0):
