@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from anything import REFUSED, costing, strings, texts, value_or_refused
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from attnviz.analyses.example.compute import STAGES
 from attnviz.analyses.example.compute import example as replay_example
-from attnviz.analyses.example.reading import FIELDS, parse, to_given
-from attnviz.analyses.example.stages import STAGES
+from attnviz.analyses.example.schema import Lesson, parse
 from attnviz.analyses.senses.sentences import gather, read_senses
 from attnviz.analyses.shift.reference import read_pair
 from attnviz.errors import did_you_mean, whole_number
@@ -140,6 +141,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=2),
     max_leaves=8,
 )
+FIELDS = [field.name for field in fields(Lesson)]
 names = st.sampled_from([*FIELDS, *STAGES, "x"])
 matrices = st.integers(1, 3).flatmap(
     lambda width: st.lists(
@@ -166,7 +168,7 @@ def written(data):
 @example('{"X": [[NaN]]}')
 @given(strings | anything.map(written) | files.map(written))
 def test_any_text_is_an_example_or_refused(text):
-    value_or_refused(lambda: to_given(parse(text, "own"), "own"))
+    value_or_refused(lambda: parse(text, "own"))
 
 
 @costing(4)

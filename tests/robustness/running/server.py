@@ -39,7 +39,7 @@ _ROOMS = (
     "attnviz.analyses.steps.compute", "attnviz.analyses.shift.compute",
     "attnviz.analyses.senses.compute", "attnviz.interactive.payload",
     "pydantic", "PIL.JpegImagePlugin", "PIL.GifImagePlugin",
-    "attnviz.analyses.example.replay", "attnviz.app", "calling",
+    "attnviz.analyses.example.compute", "attnviz.app", "calling",
     "attnviz.analyses.maps.overlay", "attnviz.interactive.serve.start",
 )  # fmt: skip
 
