@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import sys
 import traceback
@@ -72,6 +73,8 @@ def run(arguments: Sequence[str]) -> int:
         except typer.Exit as exit_:
             code = exit_.exit_code
         except BaseException as error:
+            if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+                raise BrokenPipeError from None  # rich turns it into SystemExit
             # Libraries may raise SystemExit, or a panic that is no Exception.
             if not (isinstance(error, Exception | SystemExit) or is_panic(error)):
                 raise
@@ -90,12 +93,14 @@ def _message_and_code(error: BaseException) -> tuple[str, int]:
         usage_error = getattr(error, "format_message", error.__str__)().rstrip(".")
         # It is empty if no command was named: the help has been printed.
         return usage_error and f"{usage_error}. Run with --help to see the options.", 2
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "Standard output cannot be written: no space is left. Free some space.", 4
     description = f"{type(error).__name__}: {error}".removesuffix(": ")
     modules = [
         frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
     if isinstance(error, UnicodeDecodeError) and "matplotlib" in modules:
-        return "Expected a matplotlibrc in UTF-8, got one that is none. Save it so, or move it.", 2
+        return "matplotlibrc is not valid UTF-8. Save it as UTF-8, or remove it.", 2
     if "torch.nn.modules.module" in modules:  # a module of the model was being called
         return f"Expected the model to run, got {description}. Add --debug to see where.", 3
     advice = "This is a bug in attnviz or in a library: report it, with what --debug shows."
@@ -136,4 +141,5 @@ def _show_warning(
 
 def _print_error(message: str) -> None:
     if message:
-        print(f"attnviz: {printable(message)}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # standard error is full, or nobody reads it
+            print(f"attnviz: {printable(message)}", file=sys.stderr, flush=True)

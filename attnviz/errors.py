@@ -1,19 +1,26 @@
-"""The exceptions that users meet. Each message says what was expected, what came, what to do next.
+"""The exceptions that attnviz raises on purpose, and helpers for their messages.
 
-Each class carries the exit code with which the command line ends.
+    AttnvizError
+    ├── InputError   (ValueError)   exit code 2: the text, a selection or an option cannot be used
+    ├── ModelError                  exit code 3: the model cannot be found, read, run or verified
+    └── OutputError  (OSError)      exit code 4: the result cannot be written
+    AttnvizWarning   (UserWarning)
+
+A message is one line: what is wrong, then how to fix it. On the command line an exception becomes
+that line and its exit code.
 """
 
 import difflib
 import operator
 from collections.abc import Iterable
 
-_HEAD, _TAIL = 270, 110  # characters of a long message that are said: what was typed lies between
+_HEAD, _TAIL = 270, 110  # characters of a long message that are shown, from its start and its end
 
 
 class AttnvizError(Exception):
-    """What a user can mend: base of every exception that attnviz raises on purpose.
+    """Base class of all errors that a user can fix.
 
-    Its message is one line that can be printed, whatever was typed or found in a file.
+    Its message is one printable line, whatever was typed or read from a file.
     """
 
     exit_code = 1
@@ -29,23 +36,23 @@ class InputError(AttnvizError, ValueError):
 
 
 class ModelError(AttnvizError):
-    """The model cannot be found, is refused, or has no attention that attnviz can see."""
+    """The model cannot be found, is refused, or has no attention that attnviz can record."""
 
     exit_code = 3
 
 
 class OutputError(AttnvizError, OSError):
-    """The result cannot be written where it was asked for."""
+    """The result cannot be written to its file."""
 
     exit_code = 4
 
 
 class AttnvizWarning(UserWarning):
-    """What a user should know and no library says; the command line shows no other warning."""
+    """What a user should know; the command line shows no other warnings."""
 
 
 def whole_number(value: object, what: str) -> int:
-    """Return a whole number of any kind as int; raise InputError for anything else."""
+    """Return a whole number of any type as int; raise InputError for anything else."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)  # type: ignore[arg-type]
@@ -64,29 +71,29 @@ def expect_words(text: str, what: str) -> str:
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:
-    """Return "Did you mean …?" with the names that come near, or nothing."""
+    """Return "Did you mean …?" with the similar names, or nothing."""
     by_case = {name.casefold(): name for name in known}
-    near = difflib.get_close_matches(text.casefold()[:40], by_case, n=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(by_case[name] for name in near)}?" if near else ""
+    similar = difflib.get_close_matches(text.casefold()[:40], by_case, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(by_case[name] for name in similar)}?" if similar else ""
 
 
 def is_panic(error: BaseException) -> bool:
-    """Tell whether a library in Rust (tokenizers) gave up, which raises what is no Exception."""
+    """Return whether a library in Rust (tokenizers) panicked, which raises no `Exception`."""
     return type(error).__module__ == "pyo3_runtime"
 
 
 def one_line(error: BaseException) -> str:
-    """Return what went wrong, without the rest of a long message."""
+    """Return the type and the start of the message of an error, as one line."""
     return printable(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
 
 def first_line(error: BaseException) -> str:
-    """Return the beginning of what a library says, without the stop at its end."""
+    """Return the start of the first line of a message, without its final period."""
     return str(error).partition("\n")[0][:120].rstrip(".")
 
 
 def printable(text: str) -> str:
-    r"""Return a text as one line that fits a screen, in which nothing can steer a terminal.
+    r"""Return a text as one short line without control characters.
 
     >>> printable("two\nlines\x1b[2J")
     'two lines�[2J'

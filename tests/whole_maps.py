@@ -3,16 +3,7 @@
 import torch
 from torch.testing import assert_close
 
-from attnviz.streaming import (
-    strips,
-    summary,
-    sweep,
-    tiles,
-)
-from attnviz.streaming import (
-    topk as top,
-)
-from attnviz.streaming.cpu import launch, plan
+from attnviz.streaming import cpu, tiled
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -79,33 +70,23 @@ def check(found, P, offset=0):
     assert_close(at, found.top_weights.double(), **NEAR)
 
 
-def use_tiles(patch, rows, columns, lot):
-    """No strips, and tiles of a few rows and columns, so that short texts need many."""
-    patch.setattr(launch, "LEAST", 2**62)
-    patch.setattr(strips, "KEYS", 0)
-    for room in (tiles, sweep):
-        patch.setattr(room, "ROWS", rows)
-        patch.setattr(room, "COLUMNS", columns)
-    patch.setattr(sweep, "LOT", lot)
-    patch.setattr(top, "_ROOM", 50 * lot)  # a row or several at once
+def use_tiles(patch, rows, columns, chunk):
+    """The reference, with tiles of a few rows and columns, so that short texts need many."""
+    patch.setattr(cpu, "LEAST", 2**62)
+    patch.setattr(tiled, "ROWS", rows)
+    patch.setattr(tiled, "COLUMNS", columns)
+    patch.setattr(tiled, "CHUNK", chunk)
+    patch.setattr(tiled, "_GATHERED", 50 * chunk)  # a row or several at once
 
 
-def use_strips(patch, rows, scores):
-    """Strips of a few rows, of one head or of several."""
-    patch.setattr(launch, "LEAST", 2**62)
-    patch.setattr(strips, "ROWS", rows)
-    patch.setattr(strips, "SCORES", scores)
+def use_loops(patch, rows, scores, keys=cpu.KEYS):
+    """Loops that numba compiles, on blocks of a few rows, of one head or of several.
 
-
-def use_loops(patch, rows, scores, keys=strips.KEYS):
-    """Loops that numba compiles, on strips of a few rows, of one head or of several.
-
-    keys : beyond this the log-sum-exp is found first, and strips are cut into tiles.
+    keys : beyond this the log-sum-exp is found first, and blocks are cut into tiles.
     """
-    patch.setattr(launch, "LEAST", 0)
-    patch.setattr(plan, "ROWS", (rows, 2 * rows))
-    patch.setattr(plan, "SCORES", scores)
-    patch.setattr(strips, "KEYS", keys)
-    # What the loops leave to others is to be seen.
-    patch.setattr(summary.strips, "go_over", None)
-    patch.setattr(summary.sweep, "go_over", None)
+    patch.setattr(cpu, "LEAST", 0)
+    patch.setattr(cpu, "ROWS", (rows, 2 * rows))
+    patch.setattr(cpu, "SCORES", scores)
+    patch.setattr(cpu, "KEYS", keys)
+    # What the loops leave to the reference is to be seen.
+    patch.setattr(tiled, "reduce_map", None)

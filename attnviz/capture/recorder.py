@@ -38,8 +38,8 @@ from attnviz.capture.tracing import NotExpressibleError, OperatorTracer, Softmax
 from attnviz.errors import ModelError
 from attnviz.models.parameters import devices
 from attnviz.runtime.compat import outside_dispatch_modes
-from attnviz.runtime.memory import Room
-from attnviz.runtime.translate import translated
+from attnviz.runtime.libraries import translate
+from attnviz.runtime.memory import MemoryBudget
 
 _HEAD_COUNTS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
@@ -64,15 +64,15 @@ def model_errors(model: nn.Module) -> Iterator[None]:
     """
     failure = f"Expected {type(model).__name__} to run on this input, but it fails"
     hint = ". Check its config.json, or try another input."
-    with translated(failure, hint, memory_budget(model)):
+    with translate(memory_budget(model), failure, hint):
         yield
 
 
-def memory_budget(model: nn.Module) -> Room:
+def memory_budget(model: nn.Module) -> MemoryBudget:
     """Return the memory for attention maps on the model's device, and what to do without it."""
     device = devices(model)[0]
     elsewhere = "" if device.type == "cpu" else ", device='cpu' (--device cpu)"
-    return Room(
+    return MemoryBudget(
         f"the attention maps of {type(model).__name__}",
         device,
         "Use mode='streamed' (--mode streamed), a shorter text (--truncate), fewer texts at once, "

@@ -27,8 +27,7 @@ from attnviz.results import AttentionRecord, Axis, MapSummary
 from attnviz.runtime.compat import supports_fused_attention
 from attnviz.runtime.progress import part
 from attnviz.streaming import (
-    Rooms,
-    Scoring,
+    ScoreSpec,
     attend,
     fused,
     summarise,
@@ -217,7 +216,7 @@ class _Streamer:
         self._model, self._options = model, options
         self._on_reduced = on_reduced
         self.paths = {module: path for path, module in model.named_modules()}
-        self._rules, self._rooms = MaskRuleCache(), Rooms()
+        self._rules = MaskRuleCache()
         self._templates = templates
         self._executed = 0
 
@@ -257,12 +256,12 @@ class _Streamer:
 
     def _reduce(self, record: AttentionRecord) -> tuple[Tensor, MapSummary]:
         """Return the attention vectors (H, m, d_v) of all heads, and the summary of some."""
-        scoring, options = Scoring.of(record), self._options
+        spec, options = ScoreSpec.of(record), self._options
         marked = None if options.marked is None else options.marked.to(record.query.device)
         settings: dict[str, Any] = {"cells": options.cells, "top": options.top, "marked": marked}
         if options.heads is None or len(options.heads) == record.heads:
-            return attend(scoring, record.value, rooms=self._rooms, **settings)
-        fused_result = fused(scoring, record.value)
-        output, lse = fused_result or (attend(scoring, record.value, cells=1)[0], None)
+            return attend(spec, record.value, **settings)
+        fused_result = fused(spec, record.value)
+        output, lse = fused_result or (attend(spec, record.value, cells=1)[0], None)
         lse = None if lse is None else lse[list(options.heads)]
-        return output, summarise(scoring.of_heads(options.heads), lse=lse, **settings)
+        return output, summarise(spec.select_heads(options.heads), lse=lse, **settings)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
 from attnviz.results import Axis
-from attnviz.runtime.memory import Room
+from attnviz.runtime.memory import MemoryBudget
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -151,7 +151,7 @@ def encode_sound(
     if isinstance(longest, int):  # some processors pad every sound to this length
         ways = "Check its preprocessor_config.json, or pass another processor=."
         what = f"the audio input of {checkpoint.name}"
-        Room(what, torch.device("cpu"), ways, ModelError).expect(4 * longest)
+        MemoryBudget(what, torch.device("cpu"), ways, ModelError).expect(4 * longest)
     return dict(processor([sound.samples], sampling_rate=sound.rate, return_tensors="pt"))
 
 

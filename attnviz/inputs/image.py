@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
 from attnviz.results import Axis
-from attnviz.runtime.memory import Room
+from attnviz.runtime.memory import MemoryBudget
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -105,7 +105,7 @@ def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
 def _expect_memory(name: str, processor: Any) -> None:
     """Raise ModelError if the processor makes pictures that do not fit in memory."""
     ways = "Check the sizes in its preprocessor_config.json, or pass another processor=."
-    memory = Room(f"the picture that {name} reads", torch.device("cpu"), ways, ModelError)
+    memory = MemoryBudget(f"the picture that {name} reads", torch.device("cpu"), ways, ModelError)
     for size in (getattr(processor, key, None) for key in ("size", "crop_size", "pad_size")):
         shortest = getattr(size, "shortest_edge", None)
         sides: list[Any] = [getattr(size, side, None) or shortest for side in ("height", "width")]

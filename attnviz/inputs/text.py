@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from attnviz.errors import InputError
 from attnviz.results import Axis
 from attnviz.results.words import Span, make_axis
-from attnviz.runtime.logs import hushed
-from attnviz.runtime.memory import Room
-from attnviz.runtime.translate import translated
+from attnviz.runtime import libraries
+from attnviz.runtime.libraries import silence_rust
+from attnviz.runtime.memory import MemoryBudget
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -42,12 +42,14 @@ def translate(checkpoint: Checkpoint) -> Iterator[None]:
     """
     message = f"Expected the tokenizer or processor of {checkpoint.name} to read this, but it fails"
     ways = ". Check its files, or pass another one (tokenizer=, processor=)."
-    with translated(message, ways, _input_memory(checkpoint)):
+    with libraries.translate(_input_memory(checkpoint), message, ways):
         yield
 
 
-def _input_memory(checkpoint: Checkpoint) -> Room:
-    return Room(f"the input of {checkpoint.name}", torch.device("cpu"), "Give a smaller one.")
+def _input_memory(checkpoint: Checkpoint) -> MemoryBudget:
+    return MemoryBudget(
+        f"the input of {checkpoint.name}", torch.device("cpu"), "Give a smaller one."
+    )
 
 
 def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -190,7 +192,7 @@ def _tokenize(
                 f"Expected text in valid Unicode, got {invalid!a} at "
                 f"character {error.start:,}. Remove what cannot be encoded."
             ) from error
-    with hushed():
+    with silence_rust():
         encoding: BatchEncoding = tokenizer(
             text,
             pair,

@@ -22,8 +22,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.io.serialize import decode, encode
 from attnviz.results.base import Savable
-from attnviz.runtime.memory import Room
-from attnviz.runtime.translate import is_out_of_memory
+from attnviz.runtime.memory import MemoryBudget, is_out_of_memory
 
 FORMAT = 1  # the next where today's attnviz could not read what is written
 _LARGEST = 100_000_000  # bytes of a header, in safetensors
@@ -82,8 +81,10 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
         raise _refused(path, f"it cannot be read: {error.strerror}") from error
     except Exception as error:  # what a file that was made to deceive leads to, in any library
         if is_out_of_memory(error):
-            room = Room(f"the result in {path}", torch.device("cpu"), "Keep fewer layers of it.")
-            raise room.lack(path.stat().st_size) from error
+            memory = MemoryBudget(
+                f"the result in {path}", torch.device("cpu"), "Keep fewer layers of it."
+            )
+            raise memory.shortage(path.stat().st_size) from error
         what = str(error) if isinstance(error, ValueError) else type(error).__name__
         raise _refused(path, f"it makes no sense: {what}") from error
 

@@ -30,10 +30,10 @@ from transformers.utils import logging as progress_bars
 from attnviz.errors import InputError, ModelError, one_line
 from attnviz.models.devices import Placement
 from attnviz.models.parameters import whole
-from attnviz.runtime import translate as runtime_translate
+from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
-from attnviz.runtime.logs import debugging, hushed, unlogged
-from attnviz.runtime.memory import Room
+from attnviz.runtime.libraries import debugging, silence_logs, silence_rust
+from attnviz.runtime.memory import MemoryBudget, is_out_of_memory
 
 VOCABULARY_FILES = (
     "tokenizer.json",
@@ -164,19 +164,19 @@ def _count_numbers(name: str, file: Path) -> int:
         with safe_open(file, framework="pt") as header:
             return sum(prod(header.get_slice(key).get_shape()) for key in header.keys())  # noqa: SIM118
     except Exception as error:
-        if runtime_translate.is_out_of_memory(error):
-            raise weights_memory(name, torch.device("cpu")).lack(file.stat().st_size) from error
+        if is_out_of_memory(error):
+            raise weights_memory(name, torch.device("cpu")).shortage(file.stat().st_size) from error
         raise ModelError(
             f"{name}: {file.name} is truncated or corrupt ({one_line(error)}); "
             "get it again (from git with 'git lfs pull')"
         ) from error
 
 
-def weights_memory(name: str, device: torch.device) -> Room:
+def weights_memory(name: str, device: torch.device) -> MemoryBudget:
     """Return the memory requirement of a model's weights on a device."""
     elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
     ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
-    return Room(f"the weights of {name}", device, ways, ModelError)
+    return MemoryBudget(f"the weights of {name}", device, ways, ModelError)
 
 
 # --- the model
@@ -321,7 +321,7 @@ def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     settings = read_json(name, settings_file) if settings_file.is_file() else {}
     tokenizer_class = settings.get("tokenizer_class")
     refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, tokenizer_class)
-    with translate(name, "the tokenizer"), hushed():
+    with translate(name, "the tokenizer"), silence_rust():
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
@@ -375,12 +375,12 @@ def refuse_remote_code(
 
 
 @contextmanager
-def translate(name: str, what: str, memory: Room | None = None) -> Iterator[None]:
+def translate(name: str, what: str, memory: MemoryBudget | None = None) -> Iterator[None]:
     """Turn whatever transformers raises while it loads `what` into a one-line ModelError."""
     message = f"{name}: transformers {transformers.__version__} cannot load {what}"
     ways = "Check whether the file is what was published, or free some memory."
-    memory = memory or Room(f"{what} of {name}", torch.device("cpu"), ways, ModelError)
-    with runtime_translate.translated(message, "; check the files of this checkpoint", memory):
+    memory = memory or MemoryBudget(f"{what} of {name}", torch.device("cpu"), ways, ModelError)
+    with libraries.translate(memory, message, "; check the files of this checkpoint"):
         yield
 
 
@@ -388,7 +388,7 @@ def translate(name: str, what: str, memory: Room | None = None) -> Iterator[None
 def quiet() -> Iterator[None]:
     """Keep logs, progress bars and warnings off the terminal, and restore the settings after."""
     is_shown, is_hub_hidden = progress_bars.is_progress_bar_enabled(), are_progress_bars_disabled()
-    with unlogged(), warnings.catch_warnings():
+    with silence_logs(), warnings.catch_warnings():
         if not debugging():
             warnings.simplefilter("ignore")
         try:

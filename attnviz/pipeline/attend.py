@@ -1,4 +1,4 @@
-"""A loaded model that answers for its attention: input → capture → proof → result."""
+"""Load a model, run it on inputs, and return its attention with the verdict on every head."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 
-from attnviz.inputs import AudioSource, ImageSource, Inputs, Many, parse_inputs
+from attnviz.inputs import AudioSource, ImageSource, Many, parse_inputs
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
 from attnviz.models.devices import DeviceMap
-from attnviz.pipeline.run import Mode, run
-from attnviz.pipeline.streamed import Wanted
+from attnviz.pipeline.options import AttendOptions, Mode
+from attnviz.pipeline.run import run
 from attnviz.results import AgreementReport, AttentionResult
-from attnviz.runtime.logs import unlogged
+from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
     from transformers import (
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel"
 
 
-class _Either(TypedDict, total=False):
-    """What `attend` takes beside one text or several."""
+class _Options(TypedDict, total=False):
+    """The keywords of `attend` that are the same for one text and for several."""
 
     sampling_rate: int | None
     truncate: bool
@@ -47,8 +47,8 @@ class _Either(TypedDict, total=False):
     exact: int | Sequence[int] | None
 
 
-class One(_Either, total=False):
-    """What `attend` takes beside a text for one result."""
+class OneInput(_Options, total=False):
+    """The keywords of `attend` that give one result."""
 
     image: ImageSource | None
     audio: AudioSource | None
@@ -56,8 +56,8 @@ class One(_Either, total=False):
     target: str | None
 
 
-class Several(_Either, total=False):
-    """What `attend` takes beside texts for a list of results."""
+class SeveralInputs(_Options, total=False):
+    """The keywords of `attend` that give a list of results."""
 
     image: Many[ImageSource] | None
     audio: Many[AudioSource] | None
@@ -77,28 +77,40 @@ def load(
 ) -> Model:
     """Load a pretrained model with its tokenizer and its processors.
 
-    No code of a checkpoint is ever run, and there is no option for it: who trusts such code loads
-    the model with transformers and passes the object.
+    No code of a checkpoint ever runs, and no option allows it. If you trust such code, load the
+    model with transformers and pass the object.
 
     Parameters
     ----------
-    name_or_path_or_model : a hub name ("bert-base-uncased"), a local folder, a transformers model
-        that is already loaded (it is left as it is), or None for the bundled all-MiniLM-L6-v2.
-    tokenizer : by default the one that lies beside the model.
-    processor : what reads images or sounds, by default the one that lies beside the model: a
-        processor, an image processor or a feature extractor, its folder or its hub name.
-    device : "auto" takes CUDA where there is one.
-    dtype : "float32", "bfloat16", …; None keeps what the weights were saved in.
-    device_map : in the place of `device`, for a model too large for one (extra `large`): "auto"
-        fills the GPUs, then the memory, then the disk; or for each module a device or "disk".
-    offload_folder : for weights that go to the disk, and are not in a file as the model has them.
+    name_or_path_or_model : str, path, PreTrainedModel or None
+        A hub name ("bert-base-uncased"), a local folder, a transformers model that is already
+        loaded (it is not changed), or None for the bundled all-MiniLM-L6-v2.
+    tokenizer : str, path, PreTrainedTokenizerBase or None
+        By default the one in the folder of the model.
+    processor : str, path, processor, image processor, feature extractor or None
+        Processes images or audio; by default the one in the folder of the model.
+    device : str or torch.device
+        "cpu", "cuda", "cuda:N", "mps", or "auto": CUDA if available, else the CPU.
+    dtype : str, torch.dtype or None
+        "float32", "float16", "bfloat16" or "float64"; None: as the weights were saved.
+    device_map : str, device, mapping or None
+        Instead of `device`, for a model too large for one (extra `large`): "auto" fills the GPUs,
+        then the memory, then the disk; or a device or "disk" for each module.
+    offload_folder : str, path or None
+        Where weights are written that go to the disk and lie in no file as the model has them.
+
+    Returns
+    -------
+    Model
 
     Raises
     ------
-    ModelError : the model cannot be found or trusted, its files do not go together, its weights
-        are no numbers, or there is no memory for them.
-    InputError : an unknown device or dtype, a `device_map` that does not fit, or an object that
-        is no transformers model.
+    ModelError
+        The model is not found, needs remote code, its files do not fit together, its weights are
+        not finite, or do not fit in memory.
+    InputError
+        The device or dtype is unknown, `device_map` does not fit the model, or the object is no
+        transformers model.
     """
     return Model(
         load_checkpoint(
@@ -115,14 +127,14 @@ def load(
 
 @overload
 def attend(
-    text: str | None = None, *, model: Model | Loadable | None = None, **given: Unpack[One]
+    text: str | None = None, *, model: Model | Loadable | None = None, **inputs: Unpack[OneInput]
 ) -> AttentionResult: ...
 @overload
 def attend(
     text: Many[str] | None = None,
     *,
     model: Model | Loadable | None = None,
-    **given: Unpack[Several],
+    **inputs: Unpack[SeveralInputs],
 ) -> list[AttentionResult]: ...
 def attend(
     text: str | Many[str] | None = None,
@@ -142,49 +154,62 @@ def attend(
     top: int = 0,
     exact: int | Sequence[int] | None = None,
 ) -> AttentionResult | list[AttentionResult]:
-    """Run a model on a text, an image or a sound; return every head's attention, with its proof.
+    """Run a model and return the attention of every head, verified.
 
-    What a model reads is seen from the model: text (BERT, Llama), images (ViT, DINOv2), sounds
-    (wav2vec2), or both a text and an image (CLIP, LLaVA).
+    The inputs follow from the model: text (BERT, Llama), images (ViT, DINOv2), audio (wav2vec2), or
+    text with an image (CLIP, LLaVA).
 
-    The maps of a long text are not kept whole: they are reduced exactly while the model runs, and
-    the result tells of each head what `MapSummary` holds.
+    The maps of a long text are not stored whole: they are reduced exactly while the model runs, and
+    the result holds a `MapSummary` of each head.
 
     Parameters
     ----------
-    text : one text, or several to run as one padded batch.
-    image : a file, a Pillow image, or an array (height, width, 3) of uint8; or a list of these.
-    audio : a WAV, FLAC or OGG file, or an array (samples,) of floats between -1 and 1; or a list of
-        these.
-    sampling_rate : of an array of samples, in samples a second.
-    pair : the second text of a sentence pair (or one for each text).
-    target : for an encoder–decoder, what the decoder is to say (or one for each input).
-    model : from `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
-    truncate : cut what is longer than the model can read, instead of refusing it.
-    generate : let the model go on by itself for so many tokens, always the likeliest, and show how
-        each of them attended to all before it.
-    mode : "full" keeps what whole maps follow from, "streamed" reduces them; "auto" streams a text
-        whose maps would hold more than 160 million weights, and where `cells` or `top` are given.
-    layers, heads : of a streamed text, which to keep; all by default.
-    cells : of a streamed text, how many rows and columns a map is pooled to at most; by default 500
-        where few heads are kept, and as many as 64 MB hold else.
-    top : of a streamed text, of how many keys to keep the weight for each query.
-    exact : of a streamed text, the layers of which exact parts of the maps can be had, since
-        Q, K and V are kept of them; by default those that are named in `layers`.
+    text : str, list of str or None
+        One text, or several, which run as one padded batch.
+    image : path, PIL.Image, array, or a list of these
+        A file, a Pillow image, or an array (height, width, 3) of uint8.
+    audio : path, array, or a list of these
+        A WAV, FLAC or OGG file, or an array (samples,) of floats between -1 and 1.
+    sampling_rate : int or None
+        Samples a second of an array.
+    pair : str, list of str or None
+        The second text of a sentence pair, or one for each text.
+    target : str, list of str or None
+        The decoder's text in an encoder–decoder, or one for each input.
+    model : Model, str, path, PreTrainedModel or None
+        From `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
+    truncate : bool
+        Cut an input that is longer than the model can read; otherwise it is an error.
+    generate : int or None
+        Generate so many tokens greedily, and include their attention to all earlier tokens.
+    mode : "auto", "full" or "streamed"
+        "full" stores whole maps, "streamed" reduces them. "auto" streams a text whose maps would
+        hold more than 160 million weights, and where `cells` or `top` are given.
+    layers, heads : int, sequence of int or None
+        The layers and heads of a streamed text to store; by default all.
+    cells : int or None
+        The most rows and columns to which a map of a streamed text is pooled; by default 500 for
+        few heads, fewer for many, so that all maps take at most 64 MB.
+    top : int
+        The number of keys of a streamed text whose weights are stored exactly for each query.
+    exact : int, sequence of int or None
+        The layers of a streamed text whose Q, K and V are stored, so that exact parts of the maps
+        can be computed later; by default those named in `layers`.
 
     Returns
     -------
-    One result, or a list of them where several inputs were given.
+    AttentionResult or list of AttentionResult
+        A list if several inputs were given.
 
     Raises
     ------
-    InputError : an empty text, or one longer than the model can read; a file that holds no image
-        or sound; something that the model does not read, or the lack of what it needs; too little
-        memory for the maps.
-    ModelError : the model's attention cannot be seen or verified, or it fails on this input.
+    InputError
+        A text is empty or longer than the model can read, a file holds no image or audio, the model
+        does not read such an input or needs another one, or the maps do not fit in memory.
+    ModelError
+        The model's attention cannot be captured or verified, or the model fails on this input.
     """
-    model = model if isinstance(model, Model) else load(model)
-    given = parse_inputs(
+    inputs = parse_inputs(
         text,
         pair=pair,
         target=target,
@@ -193,9 +218,21 @@ def attend(
         sampling_rate=sampling_rate,
         generate=generate,
     )
-    wanted = Wanted.of(layers, heads, cells, top, exact)
-    results = model.attend_all(given, truncate=truncate, mode=mode, wanted=wanted)
-    return results if given.several else results[0]
+    options = AttendOptions.parse(
+        truncate=truncate,
+        mode=mode,
+        layers=layers,
+        heads=heads,
+        cells=cells,
+        top=top,
+        exact=exact,
+    )
+    model = model if isinstance(model, Model) else load(model)
+    with silence_logs():  # texts run as one batch, all else one by one
+        results = [
+            result for batch in inputs.batches() for result in run(model.checkpoint, batch, options)
+        ]
+    return results if inputs.several else results[0]
 
 
 def verify(
@@ -211,7 +248,7 @@ def verify(
     generate: int | None = None,
     mode: Mode = "auto",
 ) -> AgreementReport:
-    """Run a model on a text, an image or a sound and report how its attention agrees with ours.
+    """Run a model and return how its attention agrees with the formula.
 
     Parameters and errors are those of `attend`.
     """
@@ -232,13 +269,13 @@ def verify(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A pretrained model with what reads its inputs; made by `load`."""
+    """A pretrained model with its tokenizer and processors; see `load`."""
 
     checkpoint: Checkpoint
 
     @property
     def name(self) -> str:
-        """What captions call the model."""
+        """The name of the model in captions."""
         return self.checkpoint.name
 
     @property
@@ -248,34 +285,16 @@ class Model:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The model's tokenizer; None where it reads no text."""
+        """The model's tokenizer; None if it reads no text."""
         return self.checkpoint.tokenizer
 
     @overload
-    def attend(self, text: str | None = None, **given: Unpack[One]) -> AttentionResult: ...
+    def attend(self, text: str | None = None, **inputs: Unpack[OneInput]) -> AttentionResult: ...
     @overload
     def attend(
-        self, text: Many[str] | None = None, **given: Unpack[Several]
+        self, text: Many[str] | None = None, **inputs: Unpack[SeveralInputs]
     ) -> list[AttentionResult]: ...
-    def attend(self, text: Any = None, **given: Any) -> AttentionResult | list[AttentionResult]:
-        """Do what `attnviz.attend` does, with this model."""
-        found: AttentionResult | list[AttentionResult] = attend(text, model=self, **given)
-        return found
-
-    @unlogged()
-    def attend_all(
-        self,
-        given: Inputs,
-        *,
-        truncate: bool = False,
-        mode: Mode = "auto",
-        wanted: Wanted | None = None,
-    ) -> list[AttentionResult]:
-        """Return a result for each input: texts run as one batch, all else one by one."""
-        return [
-            result
-            for part in given.batches()
-            for result in run(
-                self.checkpoint, part, truncate=truncate, mode=mode, wanted=wanted or Wanted()
-            )
-        ]
+    def attend(self, text: Any = None, **inputs: Any) -> AttentionResult | list[AttentionResult]:
+        """Run this model; see `attnviz.attend`."""
+        result: AttentionResult | list[AttentionResult] = attend(text, model=self, **inputs)
+        return result

@@ -1,1 +1,1 @@
-"""Progress, memory, and the messages of other libraries."""
+"""Progress, memory, and how exceptions and logs of other libraries are handled."""

@@ -1,119 +1,110 @@
-"""How much memory there is, and what to say where it is not enough.
+"""How much memory is free, and one error message for too little of it.
 
-Linux rarely refuses memory: it ends the program that uses it. So what certainly does not fit is
-refused before; what fails nevertheless is told in the same words (failures.py).
+Linux rarely refuses memory: it kills the process that uses it. So what certainly does not fit is
+refused in advance; an allocation that fails anyway gets the same message (`libraries.translate`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Iterator
+import errno
+import re
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
+import psutil
 import torch
 
 from attnviz.errors import AttnvizError, InputError
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_FILES = (("memory.max", "anon"), ("memory.limit_in_bytes", "total_rss"))  # version 2, version 1
+_OUT_OF_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|bad alloc", re.IGNORECASE)
+_REQUESTED = re.compile(r"allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB)")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def free(device: torch.device) -> int | None:
-    """Return how many bytes this process can still have on a device; None where nobody tells.
-
-    Of a CPU the least of what the machine, the control groups (containers) and the limits of the
-    process (ulimit) leave; it is known on Linux only.
-    """
+    """Return how many bytes this process can still allocate on a device; None if unknown."""
     if device.type == "cuda":
-        here = torch.cuda.mem_get_info(device)[0]
-        return here + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(_on_cpu(), default=None) if device.type == "cpu" else None
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    if device.type != "cpu":
+        return None
+    available = int(psutil.virtual_memory().available + psutil.swap_memory().free)
+    if psutil.LINUX:  # a limit set by `ulimit -v`
+        process = psutil.Process()
+        limit = process.rlimit(psutil.RLIMIT_AS)[0]
+        if limit != psutil.RLIM_INFINITY:
+            available = min(available, limit - process.memory_info().vms)
+    return available
 
 
 @dataclass(frozen=True)
-class Room:
-    """Room in memory that something needs.
+class MemoryBudget:
+    """The memory that something needs on a device.
 
-    what : which that is. device : where. ways : how less would do. error : what to raise.
+    Attributes
+    ----------
+    what : str
+        What needs it.
+    device : torch.device
+        Where.
+    advice : str
+        How to need less.
+    error : type
+        The exception to raise if there is too little.
     """
 
     what: str
     device: torch.device
-    ways: str
+    advice: str
     error: type[AttnvizError] = InputError
 
     def expect(self, size: int) -> None:
-        """Raise the error if so many bytes are certainly more than there are."""
+        """Raise the error if `size` bytes are certainly more than there are."""
         left = free(self.device)
         if left is not None and size > left:
-            raise self.lack(size, left)
+            raise self.shortage(size, left)
 
-    def lack(self, size: int | None = None, left: int | None = None) -> AttnvizError:
-        """Return the error: what was needed, what there was, the way out."""
+    def shortage(self, size: int | None = None, left: int | None = None) -> AttnvizError:
+        """Return the error: what was needed, what there is, and how to need less."""
         left = free(self.device) if left is None else left
-        need = "more memory" if size is None else f"{_amount(size)} or more"
-        # Nobody tells how much is left; or it is enough, but not in one piece.
-        unknown = left is None or (size is not None and size <= left)
-        there = "not enough" if left is None or unknown else _amount(max(left, 0))
+        need = "more memory" if size is None else f"{_readable(size)} or more"
+        # What is left may be unknown, or enough but fragmented.
+        unclear = left is None or (size is not None and size <= left)
+        rest = "not enough" if left is None or unclear else _readable(max(left, 0))
         return self.error(
-            f"Expected {need} for {self.what}, but {there} is left on {self.device}. {self.ways}"
+            f"Expected {need} for {self.what}, but {rest} is left on {self.device}. {self.advice}"
         )
 
 
-def give_back() -> None:
-    """Give the system what is free, where malloc would keep it (glibc).
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether something failed because no memory was left."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    return bool(_OUT_OF_MEMORY.search(str(error)))
 
-    Batches of many shapes leave holes that none of the next fits, so a long run would grow by more
-    than it uses.
+
+def requested_size(error: BaseException) -> int | None:
+    """Return how many bytes could not be allocated, if the error names a number."""
+    match = _REQUESTED.search(str(error))
+    return None if match is None else int(float(match[1]) * _UNITS[match[2]])
+
+
+def release_unused() -> None:
+    """Return free memory to the system where malloc would keep it (glibc).
+
+    Batches of many shapes leave gaps that fit none of the next, so a long run would keep growing.
     """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _on_cpu() -> Iterator[int]:
-    with suppress(ImportError, OSError, ValueError, KeyError):
-        import resource  # not on Windows
+def _readable(size: int) -> str:
+    """Return a size in MB or GB.
 
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            yield limit - pages * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError, ValueError, KeyError):
-        told = _table(Path("/proc/meminfo"))
-        yield 1024 * (told["MemAvailable:"] + told["SwapFree:"])
-    with suppress(OSError, ValueError):
-        yield from _in_groups()
-
-
-def _in_groups() -> Iterator[int]:
-    """Yield what each control group leaves that the process is in; what files take can be freed."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        place = _CGROUPS / controllers / path.strip("/")
-        for group in (place, *place.parents):
-            for limit, used in _FILES:
-                with suppress(OSError, ValueError, KeyError):
-                    most = int((group / limit).read_text())  # "max" where there is no limit
-                    yield most - _table(group / "memory.stat")[used]
-            if group == _CGROUPS:
-                break
-
-
-def _table(path: Path) -> dict[str, int]:
-    """Return the numbers of a file by the word before each."""
-    lines = (line.split() for line in path.read_text().splitlines())
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1}
-
-
-def _amount(size: int) -> str:
-    """Return a size as people say it.
-
-    >>> _amount(3 * 2**29), _amount(5 * 2**20)
+    >>> _readable(3 * 2**29), _readable(5 * 2**20)
     ('1.5 GB', '5 MB')
     """
     return f"{size / 2**30:,.1f} GB" if size >= 2**30 else f"{size / 2**20:.0f} MB"

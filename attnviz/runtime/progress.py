@@ -1,7 +1,6 @@
-"""How far a long run has come, told to whoever listens; where nobody does, nothing happens.
+"""Progress of long runs, reported to a listener; without one, nothing happens.
 
-Rooms that take long say which part of their work they are at. A part may have parts of its own, so
-none needs to know what it is a part of.
+A task may have subtasks, so no code needs to know what it is a part of.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ Listener: TypeAlias = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The part of the whole that is being done, from `start` to `end`, and what it is called."""
+class _Task:
+    """The current task: its name, and the shares of the whole at which it starts and ends."""
 
     listener: Listener
     name: str = ""
@@ -26,12 +25,12 @@ class _Part:
     end: float = 1.0
 
 
-_current: ContextVar[_Part | None] = ContextVar("part", default=None)
+_current: ContextVar[_Task | None] = ContextVar("task", default=None)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Have `listener` hear what is being done, and which share of the whole is done.
+    """Call `listener` with the name of the current task and the share of the whole that is done.
 
     >>> with listening(lambda name, done: print(name, done)), part(1, 2, "second half"):
     ...     tell(0.5)
@@ -39,7 +38,7 @@ def listening(listener: Listener) -> Iterator[None]:
     second half 0.75
     second half 1.0
     """
-    token = _current.set(_Part(listener))
+    token = _current.set(_Task(listener))
     try:
         yield
     finally:
@@ -48,14 +47,14 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def part(number: int, count: int, name: str = "") -> Iterator[None]:
-    """Count what is told inside as one of `count` equal parts, from 0; say when it is done."""
-    outer = _current.get()
-    if outer is None:
+    """Make the block one of `count` equal parts of the current task; `number` counts from 0."""
+    task = _current.get()
+    if task is None:
         yield
         return
-    size = (outer.end - outer.start) / count
-    start = outer.start + min(number, count - 1) * size
-    token = _current.set(replace(outer, name=name or outer.name, start=start, end=start + size))
+    size = (task.end - task.start) / count
+    start = task.start + min(number, count - 1) * size
+    token = _current.set(replace(task, name=name or task.name, start=start, end=start + size))
     try:
         tell(0.0)
         yield
@@ -65,23 +64,21 @@ def part(number: int, count: int, name: str = "") -> Iterator[None]:
 
 
 def tell(share: float) -> None:
-    """Say which share of the current part is done."""
-    current = _current.get()
-    if current is not None:
-        done = current.start + (current.end - current.start) * share
-        current.listener(current.name, done)
+    """Report the share of the current task that is done."""
+    task = _current.get()
+    if task is not None:
+        say(task.name, share)
 
 
 def say(name: str, share: float | None = None) -> None:
-    """Say what is being done, and which share of the current part is done, if that is known."""
-    current = _current.get()
-    if current is not None:
-        done = current.start + (current.end - current.start) * (share or 0.0)
-        current.listener(name, done)
+    """Report what is being done, and the share of the current task that is done, if known."""
+    task = _current.get()
+    if task is not None:
+        task.listener(name, task.start + (task.end - task.start) * (share or 0.0))
 
 
 def track(items: Sequence[T], name: str = "") -> Iterator[T]:
-    """Yield each of some items, and count what is done with it as a part.
+    """Yield the items; the work on each is one part of the current task.
 
     >>> with listening(lambda name, done: print(done)):
     ...     for _ in track("ab"):

@@ -1,4 +1,4 @@
-"""What the scores of an attention follow from, and its weights in pieces: rows, pairs, crops."""
+"""Everything that determines the scores of an attention, and parts of these scores."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from attnviz.formula.attention import soft_cap
 from attnviz.results import AttentionRecord, MaskRule
 
-NEVER = -1e30  # stands for -∞, so that 0 · NEVER is 0
+NEVER = -1e30  # in the place of -∞, so that 0 · NEVER is 0
 LOG2_E = 1.4426950408889634
-_ROWS = 4096  # of which pairs are taken at once
+_ROWS = 4096  # whose pairs are computed at once
 
 
 @dataclass(frozen=True, eq=False)
-class Scoring:
+class ScoreSpec:
     """One attention before its softmax: cap(Q Kᵀ · scale + capped_bias) + bias, where visible.
 
     Attributes
@@ -39,8 +39,8 @@ class Scoring:
     sinks: Tensor | None = None
 
     @classmethod
-    def of(cls, record: AttentionRecord) -> Scoring:
-        """Return what a record's scores follow from; a mask that is a rule becomes one."""
+    def of(cls, record: AttentionRecord) -> ScoreSpec:
+        """Return the spec of a record; a mask that follows a rule becomes a `MaskRule`."""
         bias = record.bias
         visible = record.visible or MaskRule(offset=len(record.key_axis) - len(record.query_axis))
         if record.mask is not None:
@@ -61,7 +61,7 @@ class Scoring:
 
     @property
     def plain(self) -> bool:
-        """Whether scale and log-sum-exp can be folded into the product: nothing bends it."""
+        """Whether the scores are the scaled product, with at most a bias added after it."""
         return self.soft_cap is None and self.capped_bias is None
 
     @property
@@ -71,24 +71,24 @@ class Scoring:
             return None
         return (self.sinks if self.sinks.dim() == 2 else self.sinks[:, None]).float()
 
-    def of_heads(self, heads: Sequence[int]) -> Scoring:
+    def select_heads(self, heads: Sequence[int]) -> ScoreSpec:
         """Return the attention of some of the heads, each with keys of its own."""
-        at = list(heads)
+        index = list(heads)
 
-        def some(term: Tensor | None) -> Tensor | None:
-            return term if term is None or len(term) == 1 else term[at]
+        def select(term: Tensor | None) -> Tensor | None:
+            return term if term is None or len(term) == 1 else term[index]
 
         shared = len(self.query) // len(self.key)
         return replace(
             self,
-            query=self.query[at],
-            key=self.key[[head // shared for head in at]],
-            capped_bias=some(self.capped_bias),
-            bias=some(self.bias),
-            sinks=None if self.sinks is None else self.sinks[at],
+            query=self.query[index],
+            key=self.key[[head // shared for head in index]],
+            capped_bias=select(self.capped_bias),
+            bias=select(self.bias),
+            sinks=None if self.sinks is None else self.sinks[index],
         )
 
-    def rows(self, rows: slice) -> Scoring:
+    def rows(self, rows: slice) -> ScoreSpec:
         """Return the attention of some of the queries."""
 
         def cut(term: Tensor | None) -> Tensor | None:
@@ -104,25 +104,24 @@ class Scoring:
             sinks=sinks,
         )
 
-    def read_by(self, heads: slice, each: Tensor) -> Tensor:
-        """Return what some heads read of keys or values (G, n, d), (heads or 1, n, d)."""
+    def expand_shared(self, heads: slice, tensor: Tensor) -> Tensor:
+        """Return the keys or values (G, n, d) of some heads, (heads or 1, n, d)."""
         shared = self.query.shape[0] // self.key.shape[0]
         first, last = heads.start // shared, (heads.stop - 1) // shared
         if first == last:
-            return each[first : first + 1]
-        return each.repeat_interleave(shared, dim=0)[heads] if shared > 1 else each[heads]
+            return tensor[first : first + 1]
+        return tensor.repeat_interleave(shared, dim=0)[heads] if shared > 1 else tensor[heads]
 
-    def bend(self, products: Tensor, heads: slice, rows: slice, columns: slice) -> None:
-        """Turn a part of q · scale · kᵀ, (heads, rows, columns), into scores · log₂e in place.
+    def add_terms(self, products: Tensor, heads: slice, rows: slice, columns: slice) -> None:
+        """Turn a tile of q · scale · kᵀ, (heads, rows, columns), into scores · log₂e in place.
 
-        Where the scoring is `plain`, log₂e is in the product already. Keys from n on stay as they
-        are.
+        If the spec is `plain`, log₂e is in the product already. Keys from n on do not change.
         """
 
         def add(term: Tensor | None, factor: float) -> None:
             if term is not None:
-                own = (term if len(term) == 1 else term[heads])[:, rows, columns]
-                products[..., : own.shape[-1]].add_(own, alpha=factor)
+                tile = (term if len(term) == 1 else term[heads])[:, rows, columns]
+                products[..., : tile.shape[-1]].add_(tile, alpha=factor)
 
         if not self.plain:
             add(self.capped_bias, 1)
@@ -136,7 +135,7 @@ class Scoring:
         H, _, n = self.shape
         K = self.key[:, columns].float().repeat_interleave(H // self.key.shape[0], dim=0)
         scores = self.query[:, rows].float() @ K.mT * self.scale
-        scores = self._bent(scores, lambda term: term[:, rows, columns])
+        scores = self._with_terms(scores, lambda term: term[:, rows, columns])
         i = torch.arange(rows.start, rows.stop, device=scores.device)[:, None]
         distance = (
             i
@@ -148,48 +147,50 @@ class Scoring:
     def pairs(self, keys: Tensor) -> Tensor:
         """Return the score of each query with one key, (H, m), NEVER where it is hidden.
 
-        keys : (m,), which key; outside of 0 … n - 1 is hidden.
+        keys : (m,), which key; outside of 0 … n - 1 it is hidden.
         """
         H, m, _ = self.shape
-        parts = [
-            self.listed(
-                slice(0, H), slice(at, min(at + _ROWS, m)), keys[None, at : at + _ROWS, None]
+        scores = [
+            self.scores_of(
+                slice(0, H),
+                slice(start, min(start + _ROWS, m)),
+                keys[None, start : start + _ROWS, None],
             )
-            for at in range(0, m, _ROWS)
+            for start in range(0, m, _ROWS)
         ]
-        return torch.cat(parts, dim=1)[..., 0]
+        return torch.cat(scores, dim=1)[..., 0]
 
-    def listed(self, heads: slice, rows: slice, keys: Tensor) -> Tensor:
+    def scores_of(self, heads: slice, rows: slice, keys: Tensor) -> Tensor:
         """Return the scores of some queries with some keys of each, (heads, rows, c).
 
-        keys : (heads or 1, rows, c), which; NEVER where outside of 0 … n - 1, as where hidden.
+        keys : (heads or 1, rows, c), which keys; outside of 0 … n - 1 the score is NEVER.
         """
         H, _, n = self.shape
         Q = self.query[heads, rows].float() * self.scale
-        at = keys.clamp(0, n - 1).expand(len(Q), -1, -1)
-        K = self.key.new_empty(len(Q), at[0].numel(), Q.shape[-1])
+        index = keys.clamp(0, n - 1).expand(len(Q), -1, -1)
+        K = self.key.new_empty(len(Q), index[0].numel(), Q.shape[-1])
         for i, head in enumerate(range(heads.start, heads.stop)):
-            of_head = self.key[head // (H // len(self.key))]
-            torch.index_select(of_head, 0, at[i].flatten(), out=K[i])
-        products = Q[:, :, None] @ K.view(*at.shape, -1).float().mT
+            head_keys = self.key[head // (H // len(self.key))]
+            torch.index_select(head_keys, 0, index[i].flatten(), out=K[i])
+        products = Q[:, :, None] @ K.view(*index.shape, -1).float().mT
 
-        def part(term: Tensor) -> Tensor:
-            own = (term if len(term) == 1 else term[heads])[:, rows]
-            return own.expand(len(Q), -1, -1).gather(2, at)
+        def select(term: Tensor) -> Tensor:
+            row_terms = (term if len(term) == 1 else term[heads])[:, rows]
+            return row_terms.expand(len(Q), -1, -1).gather(2, index)
 
-        scores = self._bent(products[:, :, 0], part)
+        scores = self._with_terms(products[:, :, 0], select)
         row = torch.arange(rows.start, rows.stop, device=keys.device)[:, None]
         rule = replace(self.visible, keys=None)
         hidden = rule.hidden(row + self.visible.offset - keys, slice(0, 0), 0)
         hidden |= (keys < 0) | (keys >= n)
         if self.visible.keys is not None:
-            hidden = hidden | ~self.visible.keys.to(keys.device)[at]
+            hidden = hidden | ~self.visible.keys.to(keys.device)[index]
         return scores.masked_fill(hidden, NEVER)
 
-    def _bent(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """Add what enters between the product and the softmax."""
+    def _with_terms(self, scores: Tensor, select: Callable[[Tensor], Tensor]) -> Tensor:
+        """Add the terms between the product and the softmax; `select` gives theirs."""
         if self.capped_bias is not None:
-            scores = scores + part(self.capped_bias)
+            scores = scores + select(self.capped_bias)
         if self.soft_cap is not None:
             scores = soft_cap(scores, self.soft_cap)
-        return scores if self.bias is None else scores + part(self.bias)
+        return scores if self.bias is None else scores + select(self.bias)

@@ -27,7 +27,7 @@ from attnviz.capture import (
 )
 from attnviz.pipeline.streamed import sampled_rows
 from attnviz.results import Axis, MapSummary
-from attnviz.streaming import Scoring, attend
+from attnviz.streaming import ScoreSpec, attend
 from benchmarks import peers
 from benchmarks.measuring import alternate, available, console, grown, peak, show, show_setting
 from benchmarks.parts import show_parts
@@ -124,7 +124,7 @@ def memory(way: str, model: str, layers: str, tokens: str) -> float:
     built = _model(model, int(layers), int(tokens))
     work = _ways(built)[way]
     work(_ids(8))  # whatever is loaded once
-    attend(Scoring(*torch.randn(2, 1, 2048, 4), 0.5), torch.randn(1, 2048, 4), cells=1, top=1)
+    attend(ScoreSpec(*torch.randn(2, 1, 2048, 4), 0.5), torch.randn(1, 2048, 4), cells=1, top=1)
     return grown(partial(work, _ids(int(tokens))))
 
 

@@ -83,15 +83,16 @@ class Measured:
         import torch
 
         from attnviz.results import MaskRule
-        from attnviz.streaming import Scoring, gpu
+        from attnviz.streaming import ScoreSpec
+        from attnviz.streaming.fused import fused_on_gpu
 
         self.layer, self.cells = layer, cells
         Q, K, V = (
             torch.randn(count, layer.tokens, layer.width, device="cuda", dtype=torch.bfloat16)
             for count in (layer.heads, layer.key_heads, layer.key_heads)
         )
-        self.scoring, self.value = Scoring(Q, K, layer.width**-0.5, MaskRule(after=0)), V
-        self.lse = gpu.fused_lse(Q, K, V, causal=True, scale=self.scoring.scale)[1]
+        self.scoring, self.value = ScoreSpec(Q, K, layer.width**-0.5, MaskRule(after=0)), V
+        self.lse = fused_on_gpu(Q, K, V, causal=True, scale=self.scoring.scale)[1]
 
     def ways(self) -> dict[str, Callable[[], Any]]:
         """Return what is timed: torch's attention as it comes, and what a capture does."""
@@ -115,7 +116,7 @@ class Measured:
             return run_it
 
         def telling() -> Any:
-            return gpu.fused_lse(Q, K, V, causal=True, scale=scoring.scale)
+            return fused_on_gpu(Q, K, V, causal=True, scale=scoring.scale)
 
         def capture() -> None:
             self.reduce(telling()[1])
@@ -125,7 +126,7 @@ class Measured:
             "of which flash": by(SDPBackend.FLASH_ATTENTION),
             "of which cuDNN": by(SDPBackend.CUDNN_ATTENTION),
             "attention that tells its log-sum-exp": telling,
-            "log-sum-exp by a kernel": lambda: gpu.log_sum_exp_on_gpu(scoring),
+            "log-sum-exp by a kernel": lambda: gpu.log_sum_exp(scoring),
             "map pass": self.pass_over,
             "map pass, itself, previous, first": lambda: self.reduce(self.lse),
             "capture in all": capture,
@@ -136,21 +137,21 @@ class Measured:
         from attnviz.streaming import gpu
 
         cell = -(-self.layer.tokens // self.cells)
-        return gpu.summarise_on_gpu(self.scoring, cell=cell, lse=self.lse, tiling=tiling)
+        return gpu.map_sums(self.scoring, cell=cell, lse=self.lse, tiling=tiling)
 
     def reduce(self, lse: Any) -> Any:
         """Make all that is kept of the map."""
         from attnviz.streaming import gpu
-        from attnviz.streaming.buffers import Kept
+        from attnviz.streaming.buffers import MapBuffers
 
-        kept = Kept(self.scoring, self.cells, 0, None, None)
+        kept = MapBuffers(self.scoring, self.cells, 0, None, None)
         kept.lse = lse
-        gpu.go_over(self.scoring, kept)
+        gpu.reduce_map(self.scoring, kept)
         return kept
 
     def tilings(self) -> dict[str, Callable[[], Any]]:
         """Return the map pass with tiles of some sizes."""
-        from attnviz.streaming.gpu.launch import Tiling
+        from attnviz.streaming.gpu import Tiling
 
         some = {
             "128 × 64": Tiling(),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnviz.results.mask_rule import MaskRule
 from attnviz.streaming import (
-    Scoring,
+    ScoreSpec,
     crop,
     log_sum_exp,
     summarise,
@@ -47,7 +47,7 @@ def _ways(T: int) -> dict[str, Callable[[], object]]:
     """Return what to do at one length; the fused attention leaves its lse to those after it."""
     torch.manual_seed(0)
     Q, K, V = torch.randn(3, 1, 1, T, 64)
-    scoring = Scoring(Q[0], K[0], 64**-0.5, MaskRule(after=0))
+    scoring = ScoreSpec(Q[0], K[0], 64**-0.5, MaskRule(after=0))
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     told: list[Tensor] = []
 

@@ -88,7 +88,7 @@ def test_a_long_text_of_the_model_that_comes_along(model):
 
 
 def test_a_long_text_is_streamed_by_itself_and_a_short_one_is_not(model, monkeypatch):
-    monkeypatch.setattr("attnviz.pipeline.run._WHOLE", 100_000)
+    monkeypatch.setattr("attnviz.pipeline.run._MOST_WHOLE_WEIGHTS", 100_000)
     short, long = (attnviz.attend(text, model=model) for text in (TEXTS[2], LONG))
     assert (len(short.streamed), len(short.records)) == (0, 6)
     assert (len(long.streamed), len(long.records)) == (6, 0)

@@ -20,17 +20,18 @@ from torch.testing import assert_close
 
 from attnviz.results import MaskRule
 from attnviz.streaming import (
-    Scoring,
+    ScoreSpec,
     crop,
     gpu,
     log_sum_exp,
-    sweep,
+    tiled,
 )
-from attnviz.streaming.buffers import Kept
-from attnviz.streaming.gpu import kernels
-from attnviz.streaming.gpu.cuts import Cut
-from attnviz.streaming.gpu.fused import _agrees
-from attnviz.streaming.gpu.launch import Tiling
+from attnviz.streaming import (
+    triton_kernels as kernels,
+)
+from attnviz.streaming.buffers import MapBuffers
+from attnviz.streaming.fused import _agrees, fused_on_gpu
+from attnviz.streaming.gpu import Cut, Tiling
 
 TRITON = find_spec("triton") is not None
 INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
@@ -74,7 +75,7 @@ def scoring_of(shape, rule, *, dtype=torch.float32, padded=False, spread=1.5):
     Q, K = (
         (torch.randn(h, length, d) * spread).to(DEVICE, dtype) for h, length in ((H, m), (G, n))
     )
-    return Scoring(Q, K, d**-0.5, MaskRule(offset=offset, keys=keys, **rule))
+    return ScoreSpec(Q, K, d**-0.5, MaskRule(offset=offset, keys=keys, **rule))
 
 
 def whole(scoring):
@@ -119,11 +120,9 @@ def compare(scoring, cell, tiling=None, near=2e-5):
     """Run the kernels with the log-sum-exp of a kernel, and compare them with the whole map."""
     P, expected = whole(scoring)
     marks = torch.rand(scoring.shape[2]) < 0.4
-    lse = gpu.log_sum_exp_on_gpu(scoring, tiling=tiling)
+    lse = gpu.log_sum_exp(scoring, tiling=tiling)
     assert_close(lse.cpu().double(), expected, atol=near, rtol=near)
-    found = gpu.summarise_on_gpu(
-        scoring, cell=cell, lse=lse, marked=marks.to(DEVICE), tiling=tiling
-    )
+    found = gpu.map_sums(scoring, cell=cell, lse=lse, marked=marks.to(DEVICE), tiling=tiling)
     check(found, P, cell, scoring.visible.offset, marks, near)
 
 
@@ -158,17 +157,17 @@ class TestLaunches:
 
     def test_heads_and_rows_by_and_by(self, monkeypatch):
         """One key head a launch, and unfinished cells of few rows of tiles at a time."""
-        monkeypatch.setattr(gpu.launch, "_KEYS", 1)
+        monkeypatch.setattr(gpu, "_KEYS", 1)
         for cell, size in ((5, 20000), (40, 20000), (40, 1)):
-            monkeypatch.setattr(gpu.launch, "_CELLS", size)
+            monkeypatch.setattr(gpu, "_CELLS", size)
             torch.manual_seed(cell)
             compare(scoring_of((150, 3, 2, 4, 2, 16), {"after": 0}), cell, Tiling(16, 16))
 
     def test_the_same_numbers_out_of_every_run(self):
         torch.manual_seed(2)
         scoring = scoring_of((200, 0, 0, 2, 1, 32), {"after": 0}, dtype=HALVES[0])
-        lse = gpu.log_sum_exp_on_gpu(scoring)
-        once, twice = (gpu.summarise_on_gpu(scoring, cell=7, lse=lse) for _ in range(2))
+        lse = gpu.log_sum_exp(scoring)
+        once, twice = (gpu.map_sums(scoring, cell=7, lse=lse) for _ in range(2))
         for name, values in vars(once).items():
             assert torch.equal(values, getattr(twice, name)), name
 
@@ -197,8 +196,8 @@ class TestLaunches:
             replace(right, scale=right.scale * 1.01),
             replace(right, key=right.key.flip(0)),
         ):
-            lse = gpu.log_sum_exp_on_gpu(fault)
-            found = gpu.summarise_on_gpu(fault, cell=9, lse=lse, tiling=Tiling(32, 16))
+            lse = gpu.log_sum_exp(fault)
+            found = gpu.map_sums(fault, cell=9, lse=lse, tiling=Tiling(32, 16))
             with pytest.raises(AssertionError):
                 check(found, P, 9, 0, marks, 2e-5)
 
@@ -245,7 +244,7 @@ def test_only_the_right_output_and_log_sum_exp_are_believed(causal, shared):
 
 def test_what_the_kernels_do_not_take():
     Q = torch.randn(2, 5, 8)
-    assert not gpu.serves(Scoring(Q, Q, 0.5))  # not on CUDA
+    assert not gpu.supports(ScoreSpec(Q, Q, 0.5))  # not on CUDA
     assert gpu.available() == (torch.cuda.is_available() and TRITON)
 
 
@@ -316,13 +315,13 @@ def test_a_long_map_is_that_of_the_tiles_of_torch():
     """32,768 tokens, in float32 on the same device, and rows of it in float64."""
     torch.manual_seed(0)
     scoring = scoring_of((32768, 0, 0, 8, 2, 128), {"after": 0}, dtype=torch.bfloat16)
-    lse = gpu.log_sum_exp_on_gpu(scoring)
+    lse = gpu.log_sum_exp(scoring)
     assert_close(lse, log_sum_exp(scoring), atol=1e-4, rtol=1e-5)
     kept = {}
-    for way in (sweep, gpu):
-        kept[way] = Kept(scoring, 256, 0, torch.arange(32768) % 7 == 0, None)
+    for way in (tiled, gpu):
+        kept[way] = MapBuffers(scoring, 256, 0, torch.arange(32768) % 7 == 0, None)
         kept[way].lse = lse
-        way.go_over(scoring, kept[way])
+        way.reduce_map(scoring, kept[way])
     expected, found = (each.summary(torch.zeros(32768, dtype=bool)) for each in kept.values())
     for name, values in vars(found).items():
         assert_close(values, getattr(expected, name), atol=1e-4, rtol=1e-3)
@@ -345,7 +344,7 @@ def test_attention_that_tells_its_log_sum_exp(shape, causal, dtype):
     m, n, H, G = shape
     scoring = scoring_of((m, n - m, 0, H, G, 64), {"after": 0} if causal else {}, dtype=dtype)
     V = torch.randn(G, n, 64).to(DEVICE, dtype)
-    output, lse = gpu.fused_lse(scoring.query, scoring.key, V, causal=causal, scale=scoring.scale)
+    output, lse = fused_on_gpu(scoring.query, scoring.key, V, causal=causal, scale=scoring.scale)
     P, expected = whole(scoring)
     assert_close(lse.cpu().double(), expected, atol=2e-4, rtol=1e-5)
     right = P @ V.cpu().double().repeat_interleave(H // G, dim=0)

@@ -5,23 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from families import TEXTS, tiny
-from whole_maps import check, use_loops, use_strips, use_tiles, whole
+from whole_maps import check, use_loops, use_tiles, whole
 
 import attnviz
 from attnviz.capture import attention_interface, streamed
 from attnviz.results.mask_rule import MaskRule
-from attnviz.streaming import (
-    Scoring,
-    rooms,
-    strips,
-    summarise,
-    sweep,
-)
-from attnviz.streaming import (
-    topk as top,
-)
-from attnviz.streaming.cpu import loops
-from attnviz.streaming.cpu.strips import _Strip
+from attnviz.streaming import ScoreSpec, numba_kernels, summarise, tiled
+from attnviz.streaming.cpu import _RowBlock
 
 LONG = "the train left the station on time and nobody noticed that it was early. " * 12
 
@@ -137,11 +127,11 @@ def test_a_fault_in_what_is_reduced_is_seen(tally):
     """A rule off by one key, a scale 1 % off, a head that reads another's keys."""
     torch.manual_seed(0)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    P = whole(Scoring(Q, K, 0.5, MaskRule(after=0)))
+    P = whole(ScoreSpec(Q, K, 0.5, MaskRule(after=0)))
     for fault in (
-        Scoring(Q, K, 0.5, MaskRule(after=1)),
-        Scoring(Q, K, 0.505, MaskRule(after=0)),
-        Scoring(Q, K.flip(0), 0.5, MaskRule(after=0)),
+        ScoreSpec(Q, K, 0.5, MaskRule(after=1)),
+        ScoreSpec(Q, K, 0.505, MaskRule(after=0)),
+        ScoreSpec(Q, K.flip(0), 0.5, MaskRule(after=0)),
     ):
         tally.fault("in streamed maps")
         with pytest.raises(AssertionError):
@@ -161,47 +151,16 @@ def expect_seen(monkeypatch, room, name, fault, scoring):
             compare(scoring)
 
 
-def test_planted_faults_in_the_strips_are_seen(monkeypatch, tally):
-    """A border off by one, sums that overflowed, keys in another order, a distance not mended."""
-    torch.manual_seed(0)
-    use_strips(monkeypatch, 7, 3000)
-    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    mild = Scoring(Q, K, 0.5, MaskRule(before=20, after=3))
-    compare(mild)
-    high = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), 200.0))
-    compare(high)  # its sums are far beyond float32
-    corner, find = rooms._corner, strips._find
-
-    def other_order(*given):
-        found, keys = find(*given)
-        return found, keys.flip(1)
-
-    def off_by_one(height, after, device):
-        return corner(height, after, device).roll(1, 1)
-
-    def as_it_is(height, device):
-        return torch.zeros(height, height, device=device)
-
-    for room, name, fault, scoring in (
-        (rooms, "_corner", off_by_one, mild),
-        (strips, "_find", other_order, mild),
-        (rooms, "_behind", as_it_is, mild),
-        (strips._Strips, "sound", lambda *_: True, high),
-    ):
-        tally.fault("in streamed maps")
-        expect_seen(monkeypatch, room, name, fault, scoring)
-
-
 def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
-    """A distance not mended, lots without their first key, lots that were not looked through."""
+    """A distance not corrected, chunks without their first key, chunks that were not searched."""
     torch.manual_seed(0)
     use_tiles(monkeypatch, 14, 10, 3)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    scoring = Scoring(Q, K, 0.5, MaskRule(before=20, after=3))
+    scoring = ScoreSpec(Q, K, 0.5, MaskRule(before=20, after=3))
     compare(scoring)
-    views, largest = top.Lots.views, top.Lots.largest
+    views, largest = tiled.ChunkMaxima.views, tiled.ChunkMaxima.largest
 
-    def as_it_is(P, here, columns):
+    def as_it_is(P, row_key, columns):
         return torch.zeros(())
 
     def without_the_first(*given):
@@ -212,9 +171,9 @@ def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
         return found.expand(-1, -1, 3), keys.expand(-1, -1, 3)
 
     for room, name, fault in (
-        (sweep, "_behind", as_it_is),
-        (top.Lots, "views", without_the_first),
-        (top.Lots, "largest", the_first_alone),
+        (tiled, "_distance_correction", as_it_is),
+        (tiled.ChunkMaxima, "views", without_the_first),
+        (tiled.ChunkMaxima, "largest", the_first_alone),
     ):
         tally.fault("in streamed maps")
         expect_seen(monkeypatch, room, name, fault, scoring)
@@ -225,21 +184,21 @@ def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
     torch.manual_seed(0)
     use_loops(monkeypatch, 7, 500)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    mild = Scoring(Q, K, 0.5, MaskRule(before=20, after=3))
+    mild = ScoreSpec(Q, K, 0.5, MaskRule(before=20, after=3))
     compare(mild)
-    low = Scoring(Q, K, 0.5, bias=torch.full((1, 60, 60), -85.0))
+    low = ScoreSpec(Q, K, 0.5, bias=torch.full((1, 60, 60), -85.0))
     compare(low)  # some of its powers are 0 in float32
 
     def with_other(name, number, change):
         """The same loop, given another of its arguments."""
-        loop = getattr(loops, name)
+        loop = getattr(numba_kernels, name)
 
         def changed(*given):
             other = list(given)
             other[number] = change(other[number])
             return loop(*other)
 
-        return loops, name, changed
+        return numba_kernels, name, changed
 
     def later(at):
         return at + 1
@@ -251,8 +210,8 @@ def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
         (with_other("pool", 4, lambda total: total * 1.01), mild),
         (with_other("unpack", 2, lambda total: total * 1.01), mild),
         (with_other("finish", 0, lambda sums: sums * 1.01), mild),
-        ((loops, "divide", lambda *_: True), mild),
-        ((_Strip, "_divide", first_alone(_Strip._divide)), low),
+        ((numba_kernels, "divide", lambda *_: True), mild),
+        ((_RowBlock, "_divide", first_alone(_RowBlock._divide)), low),
     ):
         tally.fault("in streamed maps")
         expect_seen(monkeypatch, room, name, fault, scoring)

@@ -7,31 +7,27 @@ from families import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
-from whole_maps import NEAR, check, use_loops, use_strips, use_tiles, whole
+from whole_maps import NEAR, check, use_loops, use_tiles, whole
 
 import attnviz
 from attnviz.errors import InputError
 from attnviz.results.mask_rule import MaskRule
 from attnviz.streaming import (
-    Rooms,
-    Scoring,
+    ScoreSpec,
     attend,
+    cpu,
     crop,
     log_sum_exp,
-    strips,
     summarise,
 )
-from attnviz.streaming.cpu import launch
 
 SIZES = [(use_tiles, size) for size in [(4, 8, 3), (16, 16, 1), (7, 20, 6), (128, 1024, 25)]]
-SIZES += [(use_strips, size) for size in [(1, 1), (4, 500), (7, 3000), (128, 2**17)]]
 LOOPS = [(1, 1), (4, 500), (7, 3000), (128, 2**18), (1, 1, 0), (5, 60, 0), (16, 500, 0)]
 SIZES += [(use_loops, size) for size in LOOPS]
 
 
 SMALL = {
     "tiles": (use_tiles, (4, 8, 3)),
-    "strips": (use_strips, (4, 500)),
     "loops": (use_loops, (4, 500)),
     "looped tiles": (use_loops, (4, 30, 0)),
 }
@@ -57,7 +53,7 @@ def scorings(draw):
         offset=offset,
         keys=torch.rand(n) < 0.7 if draw(st.booleans()) else None,
     )
-    return Scoring(
+    return ScoreSpec(
         (torch.randn(H, m, d) * 1.5).to(dtype),
         (torch.randn(G, n, d) * 1.5).to(dtype),
         d**-0.5,
@@ -105,7 +101,7 @@ def test_records_of_real_families(family, tokenizer, small):
     """Grouped queries, windows, soft caps, biases and sinks, with their masks as rules."""
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     for record in model.attend("the train left the station on time and nobody minded"):
-        scoring = Scoring.of(record)
+        scoring = ScoreSpec.of(record)
         P = record.weights(dtype=torch.float64)
         check(summarise(scoring, cells=5, top=3), P)
         if record.mask is not None:
@@ -115,17 +111,17 @@ def test_records_of_real_families(family, tokenizer, small):
 
 def test_the_model_that_comes_along_with_padding(train, small):
     for record in train:
-        check(summarise(Scoring.of(record), top=9), record.weights(dtype=torch.float64))
+        check(summarise(ScoreSpec.of(record), top=9), record.weights(dtype=torch.float64))
 
 
-@pytest.mark.parametrize("keys", [0, strips.KEYS], ids=["tiles", "strips"])
-@pytest.mark.parametrize("least", [launch.LEAST, 2**62], ids=["loops", "torch"])
+@pytest.mark.parametrize("keys", [0, cpu.KEYS], ids=["tiles", "whole rows"])
+@pytest.mark.parametrize("least", [cpu.LEAST, 2**62], ids=["loops", "torch"])
 def test_four_thousand_tokens(keys, least, monkeypatch):
-    monkeypatch.setattr(strips, "KEYS", keys)
-    monkeypatch.setattr(launch, "LEAST", least)
+    monkeypatch.setattr(cpu, "KEYS", keys)
+    monkeypatch.setattr(cpu, "LEAST", least)
     torch.manual_seed(0)
     Q, K = torch.randn(2, 4096, 64), torch.randn(1, 4096, 64)
-    scoring = Scoring(Q, K, 0.125, MaskRule(after=0))
+    scoring = ScoreSpec(Q, K, 0.125, MaskRule(after=0))
     P = (Q.double() @ K.double().mT * 0.125).masked_fill(
         torch.ones(4096, 4096, dtype=torch.bool).triu(1), -torch.inf
     )
@@ -142,7 +138,7 @@ def test_scores_that_would_overflow(level, sinks, small):
     torch.manual_seed(0)
     Q, K, V = torch.randn(2, 30, 8) * 20, torch.randn(2, 30, 8) * 20, torch.randn(2, 30, 8)
     rule = MaskRule(after=0, keys=torch.arange(30) != 0)
-    scoring = Scoring(Q, K, 0.5, rule, bias=torch.full((1, 30, 30), level), sinks=sinks)
+    scoring = ScoreSpec(Q, K, 0.5, rule, bias=torch.full((1, 30, 30), level), sinks=sinks)
     P = whole(scoring)
     attended, found = attend(scoring, V, cells=7, top=3)
     near = {"atol": 2e-4, "rtol": 2e-4}
@@ -159,31 +155,9 @@ def test_the_log_sum_exp_of_fast_attention_serves():
     Q, K = torch.randn(1, 3, 700, 32), torch.randn(1, 3, 700, 32)
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     _, lse = flash(Q, K, K, 0.0, True)
-    scoring = Scoring(Q[0], K[0], 32**-0.5, MaskRule(after=0))
+    scoring = ScoreSpec(Q[0], K[0], 32**-0.5, MaskRule(after=0))
     assert_close(lse[0], log_sum_exp(scoring), **NEAR)
     assert_close(summarise(scoring, lse=lse[0]).mean, summarise(scoring).mean, **NEAR)
-
-
-def test_the_room_of_one_map_serves_the_next():
-    torch.manual_seed(0)
-    unread, causal = torch.arange(30) < 25, MaskRule(after=0)
-    rooms, V = Rooms(), torch.randn(2, 30, 4)
-    for visible, marked, level in (
-        (causal, None, 1.0),
-        (causal, unread, 1.0),
-        (causal, unread, 300.0),  # needs a second run of each strip
-        (causal, unread, 1.0),
-        (MaskRule(keys=unread), None, 1.0),
-        (MaskRule(offset=-4, after=0), None, 1.0),  # rows that may read nothing
-        (causal, None, 1.0),
-    ):
-        Q, K = torch.randn(2, 2, 30, 4) * level
-        scoring = Scoring(Q, K, 0.5, visible)
-        ours = attend(scoring, V, cells=7, top=3, marked=marked, rooms=rooms)
-        alone = attend(scoring, V, cells=7, top=3, marked=marked)
-        assert ours[0].equal(alone[0])
-        for name, kept in vars(alone[1]).items():
-            assert torch.equal(torch.as_tensor(getattr(ours[1], name)), torch.as_tensor(kept)), name
 
 
 def test_masks_that_are_no_rule_stay_what_they_are():
@@ -197,6 +171,6 @@ def test_masks_that_are_no_rule_stay_what_they_are():
 
 @pytest.mark.parametrize("wrong", [{"cells": 0}, {"top": -1}])
 def test_numbers_that_make_no_sense(wrong):
-    scoring = Scoring(torch.randn(1, 3, 4), torch.randn(1, 3, 4), 0.5)
+    scoring = ScoreSpec(torch.randn(1, 3, 4), torch.randn(1, 3, 4), 0.5)
     with pytest.raises(InputError, match="Expected one cell or more"):
         summarise(scoring, **wrong)

@@ -17,7 +17,8 @@ import attnviz
 from attnviz.app import run
 from attnviz.errors import AttnvizError, InputError, ModelError
 from attnviz.runtime import memory
-from attnviz.runtime.translate import is_out_of_memory, translated
+from attnviz.runtime.libraries import translate
+from attnviz.runtime.memory import is_out_of_memory
 from tests.robustness.forked import tried
 
 LONG = "a " * 1000
@@ -112,7 +113,7 @@ def test_what_fails_nevertheless_is_told_in_the_same_words(checkpoint, size):
 
     def attend():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(memory, "_on_cpu", lambda: iter(()))  # nothing is known before
+            patch.setattr(memory, "free", lambda device: None)  # nothing is known before
             return model.attend(LONG, mode="full")
 
     told = within(size * MB, attend)
@@ -124,7 +125,7 @@ def test_what_fails_nevertheless_is_told_in_the_same_words(checkpoint, size):
 def test_the_estimate_is_near_what_is_taken(checkpoint, monkeypatch):
     model = attnviz.load(checkpoint, device="cpu")
     text, sizes = "a " * 500, []
-    monkeypatch.setattr(memory.Room, "expect", lambda self, size: sizes.append(size))
+    monkeypatch.setattr(memory.MemoryBudget, "expect", lambda self, size: sizes.append(size))
 
     def peak():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -154,24 +155,10 @@ def test_what_is_free_is_the_least_that_any_limit_leaves(tmp_path, monkeypatch):
     assert 2**28 < there < 2**50
     assert within(100 * MB, lambda: memory.free(CPU) <= 100 * MB) == "True"
 
-    # A container of version 2, inside another one; what only caches files does not count.
-    inner = tmp_path / "outer" / "inner"
-    inner.mkdir(parents=True)
-    for place, limit, used in ((inner, "max", 7), (inner.parent, "1000", 300)):
-        (place / "memory.max").write_text(limit)
-        (place / "memory.stat").write_text(f"anon {used}\nfile 600\n")
-    group = tmp_path / "cgroup"
-    group.write_text("0::/outer/inner\n")
-    real = Path
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(
-        memory, "Path", lambda name: group if name == "/proc/self/cgroup" else real(name)
-    )
-    assert memory.free(CPU) == 700
 
-    monkeypatch.setattr(memory, "Path", lambda name: tmp_path / "nothing")
-    assert memory.free(CPU) is None  # another system: only what fails is told
-    memory.Room("x", CPU, "y").expect(2**60)
+def test_where_nothing_is_known_nothing_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda device: None)
+    memory.MemoryBudget("x", CPU, "y").expect(2**60)
 
 
 @pytest.mark.parametrize(
@@ -188,23 +175,23 @@ def test_what_is_free_is_the_least_that_any_limit_leaves(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_every_library_says_it_in_its_own_way(error, size):
     assert is_out_of_memory(error)
-    with pytest.raises(ModelError) as caught, translated("x", "y", _room()):
+    with pytest.raises(ModelError) as caught, translate(_budget(), "x", "y"):
         raise error
     need = "more memory" if size is None else f"{size:.1f} GB or more"
     assert str(caught.value).startswith(f"Expected {need} for the maps, but ")
     assert caught.value.__cause__ is error
 
 
-def _room():
-    return memory.Room("the maps", CPU, "Read less.", ModelError)
+def _budget():
+    return memory.MemoryBudget("the maps", CPU, "Read less.", ModelError)
 
 
 def test_other_failures_are_no_lack_of_memory():
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     said = r"^It fails \(RuntimeError: shapes\)\. Look\.$"
-    with pytest.raises(ModelError, match=said), translated("It fails", ". Look.", _room()):
+    with pytest.raises(ModelError, match=said), translate(_budget(), "It fails", ". Look."):
         raise RuntimeError("shapes")
-    with pytest.raises(KeyboardInterrupt), translated("It fails", "", _room()):
+    with pytest.raises(KeyboardInterrupt), translate(_budget(), "It fails"):
         raise KeyboardInterrupt
 
 

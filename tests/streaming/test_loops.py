@@ -7,11 +7,11 @@ from torch.testing import assert_close
 from whole_maps import check, use_loops, whole
 
 from attnviz.results.mask_rule import MaskRule
-from attnviz.streaming import Scoring, attend, strips
-from attnviz.streaming.cpu import loops
+from attnviz.streaming import ScoreSpec, attend
+from attnviz.streaming import numba_kernels as loops
 from attnviz.streaming.scores import NEVER
 
-ENGINES = {"strips": (4, 500), "heads together": (7, 3000), "tiles": (4, 30, 0)}
+ENGINES = {"whole rows": (4, 500), "heads together": (7, 3000), "tiles": (4, 30, 0)}
 
 
 @pytest.fixture(params=ENGINES.values(), ids=ENGINES)
@@ -22,7 +22,7 @@ def engine(monkeypatch, request):
 
 def drawn(H=2, m=30, n=30, d=8, scale=0.5, **rest):
     torch.manual_seed(0)
-    return Scoring(torch.randn(H, m, d), torch.randn(H, n, d), scale, **rest)
+    return ScoreSpec(torch.randn(H, m, d), torch.randn(H, n, d), scale, **rest)
 
 
 def expect_right(scoring, **how):
@@ -83,7 +83,7 @@ def test_sinks_of_rows_that_may_read_nothing(sink, offset, engine):
 
 def test_of_equal_keys_the_first_are_found(engine):
     found = attend(
-        Scoring(torch.ones(1, 20, 4), torch.ones(1, 30, 4), 0.5), torch.ones(1, 30, 2), top=3
+        ScoreSpec(torch.ones(1, 20, 4), torch.ones(1, 30, 4), 0.5), torch.ones(1, 30, 2), top=3
     )
     assert found[1].top_keys.tolist() == [[[0, 1, 2]] * 20]
 
@@ -99,4 +99,3 @@ def test_the_loops_know_the_same_numbers():
     """They write them out, for numba compiles anew only where their file changes."""
     assert np.float32(NEVER) == loops._NEVER
     assert np.float32(NEVER / 2) == loops._HIDDEN
-    assert np.float32(strips.SAFE) == loops._SAFE

@@ -8,9 +8,8 @@ import torch
 from whole_maps import use_loops
 
 from attnviz.results.mask_rule import MaskRule
-from attnviz.streaming import Scoring, attend, strips
-from attnviz.streaming.cpu import launch
-from attnviz.streaming.cpu.threads import on_threads
+from attnviz.streaming import ScoreSpec, attend, cpu
+from attnviz.streaming.cpu import on_threads
 
 
 @pytest.fixture
@@ -22,12 +21,12 @@ def threads():
 
 
 @pytest.mark.parametrize("H", [1, 2, 6])
-@pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "strips"])
+@pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "whole rows"])
 def test_several_threads_find_what_one_finds(H, keys, threads, monkeypatch):
     use_loops(monkeypatch, 4, 500, keys)
     torch.manual_seed(0)
     Q, K, V = torch.randn(3, H, 50, 8)
-    scoring = Scoring(Q, K, 0.5, MaskRule(after=0))
+    scoring = ScoreSpec(Q, K, 0.5, MaskRule(after=0))
     found = []
     for count in (1, 3, 3):
         threads(count)
@@ -60,9 +59,9 @@ def test_room_that_is_kept_serves_in_every_mode(threads, monkeypatch):
         threads(count)
         Q, K, V = torch.randn(3, 4, 50, 8)
         with torch.inference_mode():
-            A, _ = attend(Scoring(Q, K, 0.5), V)
+            A, _ = attend(ScoreSpec(Q, K, 0.5), V)
         for grad in (False, True):
-            again, _ = attend(Scoring(Q.requires_grad_(grad), K, 0.5), V)
+            again, _ = attend(ScoreSpec(Q.requires_grad_(grad), K, 0.5), V)
             assert torch.equal(A, again)
             assert not again.requires_grad
 
@@ -85,17 +84,17 @@ def test_an_error_stops_the_others(threads):
     assert time.monotonic() - start < 20
 
 
-@pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "strips"])
+@pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "whole rows"])
 @pytest.mark.parametrize("what", [torch.nan, torch.inf])
 def test_what_is_no_number_is_not_hidden(keys, what, monkeypatch):
     """The loops leave it to torch, and find the same without it."""
-    monkeypatch.setattr(strips, "KEYS", keys)
+    monkeypatch.setattr(cpu, "KEYS", keys)
     Q, K, V = torch.randn(3, 2, 50, 8)
     Q[0, 7, 3] = what
     alike = []
     for least in (0, 2**62):
-        monkeypatch.setattr(launch, "LEAST", least)
-        _, found = attend(Scoring(Q, K, 0.5), V)
+        monkeypatch.setattr(cpu, "LEAST", least)
+        _, found = attend(ScoreSpec(Q, K, 0.5), V)
         alike.append(torch.cat([found.received[1], found.mean[1].flatten()]))
         assert found.lse[0, 7].isnan()
         rows = torch.arange(50) != 7

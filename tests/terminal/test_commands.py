@@ -188,7 +188,7 @@ def _scale_off(monkeypatch):
         wrong = [replace(record, scale=record.scale * 1.01) for record in records]
         return verify(wrong, references, **how)
 
-    monkeypatch.setattr("attnviz.pipeline.whole.verify", verify_a_wrong_scale)
+    monkeypatch.setattr("attnviz.pipeline.run.verify", verify_a_wrong_scale)
 
 
 @pytest.mark.usefixtures("_scale_off")

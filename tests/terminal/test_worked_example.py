@@ -125,7 +125,7 @@ def fails(capsys, *arguments):
         (["phone"], "got 'phone'. Did you mean phones?"),
         (["zebra"], "got 'zebra'. Use --file for one of your own."),
         (["--file", "none.json"], "there is no file none.json"),
-        (["--file", "."], ". to be a JSON file, got a folder"),
+        (["--file", "."], ". to be a JSON file, but it is a folder"),
         (["--file", "/dev/null"], "not a plain file"),
         (["--file", "n" * 300], "File name too long"),
     ],

@@ -253,8 +253,9 @@ def _compute(
         stage = STAGES[name]
         for head in heads[:1] if stage.joined else heads:
             if name == "scaled scores":
-                unscaled = lesson.scale is None
-                scale = used["Q", 0].value.shape[1] ** -0.5 if unscaled else lesson.scale
+                scale = lesson.scale
+                if scale is None:
+                    scale = used["Q", 0].value.shape[1] ** -0.5
                 used["scale", head] = float(scale)
             elif name == "weights":
                 used["mask", head] = _mask(lesson, used["scaled scores", 0].value)

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnviz.analyses.senses.sentences import gather
-from attnviz.runtime.logs import unlogged
+from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
     from attnviz.analyses.senses.result import SensesResult
     from attnviz.pipeline.attend import Loadable, Model
 
 
-@unlogged()
+@silence_logs()
 def senses(
     word: str,
     sentences: Mapping[str, str | Sequence[str]] | None = None,

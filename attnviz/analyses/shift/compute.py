@@ -39,14 +39,14 @@ from attnviz.results.words import (
     merge,
     token_groups,
 )
-from attnviz.runtime.logs import unlogged
+from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
 # Of the length of the shift: far above rounding in float32, and in narrower types.
 _EXACT, _ROUNDED = 1e-4, 0.05
 
 
-@unlogged()
+@silence_logs()
 def shift(
     word: str,
     text: str,

@@ -16,7 +16,7 @@ from attnviz.analyses.survey.bootstrap import Estimates, Estimator, Floats, Mean
 from attnviz.analyses.survey.measure import TextStatistics
 from attnviz.analyses.survey.statistics import IS_SHARE, STATISTICS
 from attnviz.results import AttentionRecord
-from attnviz.runtime.memory import give_back
+from attnviz.runtime.memory import release_unused
 from attnviz.runtime.progress import say
 
 _ROLE_P_VALUE = 0.01
@@ -94,7 +94,7 @@ def aggregate(parts: Iterable[TextStatistics], heads: int, *, seed: int = 0) -> 
         tokens += int(lengths.sum())
         compared += part.compared
         differences = np.maximum(differences, part.differences.double().numpy())
-        give_back()
+        release_unused()
     say("estimating")
     even_mean, shuffled_mean, excess_mean = (mean.mean().reshape(shape) for mean in means)
     return CorpusStatistics(

@@ -17,7 +17,7 @@ from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.inputs import pad_texts, padded
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import AttentionRecord
-from attnviz.runtime.memory import give_back
+from attnviz.runtime.memory import release_unused
 
 BATCH_TOKENS = 2048  # positions of a batch, with padding
 
@@ -95,7 +95,7 @@ class HeadStatistics:
         order = list(batches(lengths, BATCH_TOKENS // 2))  # each text is read twice
         of_batches = [self._measure_batch([texts[index] for index in batch]) for batch in order]
         positions = torch.tensor([index for batch in order for index in batch]).argsort()
-        give_back()
+        release_unused()
         *statistics, differences = zip(*of_batches, strict=True)
         value, shuffled, even = (torch.cat(batch)[positions] for batch in statistics)
         return TextStatistics(

@@ -12,10 +12,10 @@ STREAMS = {
     "nobody reads the list of models": typed("models", within="nobody reads stdout", cold=True),
     "nobody reads the error": typed("heatmap ''", 2, within="nobody reads stderr", cold=True),
     "a full standard output": typed(
-        "--help", 4, "to write to standard output", within="stdout full", cold=True
+        "--help", 4, "Standard output cannot be written", within="stdout full", cold=True
     ),
     "a full standard output after the run": typed(
-        "verify train -m tiny", 4, "to write to standard output", within="stdout full"
+        "verify train -m tiny", 4, "Standard output cannot be written", within="stdout full"
     ),
     "a full standard error": typed("heatmap ''", 2, within="stderr full", cold=True),
     "closed standard input": typed(_TRAIN, leaves="x.json", within="stdin closed"),

@@ -1,9 +1,8 @@
-"""The loops, which numba compiles.
+"""The loops that numba compiles.
 
-A tile lies on its side, (h, keys, rows), so that inner loops run over rows that lie beside each
-other, and fill the lanes of the processor. Scores are in units of log₂. `first` is the key of
-tile[:, 0], and row r stands at key `here` + r. Sums are made cell by cell, so that they round
-little.
+A tile is stored transposed, (h, keys, rows): inner loops run over contiguous rows and vectorize.
+Scores are in units of log₂. `first` is the key of tile[:, 0], and row r is at the position of key
+`row_key` + r. Sums are accumulated cell by cell, to round little.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: ANN001, ANN201, ANN202
@@ -16,32 +15,32 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 f32, i32, i64 = np.float32, np.int32, np.int64
-# Written out as they are in `scoring` and `strips`: numba compiles anew where this file changes.
-_NEVER, _HIDDEN = f32(-1e30), f32(-5e29)  # what stands for -∞, and what is less than any score
-_SAFE = f32(2.0**64)  # a row of a sum up to this, or down to 1 by this, loses nothing
+# Copied from `scores`: numba compiles again only when this file changes.
+_NEVER, _HIDDEN = f32(-1e30), f32(-5e29)  # in the index of -∞; less than any score
+_SAFE = f32(2.0**64)  # a row whose sum is between 1 / _SAFE and _SAFE loses no precision
 _LN_2 = f32(np.log(2))
-NO_KEY = i64(-(2**63))  # less than any score with its key
-_LOW = i64(0x7FFFFFFF)  # what a place is packed into
-_ROUND = f32(1.5 * 2**23)  # what is added to this is rounded, and stands in the lowest bits
-# 2^f = Σ c f^i for |f| ≤ 1/2 within 3e-9: through Chebyshev's points.
+NO_KEY = i64(-(2**63))  # less than any packed score
+_LOW = i64(0x7FFFFFFF)  # the bits of a packed index
+_ROUND = f32(1.5 * 2**23)  # adding this rounds a number, and leaves it in the lowest bits
+# 2^f = Σ c f^i for |f| ≤ 1/2, within 3e-9: an interpolation at Chebyshev points.
 _C0, _C1, _C2, _C3 = f32(1.0), f32(0.6931472), f32(0.2402265), f32(0.05550327)
 _C4, _C5, _C6 = f32(0.009618025), f32(0.0013400433), f32(0.00015469732)
-# Sums in any order; but what is no number stays none, so that it is seen.
+# Sums in any order; NaN and infinity stay, so that they are detected.
 _LANES = {"contract", "reassoc", "nsz"}
 
 
 @njit(nogil=True, cache=True)
-def hide(S, first, here, before, after, read):
-    """Write NEVER where no key may be read.
+def hide(S, first, row_key, before, after, read):
+    """Write NEVER where a row may not read a key.
 
-    The row at key i may read those from i - `before` to i + `after` of which `read` is True; all of
-    these where that is empty.
+    The row at key i may read the keys from i - `before` to i + `after` for which `read` is True, or
+    all of these if `read` is empty.
     """
     h, keys, rows = S.shape
     for key in range(keys):
         j = first + key
-        low = min(rows, max(0, j - after - here))
-        high = max(low, min(rows, j + before + 1 - here))
+        low = min(rows, max(0, j - after - row_key))
+        high = max(low, min(rows, j + before + 1 - row_key))
         if len(read) and not read[j]:
             high = low
         for head in range(h):
@@ -50,26 +49,26 @@ def hide(S, first, here, before, after, read):
 
 
 @njit(fastmath=_LANES, nogil=True, cache=True)
-def weigh(S, first, here, shift, cell, marks, given, highest, sums):
-    """Turn scores into P̃ = 2^(S - shift) in place, and reduce both.
+def weigh(S, first, row_key, shift, cell, marks, cell_sums, cell_maxima, sums):
+    """Turn scores into P̃ = 2^(S - shift) in index, and reduce both.
 
-    shift : (h, rows). given, highest : (h, cells, rows), of each cell of keys the sum of P̃ and the
-    largest S - shift, filled in. sums : (4, h, rows), to which is added: Σ P̃, Σ P̃ (S - shift),
+    shift : (h, rows). cell_sums, cell_maxima : (h, cells, rows), outputs: for each cell of keys the
+    sum of P̃ and the largest S - shift. sums : (4, h, rows), added to: Σ P̃, Σ P̃ (S - shift),
     Σ P̃ distance, and Σ P̃ of the marked keys.
     """
     h, keys, rows = S.shape
     row = np.arange(rows).astype(np.float32)
-    of_cell = np.empty((5, rows), np.float32)  # one room, so that it is clear what overlaps
-    p_sum, bits, away, top, less = of_cell[0], of_cell[1], of_cell[2], of_cell[3], of_cell[4]
+    by_cell = np.empty((5, rows), np.float32)  # one array, so that nothing can alias
+    p_sum, bits, away, top, less = by_cell[0], by_cell[1], by_cell[2], by_cell[3], by_cell[4]
     for head in range(h):
         less[:] = shift[head]
         start = 0
-        for c in range(given.shape[1]):
+        for c in range(cell_sums.shape[1]):
             stop = min(keys, ((first + start) // cell + 1) * cell - first)
-            of_cell[:3] = f32(0)
+            by_cell[:3] = f32(0)
             top[:] = _NEVER
             for key in range(start, stop):
-                s, behind = S[head, key], f32(here - first - key)
+                s, behind = S[head, key], f32(row_key - first - key)
                 for r in range(rows):
                     x = s[r] - less[r]
                     p = _exp2(x)
@@ -82,8 +81,8 @@ def weigh(S, first, here, shift, cell, marks, given, highest, sums):
                     for r in range(rows):
                         sums[3, head, r] += s[r]
             for r in range(rows):
-                given[head, c, r] = p_sum[r]
-                highest[head, c, r] = top[r]
+                cell_sums[head, c, r] = p_sum[r]
+                cell_maxima[head, c, r] = top[r]
                 sums[0, head, r] += p_sum[r]
                 sums[1, head, r] += bits[r]
                 sums[2, head, r] += away[r]
@@ -92,25 +91,27 @@ def weigh(S, first, here, shift, cell, marks, given, highest, sums):
 
 @njit(nogil=True, cache=True)
 def divide(sums, sinks, shift, empty, total):
-    """Fill in by what P̃ is to be divided, (h, rows): its sum, and that of the sink.
+    """Compute `total` (h, rows), by which to divide P̃: its sum, and the power of the sink.
 
-    empty : (rows,), which may read nothing. Return whether none of the others is so large or so
-    small that P̃ may be inexact, or no number.
+    empty : (rows,), which may read nothing. Return whether all other rows have a total at which P̃
+    is precise.
     """
     safe = True
     for head in range(total.shape[0]):
         for r in range(total.shape[1]):
-            of_row = sums[0, head, r] + _exp2(sinks[head, r] - shift[head, r])
-            safe &= (f32(1) / _SAFE < of_row < _SAFE) | (empty[r] & (of_row == 0))
-            total[head, r] = of_row
+            row_total = sums[0, head, r] + _exp2(sinks[head, r] - shift[head, r])
+            safe &= (f32(1) / _SAFE < row_total < _SAFE) | (empty[r] & (row_total == 0))
+            total[head, r] = row_total
     return safe
 
 
 @njit(fastmath=_LANES, nogil=True, cache=True)
-def pool(P, first, here, row, total, cell, given, highest, received, mean, largest, near):
-    """Add a tile of P̃ / total to what is kept of the map.
+def pool(
+    P, first, row_key, row, total, cell, cell_sums, cell_maxima, received, mean, largest, near
+):
+    """Add a tile of P̃ / total to the sums over the map.
 
-    row : the query of P̃[:, :, 0]. total : (h, rows). given, highest : of `weigh`.
+    row : the query of P̃[:, :, 0]. total : (h, rows). cell_sums, cell_maxima : from `weigh`.
     received : (h, n). mean, largest : (h, cells, cells), sums, and log₂ of the largest.
     near : (h, 3, m), for itself, the previous, the first key.
     """
@@ -125,8 +126,8 @@ def pool(P, first, here, row, total, cell, given, highest, received, mean, large
             for r in range(rows):
                 share += p[r] * by[r]
             received[head, first + key] += share
-        for c in range(given.shape[1]):
-            p_sum, top, across = given[head, c], highest[head, c], first // cell + c
+        for c in range(cell_sums.shape[1]):
+            p_sum, top, across = cell_sums[head, c], cell_maxima[head, c], first // cell + c
             start = 0
             while start < rows:
                 down = (row + start) // cell
@@ -139,7 +140,7 @@ def pool(P, first, here, row, total, cell, given, highest, received, mean, large
                 largest[head, down, across] = max(largest[head, down, across], most)
                 start = stop
         for r in range(rows):
-            own = here + r - first
+            own = row_key + r - first
             if 0 <= own < keys:
                 near[head, 0, row + r] = P[head, own, r] * by[r]
             if 0 < own <= keys:
@@ -150,15 +151,15 @@ def pool(P, first, here, row, total, cell, given, highest, received, mean, large
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def finish(sums, shift, total, row, lse, entropy, distance, marked):
-    """Write what is kept of rows, each (h, m), from `row` on: entropy in bits, lse natural.
+    """Write the results of rows, each (h, m), from `row` on: entropy in bits, lse natural.
 
-    Return whether all of it is finite, but for rows that may read nothing.
+    Return whether all are finite, except in rows that may read nothing.
     """
     finite = True
     for head in range(total.shape[0]):
         for r in range(total.shape[1]):
             at, whole = row + r, total[head, r]
-            finite &= np.isfinite(sums[1, head, r])  # 0 · what is no number is none
+            finite &= np.isfinite(sums[1, head, r])  # 0 · NaN is NaN
             if whole == 0:
                 lse[head, at] = -np.inf
                 continue
@@ -172,7 +173,7 @@ def finish(sums, shift, total, row, lse, entropy, distance, marked):
 
 
 @njit(nogil=True, cache=True)
-def hand_on(A, total, row, first_head, attended):
+def write_output(A, total, row, first_head, attended):
     """Write attention vectors A (h, d_v, rows) / total into `attended` (m, H, d_v)."""
     h, d_v, rows = A.shape
     for head in range(h):
@@ -183,38 +184,37 @@ def hand_on(A, total, row, first_head, attended):
 
 
 @njit(fastmath=_LANES, nogil=True, cache=True)
-def find_largest(S, first, lot, best):
+def find_largest(S, first, chunk, best):
     """Sort into `best` (h, k, rows) the largest scores of each row, each packed with its key.
 
-    Those of a tile lie in the k lots of keys with the largest maxima: each is the maximum of its
-    lot, or stands behind a larger one in it. Lots that hold nothing larger than all that is known
-    are left out.
+    In a tile they are in the k chunks of keys with the largest maxima: each is the maximum of its
+    chunk, or comes after a larger one in it. Chunks without a score above the k-th are skipped.
     """
     h, keys, rows = S.shape
     k = best.shape[1]
-    lots = np.empty((k, rows), np.int64)
-    known, x = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    chunks = np.empty((k, rows), np.int64)
+    lowest, x = np.empty(rows, np.int64), np.empty(rows, np.int64)
     top = np.empty(rows, np.float32)
     for head in range(h):
         for r in range(rows):
-            known[r] = best[head, k - 1, r] | _LOW  # of the same, what was found first stays
-        lots[:] = known
-        for c in range(-(-keys // lot)):
+            lowest[r] = best[head, k - 1, r] | _LOW  # of equal scores, the first key stays
+        chunks[:] = lowest
+        for c in range(-(-keys // chunk)):
             top[:] = _NEVER
-            for key in range(c * lot, min(keys, (c + 1) * lot)):
+            for key in range(c * chunk, min(keys, (c + 1) * chunk)):
                 s = S[head, key]
                 for r in range(rows):
                     top[r] = max(top[r], s[r])
             for r in range(rows):
                 x[r] = _packed(top[r], c)
-            _sort_in(x, lots)
+            _sort_in(x, chunks)
         for i in range(k):
-            if (lots[i] == known).all():
+            if (chunks[i] == lowest).all():
                 break
-            for step in range(lot):
+            for step in range(chunk):
                 for r in range(rows):
-                    key = _place(lots[i, r]) * lot + step
-                    there = (lots[i, r] != known[r]) & (key < keys)
+                    key = _index(chunks[i, r]) * chunk + step
+                    there = (chunks[i, r] != lowest[r]) & (key < keys)
                     x[r] = _packed(S[head, key, r], first + key) if there else NO_KEY
                 _sort_in(x, best[head])
 
@@ -228,7 +228,7 @@ def unpack(best, shift, total, row, keys, weights):
             for i in range(k):
                 score = _score(best[head, i, r])
                 if score > _HIDDEN:
-                    keys[head, row + r, i] = _place(best[head, i, r])
+                    keys[head, row + r, i] = _index(best[head, i, r])
                     weights[head, row + r, i] = _exp2(score - shift[head, r]) / total[head, r]
 
 
@@ -250,8 +250,8 @@ def _bits_of(context, number):
 
 @njit(fastmath={"contract"}, cache=True)
 def _exp2(x):
-    """Return 2^x: the part after the point by a polynomial, the rest into the exponent."""
-    x = min(x, f32(128))  # of which it is ∞; more would run over the exponent
+    """Return 2^x: the fraction by a polynomial, the integer part by the exponent bits."""
+    x = min(x, f32(128))  # 2^128 is ∞; more would overflow the exponent bits
     rounded = x + _ROUND
     f = x - (rounded - _ROUND)
     power = _C0 + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
@@ -261,7 +261,7 @@ def _exp2(x):
 
 @njit(cache=True)
 def _sort_in(x, best):
-    """Put one of each row where it belongs among the largest; `x` has what falls out."""
+    """Insert one value of each row among the largest, in order; `x` gets the smallest."""
     k, rows = best.shape
     larger = False
     for r in range(rows):
@@ -269,22 +269,22 @@ def _sort_in(x, best):
     if not larger:
         return
     for i in range(k):
-        some = best[i]
+        ith = best[i]
         for r in range(rows):
-            one, other = x[r], some[r]
-            some[r], x[r] = max(one, other), min(one, other)
+            new, old = x[r], ith[r]
+            ith[r], x[r] = max(new, old), min(new, old)
 
 
 @njit(cache=True)
-def _packed(x, place):
-    """Return a number that is larger where x is, or where x is the same and the place less."""
+def _packed(x, index):
+    """Return a number that orders by x, then by the lower index first."""
     bits = _bits_of(x)
     bits = bits ^ i32(0x7FFFFFFF) if bits < 0 else bits
-    return (i64(bits) << 32) | (_LOW - place)
+    return (i64(bits) << 32) | (_LOW - index)
 
 
 @njit(cache=True)
-def _place(packed):
+def _index(packed):
     return _LOW - (packed & _LOW)
 
 

@@ -1,10 +1,9 @@
-"""The kernels, in Triton: the map pass, and the log-sum-exp where no fast attention has told it.
+"""The kernels in Triton: the map pass, and the log-sum-exp if no fused attention returned it.
 
 Rows and columns are cut alike. A tile holds `CELLS` whole cells of the pooled map, each in a power
-of two of lanes, or one of `parts` parts of a single larger cell: see `cuts.Cut`. Scores are in
-units of log₂, so that a weight is exp2(score - lse). Sums are made in one order only, without
-atomics: the same numbers come out of every run. Without Triton this module can be imported, but
-nothing in it runs.
+of two of lanes, or one of `parts` parts of a single larger cell: see `gpu.Cut`. Scores are in units
+of log₂, so that a weight is exp2(score - lse). Sums are made in one order, without atomics: every
+run gives the same numbers. Without Triton this module can be imported, but nothing in it runs.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: ANN001, ANN201, ANN202
@@ -15,7 +14,7 @@ try:
     import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
     from triton import jit  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    NEVER = tl.constexpr(-1e30)  # stands for -∞, so that 0 · NEVER is 0
+    NEVER = tl.constexpr(-1e30)  # in the place of -∞, so that 0 · NEVER is 0
 except ImportError:
 
     def jit(function):
@@ -41,10 +40,10 @@ def _tile_of(position, cell, span, parts, CELLS: tl.constexpr):
 
 
 @jit
-def _vectors(base, at, there, row, D: tl.constexpr, d: tl.constexpr, ALL: tl.constexpr):
-    """Load the vectors at some positions, (positions, D), 0 beyond d and where there is none."""
+def _vectors(base, index, there, row, D: tl.constexpr, d: tl.constexpr, ALL: tl.constexpr):
+    """Load the vectors at some positions, (positions, D), with 0 beyond d and where none is."""
     feature = tl.arange(0, D)
-    place = base + at[:, None].to(tl.int64) * row + feature[None, :]
+    place = base + index[:, None].to(tl.int64) * row + feature[None, :]
     if ALL and d == D:
         vectors = tl.load(place)
     elif ALL:
@@ -96,14 +95,14 @@ def log_sum_exp(
             higher = tl.maximum(top, tl.max(S, 1))
             total = total * tl.exp2(top - higher) + tl.sum(tl.exp2(S - higher[:, None]), 1)
             top = higher
-    found = (top + tl.log2(total)) * 0.6931471805599453
-    found = tl.where(top > NEVER / 2, found, -float("inf"))
-    tl.store(lse + head * m + i, found, mask=i < m)
+    result = (top + tl.log2(total)) * 0.6931471805599453
+    result = tl.where(top > NEVER / 2, result, -float("inf"))
+    tl.store(lse + head * m + i, result, mask=i < m)
 
 
 @jit
 def _halves(tile, BN: tl.constexpr):
-    """Take a tile (BN, …) apart into two of half its keys, each thread keeping what it holds."""
+    """Split a tile (BN, …) into two of half its keys; no thread exchanges data."""
     apart = tl.reshape(tile, (BN // 16, 2, 8, tile.shape[1]))
     return tl.split(tl.permute(apart, (0, 2, 3, 1)))
 
@@ -127,19 +126,19 @@ def _pool(
     BM: tl.constexpr = P.shape[1]
     if ROW_CELLS == 1 and CELLS == 1:
         by_key = tl.sum(P, 1)
-        at = block.to(tl.int64) * width + tile
-        tl.store(sums + at, tl.sum(by_key, 0))
-        tl.store(tops + at, tl.max(S))
+        index = block.to(tl.int64) * width + tile
+        tl.store(sums + index, tl.sum(by_key, 0))
+        tl.store(tops + index, tl.max(S))
     else:
         summed = tl.sum(tl.reshape(P, (BN, ROW_CELLS, BM // ROW_CELLS)), 2)
         highest = tl.max(tl.reshape(S, (BN, ROW_CELLS, BM // ROW_CELLS)), 2)
         by_key = tl.sum(summed, 1)
         summed = tl.reshape(summed, (CELLS, BN // CELLS, ROW_CELLS))
         highest = tl.reshape(highest, (CELLS, BN // CELLS, ROW_CELLS))
-        at = block.to(tl.int64) * ROW_CELLS + tl.arange(0, ROW_CELLS)
-        at = at[None, :] * width + tile * CELLS + tl.arange(0, CELLS)[:, None]
-        tl.store(sums + at, tl.sum(summed, 1))
-        tl.store(tops + at, tl.max(highest, 1))
+        index = block.to(tl.int64) * ROW_CELLS + tl.arange(0, ROW_CELLS)
+        index = index[None, :] * width + tile * CELLS + tl.arange(0, CELLS)[:, None]
+        tl.store(sums + index, tl.sum(summed, 1))
+        tl.store(tops + index, tl.max(highest, 1))
     return by_key
 
 
@@ -177,26 +176,26 @@ def map_pass(
 ):  # fmt: skip
     """Reduce the weights of some rows of one head, tile by tile.
 
-    Tiles are turned, (keys, queries): in the registers of a thread then lie few keys and many
-    queries, so that what keys receive needs hardly any exchange between threads, and what is summed
-    of a row is exchanged only once, after its last tile.
+    Tiles are transposed, (keys, queries): a thread then holds few keys and many queries, so that
+    the mass that keys receive needs hardly any exchange between threads, and the sums of a row are
+    exchanged only once, after its last tile.
 
-    lse : in units of log₂, and so large where a row is empty that nothing is left of it.
-    received : of each head and program, what each key is given. sums, tops : of each part of a cell
-        of the pooled maps, the sum of the weights and the largest logarithm.
+    lse : in units of log₂; in an empty row so large that every weight is 0.
+    received : for each head and program, the mass that each key receives. sums, tops : for each
+        part of a cell of the pooled maps, the sum of the weights and the largest logarithm.
     WHOLE : whether every lane of a tile within the map has a key. BACKWARDS : whether no query
-        reads a key behind it.
+        reads a later key.
     """
-    strip, strips, head = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    program, programs, head = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     q += head * q_head
     k += head // shared * k_head
-    received += (head * strips + strip) * n
+    received += (head * programs + program) * n
     sums += head * row_tiles * ROW_CELLS * width
     tops += head * row_tiles * ROW_CELLS * width
     PLAIN: tl.constexpr = WHOLE and not KEYS
-    for turn in range(tl.cdiv(row_tiles, strips)):
-        # To and fro, so that each program gets as much of a causal map as the others.
-        block = turn * strips + (strip if turn % 2 == 0 else strips - 1 - strip)
+    for turn in range(tl.cdiv(row_tiles, programs)):
+        # Back and forth, so that all programs get the same share of a causal map.
+        block = turn * programs + (program if turn % 2 == 0 else programs - 1 - program)
         if block < row_tiles:
             group, part = (first_tile + block) // row_parts, (first_tile + block) % row_parts
             start = group * (ROW_CELLS * row_cell) + part * row_span
@@ -219,16 +218,16 @@ def map_pass(
                 for tile in range(low, high):
                     if phase == 1:
                         j = tile * BN + tl.arange(0, BN)
-                        seen = j >= 0
-                        given = tl.load(received + j)
+                        valid = j >= 0
+                        received_sum = tl.load(received + j)
                     else:
-                        j, seen = _places(tile, cell, span, parts, BN, CELLS)
-                        seen &= j < n
-                        given = tl.load(received + j, mask=seen, other=0.0)
-                    K = _vectors(k, j, seen, k_row, D, d, phase == 1)
+                        j, valid = _places(tile, cell, span, parts, BN, CELLS)
+                        valid &= j < n
+                        received_sum = tl.load(received + j, mask=valid, other=0.0)
+                    K = _vectors(k, j, valid, k_row, D, d, phase == 1)
                     S = tl.dot(K, Q, input_precision=PRECISION) * scale - level[None, :]
                     if phase != 1:
-                        read = tl.load(keys + j, mask=seen, other=0) != 0 if KEYS else seen
+                        read = tl.load(keys + j, mask=valid, other=0) != 0 if KEYS else valid
                         gap = i[None, :] - j[:, None]
                         hidden = (gap > before) | (gap < -after) | (read == 0)[:, None]
                         S = tl.where(hidden, NEVER, S)
@@ -240,20 +239,20 @@ def map_pass(
                         far = i.to(tl.float32)[None, :] - j.to(tl.float32)[:, None]
                         F = _add(F, P, tl.abs(far), BN)
                     if MARKS:
-                        mark = tl.load(marks + j, mask=seen, other=0.0)
+                        mark = tl.load(marks + j, mask=valid, other=0.0)
                         M = _add(M, P, mark[:, None], BN)
                     by_key = _pool(P, S, sums, tops, block, tile, width, ROW_CELLS, CELLS)
                     if phase == 1:
-                        tl.store(received + j, given + by_key)
+                        tl.store(received + j, received_sum + by_key)
                     else:
-                        tl.store(received + j, given + by_key, mask=seen)
-            at = head * m + i - offset
-            tl.store(entropy + at, -tl.sum(tl.sum(E, 0), 0), mask=there)  # in bits
+                        tl.store(received + j, received_sum + by_key, mask=valid)
+            index = head * m + i - offset
+            tl.store(entropy + index, -tl.sum(tl.sum(E, 0), 0), mask=there)  # in bits
             mean = tl.sum(tl.sum(F, 0), 0)
             if BACKWARDS:  # i - j = (i - start) + (start - j), and a row sums to 1
-                empty = tl.load(lse + at, mask=there, other=1e30) >= 1e30
+                empty = tl.load(lse + index, mask=there, other=1e30) >= 1e30
                 mean = tl.where(empty, 0.0, mean + (i - start).to(tl.float32))
-            tl.store(distance + at, mean, mask=there)
+            tl.store(distance + index, mean, mask=there)
             if MARKS:
-                tl.store(marked + at, tl.sum(tl.sum(M, 0), 0), mask=there)
-            tl.debug_barrier()  # what was received is read again by the next rows
+                tl.store(marked + index, tl.sum(tl.sum(M, 0), 0), mask=there)
+            tl.debug_barrier()  # the next rows read `received` again

@@ -10,7 +10,7 @@ import pytest
 from families import tiny
 
 from attnviz.pipeline.attend import load
-from attnviz.runtime.logs import hushed, unlogged
+from attnviz.runtime.libraries import silence_logs, silence_rust
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_run_logs_nothing_and_leaves_the_users_warnings_and_settings(talkative
 
 
 def test_silence_is_of_one_thread(log):
-    with unlogged(), unlogged():
+    with silence_logs(), silence_logs():
         log.error("here")
         other = threading.Thread(target=log.error, args=("there",))
         other.start()
@@ -61,12 +61,11 @@ def test_silence_is_of_one_thread(log):
 
 
 def test_what_rust_prints_is_heard_by_who_debugs_only(capfd, log):
-    with hushed(), hushed():
-        os.write(1, b"a panic")
+    with silence_rust(), silence_rust():
         os.write(2, b"a panic")
     os.write(2, b"after")
     assert capfd.readouterr() == ("", "after")
     logging.getLogger("attnviz").setLevel(logging.DEBUG)
-    with hushed():
+    with silence_rust():
         os.write(2, b"a panic")
     assert capfd.readouterr() == ("", "a panic")
