@@ -34,6 +34,6 @@ from .pipeline.attend import load as load
 from .pipeline.attend import verify as verify
 from .results.attention_record import AttentionRecord as AttentionRecord
 from .results.attention_result import AttentionResult as AttentionResult
-from .results.map_summary import MapSummary as MapSummary
 from .results.report import AgreementReport as AgreementReport
+from .results.streamed import MapSummary as MapSummary
 from .results.streamed import StreamedAttention as StreamedAttention

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from matplotlib.figure import Figure
 
-from attnviz.analyses.maps.result import AttentionMap
 from attnviz.errors import InputError
 from attnviz.figures.layout import (
     Page,
@@ -22,13 +21,28 @@ from attnviz.figures.style import (
     SMALL_SIZE,
     style,
 )
-from attnviz.results import AgreementReport
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.labels import literal, selection
 
 _MARGIN = 0.06  # inches
 
 
-def short(drawn: AttentionMap) -> str:
+class _Map(Protocol):
+    """A map as captions know it: `AttentionMap`."""
+
+    @property
+    def stack(self) -> str: ...
+    @property
+    def layer(self) -> int: ...
+    @property
+    def heads(self) -> tuple[int, ...]: ...
+    @property
+    def agreement(self) -> AgreementReport: ...
+    @property
+    def provenance(self) -> Provenance: ...
+
+
+def short(drawn: _Map) -> str:
     """Return the caption of a map among others: two short lines."""
     agreement = drawn.agreement
     proof = agreement.verdict.upper()

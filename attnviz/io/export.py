@@ -1,4 +1,4 @@
-"""Results to disk and back; and the data behind figures, with labels, provenance and proof."""
+"""Results to disk, in formats that other programs read too."""
 
 from __future__ import annotations
 
@@ -11,82 +11,103 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnviz.io import surveyed as surveyed
-from attnviz.io.contents import (
-    Result,
-    contents,
-    described,
-)
+from attnviz.errors import InputError
 from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.io.result_file import write_result
-from attnviz.io.tables import long_table
+from attnviz.results.base import Result, Savable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def save_result(drawn: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Write a result, or what a figure shows: numbers, labels, notes, provenance and agreement.
+def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Write a result: its numbers and labels, and what is known about them, the proof included.
 
-    The suffix chooses the format. json: everything as one object, an image as a data URI. npz:
-    arrays of the numbers and labels, and all else as the JSON text `about`. safetensors: the
-    numbers, and all else as JSON in the header under `about`. parquet: a long table, one row for
-    each number, with all else as JSON under `about` in its metadata.
-    An existing file is overwritten only with `force`.
-
-    As .safetensors any result can be written, the whole of `attend` among them, and read again by
-    `load_result`.
+    Parameters
+    ----------
+    result : a result of attnviz
+        As .safetensors any result can be written, the whole of `attend` among them, and read again
+        by `load_result`. The other formats hold what a figure shows.
+    path : str or path
+        Its suffix chooses the format. json: everything as one object, an image as a data URI. npz:
+        the arrays, their labels, and all else as the JSON text `about`. safetensors: the arrays,
+        and all else as JSON in the header under `about`. parquet: a long table, one row for each
+        number, with all else as JSON under `about` in its metadata.
+    force : bool
+        Overwrite an existing file.
 
     Raises
     ------
-    InputError, OutputError : as `check_output`; or it is no result, or no figure shows it.
+    InputError, OutputError
+        As `check_output`; or it is no result, or no figure shows it.
     """
     path = check_output(path, DATA_SUFFIXES, force=force)
     suffix = path.suffix.lower()
     with atomic(path) as temporary:
         if suffix == ".safetensors":
-            given = described(drawn)
-            about = to_json({**given.labels, **given.about})
-            write_result(temporary, drawn, given.tensors, about)
-            return
-        if suffix == ".json":
-            temporary.write_text(to_json(to_data(drawn)) + "\n", encoding="utf-8")
-            return
-        given = contents(drawn)
-        if suffix == ".parquet":
-            _write_table(drawn, temporary, to_json({**given.labels, **given.about}))
-            return
-        import numpy as np
-
-        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in given.tensors.items()}
-        arrays |= {name: np.array(each) for name, each in given.labels.items()}
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, about=np.array(to_json(given.about)), **arrays)
-        with zipfile.ZipFile(temporary, "a") as archive:
-            archive.comment = GENERATOR.encode()
+            arrays = result.to_arrays() if isinstance(result, Result) else {}
+            about = _about(result) if isinstance(result, Savable) else {}
+            write_result(temporary, result, arrays, to_json(about))
+        elif suffix == ".json":
+            temporary.write_text(to_json(to_data(result)) + "\n", encoding="utf-8")
+        elif suffix == ".parquet":
+            _write_table(_drawn(result), temporary)
+        else:
+            _write_arrays(_drawn(result), temporary)
 
 
-def _write_table(drawn: Result, path: Path, about: str) -> None:
+def to_data(result: Savable) -> dict[str, Any]:
+    """Return everything that a figure shows, in types that JSON knows."""
+    numbers = {
+        name: _data_uri(array) if name == "image" else array.tolist()
+        for name, array in _drawn(result).to_arrays().items()
+    }
+    return {"generator": GENERATOR, **numbers, **_about(result)}
+
+
+def to_json(data: dict[str, Any]) -> str:
+    """Return data as one JSON object; NaN and infinity become null."""
+    text = json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no UTF-8
+
+
+def _drawn(result: object) -> Result:
+    """Return a result that a figure shows; raise InputError for any other."""
+    if isinstance(result, Result):
+        return result
+    raise InputError(
+        f"Expected what a figure shows, got {type(result).__name__}. Make it with attention_map, "
+        "head_maps, steps or example; or save it as .safetensors, which holds any result."
+    )
+
+
+def _about(result: Savable) -> dict[str, Any]:
+    labels = result.labels() if isinstance(result, Result) else {}
+    return {**labels, **result.about()}
+
+
+def _write_arrays(result: Result, path: Path) -> None:
+    import numpy as np
+
+    arrays: dict[str, Any] = {name: array.numpy() for name, array in result.to_arrays().items()}
+    arrays |= {name: np.array(labels) for name, labels in result.labels().items()}
+    with path.open("wb") as file:
+        np.savez_compressed(file, about=np.array(to_json(result.about())), **arrays)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = GENERATOR.encode()
+
+
+def _write_table(result: Result, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     # Halves of surrogate pairs, as names of files may hold them, are no UTF-8.
     columns = {
-        name: [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in each]
-        for name, each in long_table(drawn).items()
+        name: [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in column]
+        for name, column in result.columns_of_table().items()
     }
-    table = pa.table(columns).replace_schema_metadata({"generator": GENERATOR, "about": about})
-    pq.write_table(table, path)
-
-
-def to_data(drawn: Result) -> dict[str, Any]:
-    """Return everything that a figure shows, in types that JSON knows."""
-    given = contents(drawn)
-    numbers = {
-        name: _data_uri(tensor) if name == "image" else tensor.tolist()
-        for name, tensor in given.tensors.items()
-    }
-    return {"generator": GENERATOR, **numbers, **given.labels, **given.about}
+    about = {"generator": GENERATOR, "about": to_json(_about(result))}
+    pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
 
 
 def _data_uri(image: Tensor) -> str:
@@ -96,12 +117,6 @@ def _data_uri(image: Tensor) -> str:
     file = io.BytesIO()
     Image.fromarray(image.numpy()).save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def to_json(data: dict[str, Any]) -> str:
-    """Return data as one JSON object; what is no number (NaN, infinity) becomes null."""
-    text = json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no UTF-8
 
 
 def _finite(data: Any) -> Any:

@@ -14,15 +14,14 @@ import os
 import stat
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.io.contents import Result
 from attnviz.io.serialize import decode, encode
+from attnviz.results.base import Savable
 from attnviz.runtime.memory import MemoryBudget, is_out_of_memory
 
 FORMAT = 1  # the next where today's attnviz could not read what is written
@@ -30,7 +29,7 @@ _LARGEST = 100_000_000  # bytes of a header, in safetensors
 _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 
 
-def write_result(path: Path, result: Result, shown: dict[str, Tensor], about: str) -> None:
+def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: str) -> None:
     """Write a result; the tensors that are shown keep their names.
 
     Raises
@@ -64,7 +63,7 @@ def write_result(path: Path, result: Result, shown: dict[str, Tensor], about: st
         file.write(memoryview(data)[at + len(_BLANK) :])
 
 
-def load_result(path: str | os.PathLike[str]) -> Result:
+def load_result(path: str | os.PathLike[str]) -> Savable:
     """Read a result that `save_result` wrote as .safetensors: the same, bit for bit, on the CPU.
 
     Raises
@@ -75,7 +74,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     path = Path(path)
     try:
         data, metadata = _read(path)
-        return cast("Result", decode(json.loads(metadata["tree"]), load(data)))
+        return decode(json.loads(metadata["tree"]), load(data))
     except InputError:
         raise
     except OSError as error:

@@ -1,46 +1,38 @@
 """A result as a tree that JSON knows, beside its tensors, and back: exactly, and nothing else.
 
-A tuple is a list, and what JSON does not know is an object with one key that says what it is: a
-record by the name of its type ({"Axis": {"labels": […], …}}), a dict, a tensor by its name in the
-file and the order of its dimensions in memory (on which products of matrices depend in the last
-bit), a float that is no number by its bits, and a record that stands elsewhere too by where
-("same").
+A tuple is a list. Anything else that JSON does not know is an object with one key:
+
+- a record, by the name of its type: {"Axis": {"labels": […], …}};
+- a mapping: {"dict": {…}};
+- a tensor, by its name in the file and the order of its dimensions in memory, on which products of
+  matrices depend in the last bit: {"tensor": ["weights", 0, 1]};
+- a float that is not finite, by its bits: {"float": "7ff8000000000000"};
+- a record that the tree has elsewhere too, by the first path to it: {"same": "records.0.key_axis"}.
+
+cattrs builds each record by the types of its fields. Nothing is called because a file says so.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
+import pkgutil
 import struct
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
+from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
+from cattrs import Converter
 from torch import Tensor
 
-from attnviz import results
-from attnviz.analyses.compare import result as compare
-from attnviz.analyses.example import result as example
-from attnviz.analyses.maps import result as maps
-from attnviz.analyses.senses import result as senses
-from attnviz.analyses.shift import decomposition
-from attnviz.analyses.shift import result as shift
-from attnviz.analyses.steps import result as steps
-from attnviz.analyses.survey import result as survey
 from attnviz.errors import InputError
-from attnviz.results.validation import broken
+from attnviz.results.base import SAVABLE, Savable
 
-# All that a file may name: nothing is imported, and nothing called, because a file says so.
-TYPES: dict[str, Any] = {
-    name: kind
-    for module in (results, compare, example, maps, senses, shift, decomposition, steps, survey)
-    for name, kind in vars(module).items()
-    if is_dataclass(kind) and not name.startswith("_")
-}
-
-# The names of the types in files of the first format.
+# Types and fields as files of the first format call them.
 _FORMER_NAMES = {
     "AttentionSteps": "StepsResult",
     "Census": "SurveyResult",
@@ -63,8 +55,20 @@ _DTYPES = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A record on its way: its type, and its fields as yet without types."""
+
+    kind: type[Savable]
+    fields: dict[str, Any]
+
+
+class _MisfitError(Exception):
+    """A value is not of the type that a field has."""
+
+
 def encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:
-    """Return the tree of a result, and the tensors that are named in it.
+    """Return the tree of a result, and the tensors that it names.
 
     A tensor is called as in `shown`, else by the fields that lead to it ("records.0.query"), and is
     there once, however often it occurs. What is shown but not held follows the result in the tree.
@@ -73,34 +77,37 @@ def encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict
     ------
     InputError : it is no result, or holds what its type does not allow.
     """
-    if type(result) not in TYPES.values():
+    if not isinstance(result, Savable):
         raise InputError(
             f"Expected a result of attnviz, got {type(result).__name__}. Make one: attend(text)."
         )
+    root = _to_nodes(result)
+    try:
+        _build(root)
+    except ValueError as error:
+        raise InputError(f"Expected a valid result, but {error}. Make it anew.") from None
     tensors = dict(shown)
     names = {_memory(tensor): name for name, tensor in shown.items()}
     places: dict[int, str] = {}
 
-    def node(value: Any, path: str) -> Any:
-        if isinstance(value, Tensor):
-            return tensor(value, path)
-        if isinstance(value, float) and not math.isfinite(value):
-            return {"float": struct.pack(">d", value).hex()}
-        if isinstance(value, tuple):
-            return [node(each, f"{path}.{i}") for i, each in enumerate(value)]
-        if isinstance(value, Mapping):
-            return {"dict": {key: node(each, f"{path}.{key}") for key, each in value.items()}}
-        return record(value, path) if is_dataclass(value) else value
-
-    def record(value: Any, path: str) -> dict[str, Any]:
-        if (place := places.setdefault(id(value), path)) != path:
-            return {"same": place}
-        held = {field.name: getattr(value, field.name) for field in fields(value)}
-        wrong = _wrong(type(value), held)
-        tree = {} if wrong else {name: node(held[name], _at(path, name)) for name in held}
-        if wrong := wrong or _broken(value):  # rules rely on what is within
-            raise InputError(f"Expected a sound result, but {wrong}. Make it anew.")
-        return {type(value).__name__: tree}
+    def plain(value: Any, path: str) -> Any:
+        match value:
+            case Tensor():
+                return tensor(value, path)
+            case float() if not math.isfinite(value):
+                return {"float": struct.pack(">d", value).hex()}
+            case tuple():
+                return [plain(entry, f"{path}.{index}") for index, entry in enumerate(value)]
+            case Mapping():
+                entries = {key: plain(entry, f"{path}.{key}") for key, entry in value.items()}
+                return {"dict": entries}
+            case _Node():
+                if (place := places.setdefault(id(value), path)) != path:
+                    return {"same": place}
+                held = value.fields.items()
+                inner = {name: plain(field, _join(path, name)) for name, field in held}
+                return {value.kind.__name__: inner}
+        return value
 
     def tensor(value: Tensor, path: str) -> dict[str, list[Any]]:
         if (memory := _memory(value)) not in names:
@@ -109,10 +116,10 @@ def encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict
             names[memory], tensors[path] = path, value
         return _named(names[memory], value)
 
-    return [node(result, ""), *(_named(name, each) for name, each in shown.items())], tensors
+    return [plain(root, ""), *(_named(name, value) for name, value in shown.items())], tensors
 
 
-def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
+def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Savable:
     """Return the result that a tree describes, of these tensors.
 
     Raises
@@ -120,58 +127,173 @@ def decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Any:
     ValueError : it is no such tree, with what is wrong in words; for a tree that was made to
         deceive also what Python raises (RecursionError, TypeError, …).
     """
-    made: dict[str, Any] = {}
-    laid: dict[str, Tensor] = {}
+    nodes: dict[str, _Node] = {}
+    restored: dict[str, Tensor] = {}
 
-    def value(node: Any, path: str) -> Any:
-        if isinstance(node, list):
-            return tuple(value(each, f"{path}.{i}") for i, each in enumerate(node))
-        if not isinstance(node, dict):
-            return node
-        ((kind, inner),) = node.items()
-        match kind:
+    def resolved(item: Any, path: str) -> Any:
+        if isinstance(item, list):
+            return tuple(resolved(entry, f"{path}.{index}") for index, entry in enumerate(item))
+        if not isinstance(item, dict):
+            return item
+        ((name, inner),) = item.items()
+        match name:
             case "float":
                 return struct.unpack(">d", bytes.fromhex(inner))[0]
             case "dict":
-                return {key: value(each, f"{path}.{key}") for key, each in inner.items()}
+                return {key: resolved(entry, f"{path}.{key}") for key, entry in inner.items()}
             case "tensor":
                 return tensor(*inner)
             case "same":
-                return made[inner]
-        made[path] = record(kind, inner, path)
-        return made[path]
+                return nodes[inner]
+        kind = _kind(name)
+        former = _FORMER_FIELDS.get(kind.__name__, {})
+        held = {key: resolved(entry, _join(path, key)) for key, entry in inner.items()}
+        nodes[path] = _Node(kind, {former.get(key, key): value for key, value in held.items()})
+        return nodes[path]
 
     def tensor(name: str, *order: int) -> Tensor:
         if name not in tensors:
             raise ValueError(f"the tensor {name!r:.60} is missing")
         if tensors[name].dtype not in _DTYPES:
             raise ValueError(f"no tensor of a result is of {tensors[name].dtype}")
-        if name not in laid:
+        if name not in restored:
             back = sorted(range(len(order)), key=order.__getitem__)
-            laid[name] = tensors[name].permute(order).contiguous().permute(back)
-        return laid[name]
+            restored[name] = tensors[name].permute(order).contiguous().permute(back)
+        return restored[name]
 
-    def record(kind: str, inner: dict[str, Any], path: str) -> Any:
-        kind = _FORMER_NAMES.get(kind, kind)
-        if kind not in TYPES:
-            raise ValueError(f"attnviz has no type {kind!r:.60}")
-        former = _FORMER_FIELDS.get(kind, {})
-        held = {
-            former.get(name, name): value(each, _at(path, name)) for name, each in inner.items()
-        }
-        if wrong := _wrong(TYPES[kind], held):
-            raise ValueError(wrong)
-        found = TYPES[kind](**held)
-        if wrong := _broken(found):
-            raise ValueError(wrong)
-        return found
-
-    result, *_ = (value(each, "") for each in tree)
-    if type(result) not in TYPES.values():
-        raise ValueError(f"what it holds is a {type(result).__name__}")
-    if surplus := tensors.keys() - laid.keys():
+    root, *_ = (resolved(item, "") for item in tree)
+    if not isinstance(root, _Node):
+        raise ValueError(f"what it holds is a {type(root).__name__}")
+    if surplus := tensors.keys() - restored.keys():
         raise ValueError(f"nothing holds the tensor {min(surplus)!r:.60}")
-    return result
+    return _build(root)
+
+
+def _to_nodes(result: Savable) -> _Node:
+    """Return a result as nodes: one for each record, however often it occurs."""
+    converter, nodes = Converter(), dict[int, _Node]()
+
+    def node(record: Any) -> _Node:
+        if id(record) not in nodes:
+            values = {
+                field.name: converter.unstructure(getattr(record, field.name))
+                for field in fields(record)
+            }
+            nodes[id(record)] = _Node(type(record), values)
+        return nodes[id(record)]
+
+    def entries(values: tuple[Any, ...]) -> tuple[Any, ...]:  # cattrs makes lists of them
+        return tuple(map(converter.unstructure, values))
+
+    converter.register_unstructure_hook(tuple, entries)
+    converter.register_unstructure_hook_func(is_dataclass, node)
+    return node(result)
+
+
+def _build(root: _Node) -> Savable:
+    """Return the result of some nodes; raise ValueError where one does not fit its type."""
+    converter, built = Converter(), dict[int, Savable]()
+
+    def record(node: Any, kind: Any) -> Savable:
+        if not isinstance(node, _Node) or node.kind is not kind:
+            raise _MisfitError
+        if id(node) not in built:
+            values = {name: field(kind, name, value) for name, value in node.fields.items()}
+            try:
+                built[id(node)] = kind(**values)
+                built[id(node)].check(numbers=True)
+            except InputError as error:
+                raise ValueError(str(error)) from None
+        return built[id(node)]
+
+    def field(kind: Any, name: str, value: Any) -> Any:
+        if name not in _hints(kind):
+            raise ValueError(f"{kind.__name__} has no field {name!r:.60}")
+        try:
+            return converter.structure(value, _hints(kind)[name])
+        except _MisfitError:
+            of = value.kind if isinstance(value, _Node) else type(value)
+            raise ValueError(f"{kind.__name__}.{name} cannot hold this {of.__name__}") from None
+
+    def union(value: Any, hint: Any) -> Any:
+        for possible in get_args(hint):
+            try:
+                return converter.structure(value, possible)
+            except _MisfitError:
+                pass
+        raise _MisfitError
+
+    def sequence(value: Any, hint: Any) -> tuple[Any, ...]:
+        hints = get_args(hint)
+        if not isinstance(value, tuple):
+            raise _MisfitError
+        if hints[-1] is Ellipsis:
+            return tuple(converter.structure(entry, hints[0]) for entry in value)
+        if len(value) != len(hints):
+            raise _MisfitError
+        return tuple(map(converter.structure, value, hints))
+
+    def mapping(value: Any, hint: Any) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise _MisfitError
+        of_key, of_entry = get_args(hint)
+        return {
+            converter.structure(key, of_key): converter.structure(entry, of_entry)
+            for key, entry in value.items()
+        }
+
+    for simple in (bool, int, float, str, type(None), Tensor):
+        converter.register_structure_hook(simple, _expect)
+    converter.register_structure_hook_func(is_dataclass, record)
+    for structure, origins in (
+        (_expect_one_of, (Literal,)),
+        (union, (Union, UnionType)),
+        (sequence, (tuple,)),
+        (mapping, (dict, Mapping)),
+    ):
+        converter.register_structure_hook_func(partial(_has_origin, origins), structure)
+    return record(root, root.kind)
+
+
+def _has_origin(origins: Collection[Any], hint: Any) -> bool:
+    return get_origin(hint) in origins
+
+
+def _expect(value: Any, kind: type) -> Any:
+    """Return a value of a simple type as it is: unlike cattrs does by itself, convert nothing."""
+    if isinstance(value, bool):
+        fits = kind is bool
+    else:
+        fits = isinstance(value, (int, float) if kind is float else kind)
+    if not fits:
+        raise _MisfitError
+    return value
+
+
+def _expect_one_of(value: Any, hint: Any) -> Any:
+    if value not in get_args(hint):
+        raise _MisfitError
+    return value
+
+
+def _kind(name: str) -> type[Savable]:
+    """Return the type of this name; raise ValueError where attnviz has none."""
+    name = _FORMER_NAMES.get(name, name)
+    if name not in SAVABLE:
+        _import_all_results()
+    kind: Any = SAVABLE.get(name)
+    if not is_dataclass(kind):
+        raise ValueError(f"attnviz has no type {name!r:.60}")
+    return kind  # type: ignore[return-value]
+
+
+@cache
+def _import_all_results() -> None:
+    """Import the results of all analyses, which registers their types."""
+    analyses = importlib.import_module("attnviz.analyses")
+    for module in pkgutil.iter_modules(analyses.__path__, "attnviz.analyses."):
+        if find_spec(f"{module.name}.result"):
+            importlib.import_module(f"{module.name}.result")
 
 
 def _named(name: str, value: Tensor) -> dict[str, list[Any]]:
@@ -180,7 +302,7 @@ def _named(name: str, value: Tensor) -> dict[str, list[Any]]:
     return {"tensor": [name, *sorted(range(value.dim()), key=lambda d: -strides[d])]}
 
 
-def _at(path: str, name: str) -> str:
+def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
@@ -189,46 +311,7 @@ def _memory(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _wrong(kind: type, held: Mapping[str, Any]) -> str:
-    """Say which field a record of this type cannot have so; nothing where all is well."""
-    hints = _hints(kind)
-    for name, value in held.items():
-        if name not in hints:
-            return f"{kind.__name__} has no field {name!r:.60}"
-        if not _fits(value, hints[name]):
-            return f"{kind.__name__}.{name} cannot hold this {type(value).__name__}"
-    return ""
-
-
-def _broken(record: Any) -> str:
-    """Say which rule of its type a record breaks; nothing where all is well."""
-    rule = broken(record)
-    return rule and f"{type(record).__name__} should have {rule}"
-
-
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Tell whether a value is of a type, as far as the fields of records need it."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        if inner[-1] is Ellipsis:
-            return all(_fits(each, inner[0]) for each in value)
-        return len(value) == len(inner) and all(map(_fits, value, inner))
-    if inner:  # a dict, or a mapping
-        return isinstance(value, origin) and all(
-            _fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items()
-        )
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, int | float if hint is float else hint)

@@ -8,7 +8,6 @@ m query and n key positions, d_k and d_v features per head.
 from attnviz.results.attention_record import AttentionRecord, Reference
 from attnviz.results.attention_result import AttentionResult, Provenance, Special, one_result
 from attnviz.results.axis import Axis, AxisGeometry, Landmark
-from attnviz.results.map_summary import MapSummary, cell_sizes
 from attnviz.results.mask_rule import MaskRule
 from attnviz.results.projection import (
     Clip,
@@ -22,7 +21,7 @@ from attnviz.results.projection import (
     Step,
 )
 from attnviz.results.report import AgreementReport, StageCheck, Verdict
-from attnviz.results.streamed import StreamedAttention
+from attnviz.results.streamed import MapSummary, StreamedAttention, cell_sizes
 
 __all__ = [
     "AgreementReport",

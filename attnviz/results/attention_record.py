@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,12 +16,13 @@ from attnviz.formula.attention import (
     softmax_with_sink,
 )
 from attnviz.results.axis import Axis
+from attnviz.results.base import Rules, Savable, fits
 from attnviz.results.mask_rule import MaskRule
 from attnviz.results.projection import Projection
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionRecord:
+class AttentionRecord(Savable):
     """One attention that a model executed: what its weights follow from, not the weights.
 
     Attributes
@@ -75,6 +77,39 @@ class AttentionRecord:
         return (
             f"AttentionRecord({self.place}, {self.heads} heads, {len(self.query_axis)} queries × "
             f"{len(self.key_axis)} keys, {self.path})"
+        )
+
+    def _rules(self) -> Rules:
+        arrays = (self.query, self.key, self.value)
+        yield (
+            "queries, keys and values of three dimensions, none of them empty",
+            all(
+                array.dim() == 3 and array.numel() and array.is_floating_point() for array in arrays
+            ),
+        )
+        (H, G), m, n = (self.heads, self.key_heads), len(self.query_axis), len(self.key_axis)
+        yield "a query for each label of its rows", self.query.shape[1] == m
+        yield (
+            "a key and a value for each label of its columns",
+            self.key.shape[:2] == self.value.shape[:2] == (G, n),
+        )
+        yield "queries as wide as keys", self.query.shape[2] == self.key.shape[2]
+        yield "as many query heads for each key head", H % G == 0
+        yield "a scale that is a number", math.isfinite(self.scale)
+        terms = (self.capped_bias, self.bias, self.mask)
+        yield "score terms of its shape", all(fits(term, {1, H}, {m}, {n}) for term in terms)
+        yield "sinks of its shape", fits(self.sinks, {H}) or fits(self.sinks, {H}, {m})
+        yield "inputs of its shape", _has(self.input, m) and _has(self.key_input, n)
+        yield "a rotation of its shape", all(_has(angle, m) for angle in self.rotation or ())
+        keys = None if self.visible is None else self.visible.keys
+        yield "a rule for each key", fits(keys, {n})
+
+    @property
+    def finite(self) -> bool:
+        """Whether all queries and keys are numbers, padding aside."""
+        return all(
+            bool(array[:, [not padding for padding in axis.padding]].isfinite().all())
+            for array, axis in ((self.query, self.query_axis), (self.key, self.key_axis))
         )
 
     @property
@@ -199,7 +234,7 @@ class AttentionRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class Reference(Savable):
     """What the untouched model computed in a run of its own, for one attention.
 
     weights : (H, m, n), what the model's softmax gave.
@@ -212,3 +247,7 @@ class Reference:
     scores: Tensor | None = None
     head_output: Tensor | None = None
     output: Tensor | None = None
+
+
+def _has(tensor: Tensor | None, positions: int) -> bool:
+    return tensor is None or (tensor.dim() == 2 and len(tensor) == positions)

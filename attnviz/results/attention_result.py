@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+import attnviz
 from attnviz.errors import InputError, whole_number
 from attnviz.results.attention_record import AttentionRecord
+from attnviz.results.base import Rules, Savable, as_html, is_image
+from attnviz.results.recompute import STAGES
 from attnviz.results.report import AgreementReport
 from attnviz.results.streamed import StreamedAttention
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 Special = Literal["keep", "hide", "remove"]
 _TOO_LONG = (
@@ -21,7 +28,7 @@ _TOO_LONG = (
 
 
 @dataclass(frozen=True)
-class Provenance:
+class Provenance(Savable):
     """Where a result comes from.
 
     model, weights_sha256 : which weights. text, pair : what was read, None where no text was.
@@ -46,7 +53,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionResult:
+class AttentionResult(Savable):
     """Every attention of one model on one input, with the proof that it is the model's own.
 
     Iterating gives the records in the order of execution. `image` is the picture as the model saw
@@ -69,6 +76,63 @@ class AttentionResult:
             f"{len(self._all)} attentions, {self.agreement.verdict}"
             f"{', streamed' if self.streamed else ''})"
         )
+
+    def _rules(self) -> Rules:
+        yield "one attention or more", len(self) > 0
+        yield "an image in colors", is_image(self.image)
+
+    def _number_rules(self) -> Rules:
+        records = [*self.records, *(each.record for each in self.streamed if each.record)]
+        yield (
+            "numbers where it says that they were verified",
+            self.agreement.verdict != "verified" or all(record.finite for record in records),
+        )
+
+    def about(self) -> dict[str, Any]:
+        """Return the stacks, the provenance and the agreement, in types that JSON knows."""
+        return {
+            "stacks": list(self.stacks),
+            "notes": [],
+            "provenance": asdict(self.provenance),
+            "agreement": self.agreement.about(),
+        }
+
+    def plot(self, **keywords: Any) -> Axes:
+        """Draw the attention map of one head: see `attnviz.plot.heatmap`."""
+        return attnviz.plot.heatmap(self, **keywords)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the stages of every head, and how far they agree."""
+        return as_html(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print for each stage the largest difference over all layers and heads."""
+        from rich.table import Table
+        from rich.text import Text
+
+        agreement = self.agreement
+        table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
+        others = {check.stage: None for check in agreement.checks if check.stage not in STAGES}
+        for stage in (*STAGES, *others):
+            checks = [check for check in agreement.checks if check.stage == stage]
+            if not checks:
+                table.add_row(stage, "0", "not compared", "", "")
+                continue
+            failed = any(not check.passed for check in checks)
+            table.add_row(
+                stage,
+                f"{sum(check.compared for check in checks):,}",
+                f"{agreement.largest_difference(stage):.1e}",
+                f"{max(check.strain for check in checks):.0%}",
+                Text("differs", "bold red") if failed else Text("agrees", "green"),
+            )
+        yield Text(f"{self.provenance.model}, {agreement.dtype}, {agreement.device}", "bold")
+        yield table
+        for reason in sorted({reason for _, _, reason in agreement.not_compared}):
+            yield Text(f"not compared: {reason}")
+        layers = len(self)
+        caught = layers - len(agreement.unproven)
+        yield Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {layers} layers")
 
     def __iter__(self) -> Iterator[AttentionRecord]:
         """Iterate over the records; InputError where a long text left none."""

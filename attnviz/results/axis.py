@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from attnviz.results.base import Rules, Savable, one_each
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Axis:
+class Axis(Savable):
     """What the positions along one side of a map are, one entry per position.
 
     Attributes
@@ -40,6 +42,27 @@ class Axis:
     def __len__(self) -> int:
         """Return the number of positions."""
         return len(self.labels)
+
+    def _rules(self) -> Rules:
+        yield (
+            "one entry of each kind for each label",
+            one_each(
+                len(self),
+                (
+                    self.words,
+                    self.special,
+                    self.padding,
+                    self.segments,
+                    self.patches,
+                    self.seconds,
+                ),
+            ),
+        )
+        count = len(self.word_labels)
+        yield (
+            "words that have a label",
+            all(word is None or 0 <= word < count for word in self.words),
+        )
 
     def at(self, positions: Sequence[int]) -> Axis:
         """Return some of the positions, in this order."""
@@ -95,7 +118,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Landmark:
+class Landmark(Savable):
     """A position in a long text, and the words that stand there."""
 
     position: int
@@ -103,7 +126,7 @@ class Landmark:
 
 
 @dataclass(frozen=True)
-class AxisGeometry:
+class AxisGeometry(Savable):
     """Where the rows, or the columns, of a map lie in an image, in a sound or in a long text.
 
     patches, seconds : as in `Axis`, one entry per row or column; None where there are none.
@@ -116,3 +139,7 @@ class AxisGeometry:
     landmarks: tuple[Landmark, ...] = ()
     start: int = 0
     cell: int = 1
+
+    def fits(self, count: int) -> bool:
+        """Return whether there is a place for each of so many rows or columns."""
+        return one_each(count, (self.patches, self.seconds))

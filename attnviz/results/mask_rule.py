@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from attnviz.formula.attention import HIDDEN
+from attnviz.results.base import Savable
 
 _CELLS = 2**22  # of a mask that are looked at at once
 
 
 @dataclass(frozen=True, eq=False)
-class MaskRule:
+class MaskRule(Savable):
     """What n keys m queries may read; all of them by default.
 
     Attributes

@@ -13,10 +13,11 @@ from typing import Literal, TypeAlias
 from torch import Tensor
 
 from attnviz.errors import ModelError
+from attnviz.results.base import Savable
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
+class Linear(Savable):
     """The map X W + b: `weight` W (d_in, d_out), `bias` b (d_out,) or None."""
 
     weight: Tensor
@@ -24,7 +25,7 @@ class Linear:
 
 
 @dataclass(frozen=True, eq=False)
-class Norm:
+class Norm(Savable):
     """A norm over the features of one head, or of all heads together.
 
     kind : "rms" divides by the root mean square, "layer" subtracts the mean before.
@@ -44,21 +45,21 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Clip:
+class Clip(Savable):
     """Cut every number to what lies between -bound and bound."""
 
     bound: float
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class Factor(Savable):
     """Multiply by a number, beside the scale of the scores, or by one per position (T, 1)."""
 
     factor: float | Tensor
 
 
 @dataclass(frozen=True)
-class Rotation:
+class Rotation(Savable):
     """Turn pairs of features by the angles that the record holds.
 
     first : the first feature that turns; those before, and those after the last, stay.
@@ -74,7 +75,7 @@ class Rotation:
 
 
 @dataclass(frozen=True, eq=False)
-class Gate:
+class Gate(Savable):
     """Multiply each head by what X lets through: opening(X W_h + b_h).
 
     weight : (heads, d_in, d), or (heads, d_in, 1) for one number per head. bias : (heads, d or 1).
@@ -89,7 +90,7 @@ Step: TypeAlias = Norm | Clip | Factor | Rotation | Gate
 
 
 @dataclass(frozen=True, eq=False)
-class HeadProjection:
+class HeadProjection(Savable):
     """How one of Q, K and V is made of the input X: X W_h + b_h for every head h, then steps.
 
     weight : (heads, d_in, d), where possible a view of the model's own.
@@ -112,7 +113,7 @@ class HeadProjection:
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
+class Projection(Savable):
     """How one attention module makes Q, K, V from its input X, and its output from the heads.
 
     heads : the number of query heads H.

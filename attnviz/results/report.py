@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from attnviz.errors import InputError
+from attnviz.results.base import Rules, Savable
 
 Verdict = Literal["verified", "failed", "not proven"]
 
 
 @dataclass(frozen=True)
-class StageCheck:
+class StageCheck(Savable):
     """One stage of one attention: our float64 recomputation against the model's own value.
 
     Attributes
@@ -52,6 +53,34 @@ class StageCheck:
     slope_error: float | None = None
     slope_tolerance: float | None = None
     hidden_zero: bool = True
+
+    def _rules(self) -> Rules:
+        tolerances = (*self.tolerances, *self.slope_tolerances)
+        if self.slope_tolerance is not None:
+            tolerances += (self.slope_tolerance,)
+        yield "tolerances above 0", not any(tolerance <= 0 for tolerance in tolerances)
+        yield (
+            "a tolerance and an error for each difference",
+            len(self.differences) == len(self.tolerances) == len(self.own_errors) > 0,
+        )
+        yield "a tolerance for each slope", len(self.slope_errors) == len(self.slope_tolerances)
+        yield (
+            "failed heads where numbers do not agree",
+            bool(self.failed_heads) or self._numbers_agree,
+        )
+
+    @property
+    def _numbers_agree(self) -> bool:
+        """Whether no number fails; NaN does."""
+        slopes = [*zip(self.slope_errors, self.slope_tolerances, strict=True)]
+        if self.slope_error is not None and self.slope_tolerance is not None:
+            slopes.append((self.slope_error, self.slope_tolerance))
+        return (
+            self.finite
+            and self.hidden_zero
+            and all(d <= t for d, t in zip(self.differences, self.tolerances, strict=True))
+            and all(abs(error) <= tolerance for error, tolerance in slopes)
+        )
 
     @property
     def passed(self) -> bool:
@@ -102,7 +131,7 @@ class StageCheck:
 
 
 @dataclass(frozen=True)
-class AgreementReport:
+class AgreementReport(Savable):
     """Whether our attention is the model's: every stage of every head, and the canary.
 
     Attributes
@@ -200,6 +229,37 @@ class AgreementReport:
             + self._of_rows()
             + (f"; not compared: {left_out}" if left_out else "")
         )
+
+    def about(self) -> dict[str, Any]:
+        """Return the verdict, then every stage of every head, in types that JSON knows."""
+        first = self.first_difference
+        return {
+            "verdict": self.verdict,
+            "summary": self.summary(),
+            "heads": self.heads,
+            "first_difference": None
+            if first is None
+            else {
+                "stack": first.stack,
+                "layer": first.layer,
+                "stage": first.stage,
+                "heads": list(first.failed_heads),
+            },
+            **{
+                key: value
+                for key, value in asdict(self).items()
+                if key not in ("checks", "not_compared")
+            },
+            "largest_differences": {
+                stage: self.largest_difference(stage)
+                for stage in dict.fromkeys(check.stage for check in self.checks)
+            },
+            "not_compared": [
+                {"place": place, "stage": stage, "reason": reason}
+                for place, stage, reason in self.not_compared
+            ],
+            "checks": [{"passed": check.passed, **asdict(check)} for check in self.checks],
+        }
 
     def _of_rows(self) -> str:
         """Say what part of a long text was compared."""

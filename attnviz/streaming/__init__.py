@@ -1,7 +1,7 @@
 """Exact reductions of attention maps of any length, tile by tile, never with T×T in memory."""
 
-from attnviz.results.map_summary import MapSummary
 from attnviz.results.mask_rule import MaskRule
+from attnviz.results.streamed import MapSummary
 from attnviz.streaming.fused import fused
 from attnviz.streaming.scores import ScoreSpec
 from attnviz.streaming.summary import attend, crop, summarise

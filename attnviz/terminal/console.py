@@ -11,10 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attnviz.analyses.example.result import ExampleResult
-from attnviz.io.contents import Drawn
 from attnviz.io.export import to_data, to_json
 from attnviz.results import AgreementReport
+from attnviz.results.base import Result
 from attnviz.results.labels import literal
 from attnviz.terminal.parse import save
 
@@ -39,7 +38,7 @@ console = Terminal(highlight=False, soft_wrap=True)
 
 
 def conclude(
-    drawn: Drawn,
+    drawn: Result,
     path: Path | None,
     figure: Callable[[], Figure],
     tell: Callable[[], None],
@@ -50,10 +49,11 @@ def conclude(
     """Write the file, say what is in it, as JSON or by `tell`, and return the exit code."""
     save(path, drawn, figure, force=force)
     print_json(to_data(drawn)) if json else tell()
-    if isinstance(drawn, ExampleResult):  # no model, nothing to agree with
+    agreement: AgreementReport | None = getattr(drawn, "agreement", None)
+    if agreement is None:  # a worked example: no model, nothing to agree with
         print_written(path, json=json)
         return 0
-    return finish(drawn.agreement, path, json=json)
+    return finish(agreement, path, json=json)
 
 
 def finish(agreement: AgreementReport, path: Path | None, *, json: bool) -> int:

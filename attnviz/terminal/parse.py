@@ -16,8 +16,8 @@ from attnviz.terminal.options import Device
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnviz.io.contents import Drawn
     from attnviz.results import AttentionResult
+    from attnviz.results.base import Result
 
 _LONGEST = 2**26  # bytes of a text
 
@@ -193,7 +193,7 @@ def read_result(path: Path, mode: str) -> AttentionResult:
     return found
 
 
-def save(path: Path | None, drawn: Drawn, figure: Callable[[], Figure], *, force: bool) -> None:
+def save(path: Path | None, drawn: Result, figure: Callable[[], Figure], *, force: bool) -> None:
     """Write the figure or the data, whichever the ending of `path` asks for."""
     from attnviz.io.files import DATA_SUFFIXES
 

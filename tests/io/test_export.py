@@ -15,7 +15,6 @@ from safetensors import safe_open
 import attnviz
 from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.errors import InputError, OutputError
-from attnviz.io.contents import agreement_data
 from attnviz.io.export import save_result, to_data, to_json
 from attnviz.io.files import atomic, check_output
 
@@ -76,7 +75,7 @@ def test_capital_letters_in_an_ending_make_no_difference(tmp_path, drawn):
 
 
 def test_the_report_names_every_stage_of_every_head(train):
-    data = agreement_data(train.agreement)
+    data = train.agreement.about()
     assert data["heads"] == 72
     assert len(data["checks"]) == 6 * 7
     assert all(check["passed"] for check in data["checks"])

@@ -28,14 +28,6 @@ from attnviz.terminal.options import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnviz.analyses.compare.result import CompareResult
-
-
-_SHOWN = 2  # heads of each statistic, or statistics of each head
-
-
-_LISTED = 10  # heads
-
 
 def compare(
     first: Annotated[str, typer.Argument(help="A hub name or a folder, as for --model.")],
@@ -83,37 +75,5 @@ def compare(
         return draw(result, width=width)
 
     return report.conclude(
-        result, path, figure, lambda: print_comparison(result), json=json, force=force
+        result, path, figure, lambda: report.console.print(result), json=json, force=force
     )
-
-
-def print_comparison(result: CompareResult) -> None:
-    """Print the heads that are furthest apart, and what each surely does more or less."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from attnviz.results.labels import literal
-    from attnviz.terminal.console import console
-
-    first, second = (literal(name) for name in result.names)
-    said = f"{len(result.heads)} heads of {second} beside those of {first}, {result.texts:,} texts"
-    console.print(Text(said, "bold"))
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("head", "apart", "95 %", "changed most, surely"):
-        table.add_column(name, justify="left" if name == "changed most, surely" else "right")
-    for n in result.apart.argsort(descending=True).tolist()[:_LISTED]:
-        sure = [at for at in range(len(result.statistics)) if result.p_value[n, at] < 0.01]
-        # They have different units: how much it is beside what texts make uncertain of it.
-        wide = (result.high - result.low)[n].clamp(min=1e-12)
-        sizes = {at: abs(float(result.change[n, at] / wide[at])) for at in sure}
-        most = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_SHOWN]
-        told = [f"{result.statistics[at]} {result.change[n, at]:+.2g}" for at in most]
-        table.add_row(
-            str(result.heads[n]),
-            f"{result.apart[n]:.2g}",
-            f"{result.apart_low[n]:.2g} to {result.apart_high[n]:.2g}",
-            ", ".join(told) or "–",
-        )
-    console.print(table)
-    for note in result.notes:
-        console.print(Text(note, "dim"))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from attnviz.analyses.survey.result import HeadName
+import attnviz
+from attnviz.analyses.survey.result import HeadTable
 from attnviz.results.attention_result import Provenance
+from attnviz.results.labels import literal
 from attnviz.results.report import AgreementReport
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+_LISTED = 10  # heads
+_NAMED = 2  # statistics of each head
 
 
 @dataclass(frozen=True, eq=False)
-class CompareResult:
+class CompareResult(HeadTable):
     """Of K heads of two models, S statistics over the same texts, and how far the maps are apart.
 
     Attributes
@@ -28,8 +38,6 @@ class CompareResult:
     agreements, provenances : of the first model and of the second.
     """
 
-    heads: tuple[HeadName, ...]
-    statistics: tuple[str, ...]
     first: Tensor
     second: Tensor
     change: Tensor
@@ -67,3 +75,49 @@ class CompareResult:
             f"CompareResult({one.model} and {other.model}: {len(self.heads)} heads on "
             f"{self.texts:,} texts)"
         )
+
+    def about(self) -> dict[str, Any]:
+        """Return how much was read, and the proof of each model."""
+        return {
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "notes": list(self.notes),
+            "provenances": [asdict(provenance) for provenance in self.provenances],
+            "agreements": [agreement.about() for agreement in self.agreements],
+        }
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw which heads changed: see `attnviz.plot.compare`."""
+        return attnviz.plot.compare(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the heads that are furthest apart, and what each surely does more or less."""
+        from rich.table import Table
+        from rich.text import Text
+
+        first, second = map(literal, self.names)
+        title = f"{len(self.heads)} heads of {second} beside those of {first}"
+        yield Text(f"{title}, {self.texts:,} texts", "bold")
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        for name in ("head", "apart", "95 %"):
+            table.add_column(name, justify="right")
+        table.add_column("changed most, surely")
+        for n in self.apart.argsort(descending=True).tolist()[:_LISTED]:
+            # Statistics have different units: compare each change with its uncertainty.
+            interval = (self.high - self.low)[n].clamp(min=1e-12)
+            sizes = {
+                index: abs(float(self.change[n, index] / interval[index]))
+                for index in range(len(self.statistics))
+                if self.p_value[n, index] < 0.01
+            }
+            most = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_NAMED]
+            changes = [f"{self.statistics[index]} {self.change[n, index]:+.2g}" for index in most]
+            table.add_row(
+                str(self.heads[n]),
+                f"{self.apart[n]:.2g}",
+                f"{self.apart_low[n]:.2g} to {self.apart_high[n]:.2g}",
+                ", ".join(changes) or "–",
+            )
+        yield table
+        for note in self.notes:
+            yield Text(note, "dim")

@@ -44,7 +44,6 @@ def example(
     path = typed.where(output, None, force=force)
     worked = replay(name, file=file)
 
-    from attnviz.analyses.example.print import print_example
     from attnviz.terminal import console as report
 
     def figure() -> Figure:
@@ -53,5 +52,5 @@ def example(
         return draw(worked, width=width)
 
     return report.conclude(
-        worked, path, figure, lambda: print_example(worked), json=json, force=force
+        worked, path, figure, lambda: report.console.print(worked), json=json, force=force
     )

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+import attnviz
+from attnviz.results.base import Columns, Result, Savable, table_of_matrices
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+
 
 @dataclass(frozen=True, eq=False)
-class GivenMatrix:
+class GivenMatrix(Savable):
     """A matrix that an example gives, exact as it stands: "X", "W_q", or "head 1 V".
 
     rows, columns : labels, of tokens or of features. values : (m, n), float64. texts : the same,
@@ -28,7 +36,7 @@ class GivenMatrix:
 
 
 @dataclass(frozen=True, eq=False)
-class ReplayedStage:
+class ReplayedStage(Savable):
     """One stage of one head: what is printed, and what we compute, twice.
 
     Attributes
@@ -95,7 +103,7 @@ class ReplayedStage:
 
 
 @dataclass(frozen=True, eq=False)
-class ExampleResult:
+class ExampleResult(Result):
     """A worked example with every stage replayed, in order.
 
     name : "phones", or the file that it was read from. title : as the example says. tokens : the
@@ -146,3 +154,50 @@ class ExampleResult:
         if n["untold"]:
             parts.append(f"{n['untold']} cannot be told")
         return ", ".join(parts)
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return what the example gives, and what is printed and recomputed of each stage."""
+        kinds = (
+            "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
+            "from_inputs_follows", "from_printed_follows",
+        )  # fmt: skip
+        arrays = {f"{matrix.key} given": matrix.values for matrix in self.given}
+        for stage in self.stages:
+            of_stage = {f"{stage.key} {kind}": getattr(stage, kind) for kind in kinds}
+            arrays |= {name: array for name, array in of_stage.items() if array is not None}
+        return arrays
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the tokens of the example."""
+        return {"tokens": list(self.tokens)}
+
+    def about(self) -> dict[str, Any]:
+        """Return how many printed cells follow, and what is known of each stage."""
+        texts = ("key", "name", "head", "title", "formula", "decimals", "slips")
+        lists = ("rows", "columns", "sources", "notes")
+        return {
+            "example": self.name,
+            "title": self.title,
+            "summary": self.summary(),
+            "counts": self.count(),
+            "slips": list(self.slips),
+            "stages": [
+                {key: getattr(stage, key) for key in texts}
+                | {key: list(getattr(stage, key)) for key in lists}
+                for stage in self.stages
+            ],
+        }
+
+    def columns_of_table(self) -> Columns:
+        """Return one array after the other, by row and column."""
+        return table_of_matrices(self.to_arrays())
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw the stages: see `attnviz.plot.example`."""
+        return attnviz.plot.example(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the matrices of each stage beside each other, and what differs."""
+        from attnviz.analyses.example.text import as_text
+
+        return as_text(self, console, options)

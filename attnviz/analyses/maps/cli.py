@@ -104,7 +104,6 @@ def heatmap(
     from attnviz.analyses.maps.compute import attention_map, make_overview
     from attnviz.analyses.maps.heads import choose_head, find_heads, rank_heads
     from attnviz.analyses.maps.overlay import find_query
-    from attnviz.analyses.maps.print import print_found, print_map, print_ranking
     from attnviz.terminal import console as report
 
     found = None if wanted is None else find_heads(result, query=wanted[0], key=wanted[1])
@@ -126,8 +125,9 @@ def heatmap(
         return cast("Figure", axes.get_figure(root=True))
 
     def tell() -> None:
-        print_map(drawn)
-        print_found(found) if found else print_ranking(ranking, layer=layer)
+        best = ranking if layer is None else ranking.of_layer(layer)
+        report.console.print(drawn)
+        report.console.print(found or best)
 
     return report.conclude(drawn, path, figure, tell, json=json, force=force)
 
@@ -167,7 +167,6 @@ def heads(
 
     from attnviz.analyses.maps.compute import head_maps
     from attnviz.analyses.maps.heads import rank_heads
-    from attnviz.analyses.maps.print import print_ranking
     from attnviz.terminal import console as report
 
     maps = head_maps(result, layer=layer, words=words, special=special.value)
@@ -178,6 +177,7 @@ def heads(
         return draw(maps, width=width)
 
     def tell() -> None:
-        print_ranking(rank_heads(result), layer=layer)
+        ranking = rank_heads(result)
+        report.console.print(ranking if layer is None else ranking.of_layer(layer))
 
     return report.conclude(maps, path, figure, tell, json=json, force=force)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,6 +30,11 @@ from attnviz.results.words import (
     word_weights,
 )
 
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+_BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
+
 
 @dataclass(frozen=True)
 class HeadScore:
@@ -50,6 +56,16 @@ class HeadRanking:
     def best(self) -> HeadScore:
         """The head that ranks first."""
         return self.scores[0]
+
+    def of_layer(self, layer: int) -> HeadRanking:
+        """Return the ranking of the heads of one layer."""
+        return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the best heads with their scores."""
+        from rich.text import Text
+
+        yield Text(f"{self.meaning}: {_names(self.scores[:_BEST], scores=True)}")
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,31 @@ class Found:
     def above_function_words(self) -> tuple[FoundHead, ...]:
         """The heads in which every function word of the text weighs less."""
         return tuple(head for head in self.heads if head.above.issuperset(self.others))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print which heads weigh one word most for the other, and above which words."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
+        for head in self.heads[:_LISTED]:
+            table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))
+        yield Text(f"weight from “{self.query}” to “{self.key}”, largest first", "bold")
+        yield table
+        yield Text(self._count(f"above every word but “{self.query}” itself", self.first))
+        if self.others:
+            words = " and ".join(f"“{word}”" for word in self.others)
+            yield Text(self._count(f"above {words}", self.above_function_words))
+
+    def _count(self, what: str, heads: Sequence[HeadScore]) -> str:
+        names = f": {_names(heads)}" if heads else ""
+        return f"{what} in {len(heads)} of {len(self.heads)} heads{names}"
+
+
+def _names(heads: Sequence[HeadScore], *, scores: bool = False) -> str:
+    return ", ".join(
+        f"{head.layer}.{head.head}" + (f" ({head.score:.2f})" if scores else "") for head in heads
+    )
 
 
 def choose_word(axis: Axis) -> int:

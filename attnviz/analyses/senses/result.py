@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+import attnviz
 from attnviz.results.attention_result import Provenance
+from attnviz.results.base import Columns, Result, Savable, proof, stacked
+from attnviz.results.labels import literal
 from attnviz.results.report import AgreementReport
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+_NAMED = 6  # words that each sense attends to
 
 
 @dataclass(frozen=True)
-class Occurrence:
+class Occurrence(Savable):
     """The word, once, in one of the sentences.
 
     Attributes
@@ -39,7 +50,7 @@ class Occurrence:
 
 
 @dataclass(frozen=True)
-class SenseScore:
+class SenseScore(Savable):
     """How well the senses are told apart by one kind of vector.
 
     Attributes
@@ -67,9 +78,14 @@ class SenseScore:
         """The mean of the recalls: every sense counts as much, however few sentences it has."""
         return sum(self.recalls) / len(self.recalls)
 
+    def __str__(self) -> str:
+        """Return the accuracy with its interval and its p-value."""
+        interval = f"{self.low:.2f} to {self.high:.2f}"
+        return f"{self.accuracy:.2f} ({interval}), p = {self.p_value:.4f}"
+
 
 @dataclass(frozen=True, eq=False)
-class SensesResult:
+class SensesResult(Result):
     """The occurrences of a word in its senses, and how each layer tells them apart.
 
     There are L layers and L + 1 states: state i is what enters layer i, the last is the output of
@@ -156,3 +172,116 @@ class SensesResult:
                 name = one.strongest.casefold()
                 found[name] = max(share, found.get(name, 0.0))
         return sorted(found.items(), key=lambda item: -item[1])
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return the vectors, the plane, and which occurrences are told apart rightly."""
+        return {"vectors": self.vectors, "plane": self.plane, "right": self.right}
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the sense of each occurrence."""
+        return {"sense_of_each": [occurrence.sense for occurrence in self.occurrences]}
+
+    def about(self) -> dict[str, Any]:
+        """Return the scores of every state, the occurrences, and the proof."""
+
+        def described(score: SenseScore) -> dict[str, Any]:
+            recalls = dict(zip(self.senses, score.recalls, strict=True))
+            return {**asdict(score), "recalls": recalls, "macro_recall": score.macro_recall}
+
+        return {
+            "word": self.word,
+            "senses": list(self.senses),
+            "chance": self.chance,
+            "best": self.best,
+            "p_best": self.p_best,
+            "shuffles": self.shuffles,
+            "raw": self.raw,
+            "states": [
+                {
+                    "state": self.state_name(state),
+                    **described(score),
+                    "explained": list(self.explained[state]),
+                    "plane_accuracy": self.plane_accuracy[state],
+                }
+                for state, score in enumerate(self.scores)
+            ],
+            "context_words": described(self.context),
+            "attention_layer": self.attention_layer,
+            "occurrences": [
+                {"word": occurrence.word, **asdict(occurrence)} for occurrence in self.occurrences
+            ],
+            **proof(self),
+        }
+
+    def columns_of_table(self) -> Columns:
+        """Return one row for each state and occurrence."""
+        states, count = self.right.shape
+        x, y = self.plane.unbind(-1)
+        table = stacked(
+            {"state": range(states), "occurrence": range(count)},
+            {"right": self.right, "x": x, "y": y},
+        )
+        occurrences = [self.occurrences[index] for index in table["occurrence"]]
+        return {
+            **table,
+            "sense": [occurrence.sense for occurrence in occurrences],
+            "sentence": [occurrence.sentence for occurrence in occurrences],
+            "start": [occurrence.start for occurrence in occurrences],
+            "end": [occurrence.end for occurrence in occurrences],
+        }
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw how each layer tells the senses apart: see `attnviz.plot.senses`."""
+        return attnviz.plot.senses(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print a row for each layer, the baselines, and what each sense attends to."""
+        from rich.text import Text
+
+        names = ", ".join(map(literal, self.senses))
+        yield Text(f"“{literal(self.word)}”: {names}; {self.provenance.model}", "bold")
+        yield self._table_of_states()
+        yield Text(
+            "accuracy as the word enters a layer, with its 95% interval; shuffled: what 95% of "
+            "the shuffled senses stay within; macro: mean recall of all senses; last: that of "
+            f"{literal(self.minority)}",
+            "dim",
+        )
+        best = self.scores[self.best]
+        yield Text(f"best {self.state_name(self.best)}: {best.accuracy:.2f}", "bold").append(
+            f", p = {self.p_best:.4f} over all layers", "not bold"
+        )
+        yield Text(f"guessing: {self.chance:.2f}")
+        yield Text(f"the word without context, entering layer 0: {self.scores[0]}")
+        yield Text(f"the other words without attention: {self.context}")
+        yield Text(f"content words that get most of its attention in layer {self.attention_layer}")
+        for sense in self.senses:
+            strongest = self.strongest(sense)[:_NAMED]
+            words = ", ".join(f"{literal(word)} {share:.0%}" for word, share in strongest)
+            yield Text(f"  {literal(sense)}: ", "bold").append(words, "not bold")
+        for note in self.notes:
+            yield Text(note, "dim")
+
+    def _table_of_states(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        last = literal(self.minority, 12)
+        names = ("accuracy", "interval", "p", "shuffled", "silhouette", "macro", last)
+        for name in ("layer", *names):
+            table.add_column(name, justify="right", no_wrap=True)
+        for state, score in enumerate(self.scores):
+            cells = (
+                "output" if state == len(self.scores) - 1 else str(state),
+                f"{score.accuracy:.2f}",
+                f"{score.low:.2f}–{score.high:.2f}",
+                f"{score.p_value:.4f}",
+                f"{score.shuffled:.2f}",
+                f"{score.silhouette:.2f}".replace("-", "\N{MINUS SIGN}"),
+                f"{score.macro_recall:.2f}",
+                f"{score.recalls[self.senses.index(self.minority)]:.2f}",
+            )
+            style = "bold" if state == self.best else ""
+            table.add_row(*(Text(cell, style) for cell in cells))
+        return table

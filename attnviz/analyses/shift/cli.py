@@ -80,7 +80,6 @@ def shift(
     regions = read_senses(toward or (), "--toward")
 
     from attnviz.analyses.shift.compute import shift as split
-    from attnviz.analyses.shift.print import print_shift
     from attnviz.pipeline.attend import load
     from attnviz.terminal import console as report
     from attnviz.terminal.progress import watched
@@ -102,5 +101,5 @@ def shift(
         return draw(result, width=width)
 
     return report.conclude(
-        result, path, figure, lambda: print_shift(result), json=json, force=force
+        result, path, figure, lambda: report.console.print(result), json=json, force=force
     )

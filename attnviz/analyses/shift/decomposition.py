@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from attnviz.results.base import Savable
+
 
 @dataclass(frozen=True, eq=False)
-class ShiftDecomposition:
+class ShiftDecomposition(Savable):
     """The difference of two runs at one position, split over layers, heads and sources.
 
     All numbers are lengths along `direction`, in units of the hidden state; L layers, H heads, T
@@ -55,7 +57,7 @@ class ShiftDecomposition:
 
 
 @dataclass(frozen=True, eq=False)
-class ResidualStream:
+class ResidualStream(Savable):
     """The way of one position from its static to its contextual vector, as an account.
 
     Weights, the scales of norms and the gates of activations are taken as they were; then the

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+import attnviz
 from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
 from attnviz.results.attention_result import Provenance
+from attnviz.results.base import Columns, Result, proof, stacked
+from attnviz.results.labels import literal
 from attnviz.results.report import AgreementReport
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
 _FEWEST = 3  # sources that can be ranked
+_LONGEST = 14  # letters of a word in a table
+_RANKED = 5  # words of each ranking
+_NOTHING = 1e-6  # of the largest: not worth a rank
 
 
 @dataclass(frozen=True, eq=False)
-class ShiftResult:
+class ShiftResult(Result):
     """What moved a word's vector in a text, with the proof of the sum and a causal check.
 
     Attributes
@@ -131,6 +143,244 @@ class ShiftResult:
         rho = spearman(by_head, patched)
         r = torch.corrcoef(torch.stack([by_head, patched]))[0, 1].item()
         return None if rho is None else (r, rho)
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return the parts of the shift, those of the residual stream, and the causal effects."""
+        split, stream = self.decomposition, self.residual_stream
+        arrays = {
+            "value": split.value,
+            "routing": split.routing,
+            "credit": split.credit,
+            "direction": split.direction,
+            "ledger_attention": stream.attention,
+            "ledger_mlp": stream.mlp,
+            **{f"causal_{name.replace('-', '_')}": lost for name, lost in self.causal.items()},
+            "patched": self.patched,
+            "raw_attention": self.raw_attention,
+            "rollout": self.rollout,
+            "path": self.path,
+            "distances": self.distances,
+        }
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the words and the tokens of the text."""
+        return {"words": list(self.words), "tokens": list(self.tokens)}
+
+    def about(self) -> dict[str, Any]:
+        """Return the totals, the errors, the correlations, and the proof."""
+        split, stream, heads = self.decomposition, self.residual_stream, self.heads_correlation
+        return {
+            "word": self.word,
+            "at": self.at,
+            "positions": [list(positions) for positions in self.positions],
+            "special": list(self.special),
+            "reference": self.reference,
+            "regions": list(self.regions),
+            "total": split.total,
+            "start": split.start,
+            "length": split.length,
+            "completeness_error": split.error,
+            "credit_error": split.credit_error,
+            "rank_correlations": self.rank_correlations,
+            "heads_correlation": None
+            if heads is None
+            else dict(zip(("r", "rho"), heads, strict=True)),
+            "ledger": {
+                "bias": stream.bias,
+                "own": stream.own,
+                "total": stream.total,
+                "completeness_error": stream.error,
+            },
+            **proof(self),
+        }
+
+    def columns_of_table(self) -> Columns:
+        """Return one quantity after the other; a column that one does not depend on is empty."""
+        split, stream = self.decomposition, self.residual_stream
+        labels: dict[str, Sequence[str]] = {
+            "token": self.tokens,
+            "word": self.words,
+            "region": self.regions,
+        }
+        tables: list[Columns] = []
+
+        def add(quantity: str, numbers: Tensor | None, *dimensions: str) -> None:
+            if numbers is None:
+                return
+            named = {
+                name: labels.get(name, range(size))
+                for name, size in zip(dimensions, numbers.shape, strict=True)
+            }
+            table = stacked(named, {"number": numbers})
+            tables.append({"quantity": [quantity] * numbers.numel(), **table})
+
+        add("value", split.value, "layer", "head", "token")
+        add("routing", split.routing, "layer", "head", "token")
+        add("credit", split.credit, "token")
+        for name, lost in self.causal.items():
+            add(f"lost by {name}", lost, "word")
+        add("patched", self.patched, "layer", "head")
+        add("raw attention", self.raw_attention, "word")
+        add("rollout", self.rollout, "word")
+        add("ledger attention", stream.attention, "layer", "head", "token")
+        add("ledger MLP", stream.mlp, "layer")
+        add("path", self.path, "layer")
+        add("distance", self.distances, "layer", "region")
+        names = dict.fromkeys(name for table in tables for name in table)
+        return {
+            name: [
+                value
+                for table in tables
+                for value in table.get(name, [None] * len(table["quantity"]))
+            ]
+            for name in names
+        }
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw what each word brought: see `attnviz.plot.shift`."""
+        return attnviz.plot.shift(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print what each word brought, what changing it takes, and how nearly all adds up."""
+        from rich.text import Text
+
+        toward = f" toward {self.regions[0]}, from {self.regions[1]}" if self.regions else ""
+        yield Text(f"what moved “{literal(self.word)}”{toward}", "bold")
+        yield Text(f"compared with {self.reference}", "dim")
+        yield from self._tables_of_words(options.max_width)
+        for line in self._conclusions():
+            yield Text(line)
+        if len(self.sources) > 1:
+            yield self._table_of_rankings()
+        for line in (self._account(), *self._region_lines()):
+            yield Text(line)
+        for note in self.notes:
+            yield Text(note, "dim")
+
+    def _tables_of_words(self, width: int) -> Iterator[Table]:
+        """Yield a row for each word: what it brought over all paths and directly, what is lost.
+
+        In several tables where the terminal is too narrow for one.
+        """
+        from rich.table import Table
+        from rich.text import Text
+
+        split = self.decomposition
+        columns = {
+            "all paths": self.credit,
+            "value": self.by_word(split.value.sum((0, 1))),
+            "routing": self.by_word(split.routing.sum((0, 1))),
+            **self.causal,
+        }
+        count = len(columns) if width >= 12 * len(columns) else 3
+        for start in range(0, len(columns), count):
+            table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+            table.add_column("source", no_wrap=True)
+            shown = dict(list(columns.items())[start : start + count])
+            for name in shown:
+                table.add_column(name, justify="right", no_wrap=True)
+            for index, word in enumerate(self.words):
+                cells = (_number(numbers[index]) for numbers in shown.values())
+                table.add_row(Text(literal(word, _LONGEST)), *cells)
+            yield table
+
+    def _conclusions(self) -> Iterator[str]:
+        """Yield what the columns are, which word brought most, and how far to trust all this."""
+        split = self.decomposition
+        unit = "along the axis" if self.regions else "along the shift"
+        differed = f" with {_number(split.start)} that differed at the start" if split.start else ""
+        yield (
+            f"the shift, {unit}: {_number(split.total)}; all paths sum to it (missed by "
+            f"{split.credit_error:.0e} of its length), and so do value and routing, what the word "
+            f"itself took{differed} ({split.error:.0e})"
+        )
+        toward = self.credit * (1 if split.total > 0 else -1)
+        most = int(toward.argmax())
+        if toward[most] > _NOTHING * split.length:
+            lost = [
+                f"{name} {_number(effect[most])}"
+                for name, effect in self.causal.items()
+                if not effect[most].isnan()
+            ]
+            changed = f"; where it is changed is lost: {', '.join(lost)}" if lost else ""
+            name = literal(self.names[most])
+            yield f"“{name}” brought most of it, {_number(self.credit[most])}{changed}"
+        if ranks := self.rank_correlations:
+            correlations = ", ".join(f"{name} {_number(rho)}" for name, rho in ranks.items())
+            yield (
+                f"all paths rank {len(self.sources)} words as changing each does, "
+                f"in runs of its own, with ρ: {correlations}"
+            )
+        if (heads := self.heads_correlation) is not None:
+            r, rho = map(_number, heads)
+            yield f"the heads agree with patching them: r {r}, ρ {rho}"
+
+    def _table_of_rankings(self) -> Table:
+        """Return the first words by the split, by what is often drawn, and by what is lost."""
+        from rich.table import Table
+        from rich.text import Text
+
+        sign = 1 if self.decomposition.total > 0 else -1  # the first are those that brought most
+        name, lost = next(iter(self.causal.items()))
+        if (common := self.consensus) is not None:
+            name, lost = "consensus", common
+        rankings = {
+            "by the split": self.credit * sign,
+            "by raw attention": self.raw_attention,
+            "by rollout": self.rollout,
+            f"by what is lost ({name})": lost * sign,
+        }
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        columns = []
+        for name, numbers in rankings.items():
+            table.add_column(name, no_wrap=True)
+            scores = {index: numbers[index].item() for index in self.sources}
+            least = _NOTHING * max(map(abs, scores.values()))
+            ranked = sorted(
+                (index for index in scores if abs(scores[index]) > least),
+                key=scores.__getitem__,
+                reverse=True,
+            )
+            words = [Text(literal(self.names[index], _LONGEST)) for index in ranked[:_RANKED]]
+            columns.append(words)
+        for row in range(max(map(len, columns))):
+            table.add_row(*(words[row] if row < len(words) else Text() for words in columns))
+        return table
+
+    def _account(self) -> str:
+        stream = self.residual_stream
+        return (
+            f"ledger, from the static vector to the end, {_number(stream.total)}: attention "
+            f"{_number(stream.attention.sum())}, MLPs {_number(stream.mlp.sum())}, biases "
+            f"{_number(stream.bias)}, own {_number(stream.own)} (what norms made of the static "
+            "vector, less it)"
+        )
+
+    def _region_lines(self) -> Iterator[str]:
+        """Yield where the word stands between the regions, before and after."""
+        if self.path is None or self.distances is None:
+            return
+        first, second = self.regions
+        path = "  ".join(_number(place) or "–" for place in self.path.tolist())
+        yield (
+            f"its place from {second} (0) to {first} (1), entering each layer and in the end: "
+            f"{path}"
+        )
+        before, after = ([_number(distance) for distance in row] for row in self.distances[[0, -1]])
+        if all(before):
+            line = (
+                f"{before[0]} before and {after[0]} after, to {second} {before[1]} and {after[1]}"
+            )
+        else:  # the static vectors of one word at one position
+            line = f"{after[0]} after, to {second} {after[1]}; before, both are one"
+        yield f"its distance, if theirs is 1: to {first} {line}"
+
+
+def _number(value: Tensor | float) -> str:
+    """Return a number in two decimals; "" for NaN."""
+    text = f"{float(value):.2f}".replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")
+    return text if float(value) == float(value) else ""
 
 
 def numbered(words: Sequence[str]) -> tuple[str, ...]:

@@ -77,7 +77,6 @@ def steps(
     result = typed.attend(given, model, where, truncate, mode="full").stack(stack)
 
     from attnviz.analyses.steps.compute import steps as take_steps
-    from attnviz.analyses.steps.print import print_steps
     from attnviz.terminal import console as report
 
     taken = take_steps(result, layer=layer, head=head, word=word)
@@ -87,4 +86,6 @@ def steps(
 
         return draw(taken, width=width)
 
-    return report.conclude(taken, path, figure, lambda: print_steps(taken), json=json, force=force)
+    return report.conclude(
+        taken, path, figure, lambda: report.console.print(taken), json=json, force=force
+    )

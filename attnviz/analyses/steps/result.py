@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+import attnviz
+from attnviz.formula.attention import HIDDEN
 from attnviz.results.attention_result import Provenance
+from attnviz.results.base import Columns, Result, Savable, proof, table_of_matrices
+from attnviz.results.labels import literal, selection
 from attnviz.results.report import AgreementReport
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+    from rich.text import Text
+
+_NUMBERS = 3  # of the row that is followed
+_WIDE = 60  # characters of a terminal that has room for bars
+_BAR = 14  # characters of the largest weight
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class Stage(Savable):
     """One stage of one head.
 
     Attributes
@@ -52,9 +66,24 @@ class Stage:
             return self.size
         return "".join(f"({m} × {n})" for m, n in self.factors) + f" → {self.size}"
 
+    @property
+    def array_name(self) -> str:
+        """The name of its array in files: "head_output"."""
+        return self.name.replace(" ", "_")
+
+    def about(self) -> dict[str, Any]:
+        """Return the formula, the shape and the agreement of the stage, without its numbers."""
+        return {
+            "name": self.array_name,
+            "formula": self.formula,
+            "shape": list(self.values.shape),
+            "difference": self.difference,
+            "passed": self.passed,
+        } | ({"why_not_compared": self.why_not} if self.why_not else {})
+
 
 @dataclass(frozen=True, eq=False)
-class StepsResult:
+class StepsResult(Result):
     """One head's way from X through Q, K, V, scores and weights to the output; one word followed.
 
     V is recomputed from X, and A from the V that the model had, so that in a model of low precision
@@ -107,3 +136,106 @@ class StepsResult:
         """
         vector = self.contributions.sum(0)
         return self.contributions @ vector / (vector @ vector).clamp(min=1e-300)
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return the values of each stage, (rows, columns)."""
+        return {stage.array_name: stage.values for stage in self.stages}
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the tokens of the queries and the keys."""
+        return {"queries": list(self.queries), "keys": list(self.keys)}
+
+    def about(self) -> dict[str, Any]:
+        """Return which head and word it is, what is known of each stage, and the proof."""
+        return {
+            "stack": self.stack,
+            "layer": self.layer,
+            "head": self.head,
+            "stages": [stage.about() for stage in self.stages],
+            "word": self.word,
+            "row": self.row,
+            "shares": self.shares.tolist(),
+            **proof(self),
+        }
+
+    def columns_of_table(self) -> Columns:
+        """Return one stage after the other, by row and column."""
+        return table_of_matrices(self.to_arrays())
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw the stages: see `attnviz.plot.steps`."""
+        return attnviz.plot.steps(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print formula, shape, first numbers and agreement of each stage, then every key."""
+        from rich.table import Table
+        from rich.text import Text
+
+        where = selection(self.stack, self.layer, (self.head,))
+        word = literal(self.word)
+        yield Text(f"{where} of {self.provenance.model}, following “{word}”", "bold")
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("stage", no_wrap=True)
+        table.add_column("formula", overflow="fold")
+        table.add_column("shape", no_wrap=True)
+        table.add_column(f"row of “{word}”" if len(word) < 12 else "its row", no_wrap=True)
+        table.add_column("agrees to", no_wrap=True)
+        for stage in self.stages:
+            formula = "given" if stage.why_not == "given" else stage.formula
+            numbers = _first_numbers(stage, self.row)
+            table.add_row(stage.name, formula, stage.size, numbers, _verdict(stage))
+        yield table
+        yield self._table_of_keys(bars=options.max_width >= _WIDE)
+        for note in self.notes:
+            yield Text(note, "dim")
+
+    def _table_of_keys(self, *, bars: bool) -> Table:
+        """Return for each key its way from the score to what it adds to the attention vector."""
+        from rich.table import Table
+        from rich.text import Text
+
+        names = [stage.name for stage in self.stages if stage.over_keys]
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("key", no_wrap=True)
+        for name in names:
+            table.add_column(name.removesuffix(" scores"), justify="right", no_wrap=True)
+        if bars:
+            table.add_column("", no_wrap=True)
+        table.add_column("of vector", justify="right", no_wrap=True)
+        rows = [self[name].values[self.row].tolist() for name in names]
+        largest, shares = max(rows[-1]), self.shares.tolist()
+        for key, label in enumerate(self.keys):
+            bar = "█" * round(_BAR * rows[-1][key] / max(largest, 1e-12))
+            numbers = [_number(row[key]) for row in rows]
+            share = f"{round(100 * shares[key])}%"
+            cells = [Text(bar, "blue")] if bars else []
+            table.add_row(Text(literal(label)), *numbers, *cells, share)
+        return table
+
+
+def _first_numbers(stage: Stage, row: int) -> Text:
+    """Return the first numbers of the row that is followed; keys have rows of their own."""
+    from rich.text import Text
+
+    if stage.rows == "key":
+        return Text("a row for each key", "dim")
+    values = stage.values[row].tolist()
+    numbers = " ".join(f"{_number(value):>5}" for value in values[:_NUMBERS])
+    return Text(numbers + (" …" if len(values) > _NUMBERS else ""))
+
+
+def _number(value: float) -> str:
+    if value < HIDDEN:
+        return "-∞"
+    value = round(value, 2) + 0.0  # no -0.00
+    return f"{value:.2f}" if abs(value) < 10_000 else f"{value:.0e}"
+
+
+def _verdict(stage: Stage) -> Text:
+    from rich.text import Text
+
+    if stage.difference is None:
+        return Text("" if stage.why_not == "given" else "not compared", "dim")
+    if stage.passed:
+        return Text(f"{stage.difference:.0e}", "green")
+    return Text(f"DIFFERS by {stage.difference:.0e}", "bold red")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -25,12 +25,6 @@ from attnviz.terminal.options import (
     Truncate,
     Width,
 )
-
-if TYPE_CHECKING:
-    from attnviz.analyses.survey.result import SurveyResult
-
-_SHOWN = 2  # heads of each statistic, or statistics of each head
-_LISTED = 10  # heads
 
 
 class Where(StrEnum):
@@ -113,43 +107,5 @@ def survey(
     from attnviz.io.export import to_data
 
     save(draw(found, width=width), figure, force=force)
-    report.print_json(to_data(found)) if json else print_census(found)
+    report.print_json(to_data(found)) if json else report.console.print(found)
     return report.finish(found.agreement, figure.parent, json=json)
-
-
-def print_census(result: SurveyResult) -> None:
-    """Print which heads have a role, and of each statistic the heads that have most of it."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from attnviz.results.labels import literal
-    from attnviz.terminal.console import console
-
-    model = literal(result.provenance.model)
-    said = f"{len(result.heads)} heads of {model} on {result.texts:,} texts"
-    console.print(Text(said, "bold"))
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("statistic", "mean", "shuffled keys", "shuffled tokens", "most (layer.head)"):
-        table.add_column(
-            name, justify="left" if name.startswith(("statistic", "most")) else "right"
-        )
-    for at, name in enumerate(result.statistics):
-        best = result.mean[:, at].nan_to_num(-1.0).topk(min(_SHOWN, len(result.heads))).indices
-        told = [n for n in best.tolist() if result.count[n, at]]
-        most = ", ".join(f"{result.heads[n]} ({result.mean[n, at]:.2f})" for n in told) or "–"
-        means = (
-            float(each[:, at].nanmean()) for each in (result.mean, result.even, result.shuffled)
-        )
-        cells = ("–" if value != value else f"{value:.3f}" for value in means)
-        table.add_row(name, *cells, most)
-    console.print(table)
-    sizes = ", ".join(map(str, result.cluster_sizes))
-    console.print(Text("heads that read alike: ", "bold").append(sizes, "not bold"))
-    by_role: dict[str, list[str]] = {}
-    for head, role in zip(result.heads, result.roles, strict=True):
-        if role:
-            by_role.setdefault(role, []).append(str(head))
-    for role, heads in by_role.items():
-        console.print(Text(f"{role}: ", "bold").append(", ".join(heads), "not bold"))
-    for note in result.notes:
-        console.print(Text(note, "dim"))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+import attnviz
 from attnviz.results.attention_result import Provenance
+from attnviz.results.base import Columns, Result, Savable, column
+from attnviz.results.labels import literal
 from attnviz.results.report import AgreementReport
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+_NAMED = 2  # heads of each statistic
 
 
 @dataclass(frozen=True)
-class HeadName:
+class HeadName(Savable):
     """One head of a model; layers and heads count from 0."""
 
     stack: str
@@ -25,7 +36,50 @@ class HeadName:
 
 
 @dataclass(frozen=True, eq=False)
-class SurveyResult:
+class HeadTable(Result):
+    """What results of K heads by S statistics have in common."""
+
+    heads: tuple[HeadName, ...]
+    statistics: tuple[str, ...]
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return the arrays: (K, S), (K,) or (K, K)."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the names of the heads and of the statistics."""
+        names = [f"{head.stack} {head.layer}.{head.head}" for head in self.heads]
+        return {"head_names": names, "statistics": list(self.statistics)}
+
+    def columns_of_table(self) -> Columns:
+        """Return one row for each head and statistic."""
+        count = len(self.statistics)
+        columns: Columns = {
+            name: _repeated(values, count) for name, values in self._columns_of_heads().items()
+        }
+        columns["statistic"] = list(self.statistics) * len(self.heads)
+        for name, array in self.to_arrays().items():
+            if array.dim() == 1:
+                columns[name] = _repeated(column(array), count)
+            elif array.shape[1] == count:
+                columns[name] = column(array)
+        return columns
+
+    def _columns_of_heads(self) -> Columns:
+        return {
+            "stack": [head.stack for head in self.heads],
+            "layer": [head.layer for head in self.heads],
+            "head": [head.head for head in self.heads],
+        }
+
+
+def _repeated(values: Sequence[Any], count: int) -> list[Any]:
+    return [value for value in values for _ in range(count)]
+
+
+@dataclass(frozen=True, eq=False)
+class SurveyResult(HeadTable):
     """Of K heads, S statistics over the texts of a corpus.
 
     Attributes
@@ -49,8 +103,6 @@ class SurveyResult:
         model.
     """
 
-    heads: tuple[HeadName, ...]
-    statistics: tuple[str, ...]
     mean: Tensor
     low: Tensor
     high: Tensor
@@ -86,3 +138,60 @@ class SurveyResult:
     def of(self, statistic: str) -> int:
         """Return the column of a statistic."""
         return self.statistics.index(statistic)
+
+    def about(self) -> dict[str, Any]:
+        """Return how much was read, what each head is named, and the proof."""
+        return {
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "notes": list(self.notes),
+            "roles": list(self.roles),
+            "clusters": list(self.clusters),
+            "compared": self.compared,
+            "sampled": self.sampled,
+            "provenance": asdict(self.provenance),
+            "agreement": self.agreement.about(),
+        }
+
+    def _columns_of_heads(self) -> Columns:
+        return super()._columns_of_heads() | {"role": self.roles, "cluster": self.clusters}
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw what every head does: see `attnviz.plot.survey`."""
+        return attnviz.plot.survey(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print of each statistic the heads that have most of it, and which heads have a role."""
+        from rich.table import Table
+        from rich.text import Text
+
+        model = literal(self.provenance.model)
+        yield Text(f"{len(self.heads)} heads of {model} on {self.texts:,} texts", "bold")
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        for name in ("statistic", "mean", "shuffled keys", "shuffled tokens", "most (layer.head)"):
+            left = name.startswith(("statistic", "most"))
+            table.add_column(name, justify="left" if left else "right")
+        for index, name in enumerate(self.statistics):
+            means = [
+                float(values[:, index].nanmean())
+                for values in (self.mean, self.even, self.shuffled)
+            ]
+            cells = ("–" if mean != mean else f"{mean:.3f}" for mean in means)
+            best = self.mean[:, index].nan_to_num(-1.0).topk(min(_NAMED, len(self.heads))).indices
+            most = ", ".join(
+                f"{self.heads[n]} ({self.mean[n, index]:.2f})"
+                for n in best.tolist()
+                if self.count[n, index]
+            )
+            table.add_row(name, *cells, most or "–")
+        yield table
+        sizes = ", ".join(map(str, self.cluster_sizes))
+        yield Text("heads that read alike: ", "bold").append(sizes, "not bold")
+        by_role: dict[str, list[str]] = {}
+        for head, role in zip(self.heads, self.roles, strict=True):
+            if role:
+                by_role.setdefault(role, []).append(str(head))
+        for role, heads in by_role.items():
+            yield Text(f"{role}: ", "bold").append(", ".join(heads), "not bold")
+        for note in self.notes:
+            yield Text(note, "dim")

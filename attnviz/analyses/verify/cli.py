@@ -76,15 +76,13 @@ def verify(
     where = typed.place(device, dtype, device_map, offload_folder)
     result = typed.attend(given, model, where, truncate, mode=mode.value)
 
-    from attnviz.analyses.verify.print import print_stages
-    from attnviz.io.contents import agreement_data
     from attnviz.io.export import save_result
     from attnviz.terminal import console as report
 
     if path is not None:
         save_result(result, path, force=force)
     if json:
-        report.print_json({**asdict(result.provenance), **agreement_data(result.agreement)})
+        report.print_json({**asdict(result.provenance), **result.agreement.about()})
     else:
-        print_stages(result)
+        report.console.print(result)
     return report.finish(result.agreement, path, json=json)

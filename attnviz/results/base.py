@@ -1,0 +1,196 @@
+"""What all results have in common: valid fields, a file, arrays, a table, a printed summary."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+import attnviz
+from attnviz.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Columns = dict[str, Sequence[Any]]
+Rules = Iterator[tuple[str, bool]]
+
+SAVABLE: dict[str, type[Savable]] = {}  # by the name that a file has for the type
+
+
+class Savable:
+    """Base of every dataclass that a saved result may hold.
+
+    A dataclass of which the fields do not fit each other cannot be built: `InputError` says which
+    rule it breaks.
+    """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Register the type, so that files may name it."""
+        super().__init_subclass__(**keywords)
+        SAVABLE[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        self.check()
+
+    def _rules(self) -> Rules:
+        """Yield what the fields should have, and whether they have it.
+
+        A rule may rely on those before it: the first that does not hold is the last that is read.
+        """
+        yield from ()
+
+    def _number_rules(self) -> Rules:
+        """Yield the rules that read every number: checked on the way to a file and back."""
+        yield from ()
+
+    def check(self, *, numbers: bool = False) -> None:
+        """Raise InputError where the fields break a rule of the type.
+
+        Parameters
+        ----------
+        numbers : bool
+            Whether to check also what takes a pass over all numbers.
+        """
+        for rule, holds in itertools.chain(self._rules(), self._number_rules() if numbers else ()):
+            if not holds:
+                raise InputError(f"{type(self).__name__} should have {rule}")
+
+    def about(self) -> dict[str, Any]:
+        """Return what is known about the result beside its arrays, in types that JSON knows."""
+        return {}
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the result to a file: see `attnviz.save_result`."""
+        attnviz.save_result(self, path, force=force)
+
+
+class Result(Savable):
+    """Base of the results that a figure shows."""
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return the arrays by name, as .npz and .safetensors files hold them."""
+        raise NotImplementedError
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the labels of the arrays' rows and columns, by name."""
+        return {}
+
+    def columns_of_table(self) -> Columns:
+        """Return the columns of a long table, one row for each number; None where there is none."""
+        raise NotImplementedError
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a long table, one row for each number, with labels and positions as columns."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns_of_table())
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the text that the command line prints."""
+        return as_html(self)
+
+
+class _Proven(Protocol):
+    """A result that comes of a verified run of a model."""
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+    @property
+    def provenance(self) -> Any: ...
+    @property
+    def agreement(self) -> Savable: ...
+
+
+def proof(result: _Proven) -> dict[str, Any]:
+    """Return what every result of a model says: its notes, its provenance and its agreement."""
+    return {
+        "notes": list(result.notes),
+        "provenance": asdict(result.provenance),
+        "agreement": result.agreement.about(),
+    }
+
+
+def stacked(dimensions: Mapping[str, Sequence[Any]], numbers: Mapping[str, Tensor]) -> Columns:
+    """Return arrays of the same dimensions as columns of a long table.
+
+    Parameters
+    ----------
+    dimensions : mapping of str to sequence
+        The labels along each dimension of the arrays. Labels that are texts get a second column
+        with their positions, since several may be the same.
+    numbers : mapping of str to Tensor
+        The arrays.
+    """
+    sizes = [len(labels) for labels in dimensions.values()]
+    columns: Columns = {}
+    for axis, (name, labels) in enumerate(dimensions.items()):
+        shape = [1] * len(sizes)
+        shape[axis] = -1
+        positions = torch.arange(sizes[axis]).reshape(shape).expand(sizes).flatten().tolist()
+        if labels and isinstance(labels[0], str):
+            columns[f"{name}_position"] = positions
+        columns[name] = [labels[position] for position in positions]
+    return columns | {name: column(array) for name, array in numbers.items()}
+
+
+def table_of_matrices(matrices: Mapping[str, Tensor]) -> Columns:
+    """Return the numbers of several matrices of any sizes as a long table, one after the other."""
+    table: dict[str, list[Any]] = {"stage": [], "row": [], "column": [], "value": []}
+    for name, values in matrices.items():
+        matrix = values if values.dim() == 2 else values.reshape(-1, values.shape[-1])
+        for row, numbers in enumerate(matrix.double().tolist()):
+            table["stage"] += [name] * len(numbers)
+            table["row"] += [row] * len(numbers)
+            table["column"] += range(len(numbers))
+            table["value"] += numbers
+    return dict(table)
+
+
+def column(values: Tensor) -> list[float | None]:
+    """Return the numbers of a tensor, and None in place of NaN."""
+    return [None if value != value else value for value in values.flatten().tolist()]
+
+
+def as_html(renderable: Any) -> str:
+    """Return what rich prints of an object as HTML."""
+    from rich.console import Console
+
+    console = Console(record=True, file=io.StringIO(), width=100, color_system="truecolor")
+    console.print(renderable)
+    style = "font-family:monospace;line-height:1.25;white-space:pre;overflow-x:auto"
+    return console.export_html(
+        inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
+    )
+
+
+def fits(tensor: Tensor | None, *sizes: Collection[int]) -> bool:
+    """Return whether each dimension has one of the sizes that it may have; None has any."""
+    if tensor is None:
+        return True
+    shape = tensor.shape
+    return len(shape) == len(sizes) and all(
+        size in possible for size, possible in zip(shape, sizes, strict=True)
+    )
+
+
+def one_each(count: int, entries: Iterable[Sequence[Any] | None]) -> bool:
+    """Return whether each of several sequences, where there is one, has so many entries."""
+    return all(each is None or len(each) == count for each in entries)
+
+
+def is_image(image: Tensor | None) -> bool:
+    """Return whether a tensor is an RGB image of bytes, (H, W, 3), or None."""
+    return image is None or (
+        image.dim() == 3
+        and image.shape[2] == 3
+        and image.dtype == torch.uint8
+        and image.numel() > 0
+    )
