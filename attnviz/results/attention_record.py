@@ -79,6 +79,9 @@ class AttentionRecord(Savable):
             f"{len(self.key_axis)} keys, {self.path})"
         )
 
+    def __post_init__(self) -> None:
+        """Check nothing: a record may be incomplete until a result holds it, which checks it."""
+
     def _rules(self) -> Rules:
         arrays = (self.query, self.key, self.value)
         yield (

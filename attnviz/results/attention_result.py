@@ -80,6 +80,8 @@ class AttentionResult(Savable):
     def _rules(self) -> Rules:
         yield "one attention or more", len(self) > 0
         yield "an image in colors", is_image(self.image)
+        for record in self.records:
+            record.check()
 
     def _number_rules(self) -> Rules:
         records = [*self.records, *(each.record for each in self.streamed if each.record)]

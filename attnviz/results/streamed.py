@@ -131,6 +131,8 @@ class StreamedAttention(Savable):
             or (self.record.heads, len(self.record.query_axis), len(self.record.key_axis))
             == (self.heads, *size),
         )
+        if self.record is not None:
+            self.record.check()
 
     @property
     def place(self) -> str:
