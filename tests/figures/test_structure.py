@@ -228,7 +228,8 @@ def test_many_heads_are_numbered_where_there_is_room(short):
 
 def test_long_maps_are_averaged_into_the_tiles_of_a_grid(long):
     maps = head_maps(long)
-    wide = replace(maps, weights=torch.rand(6, 12, 130, 200))
+    rows, columns = ("",) * 130, ("",) * 200
+    wide = replace(maps, weights=torch.rand(6, 12, 130, 200), rows=rows, columns=columns)
     (image,) = attnviz.plot.heads(wide).axes[0].images
     assert np.shape(tile_of(image, 0, 0, 64)) == (64, 64)
     assert np.nanmean(tile_of(image, 1, 2, 64)) == pytest.approx(0.5, abs=0.02)
@@ -238,7 +239,14 @@ def test_a_long_text_is_drawn_as_one_image_with_some_of_its_labels(long):
     drawn = attention_map(long, layer=0, head=0)
     words = tuple(f"w{n}" for n in range(300))
     ax = attnviz.plot.heatmap(
-        replace(drawn, weights=torch.rand(300, 300), rows=words, columns=words, special_rows=())
+        replace(
+            drawn,
+            weights=torch.rand(300, 300),
+            rows=words,
+            columns=words,
+            special_rows=(),
+            special_columns=(),
+        )  # fmt: skip
     )
     (mesh,) = ax.collections
     assert mesh.get_rasterized()
