@@ -246,7 +246,7 @@ def test_a_long_text_is_drawn_as_one_image_with_some_of_its_labels(long):
             columns=words,
             special_rows=(),
             special_columns=(),
-        )  # fmt: skip
+        )
     )
     (mesh,) = ax.collections
     assert mesh.get_rasterized()
