@@ -1,9 +1,9 @@
-"""Attention, written out from the formula. Read it from top to bottom: that is the lesson.
+"""Attention, written out from the formula. The file is a lesson: read it from top to bottom.
 
-In recurrent attention a decoder's states ask an encoder's; in self-attention a sequence asks
-itself, without parameters or through queries, keys and values. The stages: scores, scale, mask,
-softmax, weights, output. Many heads do the same side by side. Some models add a soft cap after the
-scale, or a sink beside the scores in the softmax.
+In recurrent attention the states of a decoder attend to those of an encoder; in self-attention a
+sequence attends to itself, without parameters or through queries, keys and values. The stages:
+scores, scale, mask, softmax, weights, output. Many heads do the same side by side. Some models add
+a soft cap after the scale, or a sink beside the scores in the softmax.
 
 Shapes: ``m`` queries, ``n`` keys, ``T`` tokens, ``h`` heads; ``d_…`` counts features; ``*N`` is any
 number of leading dimensions (a batch, heads, or none). Every function keeps the dtype of its
@@ -74,7 +74,7 @@ def context(
 def self_attention(
     X: Float[Tensor, "*N T d"], scale: float | None = None
 ) -> tuple[Float[Tensor, "*N T T"], Float[Tensor, "*N T d"]]:
-    """Let every token x_i be the mean of all tokens, weighted by its dot products with them.
+    """Replace every token x_i by the mean of all tokens, weighted by its dot products with them.
 
     α = softmax(X Xᵀ · scale), A = α X. Where the formula divides by a constant, scale = 1/constant;
     by default 1/√d. This is `attention` with Q = K = V = X. Returns α and A.
@@ -124,7 +124,7 @@ def hide(hidden: Bool[Tensor, "*N"]) -> Float[Tensor, "*N"]:
 
 
 def causal_mask(m: int, n: int, first: int = 0) -> Float[Tensor, "m n"]:
-    """Hide the future: query i stands at position first + i and sees the keys up to there.
+    """Hide later keys: query i is at position first + i and reads the keys up to there.
 
     For a block of rows from position t, first = t; for m queries that end n keys, first = n - m.
 
@@ -167,8 +167,8 @@ def masked_scores(
 def softmax(scores: Float[Tensor, "*N n"]) -> Float[Tensor, "*N n"]:
     """Turn each row of scores into weights that sum to 1: e^{s_j} / Σ_k e^{s_k}.
 
-    The row's largest score is subtracted first, which changes nothing but keeps e^s finite. A row
-    whose keys are all hidden by -∞ has nothing to attend to: its weights are 0, not NaN.
+    The largest score of the row is subtracted first: it keeps e^s finite and changes no weight. A
+    row whose keys are all hidden by -∞ has the weights 0, not NaN.
 
     >>> softmax(torch.tensor([[0.9, 0.1, 0.0], [0.0, -torch.inf, 0.0], [-torch.inf] * 3]))
     tensor([[0.5388, 0.2421, 0.2191],
@@ -190,7 +190,7 @@ def attention_weights(
 ) -> Float[Tensor, "*N m n"]:
     """Weigh every key for every query: W = softmax(QKᵀ/√d_k + mask) (Vaswani et al. 2017).
 
-    Row i is one query matched against all keys: a dictionary that answers by degrees.
+    Row i is one query matched against all keys, a soft lookup in a dictionary.
 
     >>> Q = K = torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
     >>> attention_weights(Q, K, mask=causal_mask(3, 3))
@@ -210,7 +210,7 @@ def attention(
     mask: Float[Tensor, "*#N #m #n"] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "*N m d_v"]:
-    """Answer every query with the mean of the values, weighted by relevance (Vaswani et al. 2017).
+    """Return for each query the mean of the values, weighted by relevance (Vaswani et al. 2017).
 
     attention(Q, K, V) = softmax(QKᵀ/√d_k + mask) V
 
@@ -234,10 +234,10 @@ def soft_cap(scores: Float[Tensor, "*N m n"], cap: float) -> Float[Tensor, "*N m
 def softmax_with_sink(
     scores: Float[Tensor, "*N h m n"], sinks: Float[Tensor, " h"] | Float[Tensor, "h m"]
 ) -> Float[Tensor, "*N h m n"]:
-    """Let each head rest on a score of its own that no key has (Xiao et al. 2023; GPT-OSS).
+    """Normalize the scores together with a sink, a score that belongs to no key (Xiao et al. 2023).
 
-    The sink is one more column before the softmax and is dropped after it, so that a row sums to
-    less than 1 by what the sink took. It is a parameter, or made anew for each query.
+    The sink is one more column in the softmax and is dropped afterwards, so that the weights of a
+    row sum to 1 minus that of the sink. It is a parameter of the head (GPT-OSS) or of each query.
 
     >>> softmax_with_sink(torch.zeros(1, 1, 3), sinks=torch.zeros(1))
     tensor([[[0.2500, 0.2500, 0.2500]]])
@@ -248,7 +248,7 @@ def softmax_with_sink(
 
 # --------------------------------------------------------------------------------------- many heads
 def split_heads(X: Float[Tensor, "*N T h_d"], heads: int) -> Float[Tensor, "*N h T d"]:
-    """Cut the features of every token into heads: (T, h·d) → (h, T, d).
+    """Split the features of every token into heads: (T, h·d) → (h, T, d).
 
     Raises ValueError where the heads do not divide the width.
 

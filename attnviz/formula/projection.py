@@ -1,6 +1,6 @@
 """From the tokens to queries, keys and values: projection, norm, rotary position embedding.
 
-What a model does to X before attention, as pure functions. ``*N`` is any number of leading
+The steps from X to Q, K and V, as pure functions. ``*N`` is any number of leading
 dimensions, ``h`` counts heads; every function keeps the dtype of its first input and lets
 gradients flow.
 
@@ -52,9 +52,9 @@ def head_linear(
 
 
 def share(x: Float[Tensor, "*N T r"], beside: Float[Tensor, "*N h T d"]) -> Float[Tensor, "..."]:
-    """Put features that all heads share after those of each head: (h, T, d) → (h, T, d + r).
+    """Append features that all heads share to those of each head: (h, T, d) → (h, T, d + r).
 
-    In latent attention the keys of all heads share the features that turn (DeepSeek-AI 2024).
+    In latent attention the keys of all heads share the rotated features (DeepSeek-AI 2024).
 
     >>> share(torch.tensor([[7.0], [8.0], [9.0]]), beside=torch.zeros(2, 3, 1))[1]
     tensor([[0., 7.],
@@ -69,7 +69,7 @@ def rms_norm(
 ) -> Float[Tensor, "*N d"]:
     """Divide a vector by its root mean square: x / √(mean(x²) + eps) · weight (Zhang 2019).
 
-    Some models normalise every query and key so, head by head or all heads together.
+    Some models normalize their queries and keys so, each head by itself or all heads together.
 
     >>> rms_norm(torch.tensor([[3.0, 4.0], [6.0, 8.0], [1.0, 1.0]]))
     tensor([[0.8485, 1.1314],
@@ -86,7 +86,7 @@ def layer_norm(
     bias: Float[Tensor, "*#N d"] | None = None,
     eps: float = 1e-5,
 ) -> Float[Tensor, "*N d"]:
-    """Centre a vector, then divide it by its deviation (Ba et al. 2016).
+    """Center a vector, then divide it by its standard deviation (Ba et al. 2016).
 
     (x - mean(x)) / √(var(x) + eps) · weight + bias, which is `rms_norm` of x - mean(x).
 
@@ -100,7 +100,7 @@ def layer_norm(
 
 
 def clip(x: Float[Tensor, "*N"], bound: float) -> Float[Tensor, "*N"]:
-    """Cut every number to what lies between -bound and bound, so that no score can explode.
+    """Clamp every number to the range from -bound to bound, which bounds the scores.
 
     >>> clip(torch.tensor([-9.0, 0.5, 9.0]), bound=8.0)
     tensor([-8.0000,  0.5000,  8.0000])
@@ -111,16 +111,16 @@ def clip(x: Float[Tensor, "*N"], bound: float) -> Float[Tensor, "*N"]:
 def rotary_angles(
     positions: Int[Tensor, "*N T"] | Float[Tensor, "*N T"], width: int, base: float = 10000.0
 ) -> tuple[Float[Tensor, "*N T r"], Float[Tensor, "*N T r"]]:
-    """Give the cosines and sines of the angles by which `rotary` turns (Su et al. 2021).
+    """Return the cosines and sines of the angles by which `rotary` rotates (Su et al. 2021).
 
-    Pair i of the r = width features turns by position · base^(-2i/r). The r/2 angles are given
-    twice, one half after the other. Positions of floating point set the dtype; integers give the
-    default one.
+    Pair i of the r = width features is rotated by position · base^(-2i/r). The r/2 angles are
+    repeated, one half after the other. The dtype is that of floating-point positions,
+    for integers the default.
 
     Raises
     ------
     ValueError
-        The width is odd: features turn in pairs.
+        The width is odd: features are rotated in pairs.
 
     >>> cos, sin = rotary_angles(torch.arange(3), width=4)
     >>> sin
@@ -147,7 +147,7 @@ def rotary(
     *,
     interleaved: bool = False,
 ) -> Float[Tensor, "*N T d"]:
-    """Turn queries or keys by their positions, so that q_i · k_j depends on i - j (Su et al. 2021).
+    """Rotate queries or keys by position, so that q_i · k_j depends on i - j (Su et al. 2021).
 
     The pair (a, b) at angle θ becomes (a cos θ - b sin θ, b cos θ + a sin θ). The pairs are the
     features (i, i + r/2), as in Llama, or if `interleaved` (2i, 2i + 1), as in GPT-J. Features
@@ -163,15 +163,15 @@ def rotary(
     r = cos.shape[-1]
     cos, sin = cos[..., : r // 2].to(x), sin[..., : r // 2].to(x)  # both halves are the same
     a, b = (x[..., 0:r:2], x[..., 1:r:2]) if interleaved else x[..., :r].chunk(2, -1)
-    turned = (a * cos - b * sin, b * cos + a * sin)
-    pairs = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    rotated = (a * cos - b * sin, b * cos + a * sin)
+    pairs = torch.stack(rotated, -1).flatten(-2) if interleaved else torch.cat(rotated, -1)
     return torch.cat((pairs, x[..., r:]), -1)
 
 
 def regroup(x: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:
-    """Bring the pairs (2i, 2i + 1) to (i, i + d/2): from one convention of `rotary` to the other.
+    """Move the pairs (2i, 2i + 1) to (i, i + d/2): from one convention of `rotary` to the other.
 
-    As this is done to queries and keys alike, it changes no score.
+    Applied to queries and keys alike, it changes no score.
 
     >>> regroup(torch.tensor([[0.0, 1.0, 2.0, 3.0]]))
     tensor([[0., 2., 1., 3.]])
