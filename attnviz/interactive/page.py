@@ -1,4 +1,4 @@
-"""The one document that holds the view: styles, data and script, and leave to load nothing else."""
+"""Write the view as one HTML document with its styles, data and script inside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-_HEIGHT = 720  # pixels of the view within a notebook
+_FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
 @cache
@@ -20,15 +20,15 @@ def static(name: str) -> str:
 
 
 def make_page(payload: dict[str, Any], blocks: str) -> str:
-    """Return the document. What is not its own script or style cannot run in it."""
+    """Return the document. Only its own script and style can run in it."""
     from jinja2 import Environment, PackageLoader
 
-    template = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
+    environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
     script, style = static("attnviz.iife.js"), static("attnviz.css")
     results = payload["results"]
-    page: str = template.get_template("page.jinja").render(
-        title=" and ".join(each["source"] for each in results),
-        lines=[line for each in results for line in (each["source"], each["summary"])],
+    page: str = environment.get_template("page.jinja").render(
+        title=" and ".join(result["source"] for result in results),
+        lines=[line for result in results for line in (result["source"], result["summary"])],
         script=script,
         script_hash=_hash(script),
         style=style,
@@ -40,14 +40,14 @@ def make_page(payload: dict[str, Any], blocks: str) -> str:
 
 
 def to_script(payload: Any) -> str:
-    """Return JSON that no text in it can end: within a script, `<` would begin a tag."""
+    """Return JSON that cannot close the script element around it: every `<` is escaped."""
     return json.dumps(payload, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def make_frame(page: str, title: str) -> str:
-    """Return a frame with the document inside, in ASCII; it can reach nothing around it."""
+    """Return the document in a sandboxed frame, in ASCII."""
     frame = (
-        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_HEIGHT}" '
+        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_FRAME_HEIGHT}" '
         f'frameborder="0" title="{html.escape(title)}" srcdoc="{html.escape(page)}"></iframe>'
     )
     return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")

@@ -1,4 +1,4 @@
-"""The view as a widget: the same front end, whose selection Python reads and sets."""
+"""Show the view as a notebook widget whose selection Python can read and set."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ try:
     import traitlets
 except ImportError:
     raise InputError(
-        "Expected anywidget, which makes the widget, but it is not installed. Install it "
-        "(pip install 'attnviz[widget]'), or show the view itself, which needs nothing."
+        "The widget needs anywidget, which is not installed. Install it (pip install "
+        "'attnviz[widget]'), or display the view itself."
     ) from None
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_SELECTION_TYPES: dict[str, tuple[type, ...]] = {
     "view": (str,),
     "stack": (str,),
     "layer": (int,),
@@ -28,13 +28,14 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 class AttentionWidget(anywidget.AnyWidget):
-    """The interactive view in a notebook that runs.
+    """The interactive view in a live notebook.
 
     Attributes
     ----------
-    selection : what the reader looks at: "view", "stack", "layer" and "heads", counted from 0,
-        "query" and "key", positions of pieces or None, and "words". Setting some of these changes
-        the view: `widget.selection = {"view": "head", "layer": 5, "heads": [3]}`.
+    selection : dict
+        What the widget shows: "view", "stack", "layer" and "heads", counted from 0, "query" and
+        "key", positions of tokens or None, and "words". Setting some of these changes the view:
+        `widget.selection = {"view": "head", "layer": 5, "heads": [3]}`.
     """
 
     _esm = static("attnviz.es.js")
@@ -44,20 +45,21 @@ class AttentionWidget(anywidget.AnyWidget):
     selection = traitlets.Dict().tag(sync=True)
 
     @traitlets.validate("selection")
-    def _expect_selection(self, proposal: dict[str, Any]) -> dict[str, Any]:
-        given: dict[str, Any] = proposal["value"]
-        for name, value in given.items():
-            kinds = _KINDS.get(name, ())
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+    def _check_selection(self, proposal: dict[str, Any]) -> dict[str, Any]:
+        selection: dict[str, Any] = proposal["value"]
+        for name, value in selection.items():
+            types = _SELECTION_TYPES.get(name, ())
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 raise InputError(
-                    f"Expected a selection with {', '.join(_KINDS)}, got {name!r}: {value!r}. "
-                    "Write {'view': 'head', 'layer': 5, 'heads': [3]}, for example."
+                    f"A selection cannot have {name!r}: {value!r}. Its keys are "
+                    f"{', '.join(_SELECTION_TYPES)}; write {{'view': 'head', 'layer': 5, "
+                    "'heads': [3]}, for example."
                 )
-        return given
+        return selection
 
 
 def make_widget(payload: dict[str, Any], blocks: str) -> AttentionWidget:
-    """Return a widget of what a page shows: the payload, and its blocks as text."""
+    """Return a widget that shows the data of a page."""
     start = payload["start"]
     selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
     selection |= {"heads": [start["head"]], "query": None, "key": None}

@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import attnviz
-from attnviz.interactive.heads import Head
+from attnviz.interactive.encode import Head
 from attnviz.interactive.page import make_page
 from attnviz.interactive.view import view
 from attnviz.results import one_result

@@ -17,8 +17,8 @@ from media import picture, seeing
 
 import attnviz
 from attnviz.errors import InputError, OutputError
-from attnviz.interactive import quantize as codes
-from attnviz.interactive.heads import Head
+from attnviz.interactive import encode
+from attnviz.interactive.encode import Head
 
 SENTENCE = " ".join(TEXTS[0:2])
 FAMILIES = [
@@ -108,7 +108,7 @@ def test_no_weight_vanishes_and_the_error_is_bounded(seed, levels):
     scores = torch.randn(3, 6, 9, generator=generator) * 8
     P = scores.masked_fill(torch.rand(3, 6, 9, generator=generator) < 0.3, -torch.inf)
     P = P.softmax(-1).nan_to_num().double()
-    coded = codes.Codes.of_weights(P, levels)
+    coded = encode.Codes.of_weights(P, levels)
     top = P.amax((1, 2))[:, None, None]
     bound = (P * top).sqrt() / levels + top / levels**2
     assert ((coded.values - P).abs() <= bound * (1 + 1e-9)).all()
@@ -117,7 +117,7 @@ def test_no_weight_vanishes_and_the_error_is_bounded(seed, levels):
 
 def test_vectors_are_finer_than_float16_where_it_counts():
     x = torch.randn(50, 32, dtype=torch.float64)
-    coded = codes.Codes.of_vectors(x)
+    coded = encode.Codes.of_vectors(x)
     assert (coded.values - x).abs().max() <= x.abs().max() / 32767 / 2 * (1 + 1e-9)
     assert (coded.values - x).abs().max() < (x.half().double() - x).abs().max()
 
@@ -275,14 +275,14 @@ def test_two_results_are_compared_weight_by_weight(model):
         for _, layer, head, ways, error in travelled(data, number):
             assert np.abs(ways[0] - in_float64(result.record(layer), head)).max() <= error + 1e-12
     longer = attnviz.attend("The bank was full of old mud.", model=model)
-    with pytest.raises(InputError, match=r"same shape.*9 tokens and.*10"):
+    with pytest.raises(InputError, match=r"same shape.* on 9 and .* on 10"):
         attnviz.view(one, compare=longer)
 
 
 def test_padding_is_no_token_where_two_are_compared(model):
     short, full = attnviz.attend(["the train left", "the train left the station"], model=model)
     alone = attnviz.attend("the train left", model=model)
-    with pytest.raises(InputError, match=r"on 5 tokens and 6 × 12 on 7\."):
+    with pytest.raises(InputError, match=r"on 5 and 6 × 12 on 7\."):
         attnviz.view(short, compare=full)
     lengths = [
         len(each["axes"][0]["labels"])
@@ -340,10 +340,10 @@ def test_the_error_that_is_said_is_not_exceeded(model, text, size):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"show": "brain"}, "Expected show to be grid, head, token, steps"),
+        ({"show": "brain"}, "Choose one of grid, head, token, steps"),
         ({"layer": 6}, "Expected a layer from 0 to 5"),
         ({"head": 12}, "Expected a head from 0 to 11"),
-        ({"head": [1, 2]}, "Expected one head"),
+        ({"head": [1, 2]}, "shows one head first"),
         ({"size": 0}, "above 0"),
         ({"size": True}, "above 0"),
         ({"size": float("nan")}, "above 0"),

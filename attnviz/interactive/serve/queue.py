@@ -1,4 +1,4 @@
-"""Turns at the models: one run at a time, few waiting, each of them stopped when nobody waits."""
+"""Queue the work for the models: one job at a time, cancelled when nobody waits for it."""
 
 from __future__ import annotations
 
@@ -17,141 +17,161 @@ T = TypeVar("T")
 
 
 class BusyError(Exception):
-    """As many wait as may."""
+    """The queue is full."""
 
 
 class SlowError(Exception):
-    """The work took longer than it may."""
+    """A job exceeds the time limit."""
 
 
 class ClosingError(Exception):
-    """The server is about to end."""
+    """The server is shutting down."""
 
 
-class Left(BaseException):
-    """Raised within work for which nobody waits any more; no `except Exception` stops it."""
+class Cancelled(BaseException):
+    """Raised inside a cancelled job; a BaseException, so that no `except Exception` stops it."""
 
 
 @dataclass(eq=False)
-class Turn:
-    """One piece of work, and how far it has come.
+class Job:
+    """One job and its progress.
 
-    ticket : what the reader calls it. doing, done : what is being done, and which share of the
-    whole is done, 0 to 1.
+    Attributes
+    ----------
+    ticket : str
+        The client's name of the job.
+    step : str
+        What the job is doing.
+    progress : float
+        From 0 to 1.
+    cancelled : threading.Event
+        Set to cancel the job.
     """
 
     ticket: str
-    doing: str = ""
-    done: float = 0.0
-    stopped: threading.Event = field(default_factory=threading.Event)
-    _left: bool = False
+    step: str = ""
+    progress: float = 0.0
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    _raised: bool = False
 
-    def do(self, work: Callable[[], T]) -> T:
-        """Do the work; once stopped, it ends at its next call of torch or word of progress."""
-        with listening(self._hear), _Looking(self.look):
-            self.look()
+    def run(self, work: Callable[[], T]) -> T:
+        """Do the work; once cancelled, it ends at its next call of torch or progress report."""
+        with listening(self._report), _CheckAtTorchCalls(self.check):
+            self.check()
             return work()
 
-    def _hear(self, name: str, done: float) -> None:
-        self.look()
-        self.doing, self.done = name, done
+    def _report(self, step: str, progress: float) -> None:
+        self.check()
+        self.step, self.progress = step, progress
 
-    def look(self) -> None:
-        """Raise Left where the work is to stop; once, so that it can put back what it changed."""
-        if self.stopped.is_set() and not self._left:
-            self._left = True
-            raise Left
+    def check(self) -> None:
+        """Raise Cancelled if the job is cancelled; only once, so that cleanup code can run."""
+        if self.cancelled.is_set() and not self._raised:
+            self._raised = True
+            raise Cancelled
 
 
-class _Looking(TorchFunctionMode):
-    """Looks up at each call of torch, in the thread that it is entered in."""
+class _CheckAtTorchCalls(TorchFunctionMode):
+    """Calls `check` at each call of torch in the thread that enters it."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None]) -> None:
         super().__init__()
-        self._look = look
+        self._check = check
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call `func` as it is."""
-        self._look()
+        """Call `func` unchanged."""
+        self._check()
         return func(*args, **(kwargs or {}))
 
 
-class Turns:
-    """Who runs, and who waits, first come, first served.
+class JobQueue:
+    """Runs jobs one after the other, first come, first served.
 
-    most : how many may wait. limit : seconds that a run may take; waiting does not count.
+    Attributes
+    ----------
+    max_waiting : int
+        The most jobs that may wait.
+    time_limit : float
+        The most seconds that a job may run; waiting does not count.
+    served : int
+        The number of jobs that are done.
     """
 
-    def __init__(self, most: int, limit: float) -> None:
-        self.most, self.limit = most, limit
+    def __init__(self, max_waiting: int, time_limit: float) -> None:
+        self.max_waiting, self.time_limit = max_waiting, time_limit
         self.served = 0
-        self._turns: list[Turn] = []
-        self._free = asyncio.Lock()
+        self._jobs: list[Job] = []
+        self._lock = asyncio.Lock()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="attnviz")
         self._closing = False
 
     @property
     def running(self) -> int:
-        """How many run: 0 or 1."""
-        return int(self._free.locked())
+        """The number of jobs that run: 0 or 1."""
+        return int(self._lock.locked())
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
-        return max(0, len(self._turns) - self.running)
+        """The number of jobs that wait."""
+        return max(0, len(self._jobs) - self.running)
 
-    def find(self, ticket: str) -> tuple[int, Turn] | None:
-        """Return the turn of a ticket, and how many come before it; None if there is none."""
-        return next((at for at in enumerate(self._turns) if at[1].ticket == ticket), None)
+    def find(self, ticket: str) -> tuple[int, Job] | None:
+        """Return the job of a ticket and the number of jobs before it; None if there is none."""
+        return next((place for place in enumerate(self._jobs) if place[1].ticket == ticket), None)
 
-    async def take(self, work: Callable[[], T], ticket: str = "") -> T:
-        """Wait for a turn, do the work in a thread, and return what comes of it.
+    async def run(self, work: Callable[[], T], ticket: str = "") -> T:
+        """Wait for the jobs before, do the work in a thread, and return its result.
 
-        Where the caller is cancelled, or the time is up, the work is dropped or stopped; the next
-        one starts when it has ended.
+        If the caller is cancelled or the time is up, the job is cancelled too; the next one starts
+        when it has ended.
 
         Raises
         ------
-        BusyError : too many wait. SlowError : the time is up. ClosingError : the server ends.
+        BusyError
+            Too many jobs wait.
+        SlowError
+            The time is up.
+        ClosingError
+            The server is shutting down.
         """
-        if len(self._turns) > self.most:
+        if len(self._jobs) > self.max_waiting:
             raise BusyError
-        turn = Turn(ticket)
-        self._turns.append(turn)
+        job = Job(ticket)
+        self._jobs.append(job)
         try:
-            await self._free.acquire()
+            await self._lock.acquire()
             if self._closing:
-                self._free.release()
+                self._lock.release()
                 raise ClosingError
-            running = asyncio.get_running_loop().run_in_executor(self._worker, turn.do, work)
-            running.add_done_callback(self._ended)
-            await asyncio.wait([running], timeout=self.limit)
+            running = asyncio.get_running_loop().run_in_executor(self._worker, job.run, work)
+            running.add_done_callback(self._end)
+            await asyncio.wait([running], timeout=self.time_limit)
             if not running.done():
                 raise SlowError
-            found = running.result()
+            result = running.result()
             self.served += 1
-            return found
-        except Left:
+            return result
+        except Cancelled:
             raise ClosingError from None
         finally:
-            turn.stopped.set()
-            self._turns.remove(turn)
+            job.cancelled.set()
+            self._jobs.remove(job)
 
-    def _ended(self, running: asyncio.Future[Any]) -> None:
-        self._free.release()
+    def _end(self, running: asyncio.Future[Any]) -> None:
+        self._lock.release()
         if not running.cancelled():
-            running.exception()  # seen, also where nobody waits for it
+            running.exception()  # marks it as retrieved where nobody waits for it
 
     def close(self) -> None:
-        """Stop what runs, and send away all who wait."""
+        """Cancel all jobs."""
         self._closing = True
-        for turn in self._turns:
-            turn.stopped.set()
+        for job in self._jobs:
+            job.cancelled.set()
 
-    async def closed(self) -> None:
-        """Wait until the last run has ended."""
+    async def wait_closed(self) -> None:
+        """Cancel all jobs, and wait until the last one has ended."""
         self.close()
-        async with self._free:
+        async with self._lock:
             self._worker.shutdown()

@@ -21,8 +21,8 @@ import torch
 
 import attnviz
 from attnviz.app import run
-from attnviz.interactive.serve.answers import Answers
-from attnviz.interactive.serve.queue import Left
+from attnviz.interactive.serve.handlers import Handlers
+from attnviz.interactive.serve.queue import Cancelled
 from attnviz.interactive.serve.start import _names
 from tests.interactive.serve.served import serving
 
@@ -172,11 +172,11 @@ def test_two_hundred_requests_of_twenty_clients_none_lost_none_wrong(server, rea
 
 
 def test_what_was_shown_is_forgotten(small):
-    answers = Answers({"small": attnviz.load(small)}, 64)
-    answers.attention({"text": "the first"})()  # what is made once for all is there
+    handlers = Handlers({"small": attnviz.load(small)}, 64)
+    handlers.attention({"text": "the first"})()  # what is made once for all is there
     gc.collect()
     before = {id(each) for each in gc.get_objects() if type(each) is torch.Tensor}
-    answers.attention({"text": "the train left the station"})()
+    handlers.attention({"text": "the train left the station"})()
     gc.collect()
     after = [each for each in gc.get_objects() if type(each) is torch.Tensor]
     assert not [each.shape for each in after if id(each) not in before]
@@ -185,11 +185,11 @@ def test_what_was_shown_is_forgotten(small):
 @pytest.mark.parametrize("path", ["senses", "shift"])
 def test_a_figure_that_is_stopped_is_forgotten(model, monkeypatch, path):
     def stop(*_):
-        raise Left
+        raise Cancelled
 
-    monkeypatch.setattr("attnviz.interactive.serve.answers._figure", stop)
-    work = getattr(Answers({"bundled": model}, 64), path)
-    with pytest.raises(Left):
+    monkeypatch.setattr("attnviz.interactive.serve.handlers._figure", stop)
+    work = getattr(Handlers({"bundled": model}, 64), path)
+    with pytest.raises(Cancelled):
         work({"word": "bank", "text": "The bank was full of {mud|cash}."})()
     assert not plt.get_fignums()
     assert plt.get_backend().lower() == "agg"  # another would open a window in this thread
@@ -323,7 +323,7 @@ def test_a_port_in_use(server, capsys):
 def test_a_host_that_is_not_ours(host, capsys):
     assert run(["serve", "--port", "0", "--host", host]) == 2
     said = capsys.readouterr().err
-    assert "Expected to listen at" in said
+    assert "cannot listen at" in said
     assert said.count("\n") == 1
 
 

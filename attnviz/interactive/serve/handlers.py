@@ -1,4 +1,4 @@
-"""What is computed for a reader: attention as the page's view, senses and shift as figures."""
+"""Answer requests: attention as the data of a page, senses and shift as figures."""
 
 from __future__ import annotations
 
@@ -27,62 +27,66 @@ if TYPE_CHECKING:
     from attnviz.analyses.senses.result import SensesResult
     from attnviz.analyses.shift.result import ShiftResult
 
-Asked: TypeAlias = Mapping[str, Any]
-Work: TypeAlias = Callable[[], bytes]  # JSON
+Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
+Work: TypeAlias = Callable[[], bytes]  # returns JSON
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What the models say; of each request first what is wrong with it, then the work to do.
+class Handlers:
+    """Checks each request at once, and returns the work that answers it.
 
-    models : those that may be asked, by name. most : tokens of a text.
+    Attributes
+    ----------
+    models : mapping of str to Model
+        The models that a request may name; the first is the default.
+    max_tokens : int
+        The most tokens of a text.
     """
 
     models: Mapping[str, Model]
-    most: int
+    max_tokens: int
 
-    def attention(self, asked: Asked) -> Work:
-        """Show every attention on a text, or on two that are compared."""
-        model, text = self._model(asked), _text(asked, "text")
-        compare = _text(asked, "compare") if asked.get("compare") else None
+    def attention(self, query: Query) -> Work:
+        """Show every attention on a text, or compare two texts."""
+        model, text = self._model(query), _text(query, "text")
+        compare = _text(query, "compare") if query.get("compare") else None
         return partial(_json, partial(self._attention, model, text, compare))
 
-    def senses(self, asked: Asked) -> Work:
-        """Draw in which layers the senses of a word are told apart."""
-        model, word = self._model(asked), _text(asked, "word")
+    def senses(self, query: Query) -> Work:
+        """Draw in which layers the senses of a word separate."""
+        model, word = self._model(query), _text(query, "word")
         if word.strip() not in bundled():
             raise InputError(
                 f"Expected one of the words that come with sentences, {', '.join(bundled())}, got "
                 f"{word[:40]!r}. Type one of them."
             )
-        return partial(_json, partial(_senses, model, word, _width(asked)))
+        return partial(_json, partial(_senses, model, word, _width(query)))
 
-    def shift(self, asked: Asked) -> Work:
-        """Draw what moved a word of a text; {mud|cash} in it compares two texts."""
-        model, word, text = self._model(asked), _text(asked, "word"), _text(asked, "text")
-        read = read_pair(text, None)
-        width = _width(asked)
-        return partial(_json, partial(self._shift, model, word, text, read, width))
+    def shift(self, query: Query) -> Work:
+        """Draw what moved the vector of a word; {mud|cash} in the text compares two texts."""
+        model, word, text = self._model(query), _text(query, "word"), _text(query, "text")
+        pair = read_pair(text, None)
+        return partial(_json, partial(self._shift, model, word, text, pair, _width(query)))
 
-    def _model(self, asked: Asked) -> Model:
-        name = asked.get("model")
+    def _model(self, query: Query) -> Model:
+        name = query.get("model")
         name = next(iter(self.models)) if name is None else name
         if not isinstance(name, str) or name not in self.models:
             raise InputError(f"Expected one of {', '.join(self.models)}, got {str(name)[:80]!r}.")
         return self.models[name]
 
     def _attention(self, model: Model, text: str, compare: str | None) -> dict[str, Any]:
-        texts = [each for each in (text, compare) if each is not None]
-        for each in texts:
-            self._expect_short(model, each)
-        results = [attend(each, model=model) for each in track(texts, "the model reads")]
+        texts = [text] if compare is None else [text, compare]
+        for each_text in texts:
+            self._expect_short(model, each_text)
+        results = [attend(t, model=model) for t in track(texts, "the model reads")]
         return view(results[0], compare=results[1] if compare else None).data()
 
     def _shift(
-        self, model: Model, word: str, text: str, read: tuple[str, str], width: float
+        self, model: Model, word: str, text: str, pair: tuple[str, str], width: float
     ) -> dict[str, Any]:
-        for each in read:
-            self._expect_short(model, each)
+        for each_text in pair:
+            self._expect_short(model, each_text)
         with part(0, 2, "the model reads"):
             result = shift(word, text, model=model)
         from attnviz.analyses.shift.plot import shift as draw
@@ -92,11 +96,11 @@ class Answers:
 
     def _expect_short(self, model: Model, text: str) -> None:
         batch = encode(model.checkpoint, [text], truncate=True)
-        read = len(batch.axes["text"][0])
-        count, most = batch.cut_from[0] or read, min(self.most, read)
-        if count > most:
+        readable = len(batch.axes["text"][0])
+        count, limit = batch.cut_from[0] or readable, min(self.max_tokens, readable)
+        if count > limit:
             raise InputError(
-                f"Expected at most {most} tokens, the most that is read here, got {count}. "
+                f"Expected at most {limit} tokens, the most that is read here, got {count}. "
                 "Shorten the text."
             )
 
@@ -112,7 +116,7 @@ def _senses(model: Model, word: str, width: float) -> dict[str, Any]:
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    """Draw without a window, as in a thread, and keep no figure, also where a run is stopped."""
+    """Draw in a thread without a window, and close all figures, also of a cancelled job."""
     import matplotlib.pyplot as plt
 
     plt.switch_backend("agg")
@@ -123,7 +127,7 @@ def _drawing() -> Iterator[None]:
 
 
 def _figure(result: SensesResult | ShiftResult, figure: Figure) -> dict[str, Any]:
-    """Return a figure as SVG, which is never a file here, with what must be said beside it."""
+    """Return a figure as SVG, with its verdict and notes."""
     from attnviz.figures.save import render
 
     agreement = result.agreement
@@ -136,21 +140,21 @@ def _figure(result: SensesResult | ShiftResult, figure: Figure) -> dict[str, Any
 
 
 def _json(work: Callable[[], dict[str, Any]]) -> bytes:
-    """Do the work; warnings, which may repeat what was typed, go to the reader and nowhere else."""
-    with warnings.catch_warnings(record=True) as heard:
+    """Do the work; warnings may quote the text, so they are sent to the client and not logged."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = work()
-    ours = [str(each.message) for each in heard if issubclass(each.category, AttnvizWarning)]
-    return json.dumps({**found, "warnings": list(dict.fromkeys(ours))}).encode()
+        data = work()
+    messages = [str(w.message) for w in caught if issubclass(w.category, AttnvizWarning)]
+    return json.dumps({**data, "warnings": list(dict.fromkeys(messages))}).encode()
 
 
-def _width(asked: Asked) -> float:
-    """Return how wide a figure is, in mm."""
-    return COLUMN_WIDTH if asked.get("narrow") is True else FULL_WIDTH
+def _width(query: Query) -> float:
+    """Return the width of a figure, in mm."""
+    return COLUMN_WIDTH if query.get("narrow") is True else FULL_WIDTH
 
 
-def _text(asked: Asked, name: str) -> str:
-    text = asked.get(name)
+def _text(query: Query, name: str) -> str:
+    text = query.get(name)
     if not isinstance(text, str):
         raise InputError(f"Expected a {name} as a string, got {type(text).__name__}. Type one.")
     if not text.strip():
