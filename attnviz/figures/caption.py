@@ -18,14 +18,13 @@ from attnviz.figures.layout import (
 from attnviz.figures.style import (
     ALARM,
     INK,
+    MARGIN,
     MUTED,
     SMALL_SIZE,
     style,
 )
 from attnviz.results import AgreementReport
 from attnviz.results.labels import literal, selection
-
-_MARGIN = 0.06  # inches
 
 
 def short(drawn: AttentionMap) -> str:
@@ -77,13 +76,13 @@ def add_caption(
     parts = [part for part in ((text,) if isinstance(text, str) else text) if part.strip()]
     with style(parts):
         width = float(figure.get_size_inches()[0])
-        paragraphs = list(_paragraphs(parts, agreement, width - 2 * _MARGIN))
+        paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN))
         wanted = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
-        height = grow_below(figure, wanted + 2 * _MARGIN)
-        top = wanted + _MARGIN
+        height = grow_below(figure, wanted + 2 * MARGIN)
+        top = wanted + MARGIN
         for lines, how in paragraphs:
             for line in lines:
-                place = _MARGIN / width, top / height
+                place = MARGIN / width, top / height
                 figure.text(*place, line, fontsize=SMALL_SIZE, va="top", **how)
                 top -= line_height(SMALL_SIZE)
     return figure

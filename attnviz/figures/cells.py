@@ -12,13 +12,12 @@ from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from attnviz.figures.style import ACCENT, INK, value_colours
+from attnviz.figures.style import ACCENT, INK, NUMBER_SIZE, value_colours
 from attnviz.formula.attention import HIDDEN
 
 # More cells than this are drawn as one image; without lines between them they are too fine to be
 # told apart sooner, and would swell a file.
 _LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32
-NUMBER_SIZE = 5.5  # points of a number in a cell
 
 
 def draw_cells(

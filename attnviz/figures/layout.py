@@ -22,17 +22,15 @@ from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from attnviz.errors import InputError
 from attnviz.figures.style import (
     INK,
+    LEADING,
     MM,
     MUTED,
     SANS,
     SMALL_SIZE,
     TITLE_SIZE,
+    WIDTHS,
     value_colours,
 )
-
-WIDTHS = 40, 2000  # mm within which a figure can be laid out
-LEADING = 1.35  # line height over font size
-SMALLEST = 5.0  # points; smaller labels are left out instead
 
 
 def line_height(points: float) -> float:

@@ -13,12 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.figures.layout import SMALLEST, Ruler, line_height
-from attnviz.figures.style import SMALL_SIZE, TEXT_SIZE
+from attnviz.figures.layout import Ruler, line_height
+from attnviz.figures.style import LABEL_PAD, SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE
 from attnviz.results import AxisGeometry
 from attnviz.results.labels import literal
 
-_PAD = 0.06  # inches between a label and its axis
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
 
 
@@ -73,12 +72,12 @@ def fit_ticks(
     line = cell * 72 / 1.2
     if side is not None and side.seconds is not None and None not in side.seconds:
         return _seconds([s for s in side.seconds if s is not None], cell, ruler, axis)
-    if side is not None and side.landmarks and line < SMALLEST:
+    if side is not None and side.landmarks and line < SMALLEST_SIZE:
         return _landmarks(side, cell, ruler, axis, longest)
-    if side is not None and side.patches is not None and line < SMALLEST:
+    if side is not None and side.patches is not None and line < SMALLEST_SIZE:
         return _rows(tokens, side.patches, cell, ruler, axis)
-    points = min(TEXT_SIZE, max(SMALLEST, line))
-    every = max(1, math.ceil(SMALLEST / line))
+    points = min(TEXT_SIZE, max(SMALLEST_SIZE, line))
+    every = max(1, math.ceil(SMALLEST_SIZE / line))
     shown = range(named % every, len(tokens), every)
     labels = tuple(ruler.clip(literal(tokens[i]), longest, points) for i in shown)
     places = tuple(i + 0.5 for i in shown)
@@ -90,7 +89,7 @@ def fit_ticks(
         rotation, room = 0, line_height(points)
     elif every == 1 and cell > 1.4 * line_height(points):
         rotation, room = 45, (widest + line_height(points)) * math.sqrt(0.5)
-    return Ticks(labels, places, points, every > 1, rotation, room + _PAD)
+    return Ticks(labels, places, points, every > 1, rotation, room + LABEL_PAD)
 
 
 def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> Ticks:
@@ -104,7 +103,7 @@ def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> 
     labels = tuple(f"{value:g}" for value in np.round(kept, 6))
     places = tuple((value - start) / step for value in kept)
     room = ruler.widest(labels, TEXT_SIZE) if axis == "y" else line_height(TEXT_SIZE)
-    return Ticks(labels, places, TEXT_SIZE, True, 0, room + _PAD, "s")
+    return Ticks(labels, places, TEXT_SIZE, True, 0, room + LABEL_PAD, "s")
 
 
 def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest: float) -> Ticks:
@@ -121,7 +120,9 @@ def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest
         labels = tuple(f"{said}   {at}".strip() for said, at in zip(words, numbers, strict=True))
         room = ruler.widest(labels, SMALL_SIZE)
     places = tuple((mark.position - side.start) / side.cell for mark in marks)
-    return Ticks(labels[::every], places[::every], SMALL_SIZE, True, 0, room + _PAD, "token number")
+    return Ticks(
+        labels[::every], places[::every], SMALL_SIZE, True, 0, room + LABEL_PAD, "token number"
+    )
 
 
 def _rows(
@@ -138,7 +139,7 @@ def _rows(
     ]
     labels: list[str] = []
     places: list[float] = []
-    apart, at = line_height(SMALLEST) / cell, 0
+    apart, at = line_height(SMALLEST_SIZE) / cell, 0
     for name, group in itertools.groupby(names):
         size = len(list(group))
         middle = at + size / 2
@@ -146,6 +147,6 @@ def _rows(
         if not places or middle - places[-1] >= apart:
             labels.append(literal(name))
             places.append(middle)
-    room = ruler.widest(labels, SMALLEST) + _PAD
+    room = ruler.widest(labels, SMALLEST_SIZE) + LABEL_PAD
     rotation = 0 if axis == "y" else 90
-    return Ticks(tuple(labels), tuple(places), SMALLEST, True, rotation, room)
+    return Ticks(tuple(labels), tuple(places), SMALLEST_SIZE, True, rotation, room)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnviz.analyses.maps.compute import pool, pooled
 from attnviz.analyses.maps.heads import rank_heads
-from attnviz.analyses.maps.pooled import pool, pooled
 from attnviz.errors import InputError
 from attnviz.interactive.budget import NOTHING, Choice, choose
 from attnviz.interactive.describe import (

@@ -68,10 +68,10 @@ def senses(
     """
     path = typed.where(output, None if json else "senses.png", force=force)
 
-    from attnviz.analyses.senses.sentences import gather, read_senses
+    from attnviz.analyses.senses.sentences import read_senses, read_sentences
 
     sentences = read_senses(sense or ())
-    gather(word, sentences)  # what is wrong with them is said before a model is loaded
+    read_sentences(word, sentences)  # what is wrong with them is said before a model is loaded
 
     from attnviz.analyses.senses.compute import senses as measure
     from attnviz.pipeline.attend import load

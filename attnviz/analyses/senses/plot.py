@@ -15,14 +15,18 @@ from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures import caption
 from attnviz.figures.layout import Page, Ruler, line_height
 from attnviz.figures.style import (
+    AXIS_ROOM,
+    CAPTION_GAP,
     CYCLE,
     FAINT,
     FULL_WIDTH,
     INK,
+    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
+    WIDE,
     style,
 )
 from attnviz.results.labels import literal
@@ -118,7 +122,7 @@ def label_dots(ax: Axes, result: SensesResult, *, points: float) -> None:
     )
 
 
-_LEFT, _BELOW = 0.32, 0.34  # inches for the numbers and the names of the axes
+_LEFT = 0.32  # inches for the numbers and the name of the vertical axis
 _TOP = 1.06  # of the axis, so that a point at 1 is seen whole
 _NUMBER = 0.2  # inches for the number of a layer
 _SMALLEST_AXIS = 0.7  # inches between the axis and the names of the lines
@@ -149,7 +153,7 @@ def draw_accuracy(
     if across - _LEFT - room < _SMALLEST_AXIS:
         named = {name: f"{short} {values[name]:.2f}" for name, short in _SHORT.items()}
         room = ruler.widest(list(named.values()), SMALL_SIZE) + 0.08
-    tall = high - _BELOW - 0.06
+    tall = high - AXIS_ROOM - 0.06
     ax = page.axes(left + _LEFT, top + 0.06, across - _LEFT - room, tall)
     states = range(last + 1)
     shuffled = [score.shuffled for score in scores]
@@ -203,10 +207,9 @@ def _spread(values: list[float], apart: float) -> list[float]:
     return placed
 
 
-_MARGIN, _GAP, _BETWEEN = 0.06, 0.1, 0.16  # inches: around, between panels, and between lines
+_GAP, _BETWEEN = 0.1, 0.16  # inches between panels, and between rows of panels
 _SMALLEST = 0.76  # inches of a panel at least
 _MOST = 14  # panels
-_NARROW = 5.0  # inches of a figure below which the two lower panels stand below each other
 _TALL = 2.5  # inches of the lower panels
 _DOT, _LARGE_DOT = 13.0, 22.0  # points² of a dot
 _BESIDE = 0.4  # inches between the two lower panels
@@ -228,28 +231,30 @@ def senses(result: SensesResult, *, width: float = FULL_WIDTH) -> Figure:
     names = [*result.senses, result.word, *(one.strongest for one in result.occurrences)]
     with style([*names, result.provenance.model]):
         page, ruler = Page(width * MM), Ruler()
-        place = _MARGIN, page.width - _MARGIN
+        place = MARGIN, page.width - MARGIN
         look = looks(result)
         top = _head(page, ruler, result, look, place)
         shown = shown_states(result)
         top = _planes(page, result, look, shown, place, top) + _BETWEEN
         room = place[1] - place[0]
-        if page.width < _NARROW:
+        if page.width < WIDE:
             across = room, room
             at = place[0], place[0]
         else:
             across = 0.54 * room, 0.46 * room - _BESIDE
             at = place[0], place[0] + 0.54 * room + _BESIDE
         large, bottom = _best(page, ruler, result, look, at[0], top, across[0])
-        if page.width < _NARROW:
+        if page.width < WIDE:
             top = bottom + _BETWEEN
         said = ruler.wrap("Accuracy as the word enters each layer", across[1], TEXT_SIZE, "bold")
         below = page.write(at[1], top, said, points=TEXT_SIZE, weight="bold")
-        high = bottom - below if page.width >= _NARROW else 0.8 * _TALL
+        high = bottom - below if page.width >= WIDE else 0.8 * _TALL
         end = draw_accuracy(page, ruler, result, (at[1], below, across[1], high))
         parts = _said(result, shown)
-        end = caption.write_caption(page, place, max(bottom, end) + 0.1, parts, result.agreement)
-        figure = page.finish(end + _MARGIN)
+        end = caption.write_caption(
+            page, place, max(bottom, end) + CAPTION_GAP, parts, result.agreement
+        )
+        figure = page.finish(end + MARGIN)
         label_dots(large, result, points=_LARGE_DOT)
         return figure
 
@@ -273,7 +278,7 @@ def _head(
     """Write the title, and below it the senses with their dots; return where that ends."""
     left, right = place
     title = f"The senses of “{literal(result.word)}”, layer by layer"
-    top = page.title(left, _MARGIN, title, right - left) + 0.04
+    top = page.title(left, MARGIN, title, right - left) + 0.04
     at, high = left, line_height(TEXT_SIZE)
     for sense, one in look.items():
         name = ruler.clip(literal(sense, 40), right - left - 0.2, TEXT_SIZE)

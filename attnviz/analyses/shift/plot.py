@@ -15,18 +15,25 @@ from matplotlib.figure import Figure
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures import caption
 from attnviz.figures.cells import draw_values, range_of
-from attnviz.figures.formulas import power
 from attnviz.figures.layout import Page, Ruler, colour_bar
 from attnviz.figures.style import (
     ACCENT,
+    AXIS_ROOM,
+    BAR_GAP,
+    BAR_ROOM,
+    BAR_WIDTH,
+    CAPTION_GAP,
     CYCLE,
     FAINT,
     FULL_WIDTH,
     INK,
+    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
+    WIDE,
+    power,
     style,
     value_colours,
 )
@@ -165,12 +172,9 @@ def _plain(ax: Axes, rows: int) -> None:
     ax.margins(x=0.05)
 
 
-_MARGIN, _GAP, _ROW = 0.06, 0.22, 0.17  # inches
+_GAP, _ROW = 0.22, 0.17  # inches: between panels, and of a word
 _TALLEST = 6.0  # inches of all words
 _LONGEST = 0.9  # inches of a word's label at most
-_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
-_AXIS = 0.34  # inches of an axis below a panel
-_WIDE = 5.0  # inches from which everything stands side by side
 _NARROW = 2.6  # inches up to which nothing stands side by side, and what changes do is left out
 _SMALL = 1.25  # inches, the height of a panel without words
 
@@ -192,15 +196,15 @@ def shift(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
     texts = [*result.words, *result.regions, result.reference, source(result.provenance)]
     with style([*texts, "○□△◇"]):
         page, ruler = Page(width * MM), Ruler()
-        left, right = _MARGIN, page.width - _MARGIN
+        left, right = MARGIN, page.width - MARGIN
         toward = f" toward {result.regions[0]}, from {result.regions[1]}" if result.regions else ""
         title = f"What moved “{literal(result.word)}”{toward}"
-        top = page.title(left, _MARGIN, title, right - left)
+        top = page.title(left, MARGIN, title, right - left)
         end = _by_word(page, ruler, result, (left, right), top + 0.1)
         end = _panels(page, result, (left, right), end + 0.12)
         said = _said(result, marks=bool(result.sources) and right - left > _NARROW)
-        end = caption.write_caption(page, (left, right), end + 0.1, said, result.agreement)
-        return page.finish(end + _MARGIN)
+        end = caption.write_caption(page, (left, right), end + CAPTION_GAP, said, result.agreement)
+        return page.finish(end + MARGIN)
 
 
 def _said(result: ShiftResult, *, marks: bool) -> list[str]:
@@ -228,14 +232,14 @@ def _by_word(
 ) -> float:
     """Draw the panels that have a row for every word; return where they end."""
     left, right = place
-    W, wide = len(result.words), right - left > _WIDE
+    W, wide = len(result.words), right - left > WIDE
     down = min(_ROW, (_TALLEST if wide else _TALLEST / 2) / W)
     words = [literal(word) for word in result.words]
     longest = min(_LONGEST, (right - left) / 5)
     labels = fit_ticks(words, down, ruler, axis="y", longest=longest, named=result.at)
     room = right - left - labels.room
     if wide:
-        room = (room - labels.room - 3 * _GAP - _BAR) * 0.62
+        room = (room - labels.room - 3 * _GAP - BAR_ROOM) * 0.62
     both = bool(result.sources) and right - left > _NARROW
     first = (room - _GAP) * 0.58 if both else room
     unit = "along the axis" if result.regions else "along the shift"
@@ -251,14 +255,14 @@ def _by_word(
         ax.set_xlabel(unit, color=MUTED)
         if at == start:
             labels.apply(ax, "y")
-    end = below + tall + _AXIS
+    end = below + tall + AXIS_ROOM
     if both:
         end = page.write(panels[1][2], end, _key(result), color=MUTED)
     if wide:
         at = start + room + _GAP + labels.room
-        _map(page, result, labels, (at, right - _BAR), top, tall)
+        _map(page, result, labels, (at, right - BAR_ROOM), top, tall)
         return end
-    return _map(page, result, labels, (start, right - _BAR), end + 0.12, tall)
+    return _map(page, result, labels, (start, right - BAR_ROOM), end + 0.12, tall)
 
 
 def _map(
@@ -281,7 +285,7 @@ def _map(
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("layer", color=MUTED)
     _bar(page, mesh, right, below, min(tall, 1.2))
-    return below + tall + _AXIS
+    return below + tall + AXIS_ROOM
 
 
 def _key(result: ShiftResult) -> list[str]:
@@ -308,7 +312,7 @@ class _Panel:
 def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: float) -> float:
     """Draw what has no row for every word, side by side; return where that ends."""
     panels = [
-        _Panel("Directly, by head", draw_by_head, after=_BAR),
+        _Panel("Directly, by head", draw_by_head, after=BAR_ROOM),
         _Panel("Directly, by layer", draw_parts),
         _Panel("Ledger", draw_account, before=0.55),
     ]
@@ -317,7 +321,7 @@ def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: fl
     if result.patched is not None:
         panels.append(_Panel("Each head patched", draw_patched, before=0.4))
     left, right = place
-    wide = right - left > _WIDE
+    wide = right - left > WIDE
     across = (
         min(len(panels), 4 if len(panels) < 5 else 3)
         if wide
@@ -328,7 +332,7 @@ def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: fl
     room = (right - left - _GAP * (across - 1)) / across
     for n, panel in enumerate(panels):
         if n and n % across == 0:
-            top += _SMALL + 0.2 + _AXIS + 0.2
+            top += _SMALL + 0.2 + AXIS_ROOM + 0.2
         at = left + (n % across) * (room + _GAP)
         below = _heading(page, at + panel.before, top, panel.title)
         ax = page.axes(at + panel.before, below, room - panel.before - panel.after, _SMALL)
@@ -336,10 +340,10 @@ def _panels(page: Page, result: ShiftResult, place: tuple[float, float], top: fl
         if mesh is not None:
             _bar(page, mesh, at + room - panel.after, below, _SMALL)
         if panel.draw is draw_parts:
-            after = below + _SMALL + _AXIS - 0.1
+            after = below + _SMALL + AXIS_ROOM - 0.1
             page.write(at + panel.before, after, ["■ value"], color=VALUE)
             page.write(at + panel.before + 0.6, after, ["■ routing"], color=ROUTING)
-    return top + 0.2 + _SMALL + _AXIS + 0.1
+    return top + 0.2 + _SMALL + AXIS_ROOM + 0.1
 
 
 def _heading(page: Page, left: float, top: float, text: str) -> float:
@@ -347,4 +351,4 @@ def _heading(page: Page, left: float, top: float, text: str) -> float:
 
 
 def _bar(page: Page, mesh: ScalarMappable, left: float, top: float, tall: float) -> None:
-    colour_bar(mesh, page.axes(left + 0.1, top, 0.08, tall), "contribution")
+    colour_bar(mesh, page.axes(left + BAR_GAP, top, BAR_WIDTH, tall), "contribution")

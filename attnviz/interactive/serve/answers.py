@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attnviz.analyses.senses.compute import senses
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import shift
-from attnviz.analyses.shift.reference import read_pair
+from attnviz.analyses.shift.reference import parse_pair
 from attnviz.errors import AttnvizWarning, InputError
 from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.inputs import encode
@@ -60,7 +60,7 @@ class Answers:
     def shift(self, asked: Asked) -> Work:
         """Draw what moved a word of a text; {mud|cash} in it compares two texts."""
         model, word, text = self._model(asked), _text(asked, "word"), _text(asked, "text")
-        read = read_pair(text, None)
+        read = parse_pair(text, None)
         width = _width(asked)
         return partial(_json, partial(self._shift, model, word, text, read, width))
 
