@@ -313,7 +313,7 @@ def _panels(
         else fit_ticks(own, down, ruler, axis="y", longest=_LONGEST, named=result.row)
         for before, own in zip((None, *sides), sides, strict=False)
     ]
-    used = sum(each.room for each in labels if each) + _GAP * (len(stages) - 1) + BAR_ROOM
+    used = sum(ticks.room for ticks in labels if ticks) + _GAP * (len(stages) - 1) + BAR_ROOM
     shares = [_WIDER if stage.values.shape[1] > _MANY else 1.0 for stage in stages]
     unit = (place[1] - place[0] - used) / sum(shares)
     if square:
@@ -322,9 +322,9 @@ def _panels(
         down = max(unit / n, min(_ROW, _TALLEST / rows))
     panels: list[_Panel] = []
     left = place[0]
-    for stage, share, each in zip(stages, shares, labels, strict=True):
-        left += 0.0 if each is None else each.room
-        panels.append(_Panel(stage, left, unit * share, down, each))
+    for stage, share, ticks in zip(stages, shares, labels, strict=True):
+        left += 0.0 if ticks is None else ticks.room
+        panels.append(_Panel(stage, left, unit * share, down, ticks))
         left += unit * share + _GAP
     return panels
 
@@ -373,8 +373,8 @@ def _draw_panel(page: Page, ruler: Ruler, result: StepsResult, panel: _Panel, to
         end += ticks.room
         say = decimals if stage.name == "weights" else number
         if min(cell, panel.down) >= _WRITTEN_CELL:
-            said = [say(value) for value in stage.values.flatten().tolist()]
-            if ruler.widest(said, NUMBER_SIZE) <= 0.95 * cell:
+            numbers = [say(value) for value in stage.values.flatten().tolist()]
+            if ruler.widest(numbers, NUMBER_SIZE) <= 0.95 * cell:
                 write_numbers(ax, mesh, stage.values, say)
     if stage.rows == "query":
         frame(ax, (0, result.row), (n, 1))
@@ -399,8 +399,8 @@ def draw_attention_vector(
     room = right - left - indent - 2 * _NUMBER_ROOM - 3 * _BETWEEN - BAR_ROOM
     bars, strips = room * 0.2, room * 0.4
     top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
-    said = f"of “{literal(result.word)}”: every value times its weight, added up"
-    top = page.write(left, top, ruler.wrap(said, right - left, SMALL_SIZE), color=MUTED) + 0.04
+    subtitle = f"of “{literal(result.word)}”: every value times its weight, added up"
+    top = page.write(left, top, ruler.wrap(subtitle, right - left, SMALL_SIZE), color=MUTED) + 0.04
     at_bars = left + indent
     at_values = at_bars + bars + _NUMBER_ROOM + _BETWEEN
     at_products = at_values + strips + _BETWEEN
@@ -413,10 +413,10 @@ def draw_attention_vector(
         (at_values, "v_j", shown),
         (at_products, "α_j v_j", largest),
     ):
-        said = f"{as_math(name)}, range ± {end:.2g}"
-        fits = ruler.width(said, SMALL_SIZE, math=True) <= strips
-        said = said if fits else said.replace("range ", "")
-        page.write(at, top, [said], color=MUTED, math=True)
+        header = f"{as_math(name)}, range ± {end:.2g}"
+        if ruler.width(header, SMALL_SIZE, math=True) > strips:
+            header = header.replace("range ", "")
+        page.write(at, top, [header], color=MUTED, math=True)
     page.write(at_shares, top, ["share"], color=MUTED)
     top += line_height(SMALL_SIZE) + 0.04
 
@@ -437,9 +437,9 @@ def draw_attention_vector(
     range_bar(page.axes(right - BAR_ROOM + BAR_GAP, top, BAR_WIDTH, min(high, 0.9)))
     draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
     middle = (_VECTOR_ROW - line_height(SMALL_SIZE)) / 2
-    for row, part in enumerate(shares.tolist()):
-        said = f"{round(100 * part)}%".replace("-", "\N{MINUS SIGN}")
-        page.write(at_shares, top + row * _VECTOR_ROW + middle, [said], color=MUTED)
+    for row, share in enumerate(shares.tolist()):
+        percent = f"{round(100 * share)}%".replace("-", "\N{MINUS SIGN}")
+        page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=MUTED)
     top += high + 0.06
     draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
     page.write(
