@@ -10,8 +10,7 @@ from attnviz.analyses.maps.head_grid import heads
 from attnviz.analyses.maps.heatmap import heatmap
 from attnviz.analyses.senses.plot import senses
 from attnviz.analyses.shift.plot import shift
-from attnviz.analyses.steps.attention_vector import attention_vector
-from attnviz.analyses.steps.plot import steps
+from attnviz.analyses.steps.plot import attention_vector, steps
 from attnviz.analyses.survey.plot import survey
 from attnviz.figures.caption import add_caption
 from attnviz.figures.save import save

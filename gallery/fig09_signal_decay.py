@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import attnviz
-from attnviz.figures.formulas import power as in_powers
+from attnviz.figures.style import power as in_powers
 from attnviz.formula.attention import attention
 
 d, seeds, batch, bias, steps = 64, 8, 32, 2, 2 ** np.arange(8)

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import attnviz
-from attnviz.figures.formulas import power
+from attnviz.figures.style import power
 
 model = attnviz.load(device="cpu")
 result = model.attend("the train left the station on time")

@@ -131,7 +131,7 @@ def faithfulness(
         typer.Argument(help="JSON: a list of word, sense and sentence; else those that come along"),
     ] = None,
 ) -> None:
-    """Who says rightly which words moved a word: methods beside what interventions do."""
+    """Which attribution method names the words that moved a word, judged by interventions."""
     from faithfulness import judge_all, read, show
 
     given = read(sentences)

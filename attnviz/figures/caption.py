@@ -1,4 +1,4 @@
-"""What stands under every figure: which model, layer and head, what was done, and the verdict."""
+"""Captions: the model, the layer and head, what was done, and the verdict of the agreement."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from attnviz.figures.layout import (
 from attnviz.figures.style import (
     ALARM,
     INK,
+    MARGIN,
     MUTED,
     SMALL_SIZE,
     style,
 )
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.labels import literal, selection
-
-_MARGIN = 0.06  # inches
 
 
 class _Map(Protocol):
@@ -43,13 +42,13 @@ class _Map(Protocol):
 
 
 def short(drawn: _Map) -> str:
-    """Return the caption of a map among others: two short lines."""
+    """Return a caption of two short lines, for a map in the user's axes."""
     agreement = drawn.agreement
-    proof = agreement.verdict.upper()
-    if proof == "VERIFIED":
-        proof = f"verified to {agreement.largest_difference():.0e}"
+    verdict = agreement.verdict.upper()
+    if verdict == "VERIFIED":
+        verdict = f"verified to {agreement.largest_difference():.0e}"
     name = literal(drawn.provenance.model)
-    return f"{selection(drawn.stack, drawn.layer, drawn.heads)}\n{name}, {proof}"
+    return f"{selection(drawn.stack, drawn.layer, drawn.heads)}\n{name}, {verdict}"
 
 
 def write_caption(
@@ -59,46 +58,56 @@ def write_caption(
     parts: Sequence[str],
     agreement: AgreementReport,
 ) -> float:
-    """Write the parts as sentences, and the verdict below; return where the caption ends.
+    """Write parts as sentences, with the verdict below; return the lower edge of the caption.
 
-    place : the left and right edge, top : the upper one, in inches.
+    place : the left and right edge in inches. top : the upper edge in inches.
     """
     left, right = place
-    for lines, how in _paragraphs(parts, agreement, right - left):
-        top = page.write(left, top, lines, **how)
+    for lines, font in _paragraphs(parts, agreement, right - left):
+        top = page.write(left, top, lines, **font)
     return top
 
 
 def add_caption(
     figure: Figure, *, text: str | Sequence[str], agreement: AgreementReport | None = None
 ) -> Figure:
-    """Write a caption below a figure of your own, which grows by as much.
+    """Write a caption below a figure of your own. The figure becomes taller.
 
     Parameters
     ----------
-    text : what is shown, in one or several parts that become sentences.
-    agreement : of the result that is shown; its verdict is written below.
+    figure : Figure
+        A figure of matplotlib.
+    text : str or sequence of str
+        The caption. Each part becomes a sentence.
+    agreement : AgreementReport, optional
+        The agreement of the result that is shown. Its verdict is written below the text.
 
     Returns
     -------
-    The same figure.
+    Figure
+        The same figure.
+
+    Raises
+    ------
+    InputError
+        `figure` is not a figure of matplotlib.
     """
     if not isinstance(figure, Figure):
         raise InputError(
-            f"Expected a figure of matplotlib, got {type(figure).__name__}. Axes have theirs in "
+            f"Expected a figure of matplotlib, got {type(figure).__name__}. For axes, pass "
             "ax.figure."
         )
     parts = [part for part in ((text,) if isinstance(text, str) else text) if part.strip()]
     with style(parts):
         width = float(figure.get_size_inches()[0])
-        paragraphs = list(_paragraphs(parts, agreement, width - 2 * _MARGIN))
-        wanted = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
-        height = grow_below(figure, wanted + 2 * _MARGIN)
-        top = wanted + _MARGIN
-        for lines, how in paragraphs:
+        paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN))
+        text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
+        height = grow_below(figure, text_height + 2 * MARGIN)
+        top = text_height + MARGIN
+        for lines, font in paragraphs:
             for line in lines:
-                place = _MARGIN / width, top / height
-                figure.text(*place, line, fontsize=SMALL_SIZE, va="top", **how)
+                place = MARGIN / width, top / height
+                figure.text(*place, line, fontsize=SMALL_SIZE, va="top", **font)
                 top -= line_height(SMALL_SIZE)
     return figure
 
@@ -106,7 +115,7 @@ def add_caption(
 def _paragraphs(
     parts: Sequence[str], agreement: AgreementReport | None, width: float
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the sentences and the verdict, broken into lines, and how each is written."""
+    """Yield the sentences and the verdict, broken into lines, each with its color and weight."""
     ruler = Ruler()
     text = " ".join(f"{_capital(part.strip().removesuffix('.'))}." for part in parts)
     yield ruler.wrap(text, width, SMALL_SIZE), {"color": MUTED}
@@ -122,6 +131,6 @@ def _paragraphs(
 
 
 def _capital(part: str) -> str:
-    """Begin a sentence with a capital; the name of a file stays as it is."""
+    """Capitalize the first letter of a sentence, unless it begins with the name of a file."""
     first = part.split(maxsplit=1)[0]
     return part if "." in first else part[0].upper() + part[1:]

@@ -1,4 +1,4 @@
-"""Matrices as cells of colour, with their numbers where there is room."""
+"""Draw matrices as cells of color, with their numbers where there is room."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from attnviz.figures.style import ACCENT, INK, value_colours
+from attnviz.figures.style import ACCENT, INK, NUMBER_SIZE, value_colours
 from attnviz.formula.attention import HIDDEN
 
-# More cells than this are drawn as one image; without lines between them they are too fine to be
-# told apart sooner, and would swell a file.
+# Matrices with more cells are drawn as one image, which keeps files small.
 _LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32
-NUMBER_SIZE = 5.5  # points of a number in a cell
 
 
 def draw_cells(
@@ -30,9 +28,9 @@ def draw_cells(
     lines: bool = True,
     extent: tuple[int, int] | None = None,
 ) -> QuadMesh:
-    """Draw (m, n) numbers as cells, the first row on top; what a mask hides stays blank.
+    """Draw numbers (m, n) as cells, the first row on top. Masked numbers stay blank.
 
-    extent : how many rows and columns the cells stand for, where each joins several.
+    extent : the rows and columns that the cells cover, if they are pooled.
     """
     m, n = values.shape
     down, across = extent or (m, n)
@@ -49,7 +47,7 @@ def draw_cells(
     )
     ax.set_xlim(0, across)
     ax.set_ylim(down, 0)
-    ax.grid(visible=False)  # it would be drawn over the cells, in axes of a user's that have one
+    ax.grid(visible=False)  # axes of the user may have one
     ax.spines[:].set_visible(False)
     ax.set_xticks([])
     ax.set_yticks([])
@@ -57,30 +55,29 @@ def draw_cells(
 
 
 def logarithmic(weights: Tensor) -> LogNorm:
-    """Return colours by the logarithm of weights (…, m, n), for maps in which cells are pooled.
+    """Return a logarithmic color scale for pooled weights (…, m, n).
 
-    In a long text most of the weights are so small that in proportion only a line would be seen.
-    Colours begin at a third of what each cell has where a query weighs all tokens alike, and end at
-    what 1 cell in 500 exceeds.
+    In a long text most weights are too small for a linear scale. Colors begin at a third of uniform
+    weights, and end at the value that 1 cell in 500 exceeds.
     """
-    alike = 1 / weights.shape[-1]
-    known = weights[weights > 0].sort().values
-    top = float(known[int(0.998 * (len(known) - 1))]) if len(known) else 0.0
-    return LogNorm(alike / 3, max(top, 3 * alike))
+    uniform = 1 / weights.shape[-1]
+    positive = weights[weights > 0].sort().values
+    top = float(positive[int(0.998 * (len(positive) - 1))]) if len(positive) else 0.0
+    return LogNorm(uniform / 3, max(top, 3 * uniform))
 
 
 def draw_values(
     ax: Axes, values: Tensor, *, largest: float | None = None, lines: bool = False
 ) -> QuadMesh:
-    """Draw numbers of both signs; colours end at ± `largest`, by default the largest of all."""
+    """Draw signed numbers. Colors end at ± `largest`, by default the largest absolute number."""
     end = largest or range_of(values)
     return draw_cells(ax, values, value_colours(), Normalize(-end, end), lines=lines)
 
 
 def range_of(values: Tensor, share: float = 1.0) -> float:
-    """Return what a share of the absolute numbers do not exceed, without what masks hide.
+    """Return the quantile of the absolute numbers, without masked ones.
 
-    Among features, a few are often far larger than all others.
+    A few features are often far larger than all others.
     """
     finite = values[values > HIDDEN].abs().flatten().sort().values
     return float(finite[int(share * (len(finite) - 1))].clamp(min=1e-12)) if len(finite) else 1.0
@@ -93,9 +90,9 @@ def write_numbers(
     say: Callable[[float], str] | Sequence[Sequence[str]],
     points: float = NUMBER_SIZE,
 ) -> None:
-    """Write each number into its cell, dark on light and light on dark.
+    """Write each number into its cell, in a color with contrast.
 
-    say : how a number is written, or what stands in each cell.
+    say : a function that formats a number, or the texts of the cells.
     """
     for (i, j), value in np.ndenumerate(values.numpy()):
         red, green, blue, _ = mesh.cmap(mesh.norm(value)) if value > HIDDEN else (1, 1, 1, 1)
@@ -106,20 +103,20 @@ def write_numbers(
 
 
 def decimals(weight: float) -> str:
-    """Return a weight in two decimals, as it fits a cell: ".25"."""
+    """Return a weight with two decimals for a cell: ".25"."""
     return f"{weight:.2f}".removeprefix("0")
 
 
 def number(value: float) -> str:
-    """Return a number of either sign as it fits a cell: in one decimal, or in none."""
+    """Return a signed number with at most one decimal for a cell."""
     if value < HIDDEN:
         return "\N{MINUS SIGN}∞"
-    said = f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
-    return said.replace("-", "\N{MINUS SIGN}")
+    text = f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def frame(ax: Axes, corner: tuple[float, float], size: tuple[float, float]) -> None:
-    """Frame some cells in the colour of what is pointed at."""
+    """Draw a frame around some cells."""
     box = Rectangle(
         corner, *size, fill=False, edgecolor=ACCENT, linewidth=1.0, clip_on=False, zorder=3
     )

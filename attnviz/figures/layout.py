@@ -1,4 +1,4 @@
-"""A page measured in inches from its top left corner, so that parts stand where there is room."""
+"""Lay out a page in inches from its top left corner, and measure text."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from attnviz.errors import InputError
 from attnviz.figures.style import (
     INK,
+    LEADING,
     MM,
     MUTED,
     SANS,
     SMALL_SIZE,
     TITLE_SIZE,
+    WIDTHS,
     value_colours,
 )
-
-WIDTHS = 40, 2000  # mm within which a figure can be laid out
-LEADING = 1.35  # line height over font size
-SMALLEST = 5.0  # points; smaller labels are left out instead
 
 
 def line_height(points: float) -> float:
@@ -41,7 +39,7 @@ def line_height(points: float) -> float:
 
 
 class Ruler:
-    """Measures text in inches before it is drawn."""
+    """Measures text in inches without drawing it."""
 
     def __init__(self) -> None:
         self._figure = Figure()
@@ -60,14 +58,14 @@ class Ruler:
         return max((self.width(text, points) for text in texts), default=0.0)
 
     def wrap(self, text: str, width: float, points: float, weight: str = "normal") -> list[str]:
-        """Break `text` into lines that are at most `width` wide."""
+        """Break text into lines of at most `width`."""
         lines: list[str] = []
         for word in text.split():
             longer = f"{lines[-1]} {word}" if lines else word
             if lines and self.width(longer, points, weight) <= width:
                 lines[-1] = longer
                 continue
-            # One very long word, or a script that writes no blanks, breaks anywhere.
+            # A very long word, or a script without blanks, breaks anywhere.
             while (fits := self._fitting(word, width, points, weight)) < len(word):
                 lines.append(word[:fits])
                 word = word[fits:]
@@ -82,7 +80,7 @@ class Ruler:
         return text[: self._fitting(text, room, points)] + "…"
 
     def longest(self, texts: Sequence[str], width: float, points: float) -> str:
-        """Return the first of `texts` that fits, else the last: the longest goes first."""
+        """Return the first text that fits, else the last. The longest comes first."""
         return next((text for text in texts if self.width(text, points) <= width), texts[-1])
 
     def _fitting(self, text: str, width: float, points: float, weight: str = "normal") -> int:
@@ -95,7 +93,7 @@ class Ruler:
 
 
 class Page:
-    """A new figure that is filled from top to bottom and gets its height in the end."""
+    """A new figure that is filled from top to bottom and gets its height at the end."""
 
     def __init__(self, width: float) -> None:
         if not WIDTHS[0] * MM <= width <= WIDTHS[1] * MM:
@@ -112,7 +110,7 @@ class Page:
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add axes at a place."""
-        # A label of its own for each: matplotlib would hand out the first one again.
+        # Without different labels, matplotlib would return the first axes again.
         ax = self.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(self._axes)))
         self._axes.append((ax, (left, top, width, height)))
         return ax
@@ -129,19 +127,20 @@ class Page:
         align: Literal["left", "center", "right"] = "left",
         math: bool = False,
     ) -> float:
-        """Write lines below each other; return where the next one would stand.
+        """Write lines below each other; return the lower edge.
 
-        math : whether what stands between dollars is a formula.
+        math : whether text between dollar signs is a formula.
         """
         for line in lines:
-            how: dict[str, Any] = {"color": color, "ha": align, "parse_math": math}
-            text = self.figure.text(0, 0, line, fontsize=points, va="top", **how, **_face(weight))
+            options: dict[str, Any] = {"color": color, "ha": align, "parse_math": math}
+            options |= {"fontsize": points, "va": "top", **_face(weight)}
+            text = self.figure.text(0, 0, line, **options)
             self._texts.append((text, left, top))
             top += line_height(points)
         return top
 
     def title(self, left: float, top: float, text: str, room: float) -> float:
-        """Write a title in lines at most `room` wide; return where they end."""
+        """Write a title in lines at most `room` wide; return its lower edge."""
         weight = "bold" if all(map(_has_bold, text)) else "normal"
         lines = Ruler().wrap(text, room, TITLE_SIZE, weight)
         return self.write(left, top, lines, points=TITLE_SIZE, weight=weight)
@@ -161,7 +160,7 @@ class Page:
         self._lines.append((line, points))
 
     def finish(self, height: float) -> Figure:
-        """Give the page its height and put everything in its place."""
+        """Set the height of the page, and place everything."""
         self.figure.set_size_inches(self.width, height)
         for ax, (left, top, width, tall) in self._axes:
             box = (left / self.width, 1 - (top + tall) / height, width / self.width, tall / height)
@@ -178,13 +177,15 @@ class Page:
 
 
 def _left_to_right(line: str) -> str:
-    """Keep a sentence in its order where words in it run from right to left."""
-    turns = any(unicodedata.bidirectional(character) in ("R", "AL") for character in line)
-    return f"\N{LEFT-TO-RIGHT MARK}{line}" if turns else line
+    """Keep the order of a sentence with words in right-to-left scripts."""
+    has_right_to_left = any(
+        unicodedata.bidirectional(character) in ("R", "AL") for character in line
+    )
+    return f"\N{LEFT-TO-RIGHT MARK}{line}" if has_right_to_left else line
 
 
 def grow_below(figure: Figure, inches: float) -> float:
-    """Make a figure taller and leave the room below what is there; return its new height."""
+    """Add empty space at the bottom of a figure; return its new height."""
     width, height = figure.get_size_inches()
     taller = float(height + inches)
     figure.set_size_inches(width, taller)
@@ -203,12 +204,12 @@ def grow_below(figure: Figure, inches: float) -> float:
 
 
 def _has_bold(character: str) -> bool:
-    """Whether the bold face, which has no fallback, draws a character: Latin, Greek, Cyrillic."""
+    """Whether the bold font has a character: Latin, Greek or Cyrillic."""
     return ord(character) < 0x530 or character in "“”‘’–—…"
 
 
 def _face(weight: str) -> dict[str, Any]:
-    # Few fallback fonts have a bold face, and what is bold here needs none of them.
+    # Few fallback fonts are bold, and bold text here needs none.
     return {"fontweight": weight} | (
         {"fontfamily": [SANS, "sans-serif"]} if weight == "bold" else {}
     )
@@ -225,7 +226,7 @@ _EXTENDS = {
 def colour_bar(
     drawn: ScalarMappable, ax: Axes, label: str = "weight", *, horizontal: bool = False
 ) -> None:
-    """Fill `ax` with the colour bar of what was drawn, labelled."""
+    """Draw a labeled color bar into `ax`."""
     values = drawn.get_array()
     norm = drawn.norm
     above = bool(values is not None and norm.vmax is not None and values.max() > norm.vmax)
@@ -251,5 +252,5 @@ def colour_bar(
 
 
 def range_bar(ax: Axes) -> None:
-    """Fill `ax` with the colour bar of panels that each have a range of their own."""
+    """Draw into `ax` the color bar of panels that each have their own range."""
     colour_bar(ScalarMappable(Normalize(-1, 1), value_colours()), ax, "of the range")

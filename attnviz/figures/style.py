@@ -1,7 +1,9 @@
-"""How figures look: sizes, colours and fonts, applied only while one of ours is drawn."""
+"""How figures look: sizes, colors, fonts and formulas, applied only while attnviz draws."""
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,17 +18,40 @@ from matplotlib.colors import Colormap
 
 from attnviz.errors import AttnvizWarning
 
-MM = 1 / 25.4  # inches
-COLUMN_WIDTH, FULL_WIDTH = 89.0, 183.0  # mm; what journals print in one and in two columns
+# The sizes that all figures share, in inches unless stated otherwise.
+MM = 1 / 25.4
+COLUMN_WIDTH, FULL_WIDTH = 89.0, 183.0  # mm: one and two columns of a journal
+WIDTHS = 40, 2000  # mm: the narrowest and the widest figure
+WIDE = 5.0  # figures from this width on have panels side by side
+MARGIN = 0.06  # around a figure
+GAP = 0.12  # between panels
+CAPTION_GAP = 0.1  # above a caption
+LABEL_PAD = 0.06  # between a label and its axis
+AXIS_ROOM = 0.34  # the numbers and the name of an axis
+BAR_ROOM = 0.6  # a color bar with its numbers and its label
+BAR_GAP, BAR_WIDTH = 0.1, 0.08  # a color bar: distance from its panel, and width
+TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 7.0, 6.0, 9.0  # points
+NUMBER_SIZE = 5.5  # points: a number in a cell
+SMALLEST_SIZE = 5.0  # points: smaller labels are left out
+LEADING = 1.35  # line height over font size
 
-# Of lines and bars, told apart with every kind of colour vision: the weights' blue first.
+# Lines and bars. Distinct with every kind of color vision.
 CYCLE = ("#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0")
 
 TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 7.0, 6.0, 9.0  # points
 INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
 SANS = "DejaVu Sans"  # ships with matplotlib
-_LAST_RESORT = "Last Resort"  # draws a box for every character there is
-_OURS: dict[Any, Any] = {
+_LAST_RESORT = "Last Resort"  # has a box for every character
+_SIGNS = {"ᵀ": r"^{\mathsf{T}}", "·": r"\cdot ", "…": r"\ldots ", "α": r"\alpha ", "Σ": r"\Sigma "}
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_FORMULA_PARTS = re.compile(
+    r"""(?P<index>[\^_]\w+)
+    |(?P<word>[A-Za-z]{2,}(?:[ ][a-z]{2,})*)(?P<apart>[ ](?=[A-Z]))?
+    |√(?P<root>\d+)
+    |(?P<sign>[ᵀ·…αΣ])""",
+    re.VERBOSE,
+)
+_RC_PARAMS: dict[Any, Any] = {
     "font.sans-serif": [SANS],
     "font.size": TEXT_SIZE,
     "text.color": INK,
@@ -65,41 +90,50 @@ _OURS: dict[Any, Any] = {
 
 
 def weight_colours() -> Colormap:
-    """Return the colours for weights, white at 0 (devon; Crameri 2018, doi:10.5281/zenodo.1243862).
+    """Return the colormap of weights, white at 0 (devon; Crameri 2018, doi:10.5281/zenodo.1243862).
 
-    Perceptually uniform, and read alike with every kind of colour vision and in grey.
+    It is perceptually uniform, also in gray and with every kind of color vision.
     """
     colours: Colormap = cm.devon_r
     return colours
 
 
 def value_colours() -> Colormap:
-    """Return the colours for numbers of both signs, white at 0 (vik; Crameri 2018)."""
+    """Return the colormap of signed numbers, white at 0 (vik; Crameri 2018)."""
     colours: Colormap = cm.vik
     return colours
 
 
 @contextmanager
 def style(texts: Iterable[str] = ()) -> Iterator[None]:
-    """Draw in attnviz' rcParams, with fonts that have what `texts` need, while this context lasts.
+    """Set the rcParams of attnviz within a `with` block, for figures of your own.
 
-    For figures of your own beside those of attnviz. Nothing changes outside of the context, and
-    nothing that is set outside, as in a matplotlibrc, changes what is drawn inside. Text is
-    literal, also between dollars, as tokens need it; so give a logarithmic axis labels without:
-    `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with `attnviz.figures.formulas.power`.
+    Settings from outside, such as a matplotlibrc, have no effect inside, and nothing changes
+    outside. Text is literal, also between dollar signs, because tokens may contain them. Label a
+    logarithmic axis without mathtext: `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with
+    `attnviz.figures.style.power`.
+
+    Parameters
+    ----------
+    texts : iterable of str, optional
+        The texts that will be drawn. Installed fonts are added for characters that the default font
+        lacks.
     """
-    # In an SVG the generic name stands for the reader's own font where ours is missing.
+    # In an SVG the generic name is the reader's own font, where the default font is missing.
     family = [SANS, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update({**_OURS, "font.family": family})
+        mpl.rcParams.update({**_RC_PARAMS, "font.family": family})
         yield
 
 
 def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
-    """Return installed font families that have the characters which our font lacks.
+    """Return installed font families with the characters that the default font lacks.
 
-    Warns of characters that no installed font has.
+    Warns
+    -----
+    AttnvizWarning
+        No installed font has a character.
     """
     families, missing = _fallback(characters)
     if missing:
@@ -118,8 +152,8 @@ def _fallback(characters: frozenset[str]) -> tuple[tuple[str, ...], str]:
     families = []
     fonts = sorted(fm.fontManager.ttflist, key=lambda font: (font.style != "normal", font.name))
     for font in fonts if missing else ():
-        if _LAST_RESORT not in font.name and (found := missing & _characters(font.fname)):
-            missing -= found
+        if _LAST_RESORT not in font.name and (covered := missing & _characters(font.fname)):
+            missing -= covered
             families.append(font.name)
     if missing:
         families += [font.name for font in fonts if _LAST_RESORT in font.name]
@@ -132,3 +166,40 @@ def _characters(path: str) -> frozenset[int]:
         return frozenset(fm.get_font(path).get_charmap())
     except (OSError, RuntimeError):  # a damaged font, or one without outlines
         return frozenset()
+
+
+def as_math(formula: str) -> str:
+    r"""Return a formula as mathtext: words are upright, indices after ^ and _ raised or lowered.
+
+    >>> as_math("softmax(Q Kᵀ / √32)")
+    '$\\mathrm{softmax}(Q K^{\\mathsf{T}} / \\sqrt{32})$'
+    >>> as_math("X W^Q + b^Q")
+    '$X W^{Q} + b^{Q}$'
+    """
+    return f"${_FORMULA_PARTS.sub(_as_math_part, formula)}$"
+
+
+def _as_math_part(match: re.Match[str]) -> str:
+    if index := match["index"]:
+        return f"{index[0]}{{{index[1:]}}}"
+    if word := match["word"]:
+        upright = word + " " * bool(match["apart"])
+        return rf"\mathrm{{{upright}}}".replace(" ", r"\ ")
+    if root := match["root"]:
+        return rf"\sqrt{{{root}}}"
+    return _SIGNS[match["sign"]]
+
+
+def power(number: float) -> str:
+    """Return a number in powers of ten, for captions and the labels of logarithmic axes.
+
+    >>> power(1.6e-6), power(1000.0), power(float("nan"))
+    ('2·10⁻⁶', '10³', 'nan')
+    """
+    if not math.isfinite(number):
+        return str(number)
+    digits, exponent = f"{number:.0e}".split("e")
+    power_of_ten = f"10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    if not number:
+        return "0"
+    return power_of_ten if digits == "1" else f"{digits}·{power_of_ten}"

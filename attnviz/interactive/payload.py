@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attnviz.analyses.maps.compute import pool, pooled
 from attnviz.analyses.maps.heads import choose_word, rank_heads
-from attnviz.analyses.maps.pooled import pool, pooled
 from attnviz.errors import InputError
 from attnviz.interactive.encode import Blocks, Codes, Head
 from attnviz.interactive.page import to_script
@@ -208,7 +208,7 @@ def _real_tokens(axis: Axis) -> Tensor:
 
 def _encodable(attentions: Sequence[Sequence[Attention]]) -> dict[HeadKey, Twins]:
     """Return the heads of which each result has more than a summary."""
-    heads = {}
+    heads: dict[HeadKey, Twins] = {}
     for index, twins in enumerate(zip(*attentions, strict=True)):
         records = [
             attention if isinstance(attention, AttentionRecord) else attention.record

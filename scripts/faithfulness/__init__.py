@@ -1,8 +1,9 @@
-"""Who says rightly which words moved a word? Methods against what interventions do.
+"""Which attribution methods name the words that moved a word? Methods beside interventions.
 
-The axis of each sentence runs from the mean of the other senses to its own, and is made without it.
-What a word loses along it where another word is masked, replaced, knocked out or deleted is the
-truth; there are four of these, and they agree with one another only in part.
+The axis of each sentence leads from the mean of the other senses to its own sense, and is computed
+without the sentence. What the word loses along the axis when another word is masked, replaced,
+knocked out or deleted is the ground truth. The four interventions agree with each other only in
+part.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from torch import Tensor
 
 import attnviz
 from attnviz.analyses.senses.result import Occurrence, SensesResult
-from attnviz.analyses.shift.interventions import ALL, Site, lose
+from attnviz.analyses.shift.interventions import ALL, TargetWord, intervene
+from attnviz.analyses.shift.methods import AttributionInput
 from attnviz.analyses.shift.result import consensus, spearman
 from attnviz.capture.restore import restoring
 from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.results.words import token_groups
-from faithfulness.methods import Case, judge
+from faithfulness.methods import compute_all
 
 RESAMPLES = 2000
 FEWEST = 3  # other words in a sentence
@@ -36,113 +38,122 @@ Sentences = Mapping[str, Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """One sentence: per source word, what every method says and what every intervention takes.
+    """One sentence: for each source word, its attributions and the effects of interventions.
 
-    total : what the whole context moved, the shift away from the gate along the axis.
+    attributions : by method, (words,). effects : by intervention, (words,), and their consensus.
+    total : how far the whole context moved the word along the axis.
     """
 
-    said: Mapping[str, Tensor]
-    truth: Mapping[str, Tensor]
+    attributions: Mapping[str, Tensor]
+    effects: Mapping[str, Tensor]
     total: float
 
 
 def read(path: Path | None) -> Sentences:
-    """Return sentences by word and sense: from a list of {word, sense, sentence}, or bundled."""
+    """Return sentences by word and sense, from a JSON list or bundled with attnviz."""
     if path is None:
         from attnviz.analyses.senses.sentences import bundled
 
         return bundled()
-    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    sentences: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for entry in json.loads(path.read_text("utf-8")):
-        found[entry["word"]][entry["sense"]].append(entry["sentence"])
-    return found
+        sentences[entry["word"]][entry["sense"]].append(entry["sentence"])
+    return sentences
 
 
 def judge_all(sentences: Sentences, *, step: int = 1) -> list[Judged]:
-    """Judge every occurrence (or one of `step`) that has three other words or more beside it."""
+    """Judge every `step`-th occurrence that has at least three other words beside it."""
     model = attnviz.load()
     judged = []
     for word, by_sense in track(sentences.items(), "words", console=Console(stderr=True)):
-        found = attnviz.senses(word, by_sense, model=model)
-        for n, one in list(enumerate(found.occurrences))[::step]:
-            judged.append(_judge(model, one, _axis(found, n)))
-    return [each for each in judged if each is not None]
+        senses = attnviz.senses(word, by_sense, model=model)
+        for number, occurrence in list(enumerate(senses.occurrences))[::step]:
+            judged.append(_judge(model, occurrence, _axis(senses, number)))
+    return [sentence for sentence in judged if sentence is not None]
 
 
-def _axis(found: SensesResult, n: int) -> Tensor:
-    """Return the axis from the other senses to the own one, made without this sentence."""
-    every, own = found.occurrences, found.occurrences[n]
-    rest = [i for i, each in enumerate(every) if each.sentence != own.sentence]
-    centres = {
-        sense: found.vectors[-1][[i for i in rest if every[i].sense == sense]].mean(0)
-        for sense in found.senses
+def _axis(senses: SensesResult, number: int) -> Tensor:
+    """Return the axis from the other senses to that of an occurrence, without its sentence."""
+    occurrences, target = senses.occurrences, senses.occurrences[number]
+    others = [i for i, other in enumerate(occurrences) if other.sentence != target.sentence]
+    centers = {
+        sense: senses.vectors[-1][[i for i in others if occurrences[i].sense == sense]].mean(0)
+        for sense in senses.senses
     }
-    others = [centre for sense, centre in centres.items() if sense != own.sense]
-    axis = centres[own.sense] - torch.stack(others).mean(0)
+    rest = [center for sense, center in centers.items() if sense != target.sense]
+    axis = centers[target.sense] - torch.stack(rest).mean(0)
     return (axis / axis.norm()).float()
 
 
-def _judge(model: attnviz.Model, one: Occurrence, axis: Tensor) -> Judged | None:
-    batch = encode(model.checkpoint, [one.sentence])
+def _judge(model: attnviz.Model, occurrence: Occurrence, axis: Tensor) -> Judged | None:
+    batch = encode(model.checkpoint, [occurrence.sentence])
     tokens = batch.axes["text"][0]
-    spans = token_spans(model.checkpoint, one.sentence)
-    rows = pieces_in(spans, (one.start, one.end))
-    side = token_groups(tokens)
+    spans = token_spans(model.checkpoint, occurrence.sentence)
+    rows = pieces_in(spans, (occurrence.start, occurrence.end))
+    groups = token_groups(tokens)
     sources = [
-        at
-        for at, special in zip(side.positions, side.special, strict=True)
-        if not special and not set(at) & set(rows)
+        positions
+        for positions, special in zip(groups.positions, groups.special, strict=True)
+        if not special and not set(positions) & set(rows)
     ]
     if len(sources) < FEWEST:
         return None
-    case = Case(model, batch.inputs, rows, tokens.special, axis)
-    found, total = judge(case)
-    said = {
-        name: torch.stack([each[list(at)].sum() for at in sources]) for name, each in found.items()
+    result = model.attend(occurrence.sentence, mode="full")
+    target = AttributionInput(model, batch.inputs, rows, tokens.special, axis, result)
+    by_token, total = compute_all(target)
+    attributions = {
+        name: torch.stack([attribution[list(positions)].sum() for positions in sources])
+        for name, attribution in by_token.items()
     }
     with restoring(model.module):
-        lost = lose(model, Site.of(model.module, batch.inputs, rows), sources, ALL)
-    truth = {name: each @ axis.double() for name, each in lost.items()}
-    truth["consensus"] = consensus(truth, list(range(len(sources))))
-    return Judged(said, truth, total)
+        word = TargetWord.of(model.module, batch.inputs, rows)
+        changes = intervene(model, word, sources, ALL)
+    effects = {name: change @ axis.double() for name, change in changes.items()}
+    effects["consensus"] = consensus(effects, list(range(len(sources))))
+    return Judged(attributions, effects, total)
 
 
 def show(judged: Sequence[Judged], words: str, console: Console) -> None:
-    """Print how every method ranks words as each intervention does, with 95 % intervals."""
+    """Print the rank correlations of methods and interventions, with 95% intervals."""
     columns = [*ALL, "consensus"]
     ranks = Table("", *columns, title="rank correlation with interventions, mean over sentences")
-    for name in judged[0].said:
+    for name in judged[0].attributions:
         ranks.add_row(
-            name, *(mean_said([rho(j.said[name], j.truth[t]) for j in judged]) for t in columns)
+            name,
+            *(
+                mean_interval([rho(j.attributions[name], j.effects[t]) for j in judged])
+                for t in columns
+            ),
         )
     for name in ALL:
         ranks.add_row(
-            name, *(mean_said([rho(j.truth[name], j.truth[t]) for j in judged]) for t in columns)
+            name,
+            *(mean_interval([rho(j.effects[name], j.effects[t]) for j in judged]) for t in columns),
         )
     console.print(ranks)
     lost = Table(
         "", *ALL, "mean", "of the shift", title="changing the word that comes first ÷ a random word"
     )
-    for name in judged[0].said:
-        lost.add_row(name, *_losses([j.said[name] for j in judged], judged))
-    lost.add_row("consensus itself", *_losses([j.truth["consensus"] for j in judged], judged))
+    for name in judged[0].attributions:
+        lost.add_row(name, *_losses([j.attributions[name] for j in judged], judged))
+    lost.add_row("consensus itself", *_losses([j.effects["consensus"] for j in judged], judged))
     console.print(lost)
     console.print(
         f"{len(judged)} occurrences of {words}; intervals: 95 %, from a bootstrap over them.\n"
-        "raw attention and norms: of the last layer, mean or sum of all heads; secant: over all "
-        "paths unless direct; of the shift: what the first word takes (mean of the four), of all "
-        "that the context did along the axis.",
+        "raw attention and norms: last layer, mean or sum of all heads; split: over all paths "
+        "unless direct; of the shift: what changing the first word takes (mean of the four) as a "
+        "share of what the whole context moved along the axis.",
         style="dim",
     )
 
 
 def rho(a: Tensor, b: Tensor) -> float:
-    """Return the rank correlation; where there is nothing to rank, that of chance."""
+    """Return Spearman's ρ, or 0 where there is nothing to rank."""
     return spearman(a, b) or 0.0
 
 
 def _losses(said: Sequence[Tensor], judged: Sequence[Judged]) -> list[str]:
-    """Return per intervention what the first word takes beside a random one, and of the shift."""
+    """Return by intervention the effect of the first word over a random one, and of the shift."""
     top, usual = first_and_random(said, judged)
     ratios = [_ratio(a, b) for a, b in zip(top.T, usual.T, strict=True)]
     share = top.mean(1).sum() / sum(j.total for j in judged)
@@ -150,14 +161,14 @@ def _losses(said: Sequence[Tensor], judged: Sequence[Judged]) -> list[str]:
 
 
 def first_and_random(said: Sequence[Tensor], judged: Sequence[Judged]) -> tuple[Tensor, Tensor]:
-    """Return what changing the word named first takes, and a random one: (sentences, ways)."""
-    effects = [torch.stack([j.truth[name] for name in ALL]) for j in judged]
-    top = [each[:, of.argmax()] for each, of in zip(effects, said, strict=True)]
-    return torch.stack(top), torch.stack([each.mean(1) for each in effects])
+    """Return the effects of the word ranked first, and of a random word: (sentences, 4) each."""
+    effects = [torch.stack([j.effects[name] for name in ALL]) for j in judged]
+    top = [effect[:, ranks.argmax()] for effect, ranks in zip(effects, said, strict=True)]
+    return torch.stack(top), torch.stack([effect.mean(1) for effect in effects])
 
 
-def mean_said(values: Sequence[float]) -> str:
-    """Return the mean with its interval."""
+def mean_interval(values: Sequence[float]) -> str:
+    """Return the mean with its 95% interval."""
     known = torch.tensor(values, dtype=torch.float64)
     low, high = known[_draws(len(known))].mean(1).quantile(_ENDS).tolist()
     return f"{known.mean():.2f}  ({low:.2f} – {high:.2f})".replace("-0.00", "0.00")

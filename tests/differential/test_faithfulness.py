@@ -21,14 +21,14 @@ ALL = faithfulness.ALL
 @pytest.fixture(scope="module")
 def judged():
     with pytest.MonkeyPatch.context() as patch:
-        kept = {"rollout": methods.attention_rollout, "split": methods.secant_gate}
+        kept = {"rollout": methods.METHODS["rollout"], "split": methods.split_gate}
         patch.setattr(methods, "METHODS", kept)
         sentences = faithfulness.read(ROOT / "tests" / "data" / "sense_sentences.json")
         return faithfulness.judge_all(sentences, step=4)
 
 
 def mean_rho(judged, said, change):
-    rhos = [faithfulness.rho(each.said[said], each.truth[change]) for each in judged]
+    rhos = [faithfulness.rho(each.attributions[said], each.effects[change]) for each in judged]
     return sum(rhos) / len(rhos)
 
 
@@ -40,7 +40,9 @@ def test_the_split_ranks_words_as_changing_them_does(judged):
 
 
 def test_the_first_word_takes_more_than_a_random_one(judged):
-    top, usual = faithfulness.first_and_random([each.said["split"] for each in judged], judged)
+    top, usual = faithfulness.first_and_random(
+        [each.attributions["split"] for each in judged], judged
+    )
     assert top.sum() / usual.sum() >= 2.5
     assert top.shape == usual.shape == (len(judged), 4)
 
@@ -63,4 +65,6 @@ def test_intervals_hold_the_mean_and_narrow_with_the_sentences():
         assert low <= mean <= high
         return high - low
 
-    assert ends(faithfulness.mean_said(values)) < ends(faithfulness.mean_said(values[:25])) / 2
+    assert (
+        ends(faithfulness.mean_interval(values)) < ends(faithfulness.mean_interval(values[:25])) / 2
+    )

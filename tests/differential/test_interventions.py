@@ -9,14 +9,14 @@ from families import tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.shift.deeplift import secant
+from attnviz.analyses.shift.deeplift import decompose_shift
 from attnviz.analyses.shift.interventions import (
-    Site,
+    TargetWord,
+    available_interventions,
     common_words,
     delete,
     knock_out,
     patch_heads,
-    possible,
     substitute,
 )
 from attnviz.analyses.shift.reference import gate_of
@@ -40,7 +40,7 @@ def plain(model, row=ROW, **inputs):
 @pytest.fixture(scope="module")
 def site(model):
     with restoring(model.module):
-        return Site.of(model.module, tokens(model.tokenizer, TEXT), [ROW])
+        return TargetWord.of(model.module, tokens(model.tokenizer, TEXT), [ROW])
 
 
 @pytest.fixture(scope="module")
@@ -184,11 +184,11 @@ def test_other_models(family, tokenizer):
     twice = {name: torch.cat([each, each]) for name, each in text.items()}
     gate = gate_of([True, *[False] * (T - 2), True])
     with restoring(module):
-        split = secant(module, twice, rows=[T - 2], gate=gate)
+        split = decompose_shift(module, twice, rows=[T - 2], gate=gate)
         patched = (
             patch_heads(module, twice, rows=[T - 2], gate=gate).double() @ split.direction.double()
         )
-        lost = knock_out(Site.of(module, text, [T - 2]), [[3], [T - 1]])
+        lost = knock_out(TargetWord.of(module, text, [T - 2]), [[3], [T - 1]])
     by_head = split.table.sum(-1)
     assert patched.shape == by_head.shape
     assert torch.corrcoef(torch.stack([patched.flatten(), by_head.flatten()]))[0, 1] > 0.9
@@ -202,7 +202,7 @@ def test_stand_ins_are_common_whole_words(model):
     assert len(set(drawn)) == 8
     assert all(word.isalpha() for word in drawn)
     assert drawn == [model.tokenizer.decode([token]) for token in common_words(model)]
-    assert possible(model) == ("mask", "replace", "knock-out", "delete")
+    assert available_interventions(model) == ("mask", "replace", "knock-out", "delete")
 
 
 def test_the_right_side_of_a_minimal_pair_is_higher(model):

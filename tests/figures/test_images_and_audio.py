@@ -158,7 +158,7 @@ def test_a_patch_that_is_not_there(vision, patch, said):
 
 def test_a_patch_of_a_matrix_or_of_a_text_is_refused(vision, train, tokenizer):
     for result, how in ((vision, {"matrix": True}), (train, {})):
-        with pytest.raises(InputError, match="only where weights are laid over an image"):
+        with pytest.raises(InputError, match="only where weights are drawn over an image"):
             attnviz.plot.heatmap(result, patch=(0, 0), **how)
     blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
     with pytest.raises(InputError, match="the queries of the cross stack are no patches"):

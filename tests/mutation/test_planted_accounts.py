@@ -9,7 +9,7 @@ import torch
 import attnviz
 from attnviz.agreement import verify
 from attnviz.analyses.shift import deeplift
-from attnviz.analyses.shift.deeplift import secant
+from attnviz.analyses.shift.deeplift import decompose_shift
 from attnviz.capture import capture
 from attnviz.capture.restore import restoring
 from attnviz.inputs import encode
@@ -24,7 +24,7 @@ def error_of(model, tokenizer, tally, kind="planted"):
     """Return by how much the parts of a shift miss their sum."""
     inputs = dict(tokenizer(PAIR, return_tensors="pt"))
     with restoring(model.module):
-        error = secant(model.module, inputs, rows=[2]).error
+        error = decompose_shift(model.module, inputs, rows=[2]).error
     if kind == "planted":
         tally.fault("in the account of a shift")
     tally.figure(kind, "sum of a shift", torch.float32, error / EXACT)
@@ -73,7 +73,7 @@ def test_a_function_that_is_not_known_shows_in_the_error(model, tokenizer, monke
     def derivative(x, weight, bias, eps):
         return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
-    monkeypatch.setattr(deeplift, "normalise", derivative)
+    monkeypatch.setattr(deeplift, "normalize", derivative)
     assert error_of(model, tokenizer, tally) > 100 * EXACT
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from attnviz.analyses.example.compute import STAGES
 from attnviz.analyses.example.compute import example as replay_example
 from attnviz.analyses.example.schema import Lesson, parse
-from attnviz.analyses.senses.sentences import gather
-from attnviz.analyses.shift.reference import read_pair
+from attnviz.analyses.senses.sentences import read_sentences
+from attnviz.analyses.shift.reference import parse_pair
 from attnviz.errors import did_you_mean, whole_number
 from attnviz.io.files import read_text
 from attnviz.terminal.options import (
@@ -57,7 +57,7 @@ def test_two_words_are_two(entry):
 @example("The {mud|cash} bank", None)
 @given(texts, st.none() | texts)
 def test_braces_name_two_texts(text, reference):
-    found = value_or_refused(read_pair, text, reference)
+    found = value_or_refused(parse_pair, text, reference)
     if found is REFUSED:
         return
     one, other = found
@@ -79,7 +79,7 @@ def test_alternatives_are_put_together_as_they_stand(around, one, other, braces)
         part + (f"{{{sides[at][0]}|{sides[at][1]}}}" if at < len(sides) else "")
         for at, part in enumerate(around)
     )
-    text, reference = read_pair(entry, None)
+    text, reference = parse_pair(entry, None)
     expected = [
         "".join(p + (sides[at][n] if at < len(sides) else "") for at, p in enumerate(around))
         for n in (1, 0)
@@ -119,7 +119,7 @@ sentences = st.dictionaries(texts, texts | st.lists(texts, max_size=3), max_size
 @example("", None)
 @given(texts, st.none() | sentences)
 def test_sentences_are_gathered_with_the_places_of_the_word(word, senses):
-    found = value_or_refused(gather, word, senses)
+    found = value_or_refused(read_sentences, word, senses)
     if found is not REFUSED:
         for one in found:
             assert all(0 <= start < end <= len(one.text) for start, end in one.places)

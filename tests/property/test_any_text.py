@@ -23,8 +23,8 @@ from tokenizers import (
 
 import attnviz
 from attnviz.analyses.senses.sentences import find_word, inflections, near_words
-from attnviz.figures.layout import SMALLEST, Ruler
-from attnviz.figures.style import style
+from attnviz.figures.layout import Ruler
+from attnviz.figures.style import SMALLEST_SIZE, style
 from attnviz.figures.ticks import fit_ticks
 from attnviz.inputs.text import encode_texts, token_spans
 from attnviz.results import Axis, Provenance
@@ -255,11 +255,11 @@ def test_labels_of_a_map_stand_at_their_cells_and_do_not_overlap(
     with style(labels):
         ticks = fit_ticks(labels, cell, ruler, axis=axis, longest=longest)
         widths = [ruler.width(label, ticks.points) for label in ticks.labels]
-    assert ticks.points >= SMALLEST
+    assert ticks.points >= SMALLEST_SIZE
     assert len(ticks.labels) == len(ticks.places) >= 1
     assert all(0 < place < len(labels) for place in ticks.places)
     apart = [b - a for a, b in itertools.pairwise(ticks.places)]
-    assert all(each * cell * 72 >= SMALLEST for each in apart)
+    assert all(each * cell * 72 >= SMALLEST_SIZE for each in apart)
     assert math.isfinite(ticks.room)
     for place, label, width in zip(ticks.places, ticks.labels, widths, strict=True):
         whole = literal(labels[int(place)])

@@ -90,7 +90,7 @@ WRONG_INPUT = {
     ),
     "patch of a text": (
         ["heatmap", TEXT, "--patch", "1,2", "-o", "x.json"],
-        "Expected a patch only where weights are laid over an image, got (1, 2)",
+        "Expected a patch only where weights are drawn over an image, got (1, 2)",
     ),
     "no value": (["heatmap", TEXT, "--layer"], "'--layer' requires an argument"),
     "two texts": (["heatmap", "the", "train"], "unexpected extra argument"),

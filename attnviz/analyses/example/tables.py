@@ -15,7 +15,6 @@ from attnviz.analyses.example.result import GivenMatrix, ReplayedStage
 from attnviz.analyses.example.wording import Shown, follow_counts, matrices
 from attnviz.figures.cells import draw_cells, frame, write_numbers
 from attnviz.figures.layout import (
-    SMALLEST,
     Page,
     Ruler,
     line_height,
@@ -26,6 +25,7 @@ from attnviz.figures.style import (
     INK,
     MUTED,
     SMALL_SIZE,
+    SMALLEST_SIZE,
     TEXT_SIZE,
     weight_colours,
 )
@@ -102,8 +102,8 @@ class Table:
         natural = max(_CELL, ruler.widest(texts, SMALL_SIZE) + _PAD)
         most = max(one.values.shape[1] for one in block.matrices)
         self.cell = min(natural, (room - self.label) / most)
-        self.points = SMALL_SIZE if self.cell >= natural else SMALLEST
-        self.written = self.cell >= natural * SMALLEST / SMALL_SIZE
+        self.points = SMALL_SIZE if self.cell >= natural else SMALLEST_SIZE
+        self.written = self.cell >= natural * SMALLEST_SIZE / SMALL_SIZE
         self.groups = self._groups(room - self.label)
         across = max(sum(map(self._slot, each)) + _GAP * (len(each) - 1) for each in self.groups)
         self.beside = ruler.width(block.title, TEXT_SIZE, "bold") + _PAD  # where the formula stands

@@ -1,4 +1,4 @@
-"""All heads of a model, or of one layer, as one mosaic of small maps."""
+"""Draw the maps of all heads, of a model or of one layer, as a grid of tiles."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from attnviz.figures.cells import logarithmic
 from attnviz.figures.layout import Page, colour_bar
 from attnviz.figures.style import (
     ACCENT,
+    AXIS_ROOM,
     FAINT,
     FULL_WIDTH,
+    GAP,
+    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
@@ -33,10 +36,8 @@ from attnviz.figures.style import (
 from attnviz.results import AttentionResult, AxisGeometry, Special
 from attnviz.results.labels import source
 
-_MARGIN, _GAP = 0.06, 0.12  # inches
-_LABELS = 0.34  # inches for the numbers along a side and its name
-_LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile where one layer is drawn, and ever
-_LOWEST_TILE = 0.2  # inches of a tile, however few its queries
+_LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile: with one layer, and at most
+_LOWEST_TILE = 0.2  # inches of a tile at least
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 
 
@@ -52,15 +53,26 @@ def heads(
 
     Parameters
     ----------
-    result : from `attend`; or the maps of all heads (`head_maps`).
-    layer : only the heads of this layer, larger.
-    words : merge word pieces into words.
-    special : "keep" special tokens, "hide" them, or "remove" them and renormalise the rows.
-    width : of the figure, in mm: 89 is one column of a journal, 183 two.
+    result : AttentionResult or HeadMaps
+        From `attend` or `head_maps`.
+    layer : int, optional
+        Draw only the heads of this layer, larger.
+    words : bool, default True
+        Whether to merge word pieces into words.
+    special : {"keep", "hide", "remove"}
+        Whether to keep special tokens, to hide them, or to remove them and renormalize the rows.
+    width : float, default 183
+        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+
+    Returns
+    -------
+    Figure
+        A new figure.
 
     Raises
     ------
-    InputError : no such layer, or an unknown `special`.
+    InputError
+        The layer does not exist, or `special` is unknown.
     """
     if isinstance(result, HeadMaps):
         maps = result
@@ -68,27 +80,26 @@ def heads(
         maps = head_maps(result, layer=layer, words=words, special=special)
     with style([source(maps.provenance)]):
         page = Page(width * MM)
-        place = _MARGIN, page.width - _MARGIN
-        bottom = draw_mosaic(page, maps, place, _MARGIN)
+        place = MARGIN, page.width - MARGIN
+        bottom = draw_head_grid(page, maps, place, MARGIN)
         count = "" if _is_pooled(maps) else f"{len(maps.rows)} "
-        each = f"in each tile the {count}queries run down and the keys across"
-        parts = [source(maps.provenance), each, *maps.notes]
+        directions = f"in each tile the {count}queries run down and the keys across"
+        parts = [source(maps.provenance), directions, *maps.notes]
         if _is_pooled(maps):
             parts.append("colours on a logarithmic scale")
-        end = caption.write_caption(page, place, bottom + _GAP, parts, maps.agreement)
-        return page.finish(end + _MARGIN)
+        end = caption.write_caption(page, place, bottom + GAP, parts, maps.agreement)
+        return page.finish(end + MARGIN)
 
 
 def _is_pooled(maps: HeadMaps) -> bool:
-    """Whether the maps are those of a long text, pooled to what a tile has room for."""
+    """Whether the maps are pooled maps of a long text."""
     return bool(maps.sides[1].landmarks)
 
 
 def _norm(maps: HeadMaps) -> Normalize:
-    """Return how weights become colours: up to 1, or to less where keys are many.
+    """Return the range of colors: up to 1, or less for images, audio and long texts.
 
-    Of the hundreds of patches of an image or frames of a sound each gets little, and of the
-    thousands of tokens of a long text next to nothing.
+    Each of many keys gets a small weight.
     """
     if maps.sides[1] == AxisGeometry():
         return Normalize(0.0, 1.0)
@@ -100,7 +111,7 @@ def _norm(maps: HeadMaps) -> Normalize:
     return Normalize(0.0, max(top, 1e-12))
 
 
-def draw_mosaic(
+def draw_head_grid(
     page: Page,
     maps: HeadMaps,
     place: tuple[float, float],
@@ -108,24 +119,24 @@ def draw_mosaic(
     *,
     marked: tuple[int, Sequence[int]] | None = None,
 ) -> float:
-    """Draw the maps as one image under a title, with a colour bar; return where it ends.
+    """Draw the maps as one image with a title and a color bar; return the lower edge.
 
-    place : the left and right edge, top : the upper one, in inches. marked : (layer, heads) to
-    frame.
+    place : the left and right edge in inches. top : the upper edge in inches. marked : the layer
+    and heads to frame.
     """
     layers, heads = maps.weights.shape[:2]
     numbers = maps.heads or tuple(range(heads))
     left, right = place
-    which = "All " if numbers == tuple(range(heads)) else ""
-    one = f" of layer {maps.layers[0]}" if layers == 1 else ""
-    title = f"{which}{layers * heads} head{'s' * (layers * heads > 1)}{one}"
+    prefix = "All " if numbers == tuple(range(heads)) else ""
+    suffix = f" of layer {maps.layers[0]}" if layers == 1 else ""
+    title = f"{prefix}{layers * heads} head{'s' * (layers * heads > 1)}{suffix}"
     top = page.title(left, top, title, right - left)
 
-    folded = layers == 1  # then there is room for larger tiles, each under its number
-    indent, below = (0.0, _GAP) if folded else (_LABELS, _LABELS - 0.06)
-    rows = math.ceil(heads * _LARGE_TILE / (right - left)) if folded else layers
-    columns = math.ceil(heads / rows) if folded else heads
-    image, (wide, high) = _tile(maps.weights, rows, columns, headroom=0.3 if folded else 0.12)
+    one_layer = layers == 1  # it has larger tiles, each with its number
+    indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM - 0.06)
+    rows = math.ceil(heads * _LARGE_TILE / (right - left)) if one_layer else layers
+    columns = math.ceil(heads / rows) if one_layer else heads
+    image, (wide, high) = _tile(maps.weights, rows, columns, headroom=0.3 if one_layer else 0.12)
     width = min(right - left - indent, columns * _LARGEST_TILE)
     height: float = max(width * image.shape[0] / image.shape[1], rows * _LOWEST_TILE)
     ax = page.axes(left + indent, top, width, height)
@@ -135,7 +146,7 @@ def draw_mosaic(
         aspect="auto",
         origin="upper",
         interpolation="nearest",
-        interpolation_stage="data",  # colours of pixels: half the time of pixels of colours
+        interpolation_stage="data",  # resample weights, not colors: half the time
         norm=_norm(maps),
         extent=(0, columns, rows, 0),
     )
@@ -146,7 +157,7 @@ def draw_mosaic(
     corners = [(number % columns, number // columns + 1 - high) for number in range(layers * heads)]
     _frame(ax, corners, (wide, high), framed)
     ax.spines[:].set_visible(False)
-    if folded:
+    if one_layer:
         for number, (x, y) in enumerate(corners):
             ax.text(x, y - 0.04, f"head {numbers[number]}", fontsize=SMALL_SIZE, color=MUTED)
         ax.set_axis_off()
@@ -160,10 +171,10 @@ def draw_mosaic(
 def _tile(
     weights: Tensor, rows: int, columns: int, *, headroom: float
 ) -> tuple[NDArray[np.float32], tuple[float, float]]:
-    """Lay (layers, heads, m, n) maps out as one image of rows × columns tiles.
+    """Arrange maps (layers, heads, m, n) as one image of rows × columns tiles.
 
-    headroom : the gap above each tile, as a share of its height. Returns the image, and how much
-    of its place each map fills, across and down.
+    headroom : the gap above each tile, as a share of its height. Returns the image, and the share
+    of its tile that each map fills, across and down.
     """
     maps = _pooled(weights)
     m, n = maps.shape[1:]
@@ -176,7 +187,7 @@ def _tile(
 
 
 def _pooled(weights: Tensor) -> Tensor:
-    """Return (layers · heads, m, n) maps, no larger than a tile has room for."""
+    """Return the maps (layers · heads, m, n), pooled to the cells that a tile has room for."""
     maps = weights.flatten(0, 1)
     m, n = (min(side, _TILE) for side in maps.shape[1:])
     return maps if maps.shape[1:] == (m, n) else adaptive_avg_pool2d(maps, (m, n))
@@ -188,16 +199,16 @@ def _frame(
     size: tuple[float, float],
     marked: Collection[int],
 ) -> None:
-    """Draw the edges of all tiles, so that an empty map is seen too; those marked stand out."""
+    """Draw the edges of all tiles, so that empty maps are visible; marked tiles stand out."""
     wide, high = size
     order = sorted(range(len(corners)), key=lambda number: number in marked)  # marked on top
-    found = [(*corners[number], number in marked) for number in order]
+    tiles = [(*corners[number], number in marked) for number in order]
     ax.add_collection(
         PolyCollection(
-            [[(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)] for x, y, _ in found],
+            [[(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)] for x, y, _ in tiles],
             facecolors="none",
-            edgecolors=[ACCENT if stands_out else FAINT for _, _, stands_out in found],
-            linewidths=[1.4 if stands_out else 0.3 for _, _, stands_out in found],
+            edgecolors=[ACCENT if stands_out else FAINT for _, _, stands_out in tiles],
+            linewidths=[1.4 if stands_out else 0.3 for _, _, stands_out in tiles],
             clip_on=False,
             zorder=2,
         ),
@@ -212,9 +223,9 @@ def _number_sides(
     step: tuple[float, float],
     tile: tuple[float, float],
 ) -> None:
-    """Number the layers down and the heads across, every few of them where they stand close.
+    """Number the layers down and the heads across, with gaps where there is little room.
 
-    step : from tile to tile in inches, across and down. tile : its share of that.
+    step : the distance of tiles in inches, across and down. tile : the share that a tile fills.
     """
     for axis, numbers, room, place in (
         (ax.xaxis, heads, step[0], tile[0] / 2),

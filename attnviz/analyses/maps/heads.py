@@ -1,4 +1,4 @@
-"""Numbers from records: which head to look at, and which heads relate two words."""
+"""Rank the heads of a model: by content words, or by the weight between two words."""
 
 from __future__ import annotations
 
@@ -134,17 +134,17 @@ def _names(heads: Sequence[HeadScore], *, scores: bool = False) -> str:
 
 
 def choose_word(axis: Axis) -> int:
-    """Return the first position that carries content."""
+    """Return the position of the first content word."""
     rows = token_groups(axis)
     content = content_words(rows).nonzero().flatten().tolist()
     return rows.positions[content[0] if content else 0][0]
 
 
 def content_mass(record: AttentionRecord) -> Tensor:
-    """Return for each head (H,) the mean weight that content words give to other content words."""
+    """Return the mean weight from content words to other content words by head, (H,)."""
     weights, rows, columns = word_weights(record)
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
-    if record.stack != "cross":  # a word that attends to itself relates nothing
+    if record.stack != "cross":  # attention of a word to itself does not count
         related = related & ~torch.eye(*related.shape, dtype=torch.bool)
     if not related.any():
         return weights.new_zeros(len(weights))
@@ -152,7 +152,7 @@ def content_mass(record: AttentionRecord) -> Tensor:
 
 
 def content_mass_of(streamed: StreamedAttention) -> Tensor:
-    """Return the same for each head that was kept of a long text, (kept,): of pieces, not words."""
+    """Return the same for the streamed heads of a long text, for word pieces, (heads,)."""
     content = content_positions(streamed.query_axis)
     summary = streamed.summary
     related = (summary.marked - summary.itself).cpu()[:, content]
@@ -160,31 +160,41 @@ def content_mass_of(streamed: StreamedAttention) -> Tensor:
 
 
 def rank_heads(result: AttentionResult) -> HeadRanking:
-    """Rank all heads by how much they relate the content words of the text to each other.
+    """Rank all heads by how much content words of the text attend to each other.
 
-    A plain mean over heads shows mostly the tokens on which heads rest when they have nothing to
-    say ([CLS], [SEP]); this ranking finds the heads that have.
+    Many heads attend mostly to attention sinks such as [CLS] and [SEP]. This ranking finds the
+    others.
+
+    Parameters
+    ----------
+    result : AttentionResult
+        From `attend`.
+
+    Returns
+    -------
+    HeadRanking
+        The scores, the largest first, and their meaning in words.
     """
-    found = one_result(result, streamed=True).stack()
+    stack = one_result(result, streamed=True).stack()
     scores = [
         HeadScore(record.layer, head, mass)
-        for record in found.records
+        for record in stack.records
         for head, mass in enumerate(content_mass(record).tolist())
     ] + [
-        HeadScore(each.layer, head, mass)
-        for each in found.streamed
-        for head, mass in zip(each.kept, content_mass_of(each).tolist(), strict=True)
+        HeadScore(streamed.layer, head, mass)
+        for streamed in stack.streamed
+        for head, mass in zip(streamed.kept, content_mass_of(streamed).tolist(), strict=True)
     ]
     scores.sort(key=lambda score: -score.score)
-    first = (found.streamed or found.records)[0]
+    first = (stack.streamed or stack.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
     other = "other " if queries == keys else ""
-    pieces = ", piece by piece" if found.streamed else ""
+    pieces = ", piece by piece" if stack.streamed else ""
     return HeadRanking(tuple(scores), f"mean weight from {queries} to {other}{keys}{pieces}")
 
 
 def _noun(axis: Axis) -> str:
-    """Say what `content_words` selects of the positions of an axis."""
+    """Return the noun for what `content_words` selects on an axis."""
     nouns = []
     if any(word is not None for word in axis.words) or (axis.patches or axis.seconds) is None:
         labels = token_groups(axis).without_special().labels
@@ -203,25 +213,34 @@ def choose_head(
     *,
     ranking: HeadRanking | None = None,
 ) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
-    """Complete a selection by the best head that it leaves open.
+    """Choose the best head for a layer or head that is left out.
 
     Parameters
     ----------
-    ranking : which heads are best; by default `rank_heads`.
+    result : AttentionResult
+        From `attend`.
+    layer : int, optional
+        The layer, counted from 0.
+    head : int or sequence of int, optional
+        The head, counted from 0, or several heads.
+    ranking : HeadRanking, optional
+        The ranking to choose by. By default `rank_heads`.
 
     Returns
     -------
-    Layer, heads, and notes for the caption: why this head, or nothing if both were given.
+    (int, tuple of int, tuple of str)
+        The layer, the heads, and a note for the caption if the head was chosen.
 
     Raises
     ------
-    InputError : no such layer or head.
+    InputError
+        The layer or head does not exist.
     """
     result = one_result(result, streamed=True)
     several = head if isinstance(head, Sequence) else (head,)
-    heads = () if head is None else tuple(whole_number(each, "a head") for each in several)
-    for each in heads:
-        result.check_head(result.layers[0] if layer is None else layer, each)
+    heads = () if head is None else tuple(whole_number(number, "a head") for number in several)
+    for number in heads:
+        result.check_head(result.layers[0] if layer is None else layer, number)
     if layer is not None and head is not None:
         return whole_number(layer, "a layer"), heads, ()
     if layer is not None:
@@ -240,11 +259,26 @@ def choose_head(
 
 
 def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
-    """Rank all heads by the weight that `query` gives to `key`, words of the text.
+    """Rank all heads by the weight from one word of the text to another.
+
+    Parameters
+    ----------
+    result : AttentionResult
+        From `attend`.
+    query : str
+        The word that attends.
+    key : str
+        The word that is attended to.
+
+    Returns
+    -------
+    Found
+        The heads, the largest weight first.
 
     Raises
     ------
-    InputError : a word is not in the text, or stands there several times ("the#2" says which).
+    InputError
+        A word is not in the text, or is ambiguous. "the#2" is the second "the".
     """
     heads: list[FoundHead] = []
     for record in one_result(result).stack():
@@ -267,5 +301,5 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
                     above=frozenset(functional - heavier),
                 )
             )
-    heads.sort(key=lambda found: -found.score)
+    heads.sort(key=lambda head: -head.score)
     return Found(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))

@@ -1,4 +1,4 @@
-"""One attention map: rows are queries, columns are keys, colour is weight."""
+"""Draw one attention map: rows are queries, columns are keys, color is weight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import attention_map, head_maps, make_overview
-from attnviz.analyses.maps.head_grid import draw_mosaic
+from attnviz.analyses.maps.head_grid import draw_head_grid
 from attnviz.analyses.maps.heads import Found, HeadRanking, choose_head, find_heads, rank_heads
 from attnviz.analyses.maps.overlay import Patch, draw_overlay, find_query
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
@@ -25,11 +25,16 @@ from attnviz.figures.cells import (
 )
 from attnviz.figures.layout import Page, Ruler, colour_bar
 from attnviz.figures.style import (
+    BAR_ROOM,
+    BAR_WIDTH,
     FULL_WIDTH,
+    GAP,
     INK,
+    MARGIN,
     MM,
     MUTED,
     TEXT_SIZE,
+    WIDE,
     style,
     weight_colours,
 )
@@ -37,16 +42,14 @@ from attnviz.figures.ticks import Ticks, fit_ticks
 from attnviz.results import AttentionResult, Special
 from attnviz.results.labels import selection, source
 
-_MARGIN, _GAP = 0.06, 0.12  # inches
-_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
-_LABEL = 0.18  # inches that the name of an axis takes
-_LONGEST = 0.3  # of the width of a map: what a word may take of it
-_LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, beside an overview and without
-_WRITTEN_CELL = 0.22  # inches from which on a cell has room for its number
-_READABLE = 0.13  # inches of a row that has room for its label
+_LABEL = 0.18  # inches of the name of an axis
+_LONGEST = 0.3  # share of the width for the labels of rows at most
+_LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, with an overview and without
+_WRITTEN_CELL = 0.22  # inches: larger cells have room for their number
+_READABLE = 0.13  # inches of a row with room for its label
 _TALLEST = 9.0  # inches of a map
-_NAMED = 64  # tokens of a part of a long text that are drawn as those of a sentence
-_MOST_CELLS = 500  # a side; more could not be told apart in print
+_NAMED = 64  # tokens: longer parts of a long text have a logarithmic scale
+_MOST_CELLS = 500  # along a side; more would be too small for print
 
 
 def heatmap(
@@ -64,35 +67,49 @@ def heatmap(
     width: float = FULL_WIDTH,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the attention map of one head, or the mean of some heads of a layer.
+    """Draw the attention map of one head, or the mean map of several heads of a layer.
 
-    Rows are queries, columns keys. Where the keys are patches of an image, what one query gives to
-    each of them is laid over the image instead.
+    Rows are queries and columns are keys. If the keys are patches of an image, the weights of one
+    query are drawn over the image instead.
 
     Parameters
     ----------
-    result : from `attend`; or a map that is already made (`attention_map`).
-    layer, head : counted from 0. Where one or both are left out, the head that relates the content
-        words of the text most is chosen from those that remain (`rank_heads`).
-    patch : over an image, whose weights to draw: a patch as (row, column), counted from 0; or a
-        token or word ("[CLS]", "cat"). By default [CLS], else the patch in the middle; of a text,
-        its last token.
-    matrix : draw rows and columns also of an image.
-    words : merge word pieces into words.
-    special : "keep" special tokens, "hide" them, or "remove" them and renormalise the rows.
-    rows, columns : a part of the map, counted from 0: words, or tokens of a long text.
-    overview : whether to draw all heads beside the map, the one shown marked; by default where
-        it was chosen here. Beside a map that is already made: the maps of all heads (`head_maps`).
-    width : of a new figure, in mm: 89 is one column of a journal, 183 two.
-    ax : axes to draw into; by default a new figure is made.
+    result : AttentionResult or AttentionMap
+        From `attend` or `attention_map`.
+    layer : int, optional
+        The layer, counted from 0.
+    head : int or sequence of int, optional
+        The head, counted from 0, or several heads to average. If the layer or the head is left out,
+        the head is chosen in which content words attend to each other most (`rank_heads`).
+    patch : (int, int) or str, optional
+        The query whose weights are drawn over an image: a patch as (row, column), counted from 0,
+        or a token or word ("[CLS]", "cat"). By default the last token of a text, else [CLS], else
+        the patch in the middle.
+    matrix : bool, default False
+        Whether to draw queries × keys for an image too.
+    words : bool, default True
+        Whether to merge word pieces into words.
+    special : {"keep", "hide", "remove"}
+        Whether to keep special tokens, to hide them, or to remove them and renormalize the rows.
+    rows, columns : slice, optional
+        A part of the map, counted from 0: words, or tokens of a long text.
+    overview : bool or HeadMaps, optional
+        Whether to draw all heads beside the map, with the drawn head marked. By default only if the
+        head was chosen automatically. For an AttentionMap: the maps of all heads (`head_maps`).
+    width : float, default 183
+        The width of a new figure in mm. One column of a journal is 89 mm, two are 183.
+    ax : Axes, optional
+        The axes to draw into. By default a new figure is created.
 
     Returns
     -------
-    The axes of the map; `.figure` is the whole figure.
+    Axes
+        The axes of the map. `.figure` is the figure.
 
     Raises
     ------
-    InputError : no such layer, head or patch, or an unknown `special`.
+    InputError
+        The layer, head or patch does not exist, or `special` is unknown.
     """
     if isinstance(result, AttentionMap):
         selected = SelectedMap(
@@ -213,52 +230,52 @@ def draw_heatmap(
 
 
 def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
-    """Put title, map, overview and caption on a new page, `width` inches wide."""
+    """Draw title, map, overview and caption on a new page, `width` inches wide."""
     ruler, page = Ruler(), Page(width)
-    inner = width - 2 * _MARGIN
-    two_columns = overview is not None and width > 5.0
+    inner = width - 2 * MARGIN
+    two_columns = overview is not None and width > WIDE
     room = inner * (0.55 if two_columns else 1.0)
 
     title = selection(drawn.stack, drawn.layer, drawn.heads)
-    top = page.title(_MARGIN, _MARGIN, title, room) + _GAP / 2
+    top = page.title(MARGIN, MARGIN, title, room) + GAP / 2
     longest = _LONGEST * room
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
-    left = _MARGIN + _LABEL
-    for _ in range(3):  # labels take room of the cells, whose size says what labels there are
-        across, down = _cells(drawn, _MARGIN + room - left - _BAR, largest)
+    left = MARGIN + _LABEL
+    for _ in range(3):  # the size of cells and the room of labels depend on each other
+        across, down = _cells(drawn, MARGIN + room - left - BAR_ROOM, largest)
         labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
-        left = _MARGIN + _LABEL + labels.room
-    across, down = _cells(drawn, _MARGIN + room - left - _BAR, largest)
+        left = MARGIN + _LABEL + labels.room
+    across, down = _cells(drawn, MARGIN + room - left - BAR_ROOM, largest)
     m, n = drawn.weights.shape
     ax = page.axes(left, top, across * n, down * m)
     below = _draw(ax, drawn, ruler, (across, down), longest)
     tall = min(down * m, 1.5)
-    bar = page.axes(left + across * n + _MARGIN, top, 0.08, tall)
+    bar = page.axes(left + across * n + MARGIN, top, BAR_WIDTH, tall)
     label = ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE)
     colour_bar(ax.collections[0], bar, label)
     bottom = top + down * m + below.room + _LABEL
 
-    place, end = (_MARGIN, width - _MARGIN), bottom + _GAP / 2
+    place, end = (MARGIN, width - MARGIN), bottom + GAP / 2
     if overview is not None:
         if two_columns:
-            place, end = (_MARGIN + room + _GAP, width - _MARGIN), _MARGIN
-        end = draw_mosaic(page, overview, place, end, marked=(drawn.layer, drawn.heads))
+            place, end = (MARGIN + room + GAP, width - MARGIN), MARGIN
+        end = draw_head_grid(page, overview, place, end, marked=(drawn.layer, drawn.heads))
     parts = [source(drawn.provenance), *drawn.notes]
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
     if _is_long(drawn):
         parts.append("colours on a logarithmic scale")
-    end = caption.write_caption(page, place, end + _GAP, parts, drawn.agreement)
-    page.finish(max(bottom, end) + _MARGIN)
+    end = caption.write_caption(page, place, end + GAP, parts, drawn.agreement)
+    page.finish(max(bottom, end) + MARGIN)
     return ax
 
 
 def _cells(drawn: AttentionMap, room: float, largest: float) -> tuple[float, float]:
-    """Return the width and height of a cell: square, unless the map would be a line."""
+    """Return the width and height of a cell: square, unless the map would be very flat."""
     m, n = drawn.weights.shape
     across = min(largest, room / n)
     down = across
-    if across < _READABLE:  # lower than wide is well, a line is not
+    if across < _READABLE:
         down = max(across, min(_READABLE, across * n / 2 / m))
     return across, min(down, _TALLEST / m)
 
@@ -270,7 +287,7 @@ def _draw(
     cell: tuple[float, float] | None = None,
     longest: float = math.inf,
 ) -> Ticks:
-    """Draw the cells and their labels; return how the columns are labelled."""
+    """Draw the cells and their labels; return the labels of the columns."""
     weights = drawn.weights.float()
     m, n = weights.shape
     shown = weights if max(m, n) <= _MOST_CELLS else _largest(weights)
@@ -307,19 +324,19 @@ def _draw(
 
 
 def _is_long(drawn: AttentionMap) -> bool:
-    """Whether a map has more tokens than could be named, and thus mostly tiny weights."""
+    """Whether a map has too many tokens to label, and thus mostly tiny weights."""
     return bool(drawn.sides[1].landmarks) and max(drawn.weights.shape) > _NAMED
 
 
 def _norm(drawn: AttentionMap) -> Normalize:
-    """Return how weights become colours: in proportion, or for many tokens by their logarithm."""
+    """Return the scale of colors: linear, or logarithmic for a long text."""
     if _is_long(drawn):
         return logarithmic(drawn.weights)
     return Normalize(0.0, max(drawn.top, 1e-12))
 
 
 def _largest(weights: Tensor) -> Tensor:
-    """Return the largest weight in each of the cells that a page has room for."""
+    """Return the weights, max-pooled to the cells that a page has room for."""
     size = [min(side, _MOST_CELLS) for side in weights.shape]
     pooled: Tensor = adaptive_max_pool2d(weights[None], size)[0]
     return pooled

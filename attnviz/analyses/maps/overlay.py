@@ -1,4 +1,4 @@
-"""What one query gives to every patch of an image, laid over the image."""
+"""Draw the weights of one query over the image whose patches are the keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from attnviz.analyses.maps.head_grid import draw_mosaic
+from attnviz.analyses.maps.head_grid import draw_head_grid
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError
 from attnviz.figures import caption
@@ -26,9 +26,14 @@ from attnviz.figures.layout import (
 )
 from attnviz.figures.style import (
     ACCENT,
+    BAR_ROOM,
+    BAR_WIDTH,
+    GAP,
+    MARGIN,
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
+    WIDE,
     weight_colours,
 )
 from attnviz.results import AxisGeometry
@@ -36,14 +41,12 @@ from attnviz.results.labels import literal, selection, source
 
 Patch: TypeAlias = tuple[int, int] | str
 
-_MARGIN, _GAP = 0.06, 0.12  # inches
-_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
 _LARGEST = 3.2  # inches of a side of the image
-_SHADE = 0.3  # how dark the black of the image makes the colours of the weights
+_SHADE = 0.3  # opacity of black in the image
 
 
 def shows_image(drawn: AttentionMap) -> bool:
-    """Tell whether the keys of a map are patches of an image that can be drawn."""
+    """Whether the keys of a map are patches of an image that can be drawn."""
     patches = drawn.sides[1].patches
     return drawn.image is not None and patches is not None and any(patches)
 
@@ -51,27 +54,28 @@ def shows_image(drawn: AttentionMap) -> bool:
 def find_query(
     drawn: AttentionMap, patch: Patch | None = None, *, matrix: bool = False
 ) -> int | None:
-    """Return which row of a map to lay over the image; None where it is drawn as a matrix.
+    """Return the row of a map to draw over the image; None if it is drawn as a matrix.
 
     Raises
     ------
-    InputError : no such patch or token, or a patch where a matrix is drawn.
+    InputError
+        The patch or token does not exist, or a patch is given for a matrix.
     """
     patches = drawn.sides[0].patches
     if matrix or not shows_image(drawn):
         if patch is None:
             return None
         raise InputError(
-            f"Expected a patch only where weights are laid over an image, got {patch!r} for a "
+            f"Expected a patch only where weights are drawn over an image, got {patch!r} for a "
             "matrix of queries and keys. Leave it out."
         )
     if patch is None:
         return _default(drawn)
     if isinstance(patch, str):
-        found = [n for n, label in enumerate(drawn.rows) if label.casefold() == patch.casefold()]
-        if found:
-            return found[0]
-        tokens = list(dict.fromkeys(_others(drawn)))
+        matches = [n for n, label in enumerate(drawn.rows) if label.casefold() == patch.casefold()]
+        if matches:
+            return matches[0]
+        tokens = list(dict.fromkeys(_tokens(drawn)))
         what = f"{', '.join(tokens[:8])} or a patch as (row, column)" if tokens else "a patch"
         raise InputError(f"Expected {what}, got {patch!r}. Choose one of these.")
     if patches is None or not any(patches):
@@ -88,10 +92,10 @@ def find_query(
     return patches.index(patch)
 
 
-def _others(drawn: AttentionMap) -> list[str]:
+def _tokens(drawn: AttentionMap) -> list[str]:
     """Return the queries that are no patches."""
     patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
-    return [label for label, at in zip(drawn.rows, patches, strict=True) if at is None]
+    return [label for label, patch in zip(drawn.rows, patches, strict=True) if patch is None]
 
 
 def _default(drawn: AttentionMap) -> int:
@@ -116,12 +120,12 @@ def _grid(side: AxisGeometry) -> tuple[int, int]:
 
 
 def _on_grid(weights: torch.Tensor, side: AxisGeometry) -> torch.Tensor:
-    """Lay the last dimension of weights (…, n) out as the image: (…, rows, columns)."""
+    """Arrange the last dimension of weights (…, n) like the image: (…, rows, columns)."""
     assert side.patches is not None
     image = weights.new_zeros((*weights.shape[:-1], *_grid(side)))
-    at = [n for n, patch in enumerate(side.patches) if patch is not None]
-    rows, columns = zip(*(side.patches[n] for n in at), strict=True)
-    image[..., list(rows), list(columns)] = weights[..., at]
+    keys = [n for n, patch in enumerate(side.patches) if patch is not None]
+    rows, columns = zip(*(side.patches[n] for n in keys), strict=True)
+    image[..., list(rows), list(columns)] = weights[..., keys]
     return image
 
 
@@ -132,7 +136,7 @@ def draw_overlay(
     width: float,
     ax: Axes | None,
 ) -> Axes:
-    """Draw a new page, `width` inches wide, or only the map into axes that are given."""
+    """Draw the map into axes, or with a caption on a new page, `width` inches wide."""
     if ax is None:
         return _page(drawn, query, overview, width)
     mappable = _draw(ax, drawn, query)
@@ -143,47 +147,47 @@ def draw_overlay(
 
 
 def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: float) -> Axes:
-    """Put the image, the map over it, an overview and a caption on a new page."""
+    """Draw the image, the map over it, an overview and a caption on a new page."""
     ruler, page = Ruler(), Page(width)
     image = drawn.image
     assert image is not None
-    inner = width - 2 * _MARGIN
-    three = overview is not None and width > 5.0
-    side = min(_LARGEST, (inner * (0.62 if three else 1.0) - _BAR - _GAP) / 2)
+    inner = width - 2 * MARGIN
+    three_columns = overview is not None and width > WIDE
+    side = min(_LARGEST, (inner * (0.62 if three_columns else 1.0) - BAR_ROOM - GAP) / 2)
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST)
 
     title = f"{selection(drawn.stack, drawn.layer, drawn.heads)}, "
     title += _query_name(drawn, query)
-    top = page.title(_MARGIN, _MARGIN, title, inner) + _GAP / 2
+    top = page.title(MARGIN, MARGIN, title, inner) + GAP / 2
     below = top + line_height(SMALL_SIZE) + 0.02
-    left = _MARGIN
+    left = MARGIN
     for name in ("image, as the model sees it", "weights over it"):
         page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=MUTED)
-        left += side + _GAP
-    seen = page.axes(_MARGIN, below, side, tall)
-    seen.imshow(image.numpy(), extent=_extent(drawn), aspect="auto", origin="upper")
-    _outline(seen, drawn, query)
-    ax = page.axes(_MARGIN + side + _GAP, below, side, tall)
+        left += side + GAP
+    image_axes = page.axes(MARGIN, below, side, tall)
+    image_axes.imshow(image.numpy(), extent=_extent(drawn), aspect="auto", origin="upper")
+    _outline(image_axes, drawn, query)
+    ax = page.axes(MARGIN + side + GAP, below, side, tall)
     mappable = _draw(ax, drawn, query)
-    bar = page.axes(_MARGIN + 2 * side + 1.5 * _GAP, below, 0.08, min(tall, 1.5))
+    bar = page.axes(MARGIN + 2 * side + 1.5 * GAP, below, BAR_WIDTH, min(tall, 1.5))
     colour_bar(mappable, bar, ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE))
 
-    bottom, place = below + tall, (_MARGIN, width - _MARGIN)
+    bottom, place = below + tall, (MARGIN, width - MARGIN)
     if overview is not None:
         tiles = _tiles(overview, query)
-        corner = (_MARGIN + 2 * side + _GAP + _BAR + _GAP, place[1]) if three else place
-        start = top if three else bottom + _GAP
+        corner = (MARGIN + 2 * side + GAP + BAR_ROOM + GAP, place[1]) if three_columns else place
+        start = top if three_columns else bottom + GAP
         marked = (drawn.layer, drawn.heads)
-        end = draw_mosaic(page, tiles, corner, start, marked=marked)
+        end = draw_head_grid(page, tiles, corner, start, marked=marked)
         bottom = max(bottom, end)
-    parts = [source(drawn.provenance), *drawn.notes, _elsewhere(drawn, query)]
-    end = caption.write_caption(page, place, bottom + _GAP, parts, drawn.agreement)
-    page.finish(end + _MARGIN)
+    parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
+    end = caption.write_caption(page, place, bottom + GAP, parts, drawn.agreement)
+    page.finish(end + MARGIN)
     return ax
 
 
 def _tiles(maps: HeadMaps, query: int) -> HeadMaps:
-    """Return for every head what the query gives to each patch, as an image of its own."""
+    """Return the weights of the query in every head, arranged like the image."""
     side = maps.sides[1]
     return replace(maps, weights=_on_grid(maps.weights[..., query, :], side))
 
@@ -200,8 +204,8 @@ def _is_special(drawn: AttentionMap, query: int) -> bool:
     return bool(drawn.special_rows) and drawn.special_rows[query]
 
 
-def _elsewhere(drawn: AttentionMap, query: int) -> str:
-    """Say how much of a row goes to what is not on the image."""
+def _share_note(drawn: AttentionMap, query: int) -> str:
+    """Return a note on the share of a row that goes to tokens outside of the image."""
     row = drawn.weights[query]
     on_image = float(_on_grid(row, drawn.sides[1]).sum())
     share = 1 - on_image / max(float(row.sum()), 1e-12)
@@ -218,7 +222,7 @@ def _extent(drawn: AttentionMap) -> tuple[float, float, float, float]:
 
 
 def _draw(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable:
-    """Draw the weights and the image's shades over them; return what a colour bar needs."""
+    """Draw the weights with the image's shades over them; return the source of the color bar."""
     assert drawn.image is not None
     weights = _on_grid(drawn.weights[query], drawn.sides[1]).float().numpy()
     norm = Normalize(0.0, max(float(weights.max()), 1e-12))
@@ -232,9 +236,9 @@ def _draw(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable:
 
 
 def _shades(image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return the image as black (H, W, 4) that covers more where the image is darker.
+    """Return a black image (H, W, 4) that is more opaque where the image is darker.
 
-    The colours of the weights keep their hue, since the image's own are left out.
+    Without the image's own colors, those of the weights keep their hue.
     """
     brightness = image @ np.array([0.2126, 0.7152, 0.0722]) / 255
     shades = np.zeros((*brightness.shape, 4))
@@ -243,12 +247,12 @@ def _shades(image: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _under_shades(colours: Colormap) -> ListedColormap:
-    """Return the colours as they look where the image is of middle brightness."""
+    """Return the colormap as it looks where the image has medium brightness."""
     return ListedColormap(colours(np.linspace(0, 1, 256))[:, :3] * (1 - _SHADE / 2))
 
 
 def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
-    """Frame the patch that asks, and hide the axes."""
+    """Frame the patch of the query, and hide the axes."""
     ax.set_xlim(*_extent(drawn)[:2])
     ax.set_ylim(*_extent(drawn)[2:])
     ax.set_xticks([])

@@ -53,10 +53,10 @@ def senses(
     """
     path = figure.path(json=console.json)
 
-    from attnviz.analyses.senses.sentences import gather
+    from attnviz.analyses.senses.sentences import read_sentences
 
     sentences = parse_named_sentences(sense or (), "--sense")
-    gather(word, sentences)  # raises before a model is loaded
+    read_sentences(word, sentences)  # raises before a model is loaded
 
     from attnviz.analyses.senses.compute import senses as measure
     from attnviz.analyses.senses.plot import senses as draw

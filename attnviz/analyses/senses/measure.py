@@ -1,4 +1,4 @@
-"""From sentences to a result: run, judge every layer, and say what was done."""
+"""Run the model on the sentences, classify the occurrences in every layer, and count."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnviz.analyses.senses.result import Occurrence, SensesResult
 from attnviz.analyses.senses.scores import (
-    Design,
+    PermutationDesign,
     align,
-    judge,
+    classify,
     main_plane,
     nearest,
     p_value,
@@ -34,16 +34,26 @@ from attnviz.results import AgreementReport, AttentionRecord, AttentionResult
 from attnviz.results.content_words import content_words
 from attnviz.results.words import Span, token_groups
 
-_AT_ONCE = 32  # sentences
+_BATCH = 32  # sentences
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """The word in its sentences, N times in all.
+class OccurrenceVectors:
+    """The vectors of the N occurrences of the word.
 
-    vectors : (L + 1, N, d_model), float64, the mean over its pieces. context : (N, d_model), the
-    mean static embedding of all other words. sentence : which sentence, of each. spans, pieces :
-    where it stands, in characters and as positions. results : of each sentence.
+    Attributes
+    ----------
+    vectors : Tensor
+        The mean over the pieces of each occurrence, as it enters each layer and at the end,
+        (L + 1, N, d_model), float64.
+    context : Tensor
+        The mean static embedding of the other words of its sentence, (N, d_model).
+    sentence : tuple of int
+        The index of the sentence of each occurrence.
+    spans, pieces : tuple
+        The place of each occurrence, in characters and as token positions.
+    results : tuple of AttentionResult
+        The attention of each sentence.
     """
 
     vectors: Tensor
@@ -54,19 +64,21 @@ class Seen:
     results: tuple[AttentionResult, ...]
 
 
-def see(model: Model, sentences: Sequence[Sentence]) -> Seen:
-    """Run the model on all sentences; return what becomes of the word in each.
+def collect_vectors(model: Model, sentences: Sequence[Sentence]) -> OccurrenceVectors:
+    """Run the model on all sentences and return the vectors of the word.
 
     Raises
     ------
-    ModelError : a model that does not read one text, shows no hidden states, or none of numbers.
-    InputError : a sentence that is longer than the model can read.
+    ModelError
+        The model does not read one text, or its hidden states are missing, nan or infinite.
+    InputError
+        A sentence is longer than the model can read.
     """
     expect_one_text(model.checkpoint)
     pieces = [_pieces(model, sentence) for sentence in sentences]
     vectors, context, results = [], [], []
-    for start in range(0, len(sentences), _AT_ONCE):
-        texts = [sentence.text for sentence in sentences[start : start + _AT_ONCE]]
+    for start in range(0, len(sentences), _BATCH):
+        texts = [sentence.text for sentence in sentences[start : start + _BATCH]]
         results += model.attend(texts, mode="full")
         batch = encode(model.checkpoint, texts)
         states = torch.stack(hidden_states(model.module, batch.inputs)).double().cpu()
@@ -74,28 +86,28 @@ def see(model: Model, sentences: Sequence[Sentence]) -> Seen:
         with torch.no_grad():
             static = model.module.get_input_embeddings()(ids).double().cpu()
         for n, axis in enumerate(batch.axes["text"]):
-            for at in pieces[start + n]:
-                others = [i for i, s in enumerate(axis.special) if not s and i not in at]
-                vectors.append(states[:, n, list(at)].mean(1))
+            for rows in pieces[start + n]:
+                others = [i for i, s in enumerate(axis.special) if not s and i not in rows]
+                vectors.append(states[:, n, list(rows)].mean(1))
                 context.append(static[n, others].mean(0) if others else 0 * static[n, 0])
-    seen = torch.stack(vectors, dim=1)
-    if not seen.isfinite().all():
+    stacked = torch.stack(vectors, dim=1)
+    if not stacked.isfinite().all():
         raise ModelError(
             f"Expected vectors that are numbers, but some that {model.name} computes are nan or "
             "infinite. Choose another --dtype (dtype=), or another model."
         )
-    return Seen(
-        vectors=seen,
+    return OccurrenceVectors(
+        vectors=stacked,
         context=torch.stack(context),
-        sentence=tuple(n for n, each in enumerate(pieces) for _ in each),
+        sentence=tuple(n for n, occurrences in enumerate(pieces) for _ in occurrences),
         spans=tuple(span for sentence in sentences for span in sentence.places),
-        pieces=tuple(at for each in pieces for at in each),
+        pieces=tuple(rows for occurrences in pieces for rows in occurrences),
         results=tuple(results),
     )
 
 
 def _pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
-    """Return at which positions each occurrence of the word stands."""
+    """Return the token positions of each occurrence of the word."""
     spans = token_spans(model.checkpoint, sentence.text)
     longest = max_tokens(model.module, model.tokenizer) if model.tokenizer else None
     which = f"{sentence.text[:40]!r}… ({sentence.sense})"
@@ -104,95 +116,96 @@ def _pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
             f"Expected sentences of at most {longest} tokens, the most that {model.name} can "
             f"read, got {len(spans)} in {which}. Shorten it."
         )
-    found = [pieces_in(spans, place) for place in sentence.places]
-    if not all(found):
+    pieces = [pieces_in(spans, place) for place in sentence.places]
+    if not all(pieces):
         raise InputError(
             f"Expected every letter of the word among the tokens, but the tokenizer of "
             f"{model.name} leaves it out of {which}. Leave the sentence out."
         )
-    return found
+    return pieces
 
 
 def occurrences(
-    seen: Seen, sentences: Sequence[Sentence], layer: int
+    words: OccurrenceVectors, sentences: Sequence[Sentence], layer: int
 ) -> tuple[list[Occurrence], AttentionRecord]:
-    """Return every occurrence with what it attends to in a layer; and the record of that layer.
+    """Return every occurrence with the words it attends to in a layer, and a record of the layer.
 
-    A model may have fewer attentions than layers: then the last one up to that layer is taken.
+    If a model has fewer attentions than layers, the last one up to that layer is used.
     """
-    found = []
-    for n, (start, end), at in zip(seen.sentence, seen.spans, seen.pieces, strict=True):
-        records = seen.results[n].stack().records
+    listed = []
+    for n, (start, end), rows in zip(words.sentence, words.spans, words.pieces, strict=True):
+        records = words.results[n].stack().records
         record = next((r for r in reversed(records) if r.layer <= layer), records[0])
-        attended, strongest = _attended(record, at)
-        found.append(
+        attended, strongest = _attended(record, rows)
+        listed.append(
             Occurrence(
                 sentence=sentences[n].text,
                 sense=sentences[n].sense,
                 start=start,
                 end=end,
-                pieces=tuple(record.query_axis.labels[i] for i in at),
+                pieces=tuple(record.query_axis.labels[i] for i in rows),
                 attended=attended,
                 strongest=strongest,
             )
         )
-    return found, record
+    return listed, record
 
 
 def _attended(
-    record: AttentionRecord, at: Sequence[int]
+    record: AttentionRecord, rows: Sequence[int]
 ) -> tuple[tuple[tuple[str, float], ...], str]:
-    """Return each other word's share of the attention of some positions, and the strongest word.
+    """Return the other words with their share of the attention of some rows, and the strongest.
 
-    The mean over heads and positions. Special tokens, the word itself and punctuation are left
-    out, and what remains is made to sum to 1.
+    Weights are averaged over heads and rows. Special tokens, the word itself and punctuation are
+    left out, and the rest is normalized to sum to 1.
     """
-    weights = record.weights()[:, list(at)].double().mean((0, 1)).cpu()
-    side = token_groups(record.key_axis)
-    content = content_words(side).tolist()
-    kept = [
-        (label, float(weights[list(positions)].sum()), carries)
-        for label, positions, special, carries in zip(
-            side.labels, side.positions, side.special, content, strict=True
+    weights = record.weights()[:, list(rows)].double().mean((0, 1)).cpu()
+    groups = token_groups(record.key_axis)
+    content = content_words(groups).tolist()
+    shares = [
+        (label, float(weights[list(positions)].sum()), is_content)
+        for label, positions, special, is_content in zip(
+            groups.labels, groups.positions, groups.special, content, strict=True
         )
-        if not special and not set(positions) & set(at) and any(map(str.isalnum, label))
+        if not special and not set(positions) & set(rows) and any(map(str.isalnum, label))
     ]
-    total = sum(weight for _, weight, _ in kept) or 1.0
-    kept.sort(key=lambda one: -one[1])
-    strongest = next((label for label, weight, carries in kept if carries and weight > 0), "")
-    return tuple((label, weight / total) for label, weight, _ in kept), strongest
+    total = sum(weight for _, weight, _ in shares) or 1.0
+    shares.sort(key=lambda share: -share[1])
+    strongest = next((label for label, weight, content in shares if content and weight > 0), "")
+    return tuple((label, weight / total) for label, weight, _ in shares), strongest
 
 
 def measure(
     word: str, sentences: Sequence[Sentence], *, model: Model | Loadable | None, raw: bool
 ) -> SensesResult:
-    """Do what `senses` does, with sentences that are sound."""
+    """Return the result of `senses` for checked sentences."""
     model = model if isinstance(model, Model) else load(model)
     names = tuple(dict.fromkeys(sentence.sense for sentence in sentences))
-    seen = see(model, sentences)
-    labels = [names.index(sentences[n].sense) for n in seen.sentence]
-    design = Design.of(labels, list(seen.sentence))
-    judged = [judge(vectors, design, centred=not raw) for vectors in seen.vectors]
+    words = collect_vectors(model, sentences)
+    labels = [names.index(sentences[n].sense) for n in words.sentence]
+    design = PermutationDesign.of(labels, list(words.sentence))
+    outcomes = [classify(vectors, design, centered=not raw) for vectors in words.vectors]
     scores = tuple(
-        score(vectors, design, *found) for vectors, found in zip(seen.vectors, judged, strict=True)
+        score(vectors, design, *outcome)
+        for vectors, outcome in zip(words.vectors, outcomes, strict=True)
     )
-    context = score(seen.context, design, *judge(seen.context, design, centred=not raw))
+    context = score(words.context, design, *classify(words.context, design, centered=not raw))
     best = max(range(len(scores)), key=lambda i: (scores[i].accuracy, scores[i].silhouette))
-    planes = [main_plane(vectors) for vectors in seen.vectors]
+    planes = [main_plane(vectors) for vectors in words.vectors]
     in_plane = [
         nearest(places, design.senses[None], design.sentences).mean().item() for places, _ in planes
     ]
-    found, record = occurrences(seen, sentences, max(best - 1, 0))
-    shuffled = torch.stack([each for _, each in judged]).amax(0)
-    centre = 0 if raw else seen.vectors.mean(1, keepdim=True)
+    listed, record = occurrences(words, sentences, max(best - 1, 0))
+    shuffled = torch.stack([accuracies for _, accuracies in outcomes]).amax(0)
+    center = 0 if raw else words.vectors.mean(1, keepdim=True)
     return SensesResult(
         word=word,
         senses=names,
-        occurrences=tuple(found),
-        vectors=seen.vectors - centre,
+        occurrences=tuple(listed),
+        vectors=words.vectors - center,
         scores=scores,
         context=context,
-        right=torch.stack([right for right, _ in judged]),
+        right=torch.stack([right for right, _ in outcomes]),
         plane=align(torch.stack([places for places, _ in planes]), best),
         explained=tuple(shares for _, shares in planes),
         plane_accuracy=tuple(in_plane),
@@ -201,29 +214,29 @@ def measure(
         shuffles=len(shuffled),
         attention_layer=record.layer,
         raw=raw,
-        notes=tuple(_notes(word, found, record, raw=raw)),
-        agreement=AgreementReport.joined(result.agreement for result in seen.results),
-        provenance=replace(seen.results[0].provenance, text=None),
+        notes=tuple(_notes(word, listed, record, raw=raw)),
+        agreement=AgreementReport.joined(result.agreement for result in words.results),
+        provenance=replace(words.results[0].provenance, text=None),
     )
 
 
 def _notes(
-    word: str, found: Sequence[Occurrence], record: AttentionRecord, *, raw: bool
+    word: str, occurrences: Sequence[Occurrence], record: AttentionRecord, *, raw: bool
 ) -> list[str]:
-    """Say what was found, pooled and left out."""
-    notes = []
-    written = Counter(one.word.casefold() for one in found)
+    """Return notes on inflections, pieces, centering, imbalance and causal models."""
+    notes, total = [], len(occurrences)
+    written = Counter(occurrence.word.casefold() for occurrence in occurrences)
     inflected = [f"“{form}” ({n})" for form, n in written.items() if form != word.casefold()]
     if inflected:
         notes.append(f"taken for “{word}” too: {', '.join(inflected)}")
-    split = sum(len(one.pieces) > 1 for one in found)
+    split = sum(len(occurrence.pieces) > 1 for occurrence in occurrences)
     if split:
-        notes.append(f"the mean over its pieces where the word is split ({split} of {len(found)})")
+        notes.append(f"the mean over its pieces where the word is split ({split} of {total})")
     notes.append("vectors as they are" if raw else "vectors centred on the mean of all others")
-    counts = Counter(one.sense for one in found)
+    counts = Counter(occurrence.sense for occurrence in occurrences)
     if min(counts.values()) < max(counts.values()):
         most, count = counts.most_common(1)[0]
-        notes.append(f"“{most}” makes up {count / len(found):.0%} of the occurrences")
+        notes.append(f"“{most}” makes up {count / total:.0%} of the occurrences")
     weights = record.weights()
     if weights.shape[-1] > 1 and not weights.triu(1).any():
         notes.append("the model reads from left to right: the word sees only what stands before it")

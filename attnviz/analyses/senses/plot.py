@@ -1,4 +1,4 @@
-"""The senses of a word come apart: its occurrences in every layer, and how well they are told."""
+"""Draw how the senses of a word separate: its occurrences in every layer, and the accuracy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures import caption
 from attnviz.figures.layout import Page, Ruler, line_height
 from attnviz.figures.style import (
+    AXIS_ROOM,
+    CAPTION_GAP,
     CYCLE,
     FAINT,
     FULL_WIDTH,
     INK,
+    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
+    WIDE,
     style,
 )
 from attnviz.results.labels import literal
@@ -32,17 +36,17 @@ _LONGEST = 14  # characters of a label
 
 
 @dataclass(frozen=True)
-class Look:
-    """How the dots of a sense are drawn."""
+class SenseStyle:
+    """The color and marker of a sense."""
 
-    colour: str
+    color: str
     marker: str
 
 
-def looks(result: SensesResult) -> dict[str, Look]:
-    """Return the look of each sense; colours and shapes both tell them apart."""
+def sense_styles(result: SensesResult) -> dict[str, SenseStyle]:
+    """Return the style of each sense. Senses differ in color and marker."""
     return {
-        sense: Look(CYCLE[n % len(CYCLE)], _MARKERS[(n + n // len(CYCLE)) % len(_MARKERS)])
+        sense: SenseStyle(CYCLE[n % len(CYCLE)], _MARKERS[(n + n // len(CYCLE)) % len(_MARKERS)])
         for n, sense in enumerate(result.senses)
     }
 
@@ -50,29 +54,30 @@ def looks(result: SensesResult) -> dict[str, Look]:
 def draw_dots(
     ax: Axes,
     result: SensesResult,
-    look: dict[str, Look],
+    styles: dict[str, SenseStyle],
     state: int,
     size: tuple[float, float],
     *,
     points: float,
     rim: float = 0.14,
 ) -> None:
-    """Draw the occurrences in the plane of a state, one unit as long across as upwards.
+    """Draw the occurrences in the plane of a state, with equal units on both axes.
 
-    size : of the axes, in inches. points : of a dot, in points². rim : how much is left free
-    around them, as a share of what they span.
+    size : the size of the axes in inches. points : the area of a dot in points². rim : the empty
+    share around the dots.
     """
     places = result.plane[state].numpy()
     right = result.right[state].numpy()
     ax.axhline(0, color=FAINT, linewidth=0.4, zorder=0)
     ax.axvline(0, color=FAINT, linewidth=0.4, zorder=0)
-    for sense, one in look.items():
-        mine = np.array([each.sense == sense for each in result.occurrences])
-        for kept, face in ((mine & (right > 0.5), one.colour), (mine & (right <= 0.5), "white")):
+    for sense, look in styles.items():
+        of_sense = np.array([occurrence.sense == sense for occurrence in result.occurrences])
+        correct, wrong = of_sense & (right > 0.5), of_sense & (right <= 0.5)
+        for shown, face in ((correct, look.color), (wrong, "white")):
             full = face != "white"
             ax.scatter(
-                places[kept, 0], places[kept, 1], s=points, marker=one.marker, facecolor=face,
-                edgecolor="white" if full else one.colour, linewidth=0.4 if full else 0.8, zorder=2,
+                places[shown, 0], places[shown, 1], s=points, marker=look.marker, facecolor=face,
+                edgecolor="white" if full else look.color, linewidth=0.4 if full else 0.8, zorder=2,
             )  # fmt: skip
     low, high = places.min(0), places.max(0)
     middle, span = (low + high) / 2, np.maximum(high - low, 1e-9) * (1 + rim)
@@ -83,15 +88,15 @@ def draw_dots(
 
 
 def label_dots(ax: Axes, result: SensesResult, *, points: float) -> None:
-    """Name each dot of the best state after the word that it attends to most, if there is room.
+    """Label the dots of the best state with the word that each attends to most, if there is room.
 
-    To be called when the axes have their place: what overlaps is measured on the page. points : of
-    a dot, in points².
+    Call it when the axes have their final place, because overlaps are measured on the page.
+    points : the area of a dot in points².
     """
     import textalloc
 
     places = result.plane[result.best].numpy()
-    named = [n for n, one in enumerate(result.occurrences) if one.strongest]
+    named = [n for n, occurrence in enumerate(result.occurrences) if occurrence.strongest]
     if not named:
         return
     radius = (points**0.5 / 2 + 0.5) * ax.figure.dpi / 72  # pixels
@@ -118,8 +123,8 @@ def label_dots(ax: Axes, result: SensesResult, *, points: float) -> None:
     )
 
 
-_LEFT, _BELOW = 0.32, 0.34  # inches for the numbers and the names of the axes
-_TOP = 1.06  # of the axis, so that a point at 1 is seen whole
+_LEFT = 0.32  # inches for the numbers and the name of the vertical axis
+_TOP = 1.06  # of the axis, so that a point at 1 is not cut
 _NUMBER = 0.2  # inches for the number of a layer
 _SMALLEST_AXIS = 0.7  # inches between the axis and the names of the lines
 _DASHES = {"other words, static": (5, 2), "the word, static": (5, 1.5, 1, 1.5), "guessing": (1, 1)}
@@ -132,9 +137,9 @@ _SHORT = {
 def draw_accuracy(
     page: Page, ruler: Ruler, result: SensesResult, place: tuple[float, float, float, float]
 ) -> float:
-    """Draw the accuracy in every layer, each line named at its end; return where it ends.
+    """Draw the accuracy in every layer, each line labeled at its end; return the lower edge.
 
-    place : left, top, width and height, in inches, with all labels.
+    place : left, top, width and height in inches, with all labels.
     """
     left, top, across, high = place
     scores, last = result.scores, len(result.scores) - 1
@@ -149,7 +154,7 @@ def draw_accuracy(
     if across - _LEFT - room < _SMALLEST_AXIS:
         named = {name: f"{short} {values[name]:.2f}" for name, short in _SHORT.items()}
         room = ruler.widest(list(named.values()), SMALL_SIZE) + 0.08
-    tall = high - _BELOW - 0.06
+    tall = high - AXIS_ROOM - 0.06
     ax = page.axes(left + _LEFT, top + 0.06, across - _LEFT - room, tall)
     states = range(last + 1)
     shuffled = [score.shuffled for score in scores]
@@ -180,9 +185,9 @@ def draw_accuracy(
 
 
 def _ticks(last: int, step: float, apart: float) -> list[int]:
-    """Return which states are numbered, beside the last, whose name is longer.
+    """Return the states that are numbered.
 
-    step : inches from one state to the next. apart : inches from any number to the last state.
+    step : inches from one state to the next. apart : inches between a number and the last label.
     """
     every = math.ceil(_NUMBER / step)
     before = [tick for tick in range(0, last, every) if (last - tick) * step >= apart]
@@ -190,7 +195,7 @@ def _ticks(last: int, step: float, apart: float) -> list[int]:
 
 
 def _spread(values: list[float], apart: float) -> list[float]:
-    """Move values as little as needed to be `apart`, in their order, within the axis."""
+    """Move values by as little as needed to be `apart`, in their order and within the axis."""
     order = sorted(range(len(values)), key=lambda n: (values[n], -n))
     placed = list(values)
     for _ in range(200):
@@ -203,59 +208,71 @@ def _spread(values: list[float], apart: float) -> list[float]:
     return placed
 
 
-_MARGIN, _GAP, _BETWEEN = 0.06, 0.1, 0.16  # inches: around, between panels, and between lines
+_GAP, _BETWEEN = 0.1, 0.16  # inches between panels, and between rows of panels
 _SMALLEST = 0.76  # inches of a panel at least
 _MOST = 14  # panels
-_NARROW = 5.0  # inches of a figure below which the two lower panels stand below each other
 _TALL = 2.5  # inches of the lower panels
 _DOT, _LARGE_DOT = 13.0, 22.0  # points² of a dot
 _BESIDE = 0.4  # inches between the two lower panels
 
 
 def senses(result: SensesResult, *, width: float = FULL_WIDTH) -> Figure:
-    """Draw how the senses of a word come apart, layer by layer.
+    """Draw how the senses of a word separate, layer by layer.
 
-    On top every occurrence as it enters each layer, in the plane of the two main directions. Below
-    the layer that tells the senses apart best, with the word that each occurrence attends to most;
-    and the accuracy in every layer, beside what guessing, shuffled senses, the word without its
-    context and the context without attention reach.
+    On top is every occurrence as it enters each layer, in the plane of the first two principal
+    components. Below is the layer with the best accuracy, with the word that each occurrence
+    attends to most, and the accuracy in every layer, beside the baselines: guessing, shuffled
+    senses, the word without context, and the context without attention.
 
     Parameters
     ----------
-    result : from `senses`.
-    width : of the figure, in mm: 89 is one column of a journal, 183 two.
+    result : SensesResult
+        From `attnviz.senses`.
+    width : float, default 183
+        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+
+    Returns
+    -------
+    Figure
+        A new figure.
     """
-    names = [*result.senses, result.word, *(one.strongest for one in result.occurrences)]
+    names = [
+        *result.senses,
+        result.word,
+        *(occurrence.strongest for occurrence in result.occurrences),
+    ]
     with style([*names, result.provenance.model]):
         page, ruler = Page(width * MM), Ruler()
-        place = _MARGIN, page.width - _MARGIN
-        look = looks(result)
-        top = _head(page, ruler, result, look, place)
+        place = MARGIN, page.width - MARGIN
+        styles = sense_styles(result)
+        top = _head(page, ruler, result, styles, place)
         shown = shown_states(result)
-        top = _planes(page, result, look, shown, place, top) + _BETWEEN
+        top = _planes(page, result, styles, shown, place, top) + _BETWEEN
         room = place[1] - place[0]
-        if page.width < _NARROW:
+        if page.width < WIDE:
             across = room, room
             at = place[0], place[0]
         else:
             across = 0.54 * room, 0.46 * room - _BESIDE
             at = place[0], place[0] + 0.54 * room + _BESIDE
-        large, bottom = _best(page, ruler, result, look, at[0], top, across[0])
-        if page.width < _NARROW:
+        large, bottom = _best(page, ruler, result, styles, at[0], top, across[0])
+        if page.width < WIDE:
             top = bottom + _BETWEEN
-        said = ruler.wrap("Accuracy as the word enters each layer", across[1], TEXT_SIZE, "bold")
-        below = page.write(at[1], top, said, points=TEXT_SIZE, weight="bold")
-        high = bottom - below if page.width >= _NARROW else 0.8 * _TALL
+        title = ruler.wrap("Accuracy as the word enters each layer", across[1], TEXT_SIZE, "bold")
+        below = page.write(at[1], top, title, points=TEXT_SIZE, weight="bold")
+        high = bottom - below if page.width >= WIDE else 0.8 * _TALL
         end = draw_accuracy(page, ruler, result, (at[1], below, across[1], high))
-        parts = _said(result, shown)
-        end = caption.write_caption(page, place, max(bottom, end) + 0.1, parts, result.agreement)
-        figure = page.finish(end + _MARGIN)
+        parts = _caption_parts(result, shown)
+        end = caption.write_caption(
+            page, place, max(bottom, end) + CAPTION_GAP, parts, result.agreement
+        )
+        figure = page.finish(end + MARGIN)
         label_dots(large, result, points=_LARGE_DOT)
         return figure
 
 
 def shown_states(result: SensesResult) -> list[int]:
-    """Return which states are drawn: all, or the first, the last, the best and some between."""
+    """Return the states to draw: all, or the first, the last, the best and some in between."""
     count = len(result.scores)
     if count <= _MOST:
         return list(range(count))
@@ -267,15 +284,15 @@ def _head(
     page: Page,
     ruler: Ruler,
     result: SensesResult,
-    look: dict[str, Look],
+    styles: dict[str, SenseStyle],
     place: tuple[float, float],
 ) -> float:
-    """Write the title, and below it the senses with their dots; return where that ends."""
+    """Write the title and a legend of the senses; return the lower edge."""
     left, right = place
     title = f"The senses of “{literal(result.word)}”, layer by layer"
-    top = page.title(left, _MARGIN, title, right - left) + 0.04
+    top = page.title(left, MARGIN, title, right - left) + 0.04
     at, high = left, line_height(TEXT_SIZE)
-    for sense, one in look.items():
+    for sense, look in styles.items():
         name = ruler.clip(literal(sense, 40), right - left - 0.2, TEXT_SIZE)
         wide = 0.14 + ruler.width(name, TEXT_SIZE) + 0.16
         if at > left and at + wide > right:
@@ -283,7 +300,7 @@ def _head(
         key = page.axes(at, top, 0.12, high)
         key.axis("off")
         key.set(xlim=(-1, 1), ylim=(-1, 1))
-        key.scatter([0], [0.12], s=_LARGE_DOT, color=one.colour, marker=one.marker, linewidth=0)
+        key.scatter([0], [0.12], s=_LARGE_DOT, color=look.color, marker=look.marker, linewidth=0)
         page.write(at + 0.15, top, [name], points=TEXT_SIZE)
         at += wide
     return top + high + 0.08
@@ -292,12 +309,12 @@ def _head(
 def _planes(
     page: Page,
     result: SensesResult,
-    look: dict[str, Look],
+    styles: dict[str, SenseStyle],
     shown: Sequence[int],
     place: tuple[float, float],
     top: float,
 ) -> float:
-    """Draw the occurrences in the plane of each state, some in a line; return where they end."""
+    """Draw the occurrences in the plane of each state, in rows; return the lower edge."""
     left, room = place[0], place[1] - place[0]
     most = int((room + _GAP) / (_SMALLEST + _GAP))
     columns = math.ceil(len(shown) / math.ceil(len(shown) / most))
@@ -310,11 +327,13 @@ def _planes(
         name = "output" if state == len(result.scores) - 1 else f"layer {state}"
         page.write(x, y, [f"{name}, best" if best else name], weight="bold" if best else "normal")
         ax = page.axes(x, y + line + 0.02, size, size)
-        draw_dots(ax, result, look, state, (size, size), points=_DOT)
+        draw_dots(ax, result, styles, state, (size, size), points=_DOT)
         ax.spines[:].set(visible=True, color=INK if best else MUTED, linewidth=0.9 if best else 0.4)
-        told = f"{_two(result.scores[state].accuracy)} (plane {_two(result.plane_accuracy[state])})"
+        accuracy = (
+            f"{_two(result.scores[state].accuracy)} (plane {_two(result.plane_accuracy[state])})"
+        )
         shares = f"{sum(result.explained[state]):.0%} of variance"
-        page.write(x, y + line + size + 0.06, [told, shares], color=MUTED)
+        page.write(x, y + line + size + 0.06, [accuracy, shares], color=MUTED)
     return top + math.ceil(len(shown) / columns) * (high + 0.06) - 0.06
 
 
@@ -322,17 +341,17 @@ def _best(
     page: Page,
     ruler: Ruler,
     result: SensesResult,
-    look: dict[str, Look],
+    styles: dict[str, SenseStyle],
     left: float,
     top: float,
     across: float,
 ) -> tuple[Axes, float]:
-    """Draw the best state large; return its axes, to be labelled, and where it ends."""
-    said = f"{_capital(result.state_name(result.best))}, each with the word it attends to most"
-    lines = ruler.wrap(said, across, TEXT_SIZE, "bold")
+    """Draw the best state; return its axes, to be labeled, and the lower edge."""
+    title = f"{_capital(result.state_name(result.best))}, each with the word it attends to most"
+    lines = ruler.wrap(title, across, TEXT_SIZE, "bold")
     top = page.write(left, top, lines, points=TEXT_SIZE, weight="bold") + 0.04
     ax = page.axes(left, top, across, _TALL)
-    draw_dots(ax, result, look, result.best, (across, _TALL), points=_LARGE_DOT, rim=0.3)
+    draw_dots(ax, result, styles, result.best, (across, _TALL), points=_LARGE_DOT, rim=0.3)
     ax.spines[:].set(visible=True, color=MUTED, linewidth=0.4)
     first, second = (f"{share:.0%} of variance" for share in result.explained[result.best])
     end = top + _TALL + 0.03
@@ -340,9 +359,9 @@ def _best(
     return ax, page.write(left + across, end, lines, color=MUTED, align="right")
 
 
-def _said(result: SensesResult, shown: Sequence[int]) -> list[str]:
+def _caption_parts(result: SensesResult, shown: Sequence[int]) -> list[str]:
     counts = [
-        f"{literal(sense)} {sum(one.sense == sense for one in result.occurrences)}"
+        f"{literal(sense)} {sum(occurrence.sense == sense for occurrence in result.occurrences)}"
         for sense in result.senses
     ]
     best, context, n = result.scores[result.best], result.context, len(result.occurrences)

@@ -1,4 +1,4 @@
-"""Sentences in which a word is used in each of its senses: yours, or those that come along."""
+"""Read sentences that use a word in each of its senses: given by the user, or bundled."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FLAGS = regex.IGNORECASE | regex.FULLCASE | regex.WORD
 
 
 def find_word(word: str, sentence: str) -> tuple[Span, ...]:
-    """Return the (start, end) of a word, wherever it stands as it was given, in any case.
+    """Return the spans (start, end) of a word in a sentence, in any case.
 
-    The 's of a possessive is no part of the word. Only where the sentence does not have the word
-    itself, its regular English inflections count.
+    The 's of a possessive is not part of the word. If the sentence does not have the word itself,
+    its regular English inflections count.
 
     >>> sentence = "Banks lend; the bank's vault is in the Bank."
     >>> [sentence[a:b] for a, b in find_word("bank", sentence)]
@@ -56,22 +56,22 @@ def inflections(word: str) -> tuple[str, ...]:
 
 
 def near_words(word: str, sentence: str) -> list[str]:
-    """Return the words of a sentence that come near to one that is not in it."""
-    found = {near.casefold(): near for near in regex.findall(r"[\w'’]+", sentence)}
-    near = difflib.get_close_matches(word.casefold(), found, n=3, cutoff=0.5)
-    return [found[match] for match in near]
+    """Return the words of a sentence that are spelled like a word."""
+    words = {token.casefold(): token for token in regex.findall(r"[\w'’]+", sentence)}
+    matches = difflib.get_close_matches(word.casefold(), words, n=3, cutoff=0.5)
+    return [words[match] for match in matches]
 
 
 def _matches(forms: tuple[str, ...], sentence: str) -> tuple[Span, ...]:
-    """Return where one of the forms stands between the boundaries of words (UAX #29)."""
-    listed = "|".join(map(regex.escape, forms))
-    pattern = regex.compile(rf"\b(?:{listed})(?=\b|['’])", _FLAGS)
+    """Return the spans of any of the forms between word boundaries (UAX #29)."""
+    alternatives = "|".join(map(regex.escape, forms))
+    pattern = regex.compile(rf"\b(?:{alternatives})(?=\b|['’])", _FLAGS)
     return tuple(match.span() for match in pattern.finditer(sentence))
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence, the sense in which it uses the word, and where (start, end) the word stands."""
+    """A sentence, the sense of the word in it, and the spans (start, end) of the word."""
 
     text: str
     sense: str
@@ -80,63 +80,64 @@ class Sentence:
 
 @cache
 def bundled() -> dict[str, dict[str, list[str]]]:
-    """Return the sentences that come along, by word and sense; all were written for attnviz.
+    """Return the bundled sentences by word and sense. All were written for attnviz.
 
-    In each sense the word stands as early and as late on average, but not in the same places: where
-    every place were used alike, an occurrence left out would tip the balance to the other sense,
-    and its place alone would be judged wrong each time (Görgen et al. 2018, NeuroImage 180).
+    On average the word is at the same position in each sense, but the positions are not balanced
+    exactly: with exact balance, leaving one sentence out makes its position predict the other sense
+    (Görgen et al. 2018, NeuroImage 180).
     """
     text = files("attnviz").joinpath("analyses", "senses", "sentences.json").read_text("utf-8")
-    found: dict[str, dict[str, list[str]]] = json.loads(text)
-    return found
+    sentences: dict[str, dict[str, list[str]]] = json.loads(text)
+    return sentences
 
 
-def gather(word: str, senses: Mapping[str, str | Sequence[str]] | None) -> list[Sentence]:
-    """Return the sentences of every sense, each once, with the places of the word.
+def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) -> list[Sentence]:
+    """Return the sentences of every sense, each once, with the spans of the word.
 
     Raises
     ------
-    InputError : no bundled word; one sense only, or a sense with fewer than two sentences; a
-        sentence without the word, or in two senses.
+    InputError
+        The word has no bundled sentences, there are fewer than two senses, a sense has fewer than
+        two sentences, or a sentence does not have the word or is in two senses.
     """
     if not isinstance(word, str) or not word.strip():
         raise InputError(f"Expected a word, got {word!r}. Type one, for example bank.")
     word = word.strip()
-    given = _bundled_senses(word) if senses is None else senses
-    if len(given) < 2:
-        got = f"only {next(iter(given))!r}" if given else "none"
+    texts_by_sense = _bundled_senses(word) if senses is None else senses
+    if len(texts_by_sense) < 2:
+        got = f"only {next(iter(texts_by_sense))!r}" if texts_by_sense else "none"
         raise InputError(
             f"Expected sentences for two senses of {word!r} or more, got {got}. "
             "Add --sense NAME=SENTENCE (a further entry of senses)."
         )
-    found: dict[str, Sentence] = {}
-    for sense, texts in given.items():
+    sentences: dict[str, Sentence] = {}
+    for sense, texts in texts_by_sense.items():
         for number, text in enumerate(_texts(sense, texts), start=1):
-            before = found.get(text)
+            before = sentences.get(text)
             if before is not None and before.sense != sense:
                 raise InputError(
                     f"Expected each sentence in one sense, but {_quoted(text)} stands under "
                     f"{before.sense!r} and {sense!r}. Remove one."
                 )
-            found[text] = Sentence(text, sense, _word_spans(word, text, f"{sense} {number}"))
-    for sense in given:
-        count = sum(sentence.sense == sense for sentence in found.values())
+            sentences[text] = Sentence(text, sense, _word_spans(word, text, f"{sense} {number}"))
+    for sense in texts_by_sense:
+        count = sum(sentence.sense == sense for sentence in sentences.values())
         if count < 2:
             raise InputError(
                 f"Expected at least two different sentences for each sense, got {count} for "
                 f"{sense!r}: one is left out to be judged by the others. Add some."
             )
-    return list(found.values())
+    return list(sentences.values())
 
 
 def _bundled_senses(word: str) -> Mapping[str, Sequence[str]]:
-    known = bundled()
-    if word.casefold() not in known:
+    sentences = bundled()
+    if word.casefold() not in sentences:
         raise InputError(
-            f"Expected one of the words that come with sentences, {', '.join(known)}, got "
+            f"Expected one of the words that come with sentences, {', '.join(sentences)}, got "
             f"{word!r}. Give your own: --sense NAME=SENTENCE, or a file of sentences (senses=…)."
         )
-    return known[word.casefold()]
+    return sentences[word.casefold()]
 
 
 def _texts(sense: str, texts: str | Sequence[str]) -> list[str]:
@@ -148,10 +149,10 @@ def _texts(sense: str, texts: str | Sequence[str]) -> list[str]:
             raise InputError(
                 f"Expected the sentences of {sense!r} to be strings, got {type(text).__name__}."
             )
-    kept = [" ".join(text.split()) for text in listed]
-    if not any(kept):
+    normalized = [" ".join(text.split()) for text in listed]
+    if not any(normalized):
         raise InputError(f"Expected sentences for the sense {sense!r}, got none. Add some.")
-    return [text for text in kept if text]
+    return [text for text in normalized if text]
 
 
 def _word_spans(word: str, text: str, which: str) -> tuple[Span, ...]:

@@ -1,8 +1,8 @@
-"""What moved a word's vector: from its static to its contextual place, and by which words.
+"""What moved a word's vector: from the static to the contextual vector, and by which words.
 
-The text is compared with a reference in which the word could read less, or other words. The
-difference at the word is split exactly (attribution.secant), beside it stands what is lost where
-each other word is changed (interventions): a measure that owes the split nothing.
+The text is compared with a reference in which the word can attend to less, or to other words. The
+difference at the word is decomposed exactly (`deeplift`). Independently of that, each other word is
+changed and the effect is measured (`interventions`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ import torch
 from torch import Tensor
 
 from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
-from attnviz.analyses.shift.deeplift import secant
-from attnviz.analyses.shift.interventions import Site, along, lose, patch_heads, possible
-from attnviz.analyses.shift.reference import read_pair, read_regions, refer
-from attnviz.analyses.shift.residual_stream import ledger
+from attnviz.analyses.shift.deeplift import decompose_shift
+from attnviz.analyses.shift.interventions import (
+    TargetWord,
+    available_interventions,
+    intervene,
+    patch_heads,
+)
+from attnviz.analyses.shift.methods import (
+    AttributionInput,
+    check_methods,
+    compute_methods,
+    raw_attention,
+    rollout,
+)
+from attnviz.analyses.shift.reference import make_reference, parse_pair, read_regions
+from attnviz.analyses.shift.residual_stream import decompose_residual_stream
 from attnviz.analyses.shift.result import ShiftResult, numbered
-from attnviz.analyses.shift.rollout import rollout
 from attnviz.capture import hidden_states
 from attnviz.capture.restore import restoring
 from attnviz.errors import AttnvizError, InputError, ModelError
@@ -36,13 +47,13 @@ from attnviz.results import AttentionResult
 from attnviz.results.words import (
     TokenGroups,
     locate,
-    merge,
     token_groups,
 )
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
-# Of the length of the shift: far above rounding in float32, and in narrower types.
+# Completeness errors, as shares of the length of the shift: above rounding in float32, and in
+# narrower types.
 _EXACT, _ROUNDED = 1e-4, 0.05
 
 
@@ -54,106 +65,129 @@ def shift(
     toward: Mapping[str, str | Sequence[str]] | None = None,
     reference: str | None = None,
     verify_causally: bool = False,
+    methods: str | Sequence[str] = (),
     model: Model | Loadable | None = None,
 ) -> ShiftResult:
-    """Split what moved the vector of a word over layers, heads and source words, exactly.
+    """Decompose the shift of a word's vector over layers, heads and source words, exactly.
 
     Parameters
     ----------
-    word : a word of the text; "the#2" is the second "the".
-    text : where {mud|cash} stands in it, the first is the reference's, the second the text's.
-    toward : two regions by name, each with texts: the direction is the axis from the second to the
-        first, between the means of what the model makes of the texts (of the word where it stands
-        in them, else of all their tokens). By default the direction is that of the shift itself.
-    reference : what the text is compared with. "gate", the default: itself, where every token may
-        read only itself and special tokens. "mask": itself, where all other words are masked. Else
-        a text of as many tokens, such as a minimal pair.
-    verify_causally : change each other word in four ways, and patch every head. "mask": [MASK] in
-        its place. "replace": the mean over eight common words of the vocabulary in its place.
-        "knock-out": no token may read it. "delete": the text without it. By default each word is
-        only masked; where a model has no mask token, it is knocked out.
-    model : from `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
+    word : str
+        A word of the text. "the#2" is the second "the".
+    text : str
+        The text. Where {mud|cash} stands in it, the reference has the first, the text the second.
+    toward : mapping of str to str or sequence of str, optional
+        Two regions by name, each with texts. The direction is then the axis from the second region
+        to the first, between the means of their vectors: of the word where it is in the texts, else
+        of all their tokens. By default the direction is that of the shift itself.
+    reference : str, optional
+        What the text is compared with. "gate", the default: the same text, where every token may
+        attend only to itself and to special tokens. "mask": the same text, where all other words
+        are masked. Otherwise a text of as many tokens, such as a minimal pair.
+    verify_causally : bool, default False
+        Whether to change each other word in four ways, and to patch every head. "mask" replaces a
+        word by [MASK]; "replace" by eight common words of the vocabulary, averaged; "knock-out"
+        lets no token attend to it; "delete" removes it from the text. By default each word is only
+        masked, or knocked out if the model has no mask token.
+    methods : str or sequence of str, optional
+        Attribution methods to compute beside the decomposition: "gradient-attention",
+        "integrated-gradients", "raw-attention" or "rollout". A method that the model does not
+        support is left out, with a note.
+    model : Model, str, path or module, optional
+        From `load`, or what `load` takes. By default the bundled all-MiniLM-L6-v2.
 
     Returns
     -------
-    The split (`decomposition`), what was added from the static to the contextual vector
-    (`residual_stream`), and what the word loses where others are changed (`causal`).
-    `decomposition.error` and `residual_stream.error` say how nearly the parts add up.
+    ShiftResult
+        The decomposition, what each layer added to the residual stream, the effects of the
+        interventions (`causal`), and the attributions of `methods`. `decomposition.error` and
+        `residual_stream.error` say how far the parts are from adding up.
 
     Raises
     ------
-    InputError : the word is not in the text, the reference has another number of tokens or is the
-        text, or there are not two regions.
-    ModelError : a model whose blocks cannot be followed.
+    InputError
+        The word is not in the text, the reference has another number of tokens or equals the text,
+        `toward` has not exactly two regions, or a method is unknown.
+    ModelError
+        The blocks of the model cannot be traced.
     """
-    for name, given in (("word", word), ("text", text)):
-        if not isinstance(given, str):
-            raise InputError(f"Expected a {name}, got {type(given).__name__}. Give a string.")
-    text, reference = read_pair(text, reference)
+    for name, argument in (("word", word), ("text", text)):
+        if not isinstance(argument, str):
+            raise InputError(f"Expected a {name}, got {type(argument).__name__}. Give a string.")
+    text, reference = parse_pair(text, reference)
+    method_names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
-    found = _find(model, word, text)
-    compared = refer(model, found.inputs, reference, rows=found.rows, special=found.special)
+    target = _find_target(model, word, text)
+    compared = make_reference(
+        model, target.inputs, reference, rows=target.rows, special=target.special
+    )
     regions = None if toward is None else read_regions(model, word, toward)
     axis = None if regions is None else regions.axis
-    both, rows, gate = compared.inputs, found.rows, compared.gate
-    with _following(model):
-        split = secant(model.module, both, rows=rows, direction=axis, gate=gate)
-        account = ledger(model.module, found.inputs, rows=rows, direction=axis)
-        _expect_sound(model, found.label, split, account)
+    pair, rows, gate = compared.inputs, target.rows, compared.gate
+    with _tracing(model):
+        split = decompose_shift(model.module, pair, rows=rows, direction=axis, gate=gate)
+        stream = decompose_residual_stream(model.module, target.inputs, rows=rows, direction=axis)
+        _check_decomposition(model, target.label, split, stream)
         with part(0, 1 + verify_causally):
-            causal = _causal(model, found, split.direction, every=verify_causally)
+            causal = _causal(model, target, split.direction, every=verify_causally)
         patched = None
         if verify_causally:
             with part(1, 2, "each head"):
-                moved = patch_heads(model.module, both, rows=rows, gate=gate)
-            patched = moved.double().cpu() @ split.direction.double().cpu()
-    states = None if regions is None else _states(model, found)
+                effects = patch_heads(model.module, pair, rows=rows, gate=gate)
+            patched = effects.double().cpu() @ split.direction.double().cpu()
+        attribution_input = AttributionInput(
+            model, target.inputs, rows, target.special, split.direction, target.result
+        )
+        attributions, left_out = compute_methods(method_names, attribution_input)
+    states = None if regions is None else _states(model, target)
     return ShiftResult(
-        word=numbered(found.side.labels)[found.at],
-        at=found.at,
-        words=found.side.labels,
-        positions=found.side.positions,
-        special=found.side.special,
-        tokens=found.result.records[0].query_axis.labels,
-        reference=compared.said,
+        word=numbered(target.groups.labels)[target.index],
+        at=target.index,
+        words=target.groups.labels,
+        positions=target.groups.positions,
+        special=target.groups.special,
+        tokens=target.result.records[0].query_axis.labels,
+        reference=compared.description,
         decomposition=split,
-        residual_stream=account,
+        residual_stream=stream,
         causal=causal,
         patched=patched,
-        raw_attention=found.read(found.result.records[-1].weights().mean(0)),
-        rollout=found.read(rollout(record.weights() for record in found.result)),
+        raw_attention=target.by_word(raw_attention(attribution_input)),
+        rollout=target.by_word(rollout(attribution_input)),
+        methods={name: target.by_word(scores) for name, scores in attributions.items()},
         regions=() if regions is None else regions.names,
         path=None if regions is None or states is None else regions.path(states),
         distances=None if regions is None or states is None else regions.distances(states),
         notes=(
-            *found.notes,
+            *target.notes,
             *compared.notes,
+            *left_out,
             *(() if regions is None else regions.notes),
-            *_missed(found.result.provenance.dtype, split, account),
+            *_incomplete(target.result.provenance.dtype, split, stream),
         ),
-        agreement=found.result.agreement,
-        provenance=found.result.provenance,
+        agreement=target.result.agreement,
+        provenance=target.result.provenance,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """A word in a text that was read: which of the words it is, and what the model takes."""
+class _Target:
+    """The word to explain: the text as the model read it, and which of its words it is."""
 
     result: AttentionResult
-    side: TokenGroups
-    at: int
+    groups: TokenGroups
+    index: int
     inputs: Mapping[str, Tensor]
 
     @property
     def rows(self) -> tuple[int, ...]:
         """The positions of its pieces."""
-        return self.side.positions[self.at]
+        return self.groups.positions[self.index]
 
     @property
     def label(self) -> str:
         """The word as it is written."""
-        return self.side.labels[self.at]
+        return self.groups.labels[self.index]
 
     @property
     def special(self) -> tuple[bool, ...]:
@@ -162,27 +196,28 @@ class _Found:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of its pieces."""
+        """A note where the word has several pieces."""
         count = len(self.rows)
-        said = f"“{self.label}” is {count} pieces, of which the mean is followed"
-        return (said,) if count > 1 else ()
+        note = f"“{self.label}” is {count} pieces, of which the mean is followed"
+        return (note,) if count > 1 else ()
 
-    def read(self, weights: Tensor) -> Tensor:
-        """Return its row of weights (T, T) between tokens, by word, (W,)."""
-        return merge(weights, self.side, self.side)[self.at].cpu()
+    def by_word(self, attribution: Tensor) -> Tensor:
+        """Sum an attribution (T,) over the pieces of each word, (W,)."""
+        positions = self.groups.positions
+        return torch.stack([attribution[list(pieces)].sum() for pieces in positions]).cpu()
 
 
-def _find(model: Model, word: str, text: str) -> _Found:
-    """Read a text and find the word in it."""
+def _find_target(model: Model, word: str, text: str) -> _Target:
+    """Run the model on a text and find the word in it."""
     expect_one_text(model.checkpoint)
-    _expect_short(model, text)
+    _check_length(model, text)
     result = model.attend(text, mode="full")
-    side = token_groups(result.records[0].query_axis)
-    return _Found(result, side, locate(word, side), encode(model.checkpoint, [text]).inputs)
+    groups = token_groups(result.records[0].query_axis)
+    return _Target(result, groups, locate(word, groups), encode(model.checkpoint, [text]).inputs)
 
 
-def _expect_short(model: Model, text: str) -> None:
-    """Refuse a text that the model cannot read whole: a part of it would be another text."""
+def _check_length(model: Model, text: str) -> None:
+    """Raise InputError for a text that the model would truncate."""
     longest = max_tokens(model.module, model.tokenizer) if model.tokenizer else None
     if longest is not None and (count := len(token_spans(model.checkpoint, text))) > longest:
         raise InputError(
@@ -192,8 +227,8 @@ def _expect_short(model: Model, text: str) -> None:
 
 
 @contextmanager
-def _following(model: Model) -> Iterator[None]:
-    """Leave the model as it was; say in one line where its blocks cannot be followed."""
+def _tracing(model: Model) -> Iterator[None]:
+    """Restore the model afterwards, and raise one clear error if its blocks cannot be traced."""
     try:
         with restoring(model.module):
             yield
@@ -207,50 +242,62 @@ def _following(model: Model) -> Iterator[None]:
         ) from error
 
 
-def _expect_sound(
-    model: Model, word: str, split: ShiftDecomposition, account: ResidualStream
+def _check_decomposition(
+    model: Model, word: str, split: ShiftDecomposition, stream: ResidualStream
 ) -> None:
-    """Refuse parts that are no numbers, and a word that nothing moved."""
-    if not all(isfinite(each) for each in (split.error, split.credit_error, account.error)):
+    """Raise for parts that are nan or infinite, and for a word that nothing moved."""
+    if not all(isfinite(error) for error in (split.error, split.credit_error, stream.error)):
         raise ModelError(
-            f"Expected a model whose blocks can be followed, but parts of {model.name} come out as "
-            "no numbers. Choose one of another kind."
+            f"Expected a model whose blocks can be followed, but parts of {model.name} are nan or "
+            "infinite. Choose one of another kind."
         )
     if split.length <= torch.finfo(torch.float32).tiny:
         raise InputError(
             f"Expected a word that the context moves, but {word!r} is the same in the reference: "
-            "it reads no other word, or reads them all there too. Choose another word or reference."
+            "it attends to no other word, or attends to the same words there. Choose another word "
+            "or reference."
         )
 
 
-def _missed(dtype: str, split: ShiftDecomposition, account: ResidualStream) -> Iterator[str]:
-    """Say where the parts do not add up, and what that means."""
-    worst = max(split.error, split.credit_error, account.error)
+def _incomplete(dtype: str, split: ShiftDecomposition, stream: ResidualStream) -> Iterator[str]:
+    """Yield notes where the parts do not add up, with the reason."""
+    worst = max(split.error, split.credit_error, stream.error)
     if worst > _EXACT:
-        wide = dtype == "float32" or worst > _ROUNDED
-        why = "some functions here have no exact rule" if wide else f"rounding in {dtype}"
+        inexact = dtype == "float32" or worst > _ROUNDED
+        why = "some functions here have no exact rule" if inexact else f"rounding in {dtype}"
         yield f"the parts miss the whole by {worst:.1%}: {why}"
-    layers, found = len(account.attention), len(account.mlp)
-    if found != layers:
+    layers, mlps = len(stream.attention), len(stream.mlp)
+    if mlps != layers:
         yield (
-            f"the ledger knows {found} MLPs in {layers} layers: what others made stands under "
+            f"only {mlps} MLPs were found in {layers} layers: what the others add counts as "
             "attention and own"
         )
 
 
-def _causal(model: Model, found: _Found, direction: Tensor, *, every: bool) -> dict[str, Tensor]:
-    """Return what the word loses along the direction by each intervention, (W,)."""
-    side = found.side
-    others = [i for i, special in enumerate(side.special) if not special and i != found.at]
-    words = [side.positions[i] for i in others]
-    ways = possible(model) if every else possible(model)[:1]
-    lost = lose(model, Site.of(model.module, found.inputs, found.rows), words, ways)
-    return {
-        way: along(vectors, direction, others, len(side.labels)) for way, vectors in lost.items()
-    }
+def _causal(model: Model, target: _Target, direction: Tensor, *, every: bool) -> dict[str, Tensor]:
+    """Return what the word loses along the direction by each intervention, (W,).
+
+    NaN for special tokens and for the word itself.
+    """
+    groups = target.groups
+    others = [
+        index
+        for index, special in enumerate(groups.special)
+        if not special and index != target.index
+    ]
+    positions = [groups.positions[index] for index in others]
+    interventions = available_interventions(model)
+    if not every:
+        interventions = interventions[:1]
+    word = TargetWord.of(model.module, target.inputs, target.rows)
+    effects = {}
+    for name, vectors in intervene(model, word, positions, interventions).items():
+        effects[name] = torch.full((len(groups.labels),), torch.nan, dtype=torch.float64)
+        effects[name][others] = vectors @ direction.double().cpu()
+    return effects
 
 
-def _states(model: Model, found: _Found) -> Tensor:
-    """Return the word as it enters each layer and in the end, (L + 1, d)."""
-    states = torch.stack(hidden_states(model.module, found.inputs)).double().cpu()
-    return states[:, 0, list(found.rows)].mean(1)
+def _states(model: Model, target: _Target) -> Tensor:
+    """Return the word's vector as it enters each layer and at the end, (L + 1, d)."""
+    states = torch.stack(hidden_states(model.module, target.inputs)).double().cpu()
+    return states[:, 0, list(target.rows)].mean(1)

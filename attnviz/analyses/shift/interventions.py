@@ -1,4 +1,7 @@
-"""One word of a text changed at a time, and what another word's vector loses by it."""
+"""Change one word of a text, or one head, and measure the effect on another word's vector.
+
+Effects are differences: the vector as it is minus the vector after the change.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.analyses.shift.deeplift import Secants
+from attnviz.analyses.shift.deeplift import DeepLift
 from attnviz.analyses.shift.reference import mask_token
-from attnviz.analyses.shift.tracing import Watch, by_head, run
+from attnviz.analyses.shift.tracing import AttentionTracer, by_head, trace_run
 from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.runtime.progress import part, track
 
-MOST_TOKENS = 1024, 16384  # in one batch, on a CPU (whose caches are small) and beside it
+ALL = ("mask", "replace", "knock-out", "delete")
+MOST_TOKENS = 1024, 16384  # in one batch: on a CPU, whose caches are small, and on a GPU
+_COMMON, _DRAWS = 1000, 8  # common words of a vocabulary, and how many replace a word
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
-    """A word in a text, whose vector is looked at after a model has run.
+class TargetWord:
+    """A word in a text, on whose vector effects are measured.
 
-    inputs : of the model, (1, T) each. rows : the positions of the word's pieces, of which the mean
-    is taken. end : (d,), its vector as it is.
+    Attributes
+    ----------
+    module : Module
+        The model.
+    inputs : mapping of str to Tensor
+        What the model takes for the text, (1, T) each.
+    rows : tuple of int
+        The positions of the pieces of the word. Their vectors are averaged.
+    end : Tensor
+        Its vector in the unchanged text, (d,).
     """
 
     module: nn.Module
@@ -35,111 +48,120 @@ class Site:
     end: Tensor
 
     @classmethod
-    def of(cls, module: nn.Module, inputs: Mapping[str, Tensor], rows: Sequence[int]) -> Site:
-        """Return the site, with the vector that the model gives it."""
+    def of(cls, module: nn.Module, inputs: Mapping[str, Tensor], rows: Sequence[int]) -> TargetWord:
+        """Run the model on the unchanged text."""
         (end,) = _ends(module, inputs, rows)
         return cls(module, inputs, tuple(rows), end)
 
     @property
     def length(self) -> int:
-        """How many tokens the text has."""
+        """The number of tokens of the text."""
         return self.inputs["input_ids"].shape[1]
 
 
-def substitute(site: Site, words: Sequence[Sequence[int]], tokens: Sequence[int]) -> Tensor:
-    """Put other tokens in the place of each word, and return what is lost on average, (W, d).
+def substitute(target: TargetWord, words: Sequence[Sequence[int]], tokens: Sequence[int]) -> Tensor:
+    """Replace each word by other tokens and return the mean effect, (W, d).
 
     Parameters
     ----------
-    words : the positions of the pieces of each word. tokens : ids that stand in for a piece, one
-        after the other: [MASK] alone, or several drawn from the vocabulary.
+    target : TargetWord
+        The word on which effects are measured.
+    words : sequence of sequence of int
+        The positions of the pieces of each word to replace.
+    tokens : sequence of int
+        The ids that replace a piece, in one run each: [MASK], or several from the vocabulary.
     """
-    ids = site.inputs["input_ids"]
-    stand_ins = torch.tensor(tokens, device=ids.device)
+    ids = target.inputs["input_ids"]
+    replacements = torch.tensor(tokens, device=ids.device)
     runs = ids.repeat(len(words) * len(tokens), 1)
     for word, positions in enumerate(words):
-        for piece, at in enumerate(positions):
+        for piece, position in enumerate(positions):
             first = word * len(tokens)
-            runs[first : first + len(tokens), at] = stand_ins.roll(-piece)
+            runs[first : first + len(tokens), position] = replacements.roll(-piece)
     ends = [
-        _ends(site.module, {**_as_many(site, len(part)), "input_ids": part}, site.rows)
-        for part in track(torch.split(runs, _at_once(site)))
-        if len(part)
+        _ends(target.module, {**_repeat(target, len(batch)), "input_ids": batch}, target.rows)
+        for batch in track(torch.split(runs, _batch_size(target)))
+        if len(batch)
     ]
-    return site.end - _joined(ends, site).reshape(len(words), len(tokens), len(site.end)).mean(1)
+    return target.end - _join(ends, target).reshape(len(words), len(tokens), len(target.end)).mean(
+        1
+    )
 
 
-def knock_out(site: Site, words: Sequence[Sequence[int]]) -> Tensor:
-    """Let no other position read each word, in any layer, and return what is lost, (W, d).
+def knock_out(target: TargetWord, words: Sequence[Sequence[int]]) -> Tensor:
+    """Hide each word from all other positions in every layer and return the effect, (W, d).
 
     Raises
     ------
-    ModelError : no attention was seen, so that nothing was hidden.
+    ModelError
+        No attention could be traced.
 
     Source: attention knockout (Geva et al. 2023, arXiv:2304.14767).
     """
-    T, size, ends = site.length, _at_once(site), []
+    T, size, ends = target.length, _batch_size(target), []
     for start in track(range(0, len(words), size)):
-        part = words[start : start + size]
-        gates = torch.ones(len(part), 1, T, T, dtype=torch.bool, device=site.end.device)
-        for gate, positions in zip(gates[:, 0], part, strict=True):
-            at = torch.tensor(positions)
-            gate[:, at] = False
-            gate[at[:, None], at] = True
-        with Gated(gates) as gated:
-            ends.append(_ends(site.module, _as_many(site, len(part)), site.rows))
-        if not gated.count:
+        batch = words[start : start + size]
+        gates = torch.ones(len(batch), 1, T, T, dtype=torch.bool, device=target.end.device)
+        for gate, positions in zip(gates[:, 0], batch, strict=True):
+            columns = torch.tensor(positions)
+            gate[:, columns] = False
+            gate[columns[:, None], columns] = True
+        with AttentionKnockout(gates) as knockout:
+            ends.append(_ends(target.module, _repeat(target, len(batch)), target.rows))
+        if not knockout.count:
             raise ModelError(
-                "Expected attention in which a word can be hidden, but "
-                f"{type(site.module).__name__} shows none. Run it with eager attention."
+                "Expected attention in which a word can be hidden, but none was traced in "
+                f"{type(target.module).__name__}. Run it with eager attention."
             )
-    return site.end - _joined(ends, site)
+    return target.end - _join(ends, target)
 
 
-def delete(site: Site, words: Sequence[Sequence[int]]) -> Tensor:
-    """Take each word out of the text, which becomes shorter, and return what is lost, (W, d)."""
+def delete(target: TargetWord, words: Sequence[Sequence[int]]) -> Tensor:
+    """Delete each word from the text and return the effect, (W, d)."""
     ends = []
     for positions in track(words):
-        kept = [at for at in range(site.length) if at not in positions]
-        shorter = {name: each[:, kept] for name, each in site.inputs.items()}
-        ends.append(_ends(site.module, shorter, [kept.index(row) for row in site.rows]))
-    return site.end - _joined(ends, site)
+        rest = [position for position in range(target.length) if position not in positions]
+        shorter = {name: tensor[:, rest] for name, tensor in target.inputs.items()}
+        ends.append(_ends(target.module, shorter, [rest.index(row) for row in target.rows]))
+    return target.end - _join(ends, target)
 
 
-class Gated(Watch):
-    """While N texts run, hides from every attention what a gate (N, 1, T, T) closes.
+class AttentionKnockout(AttentionTracer):
+    """Masks every attention by a gate (N, 1, T, T) while N texts run.
 
-    count : the attentions that were seen.
+    count : the number of attentions that were masked.
     """
 
     def __init__(self, gate: Tensor) -> None:
         super().__init__()
         self.gate, self.count = gate, 0
 
-    def softmax(self, own: Callable[[Tensor], Tensor], scores: Tensor, said: Any) -> Tensor:
-        """Take the softmax of what is left open."""
+    def softmax(
+        self, original: Callable[[Tensor], Tensor], scores: Tensor, options: Mapping[str, Any]
+    ) -> Tensor:
+        """Return the softmax over the keys that the gate allows."""
         if scores.shape[-2:] != self.gate.shape[-2:]:
-            return own(scores)
+            return original(scores)
         self.count += 1
         gated = by_head(scores, len(self.gate)).masked_fill(~self.gate, -torch.inf)
-        return own(gated.reshape_as(scores))
+        return original(gated.reshape_as(scores))
 
 
-def _at_once(site: Site) -> int:
-    """Return how many texts to run at once."""
-    return max(1, MOST_TOKENS[site.end.device.type != "cpu"] // site.length)
+def _batch_size(target: TargetWord) -> int:
+    """Return how many texts to run in one batch."""
+    return max(1, MOST_TOKENS[target.end.device.type != "cpu"] // target.length)
 
 
-def _as_many(site: Site, runs: int) -> dict[str, Tensor]:
-    return {name: each.expand(runs, -1) for name, each in site.inputs.items()}
+def _repeat(target: TargetWord, runs: int) -> dict[str, Tensor]:
+    return {name: tensor.expand(runs, -1) for name, tensor in target.inputs.items()}
 
 
-def _joined(ends: Sequence[Tensor], site: Site) -> Tensor:
-    return torch.cat([site.end.new_empty(0, len(site.end)), *ends])
+def _join(ends: Sequence[Tensor], target: TargetWord) -> Tensor:
+    return torch.cat([target.end.new_empty(0, len(target.end)), *ends])
 
 
 def _ends(module: nn.Module, inputs: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
-    """Return the mean over rows of the last hidden state of each text, (N, d)."""
+    """Return the mean over `rows` of the last hidden state of each text, (N, d)."""
     base: nn.Module = getattr(module, "base_model", module)
     with torch.no_grad():
         end: Tensor = base(**inputs)[0]
@@ -153,143 +175,156 @@ def patch_heads(
     rows: Sequence[int],
     gate: Tensor | None = None,
 ) -> Tensor:
-    """Swap what each head gives a word between two runs; return how far the word moves, (L, H, d).
+    """Patch each head at a word between two runs and return its direct effect, (L, H, d).
 
-    All other attention stays what it was, so that only the path through the word's own later norms
-    and MLPs is open. What one head does depends on the others, so it is swapped in either run, and
-    the mean of both is returned.
+    All other attention is fixed, so that only the path through the later norms and MLPs of the
+    word's own position is open. The effect of a head depends on the others. Each head is therefore
+    patched in both runs, and the mean is returned.
 
     Parameters
     ----------
-    inputs : of the model, (2, T) each: the reference and the text.
-    rows : the positions of the word's pieces. gate : (T, T), as in `attribution.secant`.
+    module : Module
+        The model.
+    inputs : mapping of str to Tensor
+        What the model takes, (2, T) each: the reference, then the text.
+    rows : sequence of int
+        The positions of the pieces of the word.
+    gate : Tensor, optional
+        The keys that each query may attend to in the reference, (T, T), as in `decompose_shift`.
+
+    Raises
+    ------
+    ValueError
+        No attention could be traced.
 
     Source: path patching (Goldowsky-Dill et al. 2023, arXiv:2304.05969).
     """
-    watched = Secants(cut=False, gate=gate)
-    run(module, inputs, watched)
-    mixed = [(mix.weights @ mix.values).detach() for mix in watched.mixes]
+    trace = DeepLift(cut=False, gate=gate)
+    trace_run(module, inputs, trace)
+    mixed = [(mix.weights @ mix.values).detach() for mix in trace.mixes]
     if not mixed:
-        raise ValueError("no attention was followed")
-    moved = []
-    for own, other, sign in track(((1, 0, 1), (0, 1, -1))):
-        text = {name: each[own : own + 1] for name, each in inputs.items()}
-        given = [mix[own] for mix in mixed]
-        instead = [mix[other] for mix in mixed]
-        whole = _replay(module, text, given, given, rows, heads=[(0, 0)])
-        every = [(layer, head) for layer, mix in enumerate(mixed) for head in range(mix.shape[1])]
-        patched = _replay(module, text, given, instead, rows, heads=every)
-        moved.append((whole - patched) * sign)
-    mean = (moved[0] + moved[1]) / 2
+        raise ValueError("no attention was traced")
+    heads = [(layer, head) for layer, mix in enumerate(mixed) for head in range(mix.shape[1])]
+    effects = []
+    for run, other, sign in track(((1, 0, 1), (0, 1, -1))):
+        text = {name: tensor[run : run + 1] for name, tensor in inputs.items()}
+        original = [mix[run] for mix in mixed]
+        replacement = [mix[other] for mix in mixed]
+        unchanged = _patched_ends(module, text, original, original, rows, heads=[(0, 0)])
+        patched = _patched_ends(module, text, original, replacement, rows, heads=heads)
+        effects.append((unchanged - patched) * sign)
+    mean = (effects[0] + effects[1]) / 2
     return mean.reshape(len(mixed), -1, mean.shape[-1])
 
 
-def _replay(
+def _patched_ends(
     module: nn.Module,
     text: Mapping[str, Tensor],
-    given: Sequence[Tensor],
-    instead: Sequence[Tensor],
+    original: Sequence[Tensor],
+    replacement: Sequence[Tensor],
     rows: Sequence[int],
     heads: Sequence[tuple[int, int]],
 ) -> Tensor:
-    """Return the end of the word where one head gives what it gives `instead`, (heads, d)."""
-    at, ends = list(rows), []
+    """Return the word's vector with one head replaced at a time, (heads, d)."""
+    rows, ends = list(rows), []
     ids = text["input_ids"]
     size = max(1, MOST_TOKENS[ids.device.type != "cpu"] // ids.shape[1])
     base: nn.Module = getattr(module, "base_model", module)
     for start in track(range(0, len(heads), size)):
-        part = heads[start : start + size]
-        copies = {name: each.expand(len(part), -1) for name, each in text.items()}
-        with torch.no_grad(), Replay(given, instead, at, part):
-            ends.append(base(**copies)[0][:, at].mean(1))
+        batch = heads[start : start + size]
+        copies = {name: tensor.expand(len(batch), -1) for name, tensor in text.items()}
+        with torch.no_grad(), HeadPatching(original, replacement, rows, batch):
+            ends.append(base(**copies)[0][:, rows].mean(1))
     return torch.cat(ends)
 
 
-class Replay(Watch):
-    """While copies of a text run, every attention gives what it gave, but for one head in each.
+class HeadPatching(AttentionTracer):
+    """Fixes the output of every attention while copies of a text run, but for one head in each.
 
-    given, instead : of each layer, (H, T, d_v). rows : where the other is put in. heads : the layer
-    and head of each copy.
+    Attributes
+    ----------
+    original, replacement : sequence of Tensor
+        The outputs of the heads of each layer, (H, T, d_v).
+    rows : list of int
+        The positions at which the head is replaced.
+    heads : sequence of (int, int)
+        The layer and head to replace in each copy.
     """
 
     def __init__(
         self,
-        given: Sequence[Tensor],
-        instead: Sequence[Tensor],
+        original: Sequence[Tensor],
+        replacement: Sequence[Tensor],
         rows: list[int],
         heads: Sequence[tuple[int, int]],
     ) -> None:
         super().__init__()
-        self.given, self.instead, self.rows, self.heads = given, instead, rows, heads
+        self.original, self.replacement, self.rows, self.heads = original, replacement, rows, heads
         self.layer = 0
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Give what was given, and the other thing where this layer's heads are asked for."""
-        given, instead = self.given[self.layer], self.instead[self.layer]
-        made = given.expand(len(self.heads), *given.shape).clone()
+        """Return the original outputs, with the heads of this layer replaced in their copies."""
+        original, replacement = self.original[self.layer], self.replacement[self.layer]
+        mixed = original.expand(len(self.heads), *original.shape).clone()
         for copy, (layer, head) in enumerate(self.heads):
             if layer == self.layer:
-                made[copy, head, self.rows] = instead[head, self.rows]
+                mixed[copy, head, self.rows] = replacement[head, self.rows]
         self.layer += 1
-        return made.reshape(-1, *made.shape[2:]) if weights.dim() == 3 else made
+        return mixed.reshape(-1, *mixed.shape[2:]) if weights.dim() == 3 else mixed
 
 
-ALL = ("mask", "replace", "knock-out", "delete")
-_COMMON, _DRAWS = 1000, 8  # common words of a vocabulary, and how many stand in for a word
+def available_interventions(model: Model) -> tuple[str, ...]:
+    """Return the interventions that a model allows, the default first."""
+    has_mask = getattr(model.tokenizer, "mask_token_id", None) is not None
+    return ALL if has_mask else ("knock-out", "replace", "delete")
 
 
-def possible(model: Model) -> tuple[str, ...]:
-    """Return the interventions that a model allows; the first is the one to take by default."""
-    masks = getattr(model.tokenizer, "mask_token_id", None) is not None
-    return ALL if masks else ("knock-out", "replace", "delete")
-
-
-def lose(
-    model: Model, site: Site, words: Sequence[Sequence[int]], interventions: Sequence[str]
+def intervene(
+    model: Model, target: TargetWord, words: Sequence[Sequence[int]], interventions: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return what the vector at a site loses where each word is touched, (W, d) for each way.
+    """Return the effects of changing each word, (W, d), by intervention.
 
     Parameters
     ----------
-    words : the positions of the pieces of each word. interventions : some of `ALL`.
+    model : Model
+        The model, for its vocabulary.
+    target : TargetWord
+        The word on which effects are measured.
+    words : sequence of sequence of int
+        The positions of the pieces of each word to change.
+    interventions : sequence of str
+        Some of `ALL`.
     """
-    ways: dict[str, Callable[[], Tensor]] = {
-        "mask": lambda: substitute(site, words, [mask_token(model)]),
-        "replace": lambda: substitute(site, words, common_words(model)),
-        "knock-out": lambda: knock_out(site, words),
-        "delete": lambda: delete(site, words),
+    functions: dict[str, Callable[[], Tensor]] = {
+        "mask": lambda: substitute(target, words, [mask_token(model)]),
+        "replace": lambda: substitute(target, words, common_words(model)),
+        "knock-out": lambda: knock_out(target, words),
+        "delete": lambda: delete(target, words),
     }
-    found = {}
+    effects = {}
     for number, name in enumerate(interventions):
         with part(number, len(interventions), f"each word: {name}"):
-            found[name] = ways[name]().double().cpu()
-    return found
-
-
-def along(lost: Tensor, direction: Tensor, at: Sequence[int], count: int) -> Tensor:
-    """Return what some of the words lose along a direction, NaN for the others, (count,)."""
-    found = torch.full((count,), torch.nan, dtype=torch.float64)
-    found[list(at)] = lost @ direction.double().cpu()
-    return found
+            effects[name] = functions[name]().double().cpu()
+    return effects
 
 
 def common_words(model: Model) -> list[int]:
-    """Return tokens drawn from the first words of the vocabulary, where common ones stand.
+    """Return random tokens from the beginning of the vocabulary, which has the common words.
 
-    A token counts where it is a whole word of letters by itself. The draw is the same every time.
+    Only tokens that are a whole word of letters count. The draw is the same every time.
     """
     tokenizer = model.tokenizer
-    assert tokenizer is not None  # it has made the text into tokens
+    assert tokenizer is not None  # it has tokenized the text
 
-    def whole(token: int, before: str) -> bool:
+    def is_word(token: int, before: str) -> bool:
         word = str(tokenizer.decode([token])).strip()
-        alone = tokenizer.encode(before + word, add_special_tokens=False)
-        return len(word) > 1 and word.isalpha() and alone == [token]
+        ids = tokenizer.encode(before + word, add_special_tokens=False)
+        return len(word) > 1 and word.isalpha() and ids == [token]
 
-    # Vocabularies with blanks in their words have the pieces without a blank inside of words.
+    # In vocabularies with blanks, tokens without a blank are the inner pieces of words.
     for before in (" ", ""):
-        every = (token for token in range(len(tokenizer)) if whole(token, before))
-        found = list(islice(every, _COMMON))
-        if len(found) >= _DRAWS:
-            return random.Random(0).sample(found, _DRAWS)
-    return found
+        words = (token for token in range(len(tokenizer)) if is_word(token, before))
+        common = list(islice(words, _COMMON))
+        if len(common) >= _DRAWS:
+            return random.Random(0).sample(common, _DRAWS)
+    return common

@@ -1,4 +1,4 @@
-"""What a text is compared with: itself without its context, itself masked, or another text."""
+"""The reference of a shift: the text without context, the text masked, or another text."""
 
 from __future__ import annotations
 
@@ -16,48 +16,64 @@ from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.pipeline.attend import Model
 
 _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+_ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Two runs to compare: inputs (2, T), the reference first; its gate (T, T); it in words."""
+    """The two runs of a comparison.
+
+    Attributes
+    ----------
+    inputs : mapping of str to Tensor
+        What the model takes, (2, T) each: the reference, then the text.
+    gate : Tensor or None
+        The keys that each query may attend to in the reference, (T, T). None for all.
+    description : str
+        The reference in words.
+    notes : tuple of str
+        Notes for the caption.
+    """
 
     inputs: Mapping[str, Tensor]
     gate: Tensor | None
-    said: str
+    description: str
     notes: tuple[str, ...] = ()
 
 
-def read_pair(text: str, reference: str | None) -> tuple[str, str]:
-    """Return the text and its reference; {mud|cash} in the text names both at once.
+def parse_pair(text: str, reference: str | None) -> tuple[str, str]:
+    """Return the text and its reference. {mud|cash} in the text contains both.
 
     Raises
     ------
-    InputError : braces without two sides, or a reference given twice.
+    InputError
+        Braces do not have two sides, or the reference is given twice.
     """
     if not isinstance(reference, str | None):
         raise InputError(
             f"Expected gate, mask or a text as reference, got {type(reference).__name__}."
         )
-    found = _BRACES.findall(text)
-    if not found:
+    alternatives = _BRACES.findall(text)
+    if not alternatives:
         return text, "gate" if reference is None else reference
-    if wrong := [each for each in found if each.count("|") > 1 or not all(each.split("|"))]:
+    wrong = [pair for pair in alternatives if pair.count("|") > 1 or not all(pair.split("|"))]
+    if wrong:
         raise InputError(
             f"Expected two sides in braces, {{reference|text}}, got {{{wrong[0]}}}. "
             "Write {mud|cash}, say."
         )
     if reference is not None:
         raise InputError(
-            f"Expected {{{found[0]}}} in the text or a reference, got both. Give one of them."
+            f"Expected {{{alternatives[0]}}} in the text or a reference, got both. Give one of "
+            "them."
         )
     first, second = _BRACES.split(text), _BRACES.split(text)
-    for at in range(1, len(first), 2):  # what stands in braces
-        first[at], second[at] = first[at].split("|")
+    for index in range(1, len(first), 2):  # the parts in braces
+        first[index], second[index] = first[index].split("|")
     return "".join(second), "".join(first)
 
 
-def refer(
+def make_reference(
     model: Model,
     inputs: Mapping[str, Tensor],
     reference: str,
@@ -65,129 +81,146 @@ def refer(
     rows: Sequence[int],
     special: Sequence[bool],
 ) -> Reference:
-    """Return what the text is compared with.
+    """Return the reference of a text.
 
     Parameters
     ----------
-    inputs : of the text, (1, T). rows : the pieces of the word. special : which tokens are special.
-    reference : "gate", every token may read only itself and special tokens; "mask", every other
-        token is [MASK]; or a text of as many tokens.
+    model : Model
+        The model that reads both.
+    inputs : mapping of str to Tensor
+        What the model takes for the text, (1, T) each.
+    reference : str
+        "gate": every token may attend only to itself and to special tokens. "mask": every other
+        token is [MASK]. Otherwise a text of as many tokens.
+    rows : sequence of int
+        The positions of the pieces of the word.
+    special : sequence of bool
+        Which tokens are special.
 
     Raises
     ------
-    InputError : a text of another number of tokens, or no token to mask with.
+    InputError
+        The reference has another number of tokens, or the model has no mask token.
     """
     if reference == "gate":
-        said = "the same text, where every token may read only itself and special tokens"
-        return Reference(_both(inputs, inputs), gate_of(special).to(model.checkpoint.device), said)
+        description = "the same text, where every token may read only itself and special tokens"
+        gate = gate_of(special).to(model.checkpoint.device)
+        return Reference(_stack_runs(inputs, inputs), gate, description)
     if reference == "mask":
-        ids = inputs["input_ids"].clone()
-        kept = torch.tensor(special, device=ids.device)
-        kept[list(rows)] = True
-        ids[:, ~kept] = mask_token(model)
-        said = f"the same text, where all other words are {_name(model)}"
-        return Reference(_both({**inputs, "input_ids": ids}, inputs), None, said)
+        ids = mask_words(model, inputs["input_ids"], rows=rows, special=special)
+        mask = getattr(model.tokenizer, "mask_token", "masked")
+        description = f"the same text, where all other words are {mask}"
+        return Reference(_stack_runs({**inputs, "input_ids": ids}, inputs), None, description)
     other = encode(model.checkpoint, [reference]).inputs
     if other["input_ids"].shape == inputs["input_ids"].shape and bool(
         (other["input_ids"] == inputs["input_ids"]).all()
     ):
         raise InputError("Expected a reference other than the text, got the same. Change a word.")
-    lengths = [each["input_ids"].shape[1] for each in (other, inputs)]
+    lengths = [tokens["input_ids"].shape[1] for tokens in (other, inputs)]
     if lengths[0] != lengths[1]:
         raise InputError(
             f"Expected a reference of {lengths[1]} tokens, as many as the text, got {lengths[0]}. "
             + (did_you_mean(reference, ("gate", "mask")) if " " not in reference.strip() else "")
-            + " Change single words only, for words of as many pieces; or take gate or mask."
+            + " Change single words only, for words of as many pieces; or use gate or mask."
         )
-    both = _both(other, inputs)
-    at = both["input_ids"][:, list(rows)]
-    notes = (
-        ()
-        if bool((at[0] == at[1]).all())
-        else (
+    pair = _stack_runs(other, inputs)
+    first, second = pair["input_ids"][:, list(rows)]
+    notes: tuple[str, ...] = ()
+    if not bool((first == second).all()):
+        notes = (
             "the reference has another word in this place: what differed at the start counts too",
         )
-    )
-    return Reference(both, None, f"“{reference}”", notes)
+    return Reference(pair, None, f"“{reference}”", notes)
 
 
 def gate_of(special: Sequence[bool]) -> Tensor:
-    """Return which tokens each may read where context is taken away, (T, T)."""
+    """Return which keys each query may attend to without context, (T, T): itself and special."""
     gate = torch.eye(len(special), dtype=torch.bool)
     gate[:, torch.tensor(special, dtype=torch.bool)] = True
     return gate
 
 
+def mask_words(
+    model: Model, ids: Tensor, *, rows: Sequence[int], special: Sequence[bool]
+) -> Tensor:
+    """Return token ids (1, T) with [MASK] for all but the word at `rows` and special tokens."""
+    visible = torch.tensor(special, device=ids.device)
+    visible[list(rows)] = True
+    return ids.masked_fill(~visible, mask_token(model))
+
+
 def mask_token(model: Model) -> int:
-    """Return the id of [MASK], or whatever the model calls it.
+    """Return the id of the model's mask token.
 
     Raises
     ------
-    InputError : it has none.
+    InputError
+        The model has none.
     """
     token = getattr(model.tokenizer, "mask_token_id", None)
     if token is None:
         raise InputError(
-            f"Expected a model with a mask token, but {model.name} has none. Take another "
+            f"Expected a model with a mask token, but {model.name} has none. Choose another "
             "reference or intervention."
         )
     return int(token)
 
 
-def _name(model: Model) -> str:
-    return str(getattr(model.tokenizer, "mask_token", "masked"))
-
-
-def _both(reference: Mapping[str, Tensor], text: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: torch.cat([reference[name], each]) for name, each in text.items()}
-
-
-_SAME = 1e-6  # of the length of vectors: no distance, but rounding
+def _stack_runs(reference: Mapping[str, Tensor], text: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.cat([reference[name], tensor]) for name, tensor in text.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Two regions by name, and their centres (L + 1, 2, d) entering each layer and in the end.
+    """Two regions of vectors, which span an axis.
 
-    notes : what is to be said of their texts.
+    Attributes
+    ----------
+    names : tuple of str
+        Their names.
+    centers : Tensor
+        Their means as they enter each layer and at the end, (L + 1, 2, d).
+    notes : tuple of str
+        Notes on their texts.
     """
 
     names: tuple[str, str]
-    centres: Tensor
+    centers: Tensor
     notes: tuple[str, ...] = ()
 
     @property
     def axis(self) -> Tensor:
-        """The direction in the end, from the second region to the first, (d,)."""
-        axis: Tensor = self.centres[-1, 0] - self.centres[-1, 1]
+        """The direction in the last hidden state, from the second region to the first, (d,)."""
+        axis: Tensor = self.centers[-1, 0] - self.centers[-1, 1]
         return axis
 
     def path(self, states: Tensor) -> Tensor:
-        """Return where (L + 1, d) states stand between the second region (0) and the first (1).
+        """Return where states (L + 1, d) are between the second region (0) and the first (1).
 
-        NaN where both are one point, as the static vectors of one word at one position are.
+        NaN where both regions are one point, as for the static vectors of one word.
         """
-        first, second = self.centres.unbind(1)
+        first, second = self.centers.unbind(1)
         line = first - second
-        return ((states - second) * line).sum(-1) / self._apart**2
+        return ((states - second) * line).sum(-1) / self._gap**2
 
     def distances(self, states: Tensor) -> Tensor:
-        """Return how far (L + 1, d) states are from both, whose own distance is 1, (L + 1, 2)."""
-        away: Tensor = (states[:, None] - self.centres).norm(dim=-1) / self._apart[:, None]
-        return away
+        """Return distances (L + 1, 2) of states from both regions, in units of their distance."""
+        distances: Tensor = (states[:, None] - self.centers).norm(dim=-1) / self._gap[:, None]
+        return distances
 
     @property
-    def _apart(self) -> Tensor:
-        apart: Tensor = (self.centres[:, 0] - self.centres[:, 1]).norm(dim=-1)
-        return apart.masked_fill(apart <= _SAME * self.centres.norm(dim=-1).amax(1), torch.nan)
+    def _gap(self) -> Tensor:
+        gap: Tensor = (self.centers[:, 0] - self.centers[:, 1]).norm(dim=-1)
+        return gap.masked_fill(gap <= _ROUNDING * self.centers.norm(dim=-1).amax(1), torch.nan)
 
 
 def read_regions(model: Model, word: str, toward: Mapping[str, Sequence[str]]) -> Regions:
-    """Return the regions that the model makes of some texts.
+    """Return the two regions of the vectors of some texts.
 
     Raises
     ------
-    InputError : not two regions, or one without texts.
+    InputError
+        There are not exactly two regions, one has no texts, or both are one point.
     """
     if len(toward) != 2:
         raise InputError(
@@ -199,20 +232,22 @@ def read_regions(model: Model, word: str, toward: Mapping[str, Sequence[str]]) -
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise InputError(f"Expected texts for the region {name!r}, got {texts!r}. List some.")
     name = word.rpartition("#")[0] if word.rpartition("#")[2].isdecimal() else word
-    found = {
+    states = {
         region: [_state(model, name, text) for text in texts] for region, texts in listed.items()
     }
-    centres = [torch.stack([state for state, _ in each]).mean(0) for each in found.values()]
-    lacking = {region: [has for _, has in each].count(False) for region, each in found.items()}
+    centers = [torch.stack([state for state, _ in pairs]).mean(0) for pairs in states.values()]
+    missing = {
+        region: [has_word for _, has_word in pairs].count(False) for region, pairs in states.items()
+    }
     first, second = toward
     notes = tuple(
-        f"“{name}” is not in {count} of {len(found[region])} texts of {region}: the mean of all "
+        f"“{name}” is not in {count} of {len(states[region])} texts of {region}: the mean of all "
         "their tokens counts there"
-        for region, count in lacking.items()
-        if count > 0 and (count < len(found[region]) or not all(lacking.values()))
+        for region, count in missing.items()
+        if count > 0 and (count < len(states[region]) or not all(missing.values()))
     )
-    regions = Regions((first, second), torch.stack(centres, dim=1), notes)
-    if regions.distances(regions.centres[:, 0])[-1].isnan().any():
+    regions = Regions((first, second), torch.stack(centers, dim=1), notes)
+    if regions.distances(regions.centers[:, 0])[-1].isnan().any():
         raise InputError(
             f"Expected two regions in different places, but {first!r} and {second!r} are one. "
             "Give them other texts."
@@ -221,13 +256,14 @@ def read_regions(model: Model, word: str, toward: Mapping[str, Sequence[str]]) -
 
 
 def _state(model: Model, word: str, text: str) -> tuple[Tensor, bool]:
-    """Return the mean state of the word in a text, else of all its tokens, and whether it is in it.
+    """Return the mean state (L + 1, d) of the word in a text, and whether the word is in it.
 
-    The word counts in any case and regular inflection; the state is (L + 1, d).
+    The word counts in any case and regular inflection. Without it the mean is over all tokens.
     """
     batch = encode(model.checkpoint, [text])
     states = torch.stack(hidden_states(model.module, batch.inputs)).double().cpu()[:, 0]
     spans = token_spans(model.checkpoint, text)
-    own = [at for place in find_word(word, text) for at in pieces_in(spans, place)]
+    rows = [row for span in find_word(word, text) for row in pieces_in(spans, span)]
     special = batch.axes["text"][0].special
-    return states[:, own or [at for at, each in enumerate(special) if not each]].mean(1), bool(own)
+    ordinary = [row for row, is_special in enumerate(special) if not is_special]
+    return states[:, rows or ordinary].mean(1), bool(rows)

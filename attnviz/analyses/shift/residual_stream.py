@@ -1,4 +1,4 @@
-"""A word's way from its static to its contextual vector, as an account of what was added where."""
+"""Decompose the shift from the static to the contextual vector over the residual stream."""
 
 from __future__ import annotations
 
@@ -12,125 +12,140 @@ from torch.nn.functional import linear
 from attnviz.analyses.shift.decomposition import ResidualStream
 from attnviz.analyses.shift.deeplift import moves
 from attnviz.analyses.shift.tracing import (
-    CARRIES,
     MATRICES,
-    Mix,
-    Watch,
+    WEIGHT_PRESERVING,
+    AttentionTracer,
+    TracedAttention,
     activations,
     by_head,
-    is_one,
-    run,
+    is_among,
+    trace_run,
 )
 
-_OF_NORMS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
-_GATED = {"gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid"}
-_TURNS = {"transpose", "permute"}
-_TIMES = {"mul", "__mul__", "__rmul__", "multiply"}
+_NORM_FUNCTIONS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
+_ACTIVATIONS = {"gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid"}
+_TRANSPOSE = {"transpose", "permute"}
+_MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply"}
 
 
-def ledger(
+def decompose_residual_stream(
     module: nn.Module,
     inputs: Mapping[str, Tensor],
     *,
     rows: Sequence[int],
     direction: Tensor | None = None,
 ) -> ResidualStream:
-    """Account for the shift of one word between the first block and the end.
+    """Decompose the shift of one word between the first block and the end.
 
-    With the attention weights, the deviations of norms and the gates of activations (gelu(z) =
-    z Φ(z)) frozen as they were, the network is affine: the end is a sum of what every head brought,
-    what every MLP made, the biases, and what became of the static vector. It says what was added
-    where; it does not say what would have happened otherwise (see `secant`).
+    With attention weights, the deviations of norms and the gates of activations (gelu(z) = z Φ(z))
+    frozen, the network is affine. The end is then a sum of what every head and every MLP added, the
+    biases, and the propagated static vector. This says what was added where. It does not say what
+    would have happened otherwise (see `decompose_shift`).
 
     Parameters
     ----------
-    inputs : of the model, (1, T) each.
-    rows : the positions of the word's pieces, of which the mean is taken.
-    direction : (d,), by default that of the shift itself.
+    module : Module
+        The model.
+    inputs : mapping of str to Tensor
+        What the model takes, (1, T) each.
+    rows : sequence of int
+        The positions of the pieces of the word. Their mean is explained.
+    direction : Tensor, optional
+        The direction along which parts are measured, (d,). By default that of the shift itself.
     """
-    mode = Frozen()
+    mode = FrozenNonlinearities()
     with activations(module, mode.gated):
-        found = run(module, inputs, mode)
-    at, end = list(rows), found.end[0, list(rows)].mean(0)
-    starts = found.start[0, at].detach()
+        traced = trace_run(module, inputs, mode)
+    rows = list(rows)
+    end = traced.end[0, rows].mean(0)
+    starts = traced.start[0, rows].detach()
     delta = end.detach() - starts.mean(0)
     length = delta.norm().clamp(min=torch.finfo(delta.dtype).tiny)
     u = delta / length if direction is None else (direction / direction.norm()).to(delta)
     mixed = [mix.mixed for mix in mode.mixes]
-    leaves = [found.start, *mixed, *mode.mlps, *mode.biases]
+    leaves = [traced.start, *mixed, *mode.mlps, *mode.biases]
     grads = torch.autograd.grad((end * u).sum(), leaves, allow_unused=True)
     leaves = [leaf.detach() for leaf in leaves]
     carried = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)]
-    at_start, of_mixes = carried[0], carried[1 : 1 + len(mixed)]
-    brought = [(g * x).sum().item() for g, x in zip(carried, leaves, strict=True)]
-    of_mlps = brought[1 + len(mixed) :][: len(mode.mlps)]
+    start_gradient, mix_gradients = carried[0], carried[1 : 1 + len(mixed)]
+    contributions = [(g * x).sum().item() for g, x in zip(carried, leaves, strict=True)]
+    mlps = contributions[1 + len(mixed) :][: len(mode.mlps)]
     return ResidualStream(
         attention=torch.stack(
-            [_brought(mix, g, at) for mix, g in zip(mode.mixes, of_mixes, strict=True)]
+            [_by_source(mix, g, rows) for mix, g in zip(mode.mixes, mix_gradients, strict=True)]
         )
         .double()
         .cpu(),
-        mlp=torch.tensor(of_mlps, dtype=torch.float64),
-        bias=sum(brought[1 + len(mixed) + len(mode.mlps) :]),
-        own=((at_start[0, at] * starts).sum() - (starts.mean(0) * u).sum()).item(),
+        mlp=torch.tensor(mlps, dtype=torch.float64),
+        bias=sum(contributions[1 + len(mixed) + len(mode.mlps) :]),
+        own=((start_gradient[0, rows] * starts).sum() - (starts.mean(0) * u).sum()).item(),
         total=(delta * u).sum().item(),
         length=length.item(),
         direction=u.cpu(),
     )
 
 
-def _brought(mix: Mix, carried: Tensor, at: list[int]) -> Tensor:
-    """Return what each head brings from each source, (H, n)."""
-    g = by_head(carried, 1)[0][:, at]
-    return (mix.weights[0][:, at] * (g @ mix.values[0].mT)).sum(1)
+def _by_source(mix: TracedAttention, carried: Tensor, rows: list[int]) -> Tensor:
+    """Return what each head adds from each source, (H, n)."""
+    g = by_head(carried, 1)[0][:, rows]
+    return (mix.weights[0][:, rows] * (g @ mix.values[0].mT)).sum(1)
 
 
-class Frozen(Watch):
-    """While a model runs, freezes what is not linear and cuts it into what adds up.
+class FrozenNonlinearities(AttentionTracer):
+    """Freezes what is not linear while a model runs, and records the parts that add up.
 
-    mixes : the attentions. mlps : what each MLP made, without its bias. biases : what was added.
+    Attributes
+    ----------
+    mixes : list of TracedAttention
+        The attentions.
+    mlps : list of Tensor
+        The output of each MLP, without its bias.
+    biases : list of Tensor
+        The biases.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.mixes: list[Mix] = []
+        self.mixes: list[TracedAttention] = []
         self.mlps: list[Tensor] = []
         self.biases: list[Tensor] = []
         self._activated: list[Tensor] = []
         self._mixed: list[Tensor] = []
 
-    def softmax(self, own: Callable[[Tensor], Tensor], scores: Tensor, said: Any) -> Tensor:
-        """Take the weights as they were."""
-        return own(scores.detach())
+    def softmax(
+        self, original: Callable[[Tensor], Tensor], scores: Tensor, options: Mapping[str, Any]
+    ) -> Tensor:
+        """Return the weights, frozen."""
+        return original(scores.detach())
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Mix the values, and begin anew from what was mixed."""
-        made = (weights @ values).detach().requires_grad_()
-        self.mixes.append(Mix.of(weights.detach(), values.detach(), made, runs=1))
-        self._mixed.append(handed := made.clone())  # which the model may change in place
-        return handed
+        """Return the product of weights and values, as a leaf of the graph."""
+        leaf = (weights @ values).detach().requires_grad_()
+        self.mixes.append(TracedAttention.of(weights.detach(), values.detach(), leaf, runs=1))
+        self._mixed.append(mixed := leaf.clone())  # the model may change it in place
+        return mixed
 
     def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Compute anything else, with what is not linear frozen."""
-        if name in CARRIES | _TURNS and args:
-            made = func(*args, **kwargs)
-            for known in (self._activated, self._mixed):
-                if is_one(args[0], known):
-                    known.append(made)
-            return made
-        if not any(moves(each) for each in (*args, *kwargs.values())):
+        """Return the result of any other function, with what is not linear frozen."""
+        if name in WEIGHT_PRESERVING | _TRANSPOSE and args:
+            output = func(*args, **kwargs)
+            for tensors in (self._activated, self._mixed):
+                if is_among(args[0], tensors):
+                    tensors.append(output)
+            return output
+        if not any(moves(value) for value in (*args, *kwargs.values())):
             return func(*args, **kwargs)
-        if name in _OF_NORMS or (name in MATRICES and moves(args[0]) and moves(args[1])):
+        if name in _NORM_FUNCTIONS or (name in MATRICES and moves(args[0]) and moves(args[1])):
             return func(*(x.detach() if moves(x) else x for x in args), **kwargs)
-        if name in _GATED:
+        if name in _ACTIVATIONS:
             return self.gated(lambda x: func(x, *args[1:], **kwargs), args[0])
-        if name in _TIMES and moves(args[0]) and moves(args[1]):
+        if name in _MULTIPLY and moves(args[0]) and moves(args[1]):
             return self._multiply(args[0], args[1])
         if name == "layer_norm":
-            return self._normalise(*args, **kwargs)
-        if name in MATRICES:  # a linear map that is written as a product
-            plain = moves(args[0]) and args[1].dim() == 2
-            return self._linear(args[0], args[1].mT) if plain else func(*args, **kwargs)
+            return self._layer_norm(*args, **kwargs)
+        if name in MATRICES:  # a linear map written as a product
+            is_linear = moves(args[0]) and args[1].dim() == 2
+            return self._linear(args[0], args[1].mT) if is_linear else func(*args, **kwargs)
         if name == "linear":
             return self._linear(*args, **kwargs)
         if name == "addmm":
@@ -138,21 +153,21 @@ class Frozen(Watch):
         return func(*args, **kwargs)
 
     def gated(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Take f(x) as x times a gate that is what it was."""
+        """Return f(x) as x times a frozen gate."""
         with torch.no_grad():
             gate = torch.where(x == 0, 0.5, f(x) / torch.where(x == 0, 1.0, x))
-        self._activated.append(made := x * gate)
-        return made
+        self._activated.append(output := x * gate)
+        return output
 
     def _multiply(self, a: Tensor, b: Tensor) -> Tensor:
-        """Take the activated factor, a gate, as it was."""
-        gate, through = (a, b) if is_one(a, self._activated) else (b, a)
-        made = gate.detach() * through
-        # A gate on what attention gives is no MLP.
-        (self._mixed if is_one(through, self._mixed) else self._activated).append(made)
-        return made
+        """Return the product with the activated factor, a gate, frozen."""
+        gate, through = (a, b) if is_among(a, self._activated) else (b, a)
+        output = gate.detach() * through
+        # A gate on the output of attention is no MLP.
+        (self._mixed if is_among(through, self._mixed) else self._activated).append(output)
+        return output
 
-    def _normalise(
+    def _layer_norm(
         self,
         x: Tensor,
         shape: Any,
@@ -160,18 +175,18 @@ class Frozen(Watch):
         bias: Tensor | None = None,
         eps: float = 1e-5,
     ) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        made = centred * (centred.detach().square().mean(-1, keepdim=True) + eps).rsqrt()
-        made = made if weight is None else made * weight
-        return made if bias is None else made + self._added(bias)
+        centered = x - x.mean(-1, keepdim=True)
+        output = centered * (centered.detach().square().mean(-1, keepdim=True) + eps).rsqrt()
+        output = output if weight is None else output * weight
+        return output if bias is None else output + self._record_bias(bias)
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        made = linear(x, weight)
-        if is_one(x, self._activated):
-            self.mlps.append(made.detach().requires_grad_())
-            made = self.mlps[-1].clone()
-        return made if bias is None else made + self._added(bias)
+        output = linear(x, weight)
+        if is_among(x, self._activated):
+            self.mlps.append(output.detach().requires_grad_())
+            output = self.mlps[-1].clone()
+        return output if bias is None else output + self._record_bias(bias)
 
-    def _added(self, bias: Tensor) -> Tensor:
+    def _record_bias(self, bias: Tensor) -> Tensor:
         self.biases.append(bias.detach().requires_grad_())
         return self.biases[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,6 +54,7 @@ class ShiftResult(Result):
         centre of each, where their own distance in that layer is 1. None without regions.
     notes : what else is to be said.
     agreement, provenance : of the attention of the text.
+    methods : further attributions by the name of their method, (W,) each.
     """
 
     word: str
@@ -75,6 +76,7 @@ class ShiftResult(Result):
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance
+    methods: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Say what it holds, without the tensors."""
@@ -123,15 +125,29 @@ class ShiftResult(Result):
 
         Empty where fewer than three sources differ in what they brought: nothing is ranked then.
         """
-        every = dict(self.causal)
-        if (common := self.consensus) is not None:
-            every["consensus"] = common
         at = self.sources
         credit = self.credit[at]
         if not at or len(set((credit / credit.abs().max() * 1e6).round().tolist())) < _FEWEST:
             return {}
-        found = {name: spearman(credit, each[at]) for name, each in every.items()}
-        return {name: rho for name, rho in found.items() if rho is not None}
+        return self._rank_correlations(self.credit)
+
+    @property
+    def method_correlations(self) -> dict[str, dict[str, float]]:
+        """The same for each of `methods`: Spearman's ρ with each intervention, and the consensus.
+
+        Methods that cannot be ranked are left out.
+        """
+        by_method = {name: self._rank_correlations(each) for name, each in self.methods.items()}
+        return {name: correlations for name, correlations in by_method.items() if correlations}
+
+    def _rank_correlations(self, attribution: Tensor) -> dict[str, float]:
+        """Return Spearman's ρ of an attribution (W,) with each intervention, where there is one."""
+        effects = dict(self.causal)
+        if (common := self.consensus) is not None:
+            effects["consensus"] = common
+        at = self.sources
+        rhos = {name: spearman(attribution[at], each[at]) for name, each in effects.items()}
+        return {name: rho for name, rho in rhos.items() if rho is not None}
 
     @property
     def heads_correlation(self) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""One head taken apart: every stage from X to the output, as numbers, with its agreement."""
+"""Compute the stages of one head, from X to the output, with the agreement of each."""
 
 from __future__ import annotations
 
@@ -38,54 +38,67 @@ def steps(
     head: int | None = None,
     word: str | int | None = None,
 ) -> StepsResult:
-    """Take one head apart into its stages, and follow one word through them.
+    """Compute the stages of one head, and follow one word through them.
 
-    All is recomputed in float64 by the formula: Q, K and V from the input of the module, what
-    follows from the Q, K and V that the model had (see `stages.recompute`).
+    Everything is recomputed in float64 by the formula: Q, K and V from the input of the module,
+    later stages from the Q, K and V of the model.
 
     Parameters
     ----------
-    layer, head : counted from 0. Where one or both are left out, the head that relates the content
-        words of the text most is chosen from those that remain (`rank_heads`).
-    word : a word of the text ("the#2" is the second "the"), one of its pieces, or the position of
-        a token; by default the first content word.
+    result : AttentionResult
+        From `attend`.
+    layer, head : int, optional
+        The head, both counted from 0. What is left out is chosen: the head in which content words
+        attend to each other most (`rank_heads`).
+    word : str or int, optional
+        A word of the text ("the#2" is the second "the"), one of its pieces, or the position of a
+        token. By default the first content word.
+
+    Returns
+    -------
+    StepsResult
+        The stages with their formulas, numbers and differences from the model.
 
     Raises
     ------
-    InputError : no such layer, head or word.
-    ModelError : what the model computes there is nan or infinite.
+    InputError
+        The layer, head or word does not exist.
+    ModelError
+        Numbers that the model computes in this head are nan or infinite.
     """
     layer, chosen, reason = choose_head(result, layer, head)
     if len(chosen) != 1:
-        raise InputError(f"Expected one head to take apart, got {len(chosen)}. Choose one of them.")
+        raise InputError(f"Expected one head, got {len(chosen)}. Choose one of them.")
     (head,) = chosen
     record = result.record(layer)
-    row, name, said = _follow(record, choose_word(record.query_axis) if word is None else word)
-    one = _Head(result, record, head)
-    taken = StepsResult(
-        stages=(*one.inputs(), *one.projected(), *one.scored(), *one.mixed()),
-        queries=_labels(record.query_axis, one.queries),
-        keys=_labels(record.key_axis, one.keys),
-        row=one.queries.index(row),
+    row, name, word_notes = _find_query(
+        record, choose_word(record.query_axis) if word is None else word
+    )
+    stages = _HeadStages(result, record, head)
+    steps_result = StepsResult(
+        stages=(*stages.inputs(), *stages.projected(), *stages.scored(), *stages.mixed()),
+        queries=_labels(record.query_axis, stages.queries),
+        keys=_labels(record.key_axis, stages.keys),
+        row=stages.queries.index(row),
         word=name,
         stack=record.stack,
         layer=layer,
         head=head,
         heads=record.heads,
-        notes=(*reason, *said, *one.missing(row)),
+        notes=(*reason, *word_notes, *stages.missing(row)),
         agreement=result.agreement,
         provenance=result.provenance,
     )
-    if not taken.contributions.isfinite().all():
+    if not steps_result.contributions.isfinite().all():
         raise ModelError(
             f"Expected numbers to follow, but some that {result.provenance.model} computes in "
             f"layer {layer} are nan or infinite. Choose another --dtype (dtype=), or another model."
         )
-    return taken
+    return steps_result
 
 
-def _follow(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[str, ...]]:
-    """Return the position of the query that is followed, what it is called, and what to say."""
+def _find_query(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[str, ...]]:
+    """Return the position of the query to follow, its label, and notes."""
     axis = record.query_axis
     if not isinstance(word, str):
         word = whole_number(word, "a word, or the position of a token,")
@@ -97,27 +110,27 @@ def _follow(record: AttentionRecord, word: str | int) -> tuple[int, str, tuple[s
         return word, axis.labels[word], ()
     if word in pieces.labels and word not in words.labels:
         return pieces.positions[locate(word, pieces)][0], word, ()
-    found = locate(word, words)
-    positions, label = words.positions[found], words.labels[found]
+    index = locate(word, words)
+    positions, label = words.positions[index], words.labels[index]
     if len(positions) == 1:
         return positions[0], label, ()
-    split = [axis.labels[at] for at in positions]
-    note = f"“{label}” is {len(split)} pieces, {', '.join(split)}; the first is followed"
-    return positions[0], split[0], (note,)
+    labels = [axis.labels[position] for position in positions]
+    note = f"“{label}” is {len(labels)} pieces, {', '.join(labels)}; the first is followed"
+    return positions[0], labels[0], (note,)
 
 
-def _labels(axis: Axis, kept: Sequence[int]) -> tuple[str, ...]:
-    return tuple(axis.labels[position] for position in kept)
+def _labels(axis: Axis, positions: Sequence[int]) -> tuple[str, ...]:
+    return tuple(axis.labels[position] for position in positions)
 
 
-class _Head:
+class _HeadStages:
     """The stages of one head of a record, without padding."""
 
     def __init__(self, result: AttentionResult, record: AttentionRecord, head: int) -> None:
         self.record, self.head = record, head
         self.numbers = recompute(record)
         self.queries, self.keys = (
-            [at for at, padded in enumerate(axis.padding) if not padded]
+            [position for position, padded in enumerate(axis.padding) if not padded]
             for axis in (record.query_axis, record.key_axis)
         )
         self.checks = {
@@ -127,44 +140,44 @@ class _Head:
         }
 
     def inputs(self) -> Iterator[Stage]:
-        """X, and in cross-attention the other sequence."""
-        given = "what enters the attention of this layer"
+        """Yield X, and in cross-attention the other sequence."""
+        meaning = "what enters the attention of this layer"
         if self.record.input is not None:
-            yield Stage("X", given, self._rows(self.record.input), why_not="given")
+            yield Stage("X", meaning, self._rows(self.record.input), why_not="given")
         if self.record.key_input is not None:
             other = "the other sequence, to which X attends"
             values = self._rows(self.record.key_input, "key")
             yield Stage("C", other, values, rows="key", why_not="given")
 
     def projected(self) -> Iterator[Stage]:
-        """Q, K and V: recomputed where attnviz knows how, else as the model made them."""
+        """Yield Q, K and V: recomputed if their projections are known, else those of the model."""
         for name, stage in (("Q", "query"), ("K", "key"), ("V", "value")):
             side: Side = "query" if stage == "query" else "key"
-            had: Tensor = getattr(self.record, stage)
-            number = self.head // (self.record.heads // len(had))  # keys and values may be shared
+            recorded: Tensor = getattr(self.record, stage)
+            number = self.head // (self.record.heads // len(recorded))  # K and V may be shared
             part = getattr(self.record.projection, stage, None)
             X = source(self.record, stage)
             if stage in self.numbers and part is not None and X is not None:
                 values = self._rows(self.numbers[stage][number], side)
                 other = stage != "query" and self.record.key_input is not None
-                # Where X goes through narrower vectors first, there is no one product to show.
+                # With latent vectors in between, there is no single product to show.
                 d_in, width = part.weight.shape[-2:]
-                plain = not part.before and part.beside is None
+                is_single = not part.before and part.beside is None
                 yield Stage(
                     name,
                     _projection(part, "C" if other else "X", name),
                     values,
-                    ((len(values), d_in), (d_in, width)) if plain else (),
+                    ((len(values), d_in), (d_in, width)) if is_single else (),
                     rows=side,
                     **self._agreement(stage, number),
                 )
             else:
-                values = self._rows(had[number], side)
-                made = "as the model made it"
-                yield Stage(name, made, values, rows=side, **self._agreement(stage, number))
+                values = self._rows(recorded[number], side)
+                formula = "as the model made it"
+                yield Stage(name, formula, values, rows=side, **self._agreement(stage, number))
 
     def scored(self) -> Iterator[Stage]:
-        """QKᵀ, scaled, with what else the model adds, and the weights."""
+        """Yield QKᵀ, the scaled scores, the full scores with bias and mask, and the weights."""
         record, head = self.record, self.head
         Q, K = record.query[head].double(), repeat_heads(record.key, record.heads)[head].double()
         raw = scores(Q, K)
@@ -185,7 +198,7 @@ class _Head:
         yield self._square("weights", formula, weights, **self._agreement("weights", head))
 
     def mixed(self) -> Iterator[Stage]:
-        """The attention vectors A, those of all heads side by side, and the module's output."""
+        """Yield the attention vectors A, those of all heads side by side, and the output."""
         record, head = self.record, self.head
         heads = self.numbers["head output"]
         width = heads.shape[-1]
@@ -193,14 +206,14 @@ class _Head:
         checked = self._agreement("head output", head)
         values = self._rows(heads[head])
         yield Stage("A", "weights · V", values, ((m, n), (n, width)), **checked)
-        together = self._rows(merge_heads(heads))
+        side_by_side = self._rows(merge_heads(heads))
         names = f"[A_0, …, A_{record.heads - 1}]" if record.heads > 1 else "A"
         part = (head * width, (head + 1) * width)
         checked = self._agreement("head output", None)
-        yield Stage("heads", names, together, part=part, **checked)
+        yield Stage("heads", names, side_by_side, part=part, **checked)
         output = None if record.projection is None else record.projection.output
         if "output" in self.numbers and output is not None and record.projection is not None:
-            before = _written(record.projection.before_output or (), "heads")
+            before = _apply_steps(record.projection.before_output or (), "heads")
             bias = "" if output.bias is None else " + b^O"
             values = self._rows(self.numbers["output"][0])
             d_in, d_out = output.weight.shape
@@ -209,20 +222,20 @@ class _Head:
             yield Stage("output", f"{before} W^O{bias}", values, factors, **checked)
 
     def missing(self, row: int) -> tuple[str, ...]:
-        """Say of a row that does not sum to 1 where the rest goes."""
+        """Return a note on the share of a row that goes to a sink."""
         if self.record.sinks is None:
             return ()
         share = 1 - self.numbers["weights"][self.head, row].sum().item()
         return (f"{share:.0%} of the weight of this row goes to a sink, which is no key",)
 
     def _terms(self) -> str | None:
-        """Say what is added to this head's scaled scores; None where nothing is."""
+        """Return the formula of the full scores; None if nothing is added to the scaled scores."""
 
         def adds(term: Tensor | None) -> bool:
             if term is None:
                 return False
-            own = term[self.head if len(term) > 1 else 0]
-            return bool((own[self.queries][:, self.keys] != 0).any())
+            values = term[self.head if len(term) > 1 else 0]
+            return bool((values[self.queries][:, self.keys] != 0).any())
 
         record, formula = self.record, "scaled"
         if adds(record.capped_bias):
@@ -239,14 +252,14 @@ class _Head:
         self, name: str, formula: str, values: Tensor, factors: Factors = (), **checked: Any
     ) -> Stage:
         """Return a stage of (queries, keys)."""
-        kept = self._rows(values)[:, self.keys]
-        return Stage(name, formula, kept, factors, over_keys=True, **checked)
+        square = self._rows(values)[:, self.keys]
+        return Stage(name, formula, square, factors, over_keys=True, **checked)
 
     def _rows(self, values: Tensor, side: Side = "query") -> Tensor:
         return values.double().cpu()[self.queries if side == "query" else self.keys]
 
     def _agreement(self, stage: str, head: int | None) -> dict[str, Any]:
-        """Return how a stage of one head (None: of all) compares with the model's own."""
+        """Return the comparison of a stage with the model, of one head or (None) of all."""
         check = self.checks.get(stage)
         if check is None:
             return {"why_not": "not compared"}
@@ -256,27 +269,27 @@ class _Head:
 
 
 def _unscaled(compared: dict[str, Any], scale: float) -> dict[str, Any]:
-    """Return what a difference of scaled scores was before the scale."""
+    """Return the comparison of scaled scores in units of unscaled scores."""
     if "difference" not in compared:
         return compared
     return compared | {"difference": compared["difference"] / abs(scale)}
 
 
 def _projection(part: HeadProjection, X: str, name: str) -> str:
-    """Write how Q, K or V follow from X, as in "rotate(X W^Q + b^Q)"."""
+    """Return the formula of Q, K or V, such as "rotate(X W^Q + b^Q)"."""
     latent = X
     for step in part.before:
         latent = f"{latent} W^D{name}" if isinstance(step, Linear) else f"norm({latent})"
     formula = f"{latent} W^{name}"
     if part.bias is not None:
         formula += f" + b^{name}"
-    if part.beside is not None:  # made of X itself
+    if part.beside is not None:  # computed from X itself
         formula = f"[{formula}, {X} W^R{name}]"
-    return _written(part.after, formula)
+    return _apply_steps(part.after, formula)
 
 
-def _written(steps: Sequence[Step], formula: str) -> str:
-    """Write steps around a formula, the first one innermost."""
+def _apply_steps(steps: Sequence[Step], formula: str) -> str:
+    """Return a formula with steps applied to it, the first one innermost."""
     for step in steps:
         match step:
             case Norm():

@@ -1,4 +1,4 @@
-"""One head taken apart, as a page: from X through Q, K, V, scores and weights to the output."""
+"""Draw one head stage by stage: from X through Q, K, V, scores and weights to the output."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from attnviz.analyses.steps.attention_vector import draw_unfolding, take
+from attnviz.analyses.steps.compute import steps as compute_steps
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError
 from attnviz.figures import caption
 from attnviz.figures.cells import (
-    NUMBER_SIZE,
     decimals,
     draw_cells,
+    draw_values,
     frame,
     number,
     range_of,
     write_numbers,
 )
-from attnviz.figures.formulas import as_math, power
 from attnviz.figures.layout import (
-    SMALLEST,
     Page,
     Ruler,
     colour_bar,
@@ -34,11 +34,21 @@ from attnviz.figures.layout import (
 )
 from attnviz.figures.style import (
     ALARM,
+    BAR_GAP,
+    BAR_ROOM,
+    BAR_WIDTH,
+    CYCLE,
     FULL_WIDTH,
+    MARGIN,
     MM,
     MUTED,
+    NUMBER_SIZE,
     SMALL_SIZE,
+    SMALLEST_SIZE,
     TEXT_SIZE,
+    WIDE,
+    as_math,
+    power,
     style,
     value_colours,
     weight_colours,
@@ -47,22 +57,21 @@ from attnviz.figures.ticks import Ticks, fit_ticks
 from attnviz.results import AttentionResult
 from attnviz.results.labels import literal, selection, source
 
-_MARGIN, _GAP, _BETWEEN = 0.06, 0.3, 0.14  # inches: around, between panels, and between lines
-_BAR = 0.6  # inches that a colour bar takes with its numbers and its label
+_GAP, _BETWEEN = 0.3, 0.14  # inches between panels, and between rows of panels
 _ROW, _TALLEST = 0.14, 1.6  # inches of a row of features, and of all rows of a panel
 _CELL = 0.26  # inches of a score's cell at most
-_WRITTEN_CELL, _LINED_CELL = (
-    0.15,
-    0.08,
-)  # inches of a cell with room for a number, and a rim
-_SHOWN = 0.99  # of the features, whose colours can be told apart
-_HEAD = 4 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, formula, shape, proof
+_WRITTEN_CELL, _LINED_CELL = 0.15, 0.08  # inches of a cell with room for a number, and an edge
+_SHOWN = 0.99  # share of the values within the range of colors
+_HEADER = 4 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, formula, shape, proof
 _LONGEST = 0.6  # inches of a token's label at most
-_NARROW = 5.0  # inches of a figure below which X takes a line of its own
 _NARROWEST = 80.0  # mm
-_FORK = 0.12  # inches from X, Q, K and V down to the line that joins them
-_FROM_X = ("C", "Q", "K", "V")  # what does not follow from the panel on its left
-_MANY, _WIDER = 128, 1.9  # features from which on a panel is wider, and how much
+_FORK = 0.12  # inches from X, Q, K and V down to the line that connects them
+_FROM_X = ("C", "Q", "K", "V")  # stages that do not follow from the panel on their left
+_MANY, _WIDER = 128, 1.9  # panels with more features are wider, by this factor
+_VECTOR_ROW = 0.15  # inches of a row of the attention vector
+_VECTOR_ROWS = 12  # at most; the keys with the smallest weights share the last row
+_VECTOR_LABEL = 0.8  # inches of a token's label at most
+_NUMBER_ROOM = 0.3  # inches for a weight, and for a share
 _TITLES = {
     "X": "Input X", "C": "Other sequence C", "Q": "Queries Q", "K": "Keys K", "V": "Values V",
     "scores": "Scores", "scaled scores": "Scaled scores", "full scores": "Full scores",
@@ -79,23 +88,33 @@ def steps(
     word: str | int | None = None,
     width: float = FULL_WIDTH,
 ) -> Figure:
-    """Draw one head's way from X through Q, K, V, scores and weights to the output.
+    """Draw one head stage by stage, from X through Q, K, V, scores and weights to the output.
 
-    Every stage carries its formula, its shape and how far it is from the model's own.
+    Every stage shows its formula, its shape and its difference from the model's own numbers.
 
     Parameters
     ----------
-    result : from `attend`; or one head that is already taken apart (`make_steps`).
-    layer, head, word : which head, and which word to follow through it; chosen where left out, as
-        in `make_steps`.
-    width : of the figure, in mm: 89 is one column of a journal, 183 two.
+    result : AttentionResult or StepsResult
+        From `attend`, or from `attnviz.steps`.
+    layer, head : int, optional
+        The head, both counted from 0. By default as in `attnviz.steps`.
+    word : str or int, optional
+        The word to follow, or the position of a token. By default the first content word.
+    width : float, default 183
+        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+
+    Returns
+    -------
+    Figure
+        A new figure.
 
     Raises
     ------
-    InputError : no such layer, head or word.
+    InputError
+        The layer, head or word does not exist, or the width is below 80 mm.
     """
-    taken = take(result, layer, head, word)
-    texts = [*taken.queries, *taken.keys, source(taken.provenance)]
+    result = as_steps(result, layer, head, word)
+    texts = [*result.queries, *result.keys, source(result.provenance)]
     if not width >= _NARROWEST:
         raise InputError(
             f"Expected a width of {_NARROWEST:g} mm or more for all stages, got {width:g}. "
@@ -103,26 +122,95 @@ def steps(
         )
     with style(texts):
         page = Page(width * MM)
-        ruler, place = Ruler(), (_MARGIN, width * MM - _MARGIN)
-        where = selection(taken.stack, taken.layer, (taken.head,))
+        ruler, place = Ruler(), (MARGIN, width * MM - MARGIN)
+        where = selection(result.stack, result.layer, (result.head,))
         title = f"{where}, step by step"
-        top = page.title(_MARGIN, _MARGIN, title, place[1] - place[0]) + 0.06
-        for names in _lines(taken, wide=width * MM >= _NARROW):
+        top = page.title(MARGIN, MARGIN, title, place[1] - place[0]) + 0.06
+        for names in _rows_of_stages(result, wide=width * MM >= WIDE):
             if names:
-                top = _line(page, ruler, taken, names, place, top) + _BETWEEN
+                top = _draw_row(page, ruler, result, names, place, top) + _BETWEEN
             else:
-                top = draw_unfolding(page, taken, place, top) + _BETWEEN
-        end = caption.write_caption(page, place, top, _said(taken), taken.agreement)
-        return page.finish(end + _MARGIN)
+                top = draw_attention_vector(page, result, place, top) + _BETWEEN
+        end = caption.write_caption(page, place, top, _caption_parts(result), result.agreement)
+        return page.finish(end + MARGIN)
 
 
-def _said(taken: StepsResult) -> list[str]:
-    framed = f"rows are tokens; framed is the row of “{literal(taken.word)}”"
-    if taken.heads > 1:
-        framed += f", and among the heads side by side what head {taken.head} adds"
+def attention_vector(
+    result: AttentionResult | StepsResult,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    word: str | int | None = None,
+    width: float = FULL_WIDTH,
+) -> Figure:
+    """Draw the attention vector of one word as a sum over keys: a = Σ_j α_j v_j.
+
+    Beside each key stands its share of the vector, α_j v_j · a / a · a. A large weight on a small
+    value adds little.
+
+    Parameters
+    ----------
+    result : AttentionResult or StepsResult
+        From `attend`, or from `attnviz.steps`.
+    layer, head : int, optional
+        The head, both counted from 0. By default as in `attnviz.steps`.
+    word : str or int, optional
+        The word to follow, or the position of a token. By default the first content word.
+    width : float, default 183
+        The width of the figure in mm.
+
+    Returns
+    -------
+    Figure
+        A new figure.
+
+    Raises
+    ------
+    InputError
+        The layer, head or word does not exist.
+    """
+    result = as_steps(result, layer, head, word)
+    with style([*result.keys, result.word, source(result.provenance)]):
+        page = Page(width * MM)
+        place = MARGIN, page.width - MARGIN
+        where = selection(result.stack, result.layer, (result.head,))
+        top = page.title(MARGIN, MARGIN, where, place[1] - place[0]) + 0.06
+        end = draw_attention_vector(page, result, place, top)
+        parts = [
+            source(result.provenance),
+            *result.notes,
+            "every key adds its value, times its weight; columns are features",
+            "the share of a key is what it adds along the sum (α v · a / a · a)",
+            "the range of the values is that of 99% of them",
+        ]
+        end = caption.write_caption(page, place, end + _BETWEEN, parts, result.agreement)
+        return page.finish(end + MARGIN)
+
+
+def as_steps(
+    result: AttentionResult | StepsResult,
+    layer: int | None,
+    head: int | None,
+    word: str | int | None,
+) -> StepsResult:
+    """Return the stages of a head; a StepsResult as it is."""
+    if not isinstance(result, StepsResult):
+        return compute_steps(result, layer=layer, head=head, word=word)
+    if (layer, head, word) != (None, None, None):
+        raise InputError(
+            f"Expected no layer, head or word for steps of layer {result.layer}, head "
+            f"{result.head}, “{result.word}”. Choose them in attnviz.steps."
+        )
+    return result
+
+
+def _caption_parts(result: StepsResult) -> list[str]:
+    framed = f"rows are tokens; framed is the row of “{literal(result.word)}”"
+    if result.heads > 1:
+        framed += f", and among the heads side by side what head {result.head} adds"
     return [
-        source(taken.provenance),
-        *taken.notes,
+        source(result.provenance),
+        *result.notes,
         framed,
         "the range of features is that of 99% of them, the range of scores that of all",
         "“agrees to” is the largest difference from the model's own",
@@ -130,13 +218,13 @@ def _said(taken: StepsResult) -> list[str]:
     ]
 
 
-def _lines(taken: StepsResult, *, wide: bool) -> list[tuple[str, ...]]:
-    """Return which stages stand side by side, from top to bottom; nothing where a word unfolds."""
-    inputs = tuple(name for name in ("X", "C") if name in taken)
+def _rows_of_stages(result: StepsResult, *, wide: bool) -> list[tuple[str, ...]]:
+    """Return the stages in each row of panels; an empty row is the attention vector."""
+    inputs = tuple(name for name in ("X", "C") if name in result)
     projected = ("Q", "K", "V")
     first = [(*inputs, *projected)] if wide and len(inputs) < 2 else [inputs, projected]
-    scored = tuple(stage.name for stage in taken.stages if stage.over_keys)
-    last = tuple(name for name in ("A", "heads", "output") if name in taken)
+    scored = tuple(stage.name for stage in result.stages if stage.over_keys)
+    last = tuple(name for name in ("A", "heads", "output") if name in result)
     ends = [last] if wide else [(name,) for name in last]
     squares = [scored] if wide or len(scored) < 4 else [scored[:2], scored[2:]]
     return [*(names for names in first if names), *squares, (), *ends]
@@ -144,7 +232,7 @@ def _lines(taken: StepsResult, *, wide: bool) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _Panel:
-    """One stage and where it stands: inches, and its row labels unless its neighbour has them."""
+    """One stage and its place in inches; without labels where its neighbor has the same."""
 
     stage: Stage
     left: float
@@ -162,7 +250,7 @@ class _Panel:
 
     @cached_property
     def norm(self) -> Normalize:
-        """Where its colours begin and end."""
+        """The range of its colors."""
         values = self.stage.values
         if self.stage.name == "weights":
             return Normalize(0.0, max(float(values.max()), 1e-12))
@@ -170,28 +258,30 @@ class _Panel:
         return Normalize(-end, end)
 
 
-def _line(
+def _draw_row(
     page: Page,
     ruler: Ruler,
-    taken: StepsResult,
+    result: StepsResult,
     names: Sequence[str],
     place: tuple[float, float],
     top: float,
 ) -> float:
-    """Draw some stages side by side, with a colour bar after the last; return where they end."""
-    panels = _panels(ruler, taken, [taken[name] for name in names], place)
+    """Draw a row of panels with a color bar after the last; return its lower edge."""
+    panels = _panels(ruler, result, [result[name] for name in names], place)
     bottom = top
     for before, panel in zip((None, *panels), panels, strict=False):
         if before is not None and panel.stage.name not in _FROM_X:
-            middle = top + _HEAD + panel.high / 2
+            middle = top + _HEADER + panel.high / 2
             start = before.left + before.across + 0.06
             page.arrow((start, middle), (start + _GAP - 0.12, middle))
-        _head(page, ruler, panel, top)
-        bottom = max(bottom, _draw(page, ruler, taken, panel, top + _HEAD))
+        _draw_header(page, ruler, panel, top)
+        bottom = max(bottom, _draw_panel(page, ruler, result, panel, top + _HEADER))
     if panels[0].stage.name == "X" and len(panels) > 1:
         bottom = _fork(page, panels, bottom)
     last = panels[-1]
-    bar = page.axes(last.left + last.across + 0.1, top + _HEAD, 0.08, min(last.high, 0.9))
+    bar = page.axes(
+        last.left + last.across + BAR_GAP, top + _HEADER, BAR_WIDTH, min(last.high, 0.9)
+    )
     if last.stage.name == "weights":
         colour_bar(ScalarMappable(last.norm, weight_colours()), bar, "weight")
     else:
@@ -200,7 +290,7 @@ def _line(
 
 
 def _fork(page: Page, panels: Sequence[_Panel], bottom: float) -> float:
-    """Lead from X to each of Q, K and V, below them; return where that ends."""
+    """Draw arrows from X to Q, K and V below them; return their lower edge."""
     below = bottom + _FORK
     middles = [panel.left + panel.across / 2 for panel in panels]
     page.line([(middles[0], bottom + 0.02), (middles[0], below), (middles[-1], below)])
@@ -210,49 +300,49 @@ def _fork(page: Page, panels: Sequence[_Panel], bottom: float) -> float:
 
 
 def _panels(
-    ruler: Ruler, taken: StepsResult, stages: Sequence[Stage], place: tuple[float, float]
+    ruler: Ruler, result: StepsResult, stages: Sequence[Stage], place: tuple[float, float]
 ) -> list[_Panel]:
-    """Give each stage its place: those of all heads are wider, squares have square cells."""
+    """Place each stage: those of all heads are wider, maps have square cells."""
     rows = max(len(stage.values) for stage in stages)
     square = stages[0].over_keys
     down = min(_ROW, _TALLEST / rows)
-    sides = [taken.queries if stage.rows == "query" else taken.keys for stage in stages]
+    sides = [result.queries if stage.rows == "query" else result.keys for stage in stages]
     labels = [
         None
         if before == own
-        else fit_ticks(own, down, ruler, axis="y", longest=_LONGEST, named=taken.row)
+        else fit_ticks(own, down, ruler, axis="y", longest=_LONGEST, named=result.row)
         for before, own in zip((None, *sides), sides, strict=False)
     ]
-    taking = sum(each.room for each in labels if each) + _GAP * (len(stages) - 1) + _BAR
+    used = sum(ticks.room for ticks in labels if ticks) + _GAP * (len(stages) - 1) + BAR_ROOM
     shares = [_WIDER if stage.values.shape[1] > _MANY else 1.0 for stage in stages]
-    unit = (place[1] - place[0] - taking) / sum(shares)
+    unit = (place[1] - place[0] - used) / sum(shares)
     if square:
-        n = len(taken.keys)
+        n = len(result.keys)
         unit = min(_CELL * n, unit)
         down = max(unit / n, min(_ROW, _TALLEST / rows))
     panels: list[_Panel] = []
     left = place[0]
-    for stage, share, each in zip(stages, shares, labels, strict=True):
-        left += 0.0 if each is None else each.room
-        panels.append(_Panel(stage, left, unit * share, down, each))
+    for stage, share, ticks in zip(stages, shares, labels, strict=True):
+        left += 0.0 if ticks is None else ticks.room
+        panels.append(_Panel(stage, left, unit * share, down, ticks))
         left += unit * share + _GAP
     return panels
 
 
-def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
-    """Write name, formula and shape above a panel, and how far it is from the model's own."""
+def _draw_header(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
+    """Write name, formula, shape and the difference from the model above a panel."""
     stage, left, room = panel.stage, panel.left, panel.across + _GAP - 0.05
     title = ruler.clip(_TITLES[stage.name], room, TEXT_SIZE)
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
     size = stage.size
-    if stage.name != "weights":  # whose colour bar tells
+    if stage.name != "weights":  # they have a color bar
         end = f"± {panel.norm.vmax:.2g}"
         size = ruler.longest((f"{size}, range {end}", f"{size}, {end}", size), room, SMALL_SIZE)
     if stage.why_not == "given":
         page.write(left, top, [size], color=MUTED)
         return
     formula, points = as_math(stage.formula), SMALL_SIZE
-    while points > SMALLEST and ruler.width(formula, points, math=True) > room:
+    while points > SMALLEST_SIZE and ruler.width(formula, points, math=True) > room:
         points -= 0.5
     fits = ruler.width(formula, points, math=True) <= room
     shown = formula if fits else ruler.clip(stage.formula, room, points)
@@ -266,8 +356,8 @@ def _head(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
         page.write(left, top, [f"DIFFERS by {power(stage.difference)}"], color=ALARM)
 
 
-def _draw(page: Page, ruler: Ruler, taken: StepsResult, panel: _Panel, top: float) -> float:
-    """Draw the numbers of a panel with its labels and frames; return where it ends."""
+def _draw_panel(page: Page, ruler: Ruler, result: StepsResult, panel: _Panel, top: float) -> float:
+    """Draw a panel with its labels and frames; return its lower edge."""
     stage, n = panel.stage, panel.columns
     ax = page.axes(panel.left, top, panel.across, panel.high)
     lines = stage.over_keys and min(panel.across / n, panel.down) >= _LINED_CELL
@@ -278,17 +368,106 @@ def _draw(page: Page, ruler: Ruler, taken: StepsResult, panel: _Panel, top: floa
     end = top + panel.high
     if stage.over_keys:
         cell = panel.across / n
-        ticks = fit_ticks(taken.keys, cell, ruler, axis="x", longest=_LONGEST)
+        ticks = fit_ticks(result.keys, cell, ruler, axis="x", longest=_LONGEST)
         ticks.apply(ax, "x")
         end += ticks.room
         say = decimals if stage.name == "weights" else number
         if min(cell, panel.down) >= _WRITTEN_CELL:
-            said = [say(value) for value in stage.values.flatten().tolist()]
-            if ruler.widest(said, NUMBER_SIZE) <= 0.95 * cell:
+            numbers = [say(value) for value in stage.values.flatten().tolist()]
+            if ruler.widest(numbers, NUMBER_SIZE) <= 0.95 * cell:
                 write_numbers(ax, mesh, stage.values, say)
     if stage.rows == "query":
-        frame(ax, (0, taken.row), (n, 1))
+        frame(ax, (0, result.row), (n, 1))
     if stage.part is not None and stage.part != (0, n):
         start, stop = stage.part
         frame(ax, (start, 0), (stop - start, len(stage.values)))
     return end
+
+
+def draw_attention_vector(
+    page: Page, result: StepsResult, place: tuple[float, float], top: float
+) -> float:
+    """Draw weight × value for every key, and their sum below; return the lower edge.
+
+    place : the left and right edge in inches. top : the upper edge in inches.
+    """
+    ruler = Ruler()
+    labels, weights, values, products, shares = _vector_rows(result)
+    labels = [ruler.clip(literal(label), _VECTOR_LABEL, TEXT_SIZE) for label in labels]
+    indent = ruler.widest(labels, TEXT_SIZE) + 0.08
+    left, right = place
+    room = right - left - indent - 2 * _NUMBER_ROOM - 3 * _BETWEEN - BAR_ROOM
+    bars, strips = room * 0.2, room * 0.4
+    top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
+    subtitle = f"of “{literal(result.word)}”: every value times its weight, added up"
+    top = page.write(left, top, ruler.wrap(subtitle, right - left, SMALL_SIZE), color=MUTED) + 0.04
+    at_bars = left + indent
+    at_values = at_bars + bars + _NUMBER_ROOM + _BETWEEN
+    at_products = at_values + strips + _BETWEEN
+    at_shares = at_products + strips + _BETWEEN / 2
+    total = products.sum(0, keepdim=True)
+    largest = max(range_of(products), range_of(total))
+    shown = range_of(values, _SHOWN)
+    page.write(at_bars, top, [as_math("α_j")], color=MUTED, math=True)
+    for at, name, end in (
+        (at_values, "v_j", shown),
+        (at_products, "α_j v_j", largest),
+    ):
+        header = f"{as_math(name)}, range ± {end:.2g}"
+        if ruler.width(header, SMALL_SIZE, math=True) > strips:
+            header = header.replace("range ", "")
+        page.write(at, top, [header], color=MUTED, math=True)
+    page.write(at_shares, top, ["share"], color=MUTED)
+    top += line_height(SMALL_SIZE) + 0.04
+
+    high = _VECTOR_ROW * len(labels)
+    ax = page.axes(at_bars, top, bars, high)
+    ax.barh([i + 0.5 for i in range(len(labels))], weights.tolist(), height=0.7, color=CYCLE[0])
+    ax.set_ylim(len(labels), 0)
+    ax.set_xlim(0, max(float(weights.max()), 1e-12))
+    ax.set_xticks([])
+    ax.set_yticks([i + 0.5 for i in range(len(labels))], labels, parse_math=False)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    for row, weight in enumerate(weights.tolist()):
+        ax.text(
+            weight, row + 0.5, f" {decimals(weight)}", va="center", fontsize=SMALL_SIZE, color=MUTED
+        )
+    draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
+    range_bar(page.axes(right - BAR_ROOM + BAR_GAP, top, BAR_WIDTH, min(high, 0.9)))
+    draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
+    middle = (_VECTOR_ROW - line_height(SMALL_SIZE)) / 2
+    for row, share in enumerate(shares.tolist()):
+        percent = f"{round(100 * share)}%".replace("-", "\N{MINUS SIGN}")
+        page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=MUTED)
+    top += high + 0.06
+    draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
+    page.write(
+        at_products - 0.06, top + middle, [as_math("a = Σ_j α_j v_j")], align="right", math=True
+    )
+    page.write(at_shares, top + middle, ["100%"], color=MUTED)
+    return top + _VECTOR_ROW
+
+
+def _vector_rows(result: StepsResult) -> tuple[list[str], Tensor, Tensor, Tensor, Tensor]:
+    """Return labels, weights, values, α_j v_j and shares; small weights share the last row."""
+    weights, values = result["weights"].values[result.row], result["V"].values
+    products, shares = result.contributions, result.shares
+    if len(weights) <= _VECTOR_ROWS:
+        return list(result.keys), weights, values, products, shares
+    largest_keys = weights.topk(_VECTOR_ROWS - 1).indices.sort().values
+    rest = torch.ones(len(weights), dtype=torch.bool)
+    rest[largest_keys] = False
+    labels = [*(result.keys[i] for i in largest_keys), f"{int(rest.sum())} others"]
+
+    def joined(rows: Tensor) -> Tensor:
+        return torch.cat([rows[largest_keys], rows[rest].sum(0, keepdim=True)])
+
+    mean = products[rest].sum(0) / weights[rest].sum().clamp(min=1e-300)
+    return (
+        labels,
+        joined(weights),
+        torch.cat([values[largest_keys], mean.unsqueeze(0)]),
+        joined(products),
+        joined(shares),
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attnviz.analyses.senses.compute import senses
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import shift
-from attnviz.analyses.shift.reference import read_pair
+from attnviz.analyses.shift.reference import parse_pair
 from attnviz.errors import AttnvizWarning, InputError
 from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.inputs import encode
@@ -65,7 +65,7 @@ class Handlers:
     def shift(self, query: Query) -> Work:
         """Draw what moved the vector of a word; {mud|cash} in the text compares two texts."""
         model, word, text = self._model(query), _text(query, "word"), _text(query, "text")
-        pair = read_pair(text, None)
+        pair = parse_pair(text, None)
         return partial(_json, partial(self._shift, model, word, text, pair, _width(query)))
 
     def _model(self, query: Query) -> Model:

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from attnviz.analyses.senses.scores import (
-    Design,
+    PermutationDesign,
     align,
+    classify,
     interval,
-    judge,
     main_plane,
     nearest,
     p_value,
     score,
 )
-from attnviz.analyses.senses.sentences import bundled, find_word, gather, near_words
+from attnviz.analyses.senses.sentences import bundled, find_word, near_words, read_sentences
 from attnviz.errors import InputError
 from attnviz.terminal.options import parse_named_sentences
 
@@ -43,7 +43,7 @@ def test_many_ways_at_once_are_judged_as_one_by_one(centred, repeated):
     sentences = torch.arange(15) // 2 if repeated else torch.arange(15)
     ways = torch.stack([labels, labels.flip(0), labels.roll(1)])
     vectors = noise(15) + 3
-    found = nearest(vectors, ways, sentences, centred=centred)
+    found = nearest(vectors, ways, sentences, centered=centred)
     for row, way in zip(found, ways, strict=True):
         assert torch.equal(row, one_by_one(vectors, way, sentences, centred))
 
@@ -52,15 +52,15 @@ def test_clear_senses_are_all_told_apart_and_one_that_lies_wrong_is_not():
     vectors = noise(16) * 0.1
     vectors[:8, 0] += 1
     vectors[8:, 0] -= 1
-    design = Design.of(TWO, list(range(16)), shuffles=500)
-    right, shuffled = judge(vectors, design)
+    design = PermutationDesign.of(TWO, list(range(16)), shuffles=500)
+    right, shuffled = classify(vectors, design)
     assert right.tolist() == [1] * 16
     found = score(vectors, design, right, shuffled)
     assert found.p_value < 0.01
     assert found.shuffled < 0.9
     assert found.silhouette > 0.8
     vectors[3, 0] -= 2
-    right, shuffled = judge(vectors, design)
+    right, shuffled = classify(vectors, design)
     assert right.tolist() == [1, 1, 1, 0] + [1] * 12
     assert score(vectors, design, right, shuffled).recalls == (7 / 8, 1)
 
@@ -70,8 +70,8 @@ def test_a_rare_sense_that_is_never_found_shows_in_its_recall_and_not_in_the_acc
     vectors[:, 0] += 1
     vectors[:26, 1] += 1
     vectors[26:, 1] += torch.tensor([1, 1, 1, -9.0])
-    design = Design.of([0] * 26 + [1] * 4, list(range(30)), shuffles=200)
-    found = score(vectors, design, *judge(vectors, design))
+    design = PermutationDesign.of([0] * 26 + [1] * 4, list(range(30)), shuffles=200)
+    found = score(vectors, design, *classify(vectors, design))
     assert found.accuracy > 0.8
     assert found.recalls[1] <= 0.25
     assert found.macro_recall == pytest.approx(sum(found.recalls) / 2)
@@ -110,8 +110,8 @@ def test_a_sentence_is_left_out_with_all_its_occurrences():
 def test_shuffled_senses_reach_chance_and_noise_gives_even_p_values():
     values = []
     for seed in range(150):
-        design = Design.of(TWO, list(range(16)), shuffles=199)
-        right, shuffled = judge(noise(16, seed=1000 + seed), design)
+        design = PermutationDesign.of(TWO, list(range(16)), shuffles=199)
+        right, shuffled = classify(noise(16, seed=1000 + seed), design)
         assert shuffled.mean().item() == pytest.approx(0.5, abs=0.08)
         values.append(p_value(right.mean().item(), shuffled))
     values = torch.tensor(values)
@@ -121,12 +121,12 @@ def test_shuffled_senses_reach_chance_and_noise_gives_even_p_values():
 
 
 def test_whole_sentences_are_shuffled():
-    design = Design.of([0, 0, 0, 1, 1, 0, 1], [0, 0, 1, 2, 2, 3, 4], shuffles=50)
+    design = PermutationDesign.of([0, 0, 0, 1, 1, 0, 1], [0, 0, 1, 2, 2, 3, 4], shuffles=50)
     for row in design.shuffled:
         assert row[0] == row[1]
         assert row[3] == row[4]
         assert sorted(row[[0, 2, 3, 5, 6]].tolist()) == [0, 0, 0, 1, 1]
-    again = Design.of([0, 0, 0, 1, 1, 0, 1], [0, 0, 1, 2, 2, 3, 4], shuffles=50)
+    again = PermutationDesign.of([0, 0, 0, 1, 1, 0, 1], [0, 0, 1, 2, 2, 3, 4], shuffles=50)
     assert torch.equal(design.shuffled, again.shuffled)
 
 
@@ -197,7 +197,7 @@ def test_the_bundled_sentences_are_enough_and_balanced():
         "bank", "check", "apple", "bat", "crane", "spring", "mouse", "seal", "light", "pitcher",
     ]  # fmt: skip
     for word, senses in bundled().items():
-        sentences = gather(word, None)
+        sentences = read_sentences(word, None)
         assert len(sentences) == sum(map(len, senses.values()))  # none twice
         assert all(len(sentence.places) == 1 for sentence in sentences)
         assert len({len(texts) for texts in senses.values()}) == 1
@@ -237,7 +237,7 @@ MONEY = ["The bank lent money.", "She owns a bank."]
 )
 def test_sentences_that_cannot_be_used(word, senses, said):
     with pytest.raises(InputError, match=said):
-        gather(word, senses)
+        read_sentences(word, senses)
 
 
 def test_what_is_typed_adds_up_and_files_hold_a_sentence_a_line(tmp_path):

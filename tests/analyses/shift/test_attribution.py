@@ -12,9 +12,9 @@ from transformers import BertConfig, BertModel
 import attnviz
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift import tracing as watching
-from attnviz.analyses.shift.deeplift import secant
+from attnviz.analyses.shift.deeplift import decompose_shift
 from attnviz.analyses.shift.reference import gate_of as reference_gate
-from attnviz.analyses.shift.residual_stream import ledger
+from attnviz.analyses.shift.residual_stream import decompose_residual_stream
 from attnviz.capture.restore import restoring
 from attnviz.inputs import encode, token_spans
 
@@ -48,7 +48,7 @@ def test_the_parts_of_a_difference_add_up(family, reference, tokenizer):
     T = inputs["input_ids"].shape[1]
     gate = gate_of(T) if reference == "gate" else None
     with restoring(module):
-        found = secant(module, inputs, rows=[T - 2], gate=gate)
+        found = decompose_shift(module, inputs, rows=[T - 2], gate=gate)
     assert found.length > 0.05
     assert found.error < EXACT
     assert found.credit_error < EXACT
@@ -62,7 +62,7 @@ def test_the_account_of_a_shift_adds_up(family, tokenizer):
     module = tiny(family)
     inputs = tokens(tokenizer, CASH)
     with restoring(module):
-        found = ledger(module, inputs, rows=[2])
+        found = decompose_residual_stream(module, inputs, rows=[2])
     assert found.error < EXACT
     assert len(found.mlp) == len(found.attention)
     assert found.mlp.abs().min() > 0
@@ -74,8 +74,10 @@ def test_a_model_of_the_shape_of_bert_base(tokenizer):
     module = BertModel(BertConfig()).eval()
     inputs = tokens(tokenizer, CASH, CASH)
     with restoring(module):
-        found = secant(module, inputs, rows=[2], gate=gate_of(inputs["input_ids"].shape[1]))
-        account = ledger(module, tokens(tokenizer, CASH), rows=[2])
+        found = decompose_shift(
+            module, inputs, rows=[2], gate=gate_of(inputs["input_ids"].shape[1])
+        )
+        account = decompose_residual_stream(module, tokens(tokenizer, CASH), rows=[2])
     assert found.error < EXACT
     assert found.credit_error < EXACT
     assert account.error < EXACT
@@ -86,8 +88,10 @@ def test_the_real_model_in_every_direction(model, tokenizer):
     inputs = tokens(tokenizer, MUD, CASH)
     for direction in (None, *torch.randn(3, 384, generator=torch.Generator().manual_seed(1))):
         with restoring(model.module):
-            found = secant(model.module, inputs, rows=[2], direction=direction)
-            account = ledger(model.module, tokens(tokenizer, CASH), rows=[2], direction=direction)
+            found = decompose_shift(model.module, inputs, rows=[2], direction=direction)
+            account = decompose_residual_stream(
+                model.module, tokens(tokenizer, CASH), rows=[2], direction=direction
+            )
         assert found.error < EXACT
         assert found.credit_error < EXACT
         assert account.error < EXACT
@@ -98,14 +102,14 @@ def test_the_difference_is_that_of_the_models_own_outputs(model, tokenizer):
     with torch.no_grad():
         mud, cash = model.module(**inputs).last_hidden_state[:, 2]
     with restoring(model.module):
-        found = secant(model.module, inputs, rows=[2])
+        found = decompose_shift(model.module, inputs, rows=[2])
     assert found.length == pytest.approx((cash - mud).norm().item(), rel=1e-4)
     assert_close(found.direction, (cash - mud) / (cash - mud).norm(), atol=1e-5, rtol=1e-4)
 
 
 def test_only_the_word_that_changed_has_credit(model, tokenizer):
     with restoring(model.module):
-        found = secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
+        found = decompose_shift(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert found.credit.abs().argmax() == 6
     assert_close(found.credit[6].item(), found.total, rtol=1e-5, atol=0)
     others = torch.cat([found.credit[:6], found.credit[7:]])
@@ -114,7 +118,7 @@ def test_only_the_word_that_changed_has_credit(model, tokenizer):
 
 def test_two_runs_that_are_the_same_differ_by_nothing(model, tokenizer):
     with restoring(model.module):
-        found = secant(model.module, tokens(tokenizer, CASH, CASH), rows=[2])
+        found = decompose_shift(model.module, tokens(tokenizer, CASH, CASH), rows=[2])
     assert found.total == 0
     assert found.table.abs().max() == 0
 
@@ -122,7 +126,7 @@ def test_two_runs_that_are_the_same_differ_by_nothing(model, tokenizer):
 def test_the_users_model_is_left_as_it_was(model, tokenizer):
     before = {name: p.requires_grad for name, p in model.module.named_parameters()}
     with restoring(model.module):
-        secant(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
+        decompose_shift(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert {name: p.requires_grad for name, p in model.module.named_parameters()} == before
     assert all(p.grad is None for p in model.module.parameters())
 
@@ -145,8 +149,8 @@ def test_every_sentence_adds_up(model, word):
         gate = reference_gate(batch.axes["text"][0].special)
         both = {name: torch.cat([each, each]) for name, each in batch.inputs.items()}
         with restoring(model.module):
-            found = secant(model.module, both, rows=rows, gate=gate)
-            account = ledger(model.module, batch.inputs, rows=rows)
+            found = decompose_shift(model.module, both, rows=rows, gate=gate)
+            account = decompose_residual_stream(model.module, batch.inputs, rows=rows)
         assert max(found.error, found.credit_error, account.error) < EXACT, text
 
 
@@ -154,10 +158,15 @@ def test_a_word_of_several_pieces_is_the_mean_of_its_pieces(model, tokenizer):
     direction = torch.randn(384, generator=torch.Generator().manual_seed(2))
     pair, text = tokens(tokenizer, MUD, CASH), tokens(tokenizer, CASH)
     with restoring(model.module):
-        several = secant(model.module, pair, rows=[2, 4, 6], direction=direction)
-        single = [secant(model.module, pair, rows=[at], direction=direction) for at in (2, 4, 6)]
-        account = ledger(model.module, text, rows=[2, 4], direction=direction)
-        accounts = [ledger(model.module, text, rows=[at], direction=direction) for at in (2, 4)]
+        several = decompose_shift(model.module, pair, rows=[2, 4, 6], direction=direction)
+        single = [
+            decompose_shift(model.module, pair, rows=[at], direction=direction) for at in (2, 4, 6)
+        ]
+        account = decompose_residual_stream(model.module, text, rows=[2, 4], direction=direction)
+        accounts = [
+            decompose_residual_stream(model.module, text, rows=[at], direction=direction)
+            for at in (2, 4)
+        ]
     for name in ("value", "routing", "credit", "total", "start"):
         mean = sum(getattr(each, name) for each in single) / 3
         assert_close(torch.as_tensor(getattr(several, name)), torch.as_tensor(mean), **NEAR)

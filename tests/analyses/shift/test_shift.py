@@ -278,9 +278,9 @@ def test_a_gate_on_attention_is_no_mlp(family, tokenizer):
     assert result.residual_stream.error < 1e-5
 
 
-def test_experts_that_the_ledger_does_not_know_are_named(tokenizer):
+def test_experts_that_are_not_traced_are_named(tokenizer):
     result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("mixtral"), tokenizer=tokenizer))
-    assert "the ledger knows 0 MLPs in 2 layers" in " ".join(result.notes)
+    assert "only 0 MLPs were found in 2 layers" in " ".join(result.notes)
 
 
 def test_a_word_that_nothing_moves_is_refused(tokenizer):
@@ -300,7 +300,7 @@ def test_a_pair_and_a_reference_are_one_too_many(capsys):
 
 
 def test_parts_that_do_not_add_up_say_so(tokenizer):
-    """A router that chooses experts has no secant."""
+    """A router that chooses experts has no multiplier."""
     result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("mixtral"), tokenizer=tokenizer))
     assert result.decomposition.error > 1e-3
     assert "the parts miss the whole by" in result.notes[0]

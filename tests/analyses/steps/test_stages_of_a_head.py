@@ -229,7 +229,7 @@ def test_a_list_of_results_is_no_result(train, use):
 
 
 def test_several_heads_cannot_be_taken_apart_at_once(train):
-    with pytest.raises(InputError, match="Expected one head to take apart, got 2"):
+    with pytest.raises(InputError, match="Expected one head, got 2"):
         attnviz.steps(train, layer=1, head=[2, 3])
 
 

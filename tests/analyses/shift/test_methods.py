@@ -1,0 +1,119 @@
+"""Attribution methods beside the split: against plain transformers, and where a model has none."""
+
+import pytest
+import torch
+from families import tiny
+from torch.testing import assert_close
+
+import attnviz
+from attnviz.analyses.shift import methods
+from attnviz.errors import InputError
+
+CASH = "The bank was full of cash."
+ROW = 2
+NAMES = ("gradient-attention", "integrated-gradients", "raw-attention", "rollout")
+
+
+@pytest.fixture(scope="module")
+def bank(model):
+    return attnviz.shift("bank", CASH, methods=NAMES, model=model)
+
+
+def coordinate(result, states):
+    return states[:, ROW].mean(0) @ result.decomposition.direction.to(states)
+
+
+def test_all_methods_are_registered():
+    assert set(methods.METHODS) == set(NAMES)
+
+
+def test_gradient_attention_is_that_of_the_weights_that_transformers_returns(model, bank):
+    ids = model.tokenizer(CASH, return_tensors="pt")
+    module = model.module
+    before = module.config._attn_implementation
+    module.set_attn_implementation("eager")
+    try:
+        embedded = module.get_input_embeddings()(ids["input_ids"]).detach().requires_grad_()
+        output = module(
+            inputs_embeds=embedded, attention_mask=ids["attention_mask"], output_attentions=True
+        )
+        y = coordinate(bank, output.last_hidden_state)
+        gradients = torch.autograd.grad(y, output.attentions)
+    finally:
+        module.set_attn_implementation(before)
+    products = [(a * g)[0].sum(0) for a, g in zip(output.attentions, gradients, strict=True)]
+    total = torch.stack(products).sum(0).detach()
+    expected = (total - total.diag().diag()).sum(0).double()
+    assert_close(bank.methods["gradient-attention"], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_integrated_gradients_add_up_to_the_difference_from_masked_words(model, bank):
+    """Completeness (Sundararajan et al. 2017), up to the error of 32 points."""
+    masked = model.tokenizer("[MASK] bank [MASK] [MASK] [MASK] [MASK] [MASK]", return_tensors="pt")
+    with torch.no_grad():
+        end, start = (
+            coordinate(bank, model.module(**ids).last_hidden_state)
+            for ids in (model.tokenizer(CASH, return_tensors="pt"), masked)
+        )
+    attribution = bank.methods["integrated-gradients"]
+    assert attribution.sum().item() == pytest.approx((end - start).item(), rel=0.03)
+    assert attribution[[0, ROW, 8]].abs().max() == 0  # the same at both ends of the path
+
+
+def test_raw_attention_and_rollout_are_those_of_every_shift(bank):
+    assert_close(bank.methods["raw-attention"], bank.raw_attention.double())
+    assert_close(bank.methods["rollout"], bank.rollout.double())
+
+
+def test_methods_are_ranked_like_the_split(model, bank):
+    assert list(bank.method_correlations) == list(NAMES)
+    assert all(list(rhos) == ["mask"] for rhos in bank.method_correlations.values())
+    assert bank.method_correlations["gradient-attention"]["mask"] > 0.6
+    plain = attnviz.shift("bank", CASH, model=model)
+    assert plain.methods == plain.method_correlations == {}
+    assert plain.rank_correlations == bank.rank_correlations
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "gemma2"])
+def test_other_models(family, tokenizer):
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    result = attnviz.shift("bank", "cash filled the bank", methods=NAMES, model=model)
+    assert list(result.methods) == list(NAMES)
+    assert all(len(each) == len(result.words) for each in result.methods.values())
+    assert result.methods["gradient-attention"].abs().max() > 0
+    assert not any("left out" in note for note in result.notes)
+
+
+def test_a_method_that_a_model_does_not_support_is_left_out_with_a_reason(monkeypatch, bank, model):
+    def refuse(target):
+        raise ValueError("no embeddings\nmore")
+
+    monkeypatch.setitem(methods.METHODS, "rollout", refuse)
+    result = attnviz.shift("bank", CASH, methods=["rollout", "raw-attention"], model=model)
+    assert list(result.methods) == ["raw-attention"]
+    (note,) = result.notes
+    assert note.startswith("rollout is left out: ")
+    assert note.endswith("does not support it (no embeddings)")
+
+
+def test_a_new_method_is_one_function(monkeypatch, model):
+    monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
+
+    @methods.method("position")
+    def position(target):
+        return torch.arange(target.inputs["input_ids"].shape[1])
+
+    result = attnviz.shift("bank", CASH, methods="position", model=model)
+    assert result.methods["position"].tolist() == list(range(9))
+
+
+def test_an_unknown_method_is_one_line(model):
+    with pytest.raises(InputError, match=r"not an attribution method\. Did you mean gradient-att"):
+        attnviz.shift("bank", CASH, methods=["gradient-attn"], model=model)
+
+
+def test_methods_are_saved(tmp_path, bank):
+    attnviz.save_result(bank, tmp_path / "x.safetensors")
+    loaded = attnviz.load_result(tmp_path / "x.safetensors")
+    assert list(loaded.methods) == list(NAMES)
+    assert_close(loaded.methods["rollout"], bank.methods["rollout"])
