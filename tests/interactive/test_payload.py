@@ -347,7 +347,7 @@ def test_the_error_that_is_said_is_not_exceeded(model, text, size):
         ({"size": 0}, "above 0"),
         ({"size": True}, "above 0"),
         ({"size": float("nan")}, "above 0"),
-        ({"size": 0.02}, "the page has 0.00 MB. Give it a larger size"),
+        ({"size": 0.02}, "it has 0.00 MB. Give it a larger size"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(train, asked, said):
