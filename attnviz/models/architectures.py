@@ -1,8 +1,8 @@
-"""Which models the installed transformers has, and what came of checking the attention of each.
+"""The model types of the installed transformers, and the last check of the attention of each.
 
 `scripts/check_architectures.py` builds a tiny random model of every architecture, compares every
-attention that it executes, and writes what it found to `catalogue.json` beside this module. Here
-that is read, and joined with what is installed. Neither torch nor transformers is loaded.
+attention that it executes, and writes `architectures.json` beside this module. This module reads
+that file and joins it with what is installed. It loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -29,24 +29,32 @@ STATES = (
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model type of the installed transformers, and what the last check found.
+    """A model type of the installed transformers, and the outcome of the last check.
 
     Attributes
     ----------
-    name : the model type, as in a model's config.json.
-    model_class : the class that was run; empty where none was.
-    attentions : how many attentions the tiny model executed.
-    softmaxes : how many softmaxes it executed, counted independently; more than `attentions` where
-        a model takes others, in routers for example.
-    reached : how its attentions are seen: through transformers' attention "interface", among the
+    name : str
+        The model type, as in a model's config.json.
+    model_class : str
+        The class that was run; empty if none was.
+    attentions : int
+        How many attentions the tiny model executed.
+    softmaxes : int
+        How many softmaxes it executed, counted independently; more than `attentions` if a model
+        uses softmax elsewhere, in routers for example.
+    reached : str
+        How its attentions are captured: through transformers' attention "interface", among the
         "operators" that torch executes, or "both".
-    stages : which stages are compared in every one of its attentions.
-    difference : the largest |ours - the model's| of all weights in float32; None where none was
-        compared.
-    state : "agrees" or "differs" in every attention, "not read" where one could not be, "not run"
-        where the model could not be, "no attention", "part" of another that was checked, "not
-        checked" where the check knew no such model.
-    reason : why it is not read or run, of what it is a part, or what does not agree; else empty.
+    stages : tuple of str
+        The stages that are compared in every one of its attentions.
+    difference : float or None
+        The largest |ours - the model's| of all weights in float32; None if none was compared.
+    state : str
+        "agrees" or "differs" in every attention, "not read" if one could not be captured, "not run"
+        if the model could not run, "no attention", "part" of another model that was checked, "not
+        checked" if the check did not know the model.
+    reason : str
+        Why it is not read or run, which model it is a part of, or what does not agree; else empty.
     """
 
     name: str
@@ -62,9 +70,13 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What the last check found, and with which versions.
+    """The outcome of the last check, and the versions it used.
 
-    parts : what is not checked by itself, and of which architecture it is a part or another name.
+    Attributes
+    ----------
+    parts : dict of str to str
+        Model types that are not checked alone, and the architecture of which each is a part or
+        another name.
     """
 
     transformers: str
@@ -76,60 +88,65 @@ class Catalogue:
 def architectures(
     names: str | Iterable[str] = (), *, state: str | None = None
 ) -> tuple[Architecture, ...]:
-    """List the model types of the installed transformers, with their state from the last check.
+    """List the model types of the installed transformers, with the outcome of the last check.
 
     Parameters
     ----------
-    names : a part of a name, or several; without, all are listed.
-    state : only those in one state. Those that are a part of another are left out, unless they are
-        named or asked for.
+    names : str or iterable of str
+        Parts of names; by default all architectures are listed.
+    state : str or None
+        List only those in this state. Types that are a part of another one are left out unless
+        they are named or asked for.
 
     Raises
     ------
-    InputError : nothing has such a name, or there is no such state.
+    InputError
+        No name matches, or there is no such state.
 
     Examples
     --------
-    >>> [(one.name, one.reached, one.state) for one in architectures("distilbert")]
+    >>> [(model.name, model.reached, model.state) for model in architectures("distilbert")]
     [('distilbert', 'interface', 'agrees')]
     """
     if state is not None and state not in STATES:
         raise InputError(f"Expected a state, one of {', '.join(STATES)}; got {state!r}.")
-    parts = [names] if isinstance(names, str) else list(names)
-    known = {name: _found(name) for name in sorted(installed())}
-    for part in parts:
-        if not any(part.lower() in name.lower() for name in known):
-            hint = did_you_mean(part, known) or "Name a part of one."
+    patterns = [names] if isinstance(names, str) else list(names)
+    known = {name: _last_outcome(name) for name in sorted(installed())}
+    for pattern in patterns:
+        if not any(pattern.lower() in name.lower() for name in known):
+            hint = did_you_mean(pattern, known) or "Name a part of one."
             raise InputError(
-                f"Expected a model of transformers {installed_version()}, got {part!r}. {hint}"
+                f"Expected a model of transformers {installed_version()}, got {pattern!r}. {hint}"
             )
     return tuple(
-        one
-        for name, one in known.items()
-        if (not parts or any(part.lower() in name.lower() for part in parts))
-        and (one.state == state if state else parts or one.state != "part")
+        architecture
+        for name, architecture in known.items()
+        if (not patterns or any(pattern.lower() in name.lower() for pattern in patterns))
+        and (architecture.state == state if state else patterns or architecture.state != "part")
     )
 
 
-def summary(found: Iterable[Architecture], check: Catalogue | None = None) -> str:
+def summary(listed: Iterable[Architecture], check: Catalogue | None = None) -> str:
     """Return how many of these agree, as one sentence; `check` is the last one by default."""
-    counts = Counter(one.state for one in found)
-    attentive = counts["agrees"] + counts["differs"] + counts["not read"]
-    said = [f"{counts[state]} {state}" for state in STATES[3:] if counts[state]]
-    if attentive:
-        agree = f"{counts['agrees']} of {attentive} architectures with attention agree in all of it"
-        said.insert(0, agree)
+    counts = Counter(architecture.state for architecture in listed)
+    with_attention = counts["agrees"] + counts["differs"] + counts["not read"]
+    phrases = [f"{counts[state]} {state}" for state in STATES[3:] if counts[state]]
+    if with_attention:
+        phrases.insert(
+            0,
+            f"{counts['agrees']} of {with_attention} architectures with attention agree in all "
+            "of it",
+        )
     check = check or last_check()
-    listed = ", ".join(said) or "no such architecture"
-    return f"{listed}; checked with transformers {check.transformers}"
+    sentence = ", ".join(phrases) or "no such architecture"
+    return f"{sentence}; checked with transformers {check.transformers}"
 
 
 @cache
 def last_check() -> Catalogue:
-    """Read what the last check found."""
-    return read(
-        json.loads(files("attnviz").joinpath("models", "architectures.json").read_text("utf-8"))
-    )
+    """Return the outcome of the last check."""
+    file = files("attnviz").joinpath("models", "architectures.json")
+    return read(json.loads(file.read_text("utf-8")))
 
 
 def read(data: dict[str, Any]) -> Catalogue:
@@ -145,7 +162,7 @@ def read(data: dict[str, Any]) -> Catalogue:
     )
 
 
-def _found(name: str) -> Architecture:
+def _last_outcome(name: str) -> Architecture:
     catalogue = last_check()
     if name in catalogue.parts:
         return Architecture(name, state="part", reason=f"checked with {catalogue.parts[name]}")
@@ -172,7 +189,7 @@ def installed() -> frozenset[str]:
     for file in ("auto_mappings.py", "configuration_auto.py"):
         if (folder / file).exists():
             names |= _configurations((folder / file).read_text("utf-8"))
-    if len(names) < 100:  # it says it in another way: ask it, which takes seconds
+    if len(names) < 100:  # another layout of its source: import it, which takes seconds
         module = import_module("transformers.models.auto.configuration_auto")
         names = set(module.CONFIG_MAPPING_NAMES)
     return frozenset(names)
