@@ -1,0 +1,111 @@
+"""Results know themselves: their rules, arrays, table, file, printed text and figure."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from golden.making import SAVED
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+
+import attnviz
+from attnviz.errors import InputError
+from attnviz.io.export import to_data
+from attnviz.results.base import Result, Savable
+
+NAMES = ("map", "map-image", "maps", "steps", "senses", "shift", "census", "comparison", "example")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def result(request):
+    return attnviz.load_result(SAVED / f"{request.param}.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return attnviz.load_result(SAVED / "result-bert.safetensors")
+
+
+def printed(renderable):
+    console = Console(file=io.StringIO(), width=100)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_its_arrays_labels_and_facts_are_those_of_its_file(result, tmp_path):
+    assert isinstance(result, Result)
+    arrays = result.to_arrays()
+    assert arrays
+    assert all(isinstance(array, torch.Tensor) for array in arrays.values())
+    result.save(tmp_path / "x.json")
+    result.save(tmp_path / "x.safetensors")
+    data = to_data(result)
+    assert {*arrays, *result.labels(), *result.about()} == data.keys() - {"generator"}
+    again = attnviz.load_result(tmp_path / "x.safetensors")
+    assert again.about() == result.about()
+    assert again.labels() == result.labels()
+
+
+def test_its_table_has_a_row_for_each_number(result):
+    frame, columns = result.to_frame(), result.columns_of_table()
+    assert list(frame.columns) == list(columns)
+    assert len(frame) == len(next(iter(columns.values()))) > 0
+
+
+def test_a_map_as_a_table():
+    drawn = attnviz.load_result(SAVED / "map.safetensors")
+    frame = drawn.to_frame()
+    first = frame.iloc[1]
+    assert (first["query"], first["key"]) == (drawn.rows[0], drawn.columns[1])
+    assert first["weight"] == drawn.weights[0, 1].item()
+
+
+def test_a_notebook_shows_what_the_command_line_prints(result):
+    html = result._repr_html_()
+    assert html.startswith("<pre")
+    first = printed(result).split("\n")[0].split()
+    assert first[0] in html
+
+
+def test_a_whole_result_prints_its_stages(whole):
+    text = printed(whole)
+    assert "largest difference" in text
+    assert "planted on purpose: caught in" in text
+    assert "largest difference" in whole._repr_html_()
+
+
+def test_labels_are_escaped_for_a_notebook():
+    drawn = attnviz.load_result(SAVED / "map.safetensors")
+    evil = replace(drawn, rows=("<script>", *drawn.rows[1:]))
+    assert "<script>" not in evil._repr_html_()
+    assert "&lt;script&gt;" in evil._repr_html_()
+
+
+def test_it_draws_itself(result):
+    assert isinstance(result.plot(), Axes | Figure)
+
+
+def test_a_whole_result_draws_a_heatmap(whole):
+    assert isinstance(whole.plot(layer=0, head=0), Axes)
+
+
+def test_what_does_not_fit_cannot_be_built(whole):
+    drawn = attnviz.load_result(SAVED / "map.safetensors")
+    with pytest.raises(InputError, match="AttentionMap should have a weight for each pair"):
+        replace(drawn, rows=drawn.rows[1:])
+    with pytest.raises(InputError, match="Axis should have words that have a label"):
+        replace(whole.records[0].query_axis, word_labels=())
+    with pytest.raises(InputError, match="AttentionRecord should have a scale that is a number"):
+        replace(whole, records=(replace(whole.records[0], scale=float("nan")),))
+    with pytest.raises(InputError, match="StageCheck should have failed heads"):
+        replace(whole.agreement.checks[0], failed_heads=(), finite=False)
+
+
+def test_every_part_of_a_result_may_be_saved(whole, tmp_path):
+    for part in (whole.records[0], whole.agreement, whole.records[0].key_axis):
+        assert isinstance(part, Savable)
+        part.save(Path(tmp_path) / "part.safetensors", force=True)
+        assert type(attnviz.load_result(tmp_path / "part.safetensors")) is type(part)
