@@ -159,7 +159,7 @@ class _Table:
         columns = max(shown.values.shape[1] for shown in block.matrices)
         self.cell = min(natural, (across - self.label) / columns)
         self.points = SMALL_SIZE if self.cell >= natural else SMALLEST_SIZE
-        self.has_numbers = self.cell >= natural * SMALLEST / SMALL_SIZE
+        self.has_numbers = self.cell >= natural * SMALLEST_SIZE / SMALL_SIZE
         self.lines: list[list[Shown]] = [[]]
         for shown in block.matrices:
             line = [*self.lines[-1], shown]
