@@ -23,7 +23,7 @@ from attnviz.figures.style import (
     style,
 )
 from attnviz.results import AgreementReport, Provenance
-from attnviz.results.labels import literal, selection
+from attnviz.results.words import literal, selection
 
 
 class _Map(Protocol):

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from attnviz.figures.layout import Ruler, line_height
 from attnviz.figures.style import LABEL_PAD, SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE
 from attnviz.results import AxisGeometry
-from attnviz.results.labels import literal
+from attnviz.results.words import literal
 
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
 

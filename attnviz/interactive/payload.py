@@ -21,7 +21,7 @@ from attnviz.errors import InputError
 from attnviz.interactive.encode import Blocks, Codes, Head
 from attnviz.interactive.page import to_script
 from attnviz.results import AttentionRecord, AttentionResult, Axis, StreamedAttention
-from attnviz.results.labels import literal, source
+from attnviz.results.words import literal, source
 
 _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most

@@ -14,7 +14,7 @@ from attnviz.inputs import Batch
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.pipeline.options import AttendOptions
 from attnviz.results import AgreementReport, Axis, StreamedAttention
-from attnviz.results.content_words import content_positions
+from attnviz.results.words import content_positions
 
 _MOST_CELLS = 500  # rows and columns of a pooled map by default
 _CELL_BUDGET = 2**23  # cells of all pooled maps together: 64 MB

@@ -5,10 +5,9 @@ eval mode. Tensors of one text carry no batch dimension: H query heads, G key he
 m query and n key positions, d_k and d_v features per head.
 """
 
-from attnviz.results.attention_record import AttentionRecord, Reference
+from attnviz.results.attention_record import AttentionRecord, MaskRule, Reference
 from attnviz.results.attention_result import AttentionResult, Provenance, Special, one_result
 from attnviz.results.axis import Axis, AxisGeometry, Landmark
-from attnviz.results.mask_rule import MaskRule
 from attnviz.results.projection import (
     Clip,
     Factor,

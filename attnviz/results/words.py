@@ -1,4 +1,4 @@
-"""Word pieces → words; special tokens; a word's place in the text.
+"""Words: from word pieces to words, which words carry content, and how figures write them.
 
 A word is what Unicode's word boundaries delimit (UAX #29), whatever the tokenizer does with it:
 "don't" is one word, punctuation stands by itself. Weights of pieces become weights of words as in
@@ -9,9 +9,11 @@ a word is the mean over its pieces, so that every row still sums to 1.
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import regex
 import torch
@@ -21,7 +23,35 @@ from attnviz.errors import InputError, did_you_mean
 from attnviz.results.attention_record import AttentionRecord
 from attnviz.results.axis import Axis, AxisGeometry
 
+if TYPE_CHECKING:
+    from attnviz.results.attention_result import Provenance
+
 Span = tuple[int, int]
+
+_STEERING = "Cc", "Cs", "Co", "Cn", "Zl", "Zp"  # categories of Unicode
+
+# English words that carry grammar rather than content: articles, pronouns, prepositions,
+# conjunctions, auxiliaries and particles.
+FUNCTION_WORDS = frozenset(
+    """
+    a an the this that these those some any each every no such
+    i me my mine myself you your yours yourself yourselves he him his himself she her hers herself
+    it its itself we us our ours ourselves they them their theirs themselves one who whom whose
+    which what where when why how there here
+    about above across after against along among around as at before behind below beneath beside
+    between beyond by down during except for from in inside into like near of off on onto out
+    outside over past since through throughout till to toward towards under until up upon via with
+    within without
+    and but or nor so yet both either neither if then than because although though while whereas
+    unless whether
+    am is are was were be been being do does did doing done have has had having
+    can could may might must shall should will would ought
+    not isn't aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't
+    won't wouldn't shouldn't i'm you're he's she's it's we're they're i've you've we've they've
+    i'll you'll he'll she'll we'll they'll that's
+    also too very just only even again once more most other own same
+    """.split()  # noqa: SIM905  a list of 200 literals reads worse
+)
 
 
 def find_words(text: str) -> list[Span]:
@@ -198,3 +228,70 @@ def locate(word: str, side: TokenGroups) -> int:
             f"Say which: {name}#1 {'or' if len(found) == 2 else '…'} {name}#{len(found)}."
         )
     return found[int(number) - 1 if number else 0]
+
+
+def content_words(side: TokenGroups) -> Tensor:
+    """Return which units carry content: letters or digits, no special token, no function word.
+
+    Where fewer than two do, every word counts.
+    """
+    real, content = (
+        [
+            not special and counts(label)
+            for label, special in zip(side.labels, side.special, strict=True)
+        ]
+        for counts in (is_word, is_content)
+    )
+    return torch.tensor(content if sum(content) > 1 else real)
+
+
+def is_word(label: str) -> bool:
+    """Return whether a label has a letter or a digit."""
+    return any(c.isalnum() for c in label)
+
+
+def is_content(label: str) -> bool:
+    """Return whether a label is a word that carries content."""
+    return is_word(label) and label.casefold().replace("’", "'") not in FUNCTION_WORDS
+
+
+def content_positions(axis: Axis) -> Tensor:
+    """Return which positions belong to words that carry content, (T,)."""
+    side = token_groups(axis)
+    marked = torch.zeros(len(axis), dtype=torch.bool)
+    for content, at in zip(content_words(side).tolist(), side.positions, strict=True):
+        marked[list(at)] = content
+    return marked
+
+
+def literal(token: str, longest: int = 24) -> str:
+    """Return a token as it can be drawn: control characters visible, a very long one clipped."""
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if _controls(c) else c for c in token)
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def _controls(character: str) -> bool:
+    """Whether a character steers what shows it: a terminal, the direction or the line."""
+    steers_direction = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
+    return steers_direction or unicodedata.category(character) in _STEERING
+
+
+def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
+    """Return "Layer 3, head 5", or which heads were averaged; what a model has beside is said."""
+    beside = {"cross": "Cross-attention", "vision": "Vision", "audio": "Audio"}.get(stack)
+    where = f"Layer {layer}" if beside is None else f"{beside}, layer {layer}"
+    if len(heads) == 1:
+        return f"{where}, head {heads[0]}"
+    return f"{where}, mean of heads {', '.join(map(str, heads))}"
+
+
+def source(provenance: Provenance) -> str:
+    """Return the text, image or sound that was read, and the model that read it."""
+    read = [f"“{_quoted(text)}”" for text in (provenance.text, provenance.pair) if text is not None]
+    read += [literal(name, 80) for name in (provenance.image, provenance.audio) if name is not None]
+    target = "" if provenance.target is None else f" to say “{_quoted(provenance.target)}”"
+    return f"{' + '.join(read)}, read by {literal(provenance.model, 80)}{target}"
+
+
+def _quoted(text: str) -> str:
+    return literal(" ".join(text.split()), 120)

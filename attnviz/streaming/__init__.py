@@ -1,6 +1,6 @@
 """Exact reductions of attention maps of any length, tile by tile, never with T×T in memory."""
 
-from attnviz.results.mask_rule import MaskRule
+from attnviz.results.attention_record import MaskRule
 from attnviz.results.streamed import MapSummary
 from attnviz.streaming.fused import fused
 from attnviz.streaming.scores import ScoreSpec

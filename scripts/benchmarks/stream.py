@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnviz.results.mask_rule import MaskRule
+from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import (
     ScoreSpec,
     crop,

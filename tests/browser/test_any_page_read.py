@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attnviz.interactive.page import make_frame, make_page, static
-from attnviz.results.labels import literal
+from attnviz.results.words import literal
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),

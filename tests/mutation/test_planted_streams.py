@@ -9,7 +9,7 @@ from whole_maps import check, use_loops, use_tiles, whole
 
 import attnviz
 from attnviz.capture import attention_interface, streamed
-from attnviz.results.mask_rule import MaskRule
+from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, numba_kernels, summarise, tiled
 from attnviz.streaming.cpu import _RowBlock
 

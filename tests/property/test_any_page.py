@@ -24,7 +24,7 @@ from attnviz.interactive.page import (
     to_script,
 )
 from attnviz.results import AgreementReport, Provenance
-from attnviz.results.labels import literal, source
+from attnviz.results.words import literal, source
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),

@@ -28,11 +28,12 @@ from attnviz.figures.style import SMALLEST_SIZE, style
 from attnviz.figures.ticks import fit_ticks
 from attnviz.inputs.text import encode_texts, token_spans
 from attnviz.results import Axis, Provenance
-from attnviz.results.labels import literal, source
 from attnviz.results.words import (
     find_words,
+    literal,
     locate,
     merge,
+    source,
     token_groups,
 )
 

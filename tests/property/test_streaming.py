@@ -11,7 +11,7 @@ from whole_maps import NEAR, check, use_loops, use_tiles, whole
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.results.mask_rule import MaskRule
+from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import (
     ScoreSpec,
     attend,

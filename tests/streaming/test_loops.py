@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 from whole_maps import check, use_loops, whole
 
-from attnviz.results.mask_rule import MaskRule
+from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, attend
 from attnviz.streaming import numba_kernels as loops
 from attnviz.streaming.scores import NEVER

@@ -7,7 +7,7 @@ import pytest
 import torch
 from whole_maps import use_loops
 
-from attnviz.results.mask_rule import MaskRule
+from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, attend, cpu
 from attnviz.streaming.cpu import on_threads
 

@@ -11,7 +11,7 @@ from attnviz.analyses.survey.statistics import TITLES
 from attnviz.figures import caption
 from attnviz.figures.layout import Page, Ruler
 from attnviz.figures.style import FULL_WIDTH, MM, style
-from attnviz.results.labels import literal
+from attnviz.results.words import literal
 
 _MARGIN = 0.06  # inches
 _NAMED = 8  # heads that the caption names

@@ -10,8 +10,8 @@ from torch import Tensor
 import attnviz
 from attnviz.analyses.survey.result import HeadTable
 from attnviz.results.attention_result import Provenance
-from attnviz.results.labels import literal
 from attnviz.results.report import AgreementReport
+from attnviz.results.words import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,7 +30,7 @@ from attnviz.figures.style import (
     style,
     weight_colours,
 )
-from attnviz.results.labels import literal
+from attnviz.results.words import literal
 
 # Inches, unless said otherwise.
 _MARGIN = 0.06

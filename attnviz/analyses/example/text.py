@@ -20,7 +20,7 @@ from attnviz.analyses.example.wording import (
     sentences,
     slips_sentence,
 )
-from attnviz.results.labels import literal
+from attnviz.results.words import literal
 
 _NARROW = 100  # what a file or a pipe is given instead of the width of a terminal
 _LABEL = 12  # cells of a row's or a column's label at most

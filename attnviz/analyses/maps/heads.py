@@ -17,14 +17,12 @@ from attnviz.results import (
     StreamedAttention,
     one_result,
 )
-from attnviz.results.content_words import (
+from attnviz.results.words import (
     FUNCTION_WORDS,
     content_positions,
     content_words,
     is_content,
     is_word,
-)
-from attnviz.results.words import (
     locate,
     token_groups,
     word_weights,

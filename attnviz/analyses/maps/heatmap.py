@@ -40,7 +40,7 @@ from attnviz.figures.style import (
 )
 from attnviz.figures.ticks import Ticks, fit_ticks
 from attnviz.results import AttentionResult, Special
-from attnviz.results.labels import selection, source
+from attnviz.results.words import selection, source
 
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most

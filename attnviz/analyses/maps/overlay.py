@@ -37,7 +37,7 @@ from attnviz.figures.style import (
     weight_colours,
 )
 from attnviz.results import AxisGeometry
-from attnviz.results.labels import literal, selection, source
+from attnviz.results.words import literal, selection, source
 
 Patch: TypeAlias = tuple[int, int] | str
 

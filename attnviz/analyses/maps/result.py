@@ -11,7 +11,7 @@ from torch import Tensor
 import attnviz
 from attnviz.results import AgreementReport, AxisGeometry, Provenance
 from attnviz.results.base import Columns, Result, Rules, fits, is_image, proof, stacked
-from attnviz.results.labels import literal
+from attnviz.results.words import literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -31,8 +31,7 @@ from attnviz.inputs import (
 )
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult
-from attnviz.results.content_words import content_words
-from attnviz.results.words import Span, token_groups
+from attnviz.results.words import Span, content_words, token_groups
 
 _BATCH = 32  # sentences
 

@@ -29,7 +29,7 @@ from attnviz.figures.style import (
     WIDE,
     style,
 )
-from attnviz.results.labels import literal
+from attnviz.results.words import literal
 
 _MARKERS = "oDs^vP"
 _LONGEST = 14  # characters of a label

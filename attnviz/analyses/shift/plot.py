@@ -38,7 +38,7 @@ from attnviz.figures.style import (
     value_colours,
 )
 from attnviz.figures.ticks import Ticks, fit_ticks
-from attnviz.results.labels import literal, source
+from attnviz.results.words import literal, source
 
 MARKERS = {"mask": "o", "replace": "s", "knock-out": "^", "delete": "D"}
 SIGNS = {"mask": "○", "replace": "□", "knock-out": "△", "delete": "◇"}

@@ -13,8 +13,8 @@ import attnviz
 from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Result, proof, stacked
-from attnviz.results.labels import literal
 from attnviz.results.report import AgreementReport
+from attnviz.results.words import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

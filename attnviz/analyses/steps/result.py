@@ -11,8 +11,8 @@ import attnviz
 from attnviz.formula.attention import HIDDEN
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Result, Savable, proof, table_of_matrices
-from attnviz.results.labels import literal, selection
 from attnviz.results.report import AgreementReport
+from attnviz.results.words import literal, selection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

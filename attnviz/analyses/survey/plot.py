@@ -34,7 +34,7 @@ from attnviz.figures.style import (
     value_colours,
     weight_colours,
 )
-from attnviz.results.labels import literal
+from attnviz.results.words import literal
 
 _MARGIN = 0.06  # inches
 _TALL = 3.0  # inches of the plane at most

@@ -13,8 +13,7 @@ from attnviz.analyses.maps.heads import (
 )
 from attnviz.errors import InputError
 from attnviz.results import AttentionRecord, AttentionResult, Axis
-from attnviz.results.content_words import content_words
-from attnviz.results.words import token_groups
+from attnviz.results.words import content_words, token_groups
 
 WORDS = ("[CLS]", "the", "train", "left", ",", "station")
 
