@@ -1,10 +1,10 @@
 """A first heatmap
 
-Rows are queries, columns keys, and colour is weight: how much of each word goes into the new vector
-of the one on the left. Every row sums to 1. On the right are all {heads} heads of the model; of
-these, head {best.layer}.{best.head} (framed) relates the content words of the sentence most, with
-{best.score:.0%} of their weight. Under the picture stands its proof: attnviz computed the weights
-of all heads by itself, and they differ from the model's own by at most {largest:.0e}.
+Rows are queries and columns are keys. The color is the attention weight, and every row sums to 1.
+On the right are all {heads} heads of the model. Head {best.layer}.{best.head} (framed, and drawn
+large) gives {best.score:.0%} of the weight of content words to other content words, more than any
+other head. attnviz recomputed the weights of all heads; they differ from the model's own by at most
+{largest:.0e}.
 """
 
 import attnviz

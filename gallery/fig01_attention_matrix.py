@@ -1,12 +1,11 @@
 """The attention matrix of a sentence
 
 {words} words give a matrix of {words} × {words}. Word pieces are merged into words, [CLS] and [SEP]
-are taken out and every row is divided by what is left of it, so that it sums to 1 again. Does
-“train” look at “station”? It gives “station” more weight than “on” and both “the” in {above} of
-{total} heads, and more than any other word but “train” itself in {first} of them, most in head
-{best.layer}.{best.head} (shown): there {share:.0%} of its row, {ratio:.0f} times as much as “on”.
-In the median head “station” gets {median:.2f} times as much as “on”, so this is what some heads do
-and not what attention does.
+are removed, and every row is renormalized to sum to 1. Does “train” attend to “station”? It gives
+“station” more weight than “on” and both “the” in {above} of {total} heads, and more than any other
+word except itself in {first} of them. In head {best.layer}.{best.head} (shown) “station” receives
+{share:.0%} of the row, {ratio:.0f} times as much as “on”. In the median head it receives
+{median:.2f} times as much as “on”: this is what some heads do, not what attention does.
 """
 
 import statistics

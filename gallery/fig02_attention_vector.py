@@ -1,12 +1,11 @@
 """The attention vector of one word, unfolded
 
-What attention computes for “{word}” is a sum: every token's value vector, times the weight that
-“{word}” gives it. In head {layer}.{head} the largest weight, {weight:.0%}, goes to {heaviest}, but
-its value is short ({length:.1f}, against {longest:.1f} for “{largest}”), so that it makes up only
-{adds:.0%} of the sum. “{largest}” makes up {most:.0%} of it with {its_weight:.0%} of the weight. A
-large weight is not yet a large effect: look at what is added. On average over all {heads} heads,
-{heaviest} gets {mean_weight:.0%} of the weight of “{word}” and makes up {mean_share:.0%} of its
-vector.
+The attention vector of “{word}” is a sum: the value vector of every token, times the weight that
+“{word}” gives it. In head {layer}.{head} the largest weight, {weight:.0%}, goes to {heaviest}. The
+value of {heaviest} is short ({length:.1f}, against {longest:.1f} for “{largest}”), so it
+contributes only {adds:.0%} of the sum. “{largest}” contributes {most:.0%} with {its_weight:.0%} of
+the weight. A large weight is not a large effect. On average over all {heads} heads, {heaviest}
+receives {mean_weight:.0%} of the weight of “{word}” and contributes {mean_share:.0%} of its vector.
 """
 
 import attnviz

@@ -1,14 +1,15 @@
 """Recurrent attention and self-attention
 
-(a) Recurrent attention: the encoder's states h follow each other, and so do the decoder's states s;
-each s weighs all h into a context c (dark: the last). (c) Self-attention: every token weighs all
-tokens at once. (b, d) Who attends to whom, in two small networks that learned to say {T} symbols
-backwards (each at least {floor:.0%} right on new ones): in every row the mirrored place has most
-weight. Recurrent attention gives {later:.0%} to later states, which have heard the symbol too.
-(e) A state must wait for those it is made of. At {far} tokens {in_line} states of the recurrent
-network stand in line: every h, then c and s by turns. Self-attention computes all outputs in
-{at_once} step. The first token reaches the encoder's last state in {along} steps, and every context
-in {by_context} (x → h → c); in self-attention it reaches every output in {at_once}.
+(a) Recurrent attention: the encoder computes its states h one after another, and so does the
+decoder with its states s. Each s weighs all h into a context c (dark: the last one). (c)
+Self-attention: every token weighs all tokens at once. (b, d) The weights of two small networks
+trained to reverse {T} symbols (each at least {floor:.0%} correct on new ones): in every row the
+mirrored position has the largest weight. Recurrent attention gives {later:.0%} to later states,
+which have read the symbol too. (e) A state must wait for its inputs. At {far} tokens the recurrent
+network computes {in_line} states one after another: every h, then c and s in turn. Self-attention
+computes all outputs in {at_once} step. The first token reaches the encoder's last state in {along}
+steps and every context in {by_context} (x → h → c); in self-attention it reaches every output in
+{at_once}.
 """
 
 import matplotlib.pyplot as plt

@@ -1,13 +1,12 @@
 """Scaled dot-product attention, stage by stage
 
 One head of a real model, from its input to its output, with the shape of every stage. Each of the
-{tokens} tokens enters as a vector of {d_model} numbers (X). Three matrices make of it a query, a
-key and a value of {d_k} numbers. Every query is multiplied with every key, which gives {tokens} ×
-{tokens} scores; divided by √{d_k} and put through a softmax they become weights, and every row sums
-to 1. The weighted values, added up, are the attention vectors of this head. Those of all {heads}
-heads stand side by side and are mixed by one more matrix. The frame follows “{word}”. attnviz
-computed every number from the formula, and none is further than {largest:.0e} from what the model
-computed.
+{tokens} tokens enters as a vector of {d_model} numbers (X). Three matrices map it to a query, a key
+and a value of {d_k} numbers each. The product of every query with every key gives {tokens} ×
+{tokens} scores. Divided by √{d_k} and passed through a softmax, they become weights, and every row
+sums to 1. The weighted sums of the values are the attention vectors of this head. Those of all
+{heads} heads are concatenated and mixed by one more matrix. The frame follows “{word}”. attnviz
+computed every number from the formula; none differs from the model's by more than {largest:.0e}.
 """
 
 import attnviz

@@ -1,12 +1,12 @@
 """Each word retrieves others, as from a database
 
-A query is matched with the key of every word, and what comes back is all words ranked by weight:
-one card for each query. Blue are the first that together hold {part:.0%} of the weight. A database
-returns one record, attention returns a mixture: head {best.layer}.{best.head}, which of all {heads}
-heads relates the content words most, needs {mean:.1f} of {n} words on average for {part:.0%}, for
-“{sharpest}” the fewest ({fewest}). Some heads are nearer to a database: of all {cards} cards
-{single:.0%} need one word only, {nearer:.0%} need {few} or fewer. Equal weights would need
-{even}. [CLS] and [SEP] are removed and the rows renormalised to sum to 1.
+A query is compared with the key of every word. The result is all words ranked by weight, one card
+for each query. Blue words are the first that together have {part:.0%} of the weight. A database
+returns one record; attention returns a mixture. Head {best.layer}.{best.head}, which of all {heads}
+heads relates the content words most, needs {mean:.1f} of {n} words on average for {part:.0%}, and
+fewest for “{sharpest}” ({fewest}). Some heads are closer to a database: of all {cards} cards
+{single:.0%} need one word, and {nearer:.0%} need {few} or fewer. Uniform weights would need {even}.
+[CLS] and [SEP] are removed and the rows renormalized to sum to 1.
 """
 
 import math

@@ -1,14 +1,14 @@
-"""The words around it settle the sense of a word
+"""Context determines the sense of a word
 
-Each dot is “check” in its own sentence, {n} in all, as it enters a layer. Layer 0 knows only its
-place in the sentence: the nearest centroid of a sense, made without that sentence, is right for
-{static:.0%} (guessing: {check.chance:.0%}). {where[0]} it is right for {best:.0%} (from
-{low:.0%} to {high:.0%}), and of the two senses of “bank”, {where[1]}, for {bank_best:.0%} after
-{bank_static:.0%}. Over all {words} words that come along, layer 0 gives {start:.0%}, the output
-{end:.0%} (guessing: {chance:.0%}). Not all of that is attention: the mean static embedding of the
-other words is right for {context:.0%}, with “bank” for {bank_context:.0%}. Nor does it prove that
-the words it attends to most settle its sense. The sentences were written with clear cues, and are
-few: an illustration and not a benchmark.
+Each dot is “check” in one of {n} sentences, at the input of a layer. At layer 0 the vector contains
+only the position of the word. There the nearest centroid of a sense, computed without that
+sentence, is correct for {static:.0%} (guessing: {check.chance:.0%}). {where[0]} it is correct for
+{best:.0%} ({low:.0%} to {high:.0%}). For the two senses of “bank”, {where[1]}, it is correct for
+{bank_best:.0%} after {bank_static:.0%}. Over all {words} bundled words, accuracy is {start:.0%} at
+layer 0 and {end:.0%} at the output (guessing: {chance:.0%}). Not all of this is attention: the mean
+static embedding of the other words is correct for {context:.0%}, and for “bank” {bank_context:.0%}.
+Nor does it show that the most attended words determine the sense. The sentences were written with
+clear cues and are few: this is an illustration, not a benchmark.
 """
 
 import attnviz

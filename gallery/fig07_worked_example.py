@@ -1,12 +1,12 @@
 """A worked example, checked cell by cell
 
-A lesson works one head out for “{sentence}”. Every stage is computed again, once from the inputs
-and once from what the lesson printed before; a frame marks what does not follow. The queries are
-right. The keys are not, in {keys} of {rows} rows, nor are the values in {values}, and all that
-comes after inherits it: {alone} of {told} printed cells follow from the inputs. From the printed
-stages before them {linked} of {links} follow: each softmax and each sum is right for the numbers
-that it was given, and {slip} are slips of their own. A smaller example, “{small}”, is right: of its
-{all} cells {right} follow.
+A lesson computes one head for “{sentence}”. Every stage is recomputed, once from the inputs and
+once from the stages that the lesson prints before it. A frame marks a cell that does not follow.
+The queries are correct. The keys are not, in {keys} of {rows} rows, nor are the values in {values},
+and every later stage inherits the error: {alone} of {told} printed cells follow from the inputs.
+From the printed stages before them {linked} of {links} follow: each softmax and each sum is correct
+for its inputs, and {slip} are slips of their own. A smaller example, “{small}”, is correct: {right}
+of its {all} cells follow.
 """
 
 import attnviz

@@ -1,15 +1,14 @@
 """Why the scores are divided by √dₖ
 
-(a) The dot product of two vectors of dₖ standard-normal numbers has variance dₖ (line), as
-measured (dots, at most {off:.1%} off). (b) Unscaled, a query weighs {n} keys ever less evenly: the
-entropy of its weights falls to {end:.2f} (zero: one key has all); divided by √dₖ it stays at
-{low:.2f} or more. (c) How much the weights still react: the norm of the softmax Jacobian, the
-derivative by what enters the softmax, in the median row. Unscaled it is the larger one up to dₖ =
-{larger}, then falls to {flat:.4f} (divided: {steep:.2f}): a row that has chosen one key hardly
-changes its choice. By q · k itself the divided one is √dₖ smaller (dashed); the unscaled one is
-below even that from dₖ = {below} on. (d) In {run.model} without its scale entropy falls in
-{lower} of {total} heads, in the mean from {before:.2f} to {after:.2f}, and the median norm of the
-Jacobian falls {real:.0f}-fold.
+(a) The dot product of two vectors of dₖ standard normal numbers has variance dₖ (line), as measured
+(dots, at most {off:.1%} off). (b) Without the scale, a query weighs {n} keys less and less evenly:
+the entropy of its weights falls to {end:.2f} (zero: one key has all). Divided by √dₖ it stays at
+{low:.2f} or more. (c) The norm of the softmax Jacobian in the median row says how much the weights
+still react. Without the scale it is larger up to dₖ = {larger}, then falls to {flat:.4f} (divided:
+{steep:.2f}): a saturated row hardly changes. With respect to q · k the divided norm is √dₖ smaller
+(dashed); from dₖ = {below} on the other is below even that. (d) In {run.model} without its scale,
+entropy falls in {lower} of {total} heads, on average from {before:.2f} to {after:.2f}, and the
+median norm of the Jacobian falls by a factor of {real:.0f}.
 """
 
 import matplotlib.pyplot as plt

@@ -1,12 +1,12 @@
 """How far a signal reaches
 
-How strongly does the first token move the last state? Shown is the gradient of one number of the
-last state by the first input, before any training (line: mean of {seeds} networks, band: lowest to
-highest). An LSTM hands a signal on from state to state and keeps {lstm:.0%} of it each time; with
-its forget gates opened (bias {bias}), {opened:.0%}. So its gradient falls exponentially, a line
-that bends down on these axes. In self-attention the last token reads the first directly, at any
-distance. Here too the gradient falls, but as a power of the length, T^{power:.2f}, close to a
-straight line: untrained weights are shared out among T tokens.
+How strongly does the first token change the last state? The figure shows the gradient of one number
+of the last state with respect to the first input, before training (line: mean of {seeds} networks,
+band: lowest to highest). An LSTM passes a signal from state to state and keeps {lstm:.0%} of it
+each time, or {opened:.0%} with its forget gates opened (bias {bias}). Its gradient falls
+exponentially, which bends down on these axes. In self-attention the last token reads the first one
+directly, at any distance. The gradient falls here too, but as a power of the length, T^{power:.2f},
+close to a straight line: untrained weights are spread over T tokens.
 """
 
 import matplotlib.pyplot as plt

@@ -1,11 +1,11 @@
-"""Attention by itself does not know the order
+"""Attention without positions ignores word order
 
-A model reads a sentence, and the same words shuffled (a). (b) How far is a token's vector in one
-order from its vector in the other? Shown is the number that differs most (their median size is
-{typical:.2f}). BERT adds to every word a vector for its position. With these set to zero the
-difference is {blind:.0e} at most, which is rounding: shuffle the words, and the same vectors come
-out, shuffled. With positions it is {least:.2f} to {most:.2f}: all that this model knows of the
-order comes from them.
+A model reads a sentence and the same words shuffled (a). (b) How far is the vector of a token in
+one order from its vector in the other? The figure shows the largest difference of any number (their
+median size is {typical:.2f}). BERT adds a position vector to every word. With these set to zero the
+difference is at most {blind:.0e}, which is rounding: shuffled words give the same vectors,
+shuffled. With positions it is {least:.2f} to {most:.2f}. This model knows the order only from its
+position vectors.
 """
 
 from copy import deepcopy

@@ -1,13 +1,13 @@
-"""What a stored map costs
+"""The cost of a stored map
 
 A map of T tokens has T² weights. Measured for one head of random Q and K (dₖ = {d_k}): the map
-kept whole, and the same weights in blocks of {block} rows, each pooled into its part of a {cells} ×
-{cells} map and dropped before the next. The pooled maps agree. (a) The most memory that torch held
-at once beside Q and K, by its profiler: whole, {copies:.1f} times the map (the softmax needs
-copies), and for twice the tokens {whole_growth:.1f} times as much; in blocks, for twice the tokens
-{block_growth:.1f} times as much, and at {T} tokens {less:.0f} times less than whole. (b) Time,
-median of {rounds} rounds. All T² weights are computed either way, but at {T} tokens the whole map
-takes {slower:.1f} times as long. One stored map of {far:,} tokens takes {gigabytes:.0f} GB.
+stored as a whole, and the same weights in blocks of {block} rows, each pooled into its part of a
+{cells} × {cells} map and then discarded. The pooled maps agree. (a) The peak memory of torch beside
+Q and K, from its profiler: the whole map needs {copies:.1f} times its size (the softmax makes
+copies), and {whole_growth:.1f} times as much for twice the tokens. Blocks need {block_growth:.1f}
+times as much for twice the tokens, and {less:.0f} times less than the whole map at {T} tokens. (b)
+Time, median of {rounds} rounds. All T² weights are computed either way, but at {T} tokens the whole
+map takes {slower:.1f} times as long. One stored map of {far:,} tokens takes {gigabytes:.0f} GB.
 """
 
 from functools import partial

@@ -1,13 +1,13 @@
-"""What “phones” does to “apple”
+"""“phones” moves “apple” toward technology
 
-0 is the centre of {n} fruits, 1 that of {n} technical words, each read in “I love …”; bands reach
-from the lowest of them to the highest. Alone, “apple” comes in at {start:.2f} and ends at
-{alone:.2f}. What a neighbour does is the difference to that: “phones” adds {adds:.2f}, up to
-{phones:.2f}, and “pie” takes {takes:.2f}, down to {pie:.2f}. So “apple” goes where its neighbour
-points, but {inside} the technical words, which begin at {border:.2f}. To plain fruits (green line:
-mean) “phones” adds {mean:.2f} on average, {most:.2f} at most. In all {d_model} dimensions “apple”
-beside “phones” ends at a distance of {to_fruits:.1f} from the centre of the fruits and of
-{to_tech:.1f} from that of the technical words.
+0 is the center of {n} fruits and 1 that of {n} technical words, each read in “I love …”. Bands
+reach from the lowest to the highest of them. Alone, “apple” enters at {start:.2f} and ends at
+{alone:.2f}. The effect of a neighbor is the difference from that: “phones” adds {adds:.2f}, up to
+{phones:.2f}, and “pie” takes {takes:.2f}, down to {pie:.2f}. So “apple” moves toward its neighbor,
+but {inside} the technical words, which begin at {border:.2f}. “phones” moves plain fruits (green
+line: mean) by {mean:.2f} on average and {most:.2f} at most. In all {d_model} dimensions “apple”
+beside “phones” ends {to_fruits:.1f} from the center of the fruits and {to_tech:.1f} from that of
+the technical words.
 """
 
 import matplotlib.pyplot as plt

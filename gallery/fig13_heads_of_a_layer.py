@@ -1,11 +1,11 @@
 """Different heads, different relations
 
-All {heads} heads of layer {layer} on the same words, [CLS] and [SEP] taken out and the rows divided
-by what is left. Each head has matrices of its own for queries, keys and values, so each relates the
-words in its own way. Head {back} gives the word before {before:.0%} of its weight, head {on} the
-word after {after:.0%}, and head {own} the word itself {itself:.0%}; a head that spread its weight
-evenly would give these {even_before:.0%}, {even_after:.0%} and {even_itself:.0%}. In {clear} heads
-one of the three gets more than all other words together. The others mix more widely.
+All {heads} heads of layer {layer} on the same words. [CLS] and [SEP] are removed and the rows
+renormalized. Each head has its own matrices for queries, keys and values, so each relates the words
+in its own way. Head {back} gives {before:.0%} of its weight to the previous word, head {on} gives
+{after:.0%} to the next word, and head {own} gives {itself:.0%} to the word itself. Uniform weights
+would give {even_before:.0%}, {even_after:.0%} and {even_itself:.0%}. In {clear} heads one of the
+three receives more than all other words together. The others mix more widely.
 """
 
 import attnviz

@@ -1,10 +1,10 @@
-"""Attention that is too global: sinks
+"""Content words attend mostly to tokens without content
 
 Content words give {share:.0%} of their weight to tokens without content: {cls:.0%} to [CLS],
 {sep:.0%} to [SEP], {marks:.0%} to punctuation (means over {count} heads and {words} content words).
-With equal weights it would be {uniform:.0%} (dashed). {heads} of {count} heads give more than half,
-{less} less than with equal weights. It does not just grow with depth: layer {low} gives least
-({lowest:.0%}), layer {high} most ({highest:.0%}).
+Uniform weights would give {uniform:.0%} (dashed). {heads} of {count} heads give more than half,
+{less} less than uniform weights. The share does not simply grow with depth: it is lowest in layer
+{low} ({lowest:.0%}) and highest in layer {high} ({highest:.0%}).
 """
 
 import matplotlib.pyplot as plt

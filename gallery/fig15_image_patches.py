@@ -1,12 +1,12 @@
 """Patches of an image as tokens (random weights)
 
-This vision transformer cuts a picture into {rows} × {columns} patches, and each asks all others.
-Its weights are random, with W_Q and W_K drawn {times} times as wide as usual so that attention is
-not flat; nothing was learned, and only the mechanics are shown. Yet weights follow the picture, for
-patches of one colour have like keys: in layer 0, whether a patch shows sky, sun or meadow makes
-{explained:.0%} of the variance of a query's scores, in the median over queries and {heads} heads;
-shuffled, {chance:.0%}. Of these heads, the one shown gives most of the framed patch's weight to the
-sun: {most:.0%}.
+This vision transformer divides a picture into {rows} × {columns} patches, and each attends to all
+others. Its weights are random, with W_Q and W_K drawn {times} times as wide as usual so that
+attention is not flat. Nothing was learned; the figure shows only the mechanics. Still, the weights
+follow the picture, because patches of one color have similar keys: in layer 0, whether a patch
+shows sky, sun or meadow explains {explained:.0%} of the variance of a query's scores, in the median
+over queries and {heads} heads ({chance:.0%} if shuffled). Of these heads, the one shown gives most
+of the framed patch's weight to the sun: {most:.0%}.
 """
 
 import numpy as np

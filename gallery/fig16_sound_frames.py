@@ -1,11 +1,12 @@
 """Frames of a sound as tokens (random weights)
 
-This wav2vec2 cuts a sound into {frames} frames, one every {step:.0f} ms, and each asks all others.
-Its weights are random, with W_Q and W_K drawn {times} times as wide as usual so that attention is
-not flat; nothing was learned, and only the mechanics are shown. Above is what it hears: a tone, a
-pause, a higher tone, the first again. Frames that sound alike have like keys, hence the blocks:
-what is heard makes {explained:.0%} of the variance of a query's scores, in the median over queries
-and {heads} heads; shuffled, {chance:.0%}. Shown is the head where it makes most.
+This wav2vec2 divides a sound into {frames} frames, one every {step:.0f} ms, and each attends to all
+others. Its weights are random, with W_Q and W_K drawn {times} times as wide as usual so that
+attention is not flat. Nothing was learned; the figure shows only the mechanics. The waveform is
+above: a tone, a pause, a higher tone, the first tone again. Frames that sound alike have similar
+keys, hence the blocks: the sound explains {explained:.0%} of the variance of a query's scores, in
+the median over queries and {heads} heads ({chance:.0%} if shuffled). The head shown is the one
+where it explains most.
 """
 
 import matplotlib.pyplot as plt

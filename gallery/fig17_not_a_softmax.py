@@ -1,9 +1,9 @@
-"""Weights that are no softmax of their scores
+"""Weights that are not the softmax of their scores
 
-A lesson prints these weights for these scores. Each row sums to {sums:.2f}, as weights do, yet
-{flagged} of {cells} cells are not what the softmax makes of the scores. It is not a forgotten scale
-either. {proof}. The largest
-difference is at (“{row}”, “{column}”), printed {printed:.2f}, computed {ours:.3f}.
+A lesson prints these weights for these scores. Each row sums to {sums:.2f}, as weights do, but
+{flagged} of {cells} cells are not the softmax of the scores. A forgotten scale does not explain it.
+{proof}. The largest difference is at (“{row}”, “{column}”): printed {printed:.2f}, computed
+{ours:.3f}.
 """
 
 import attnviz

@@ -1,13 +1,13 @@
-"""What moved “apple”, in four ways
+"""What moved “apple”: four methods
 
-How much each word moved “apple” on the way from fruit to tech: by the exact split, by raw attention
-(last layer, mean of all heads), by rollout, and by what is lost where the word is masked, replaced,
-knocked out or deleted (mean of the four). Lengths along the axis are in units of the hidden state.
-Beside “phones” the split says {phones:+.2f} and the changes {phones_lost:+.2f}; beside “pie”
-{pie:+.2f} and {pie_lost:+.2f}. Attention has no sign: it gives “phones” {phones_seen:.0%} and “pie”
-{pie_seen:.0%}, and cannot say that they pull in opposite directions. Rollout lies between
-{least:.1%} and {most:.1%} for all of them. With three words a ranking proves little;
-scripts/bench.py judges the methods on hundreds of sentences.
+How much each word moved “apple” from fruit toward tech: by the exact decomposition, by raw
+attention (last layer, mean of all heads), by rollout, and by the effect of masking, replacing,
+knocking out or deleting the word (mean of the four). Lengths along the axis are in units of the
+hidden state. For “phones” the decomposition gives {phones:+.2f} and the interventions
+{phones_lost:+.2f}; for “pie” {pie:+.2f} and {pie_lost:+.2f}. Attention has no sign: it gives
+“phones” {phones_seen:.0%} and “pie” {pie_seen:.0%}, and cannot show that they pull in opposite
+directions. Rollout is between {least:.1%} and {most:.1%} for all of them. Three words prove little
+about a ranking; scripts/bench.py compares the methods on hundreds of sentences.
 """
 
 import matplotlib.pyplot as plt

@@ -1,12 +1,12 @@
-"""A text that is read without keeping a map
+"""A long text, without a stored map
 
-The first {tokens} tokens of this project's licence. No map was kept: while the model ran, each was
-reduced to {cells} × {cells} cells of {cell} × {cell} weights (columns summed, rows averaged), and
-each query to a few numbers. The same works for {far:,} tokens, of which one map would take
-{gigabytes:.0f} GB. Head {head} of layer {layer}, drawn large, is the one whose queries find what
-they read nearest: {nearest:.0f} tokens away on the mean, where the mean of all heads is
-{usual:.0f}. The head that leaves most to the first token, [CLS], is head {sink_head} of layer
-{sink_layer}: {most:.0%} of its weight, the line down the left edge of its tile.
+The first {tokens} tokens of this project's license. No map was stored: while the model ran, each
+was reduced to {cells} × {cells} cells of {cell} × {cell} weights (columns summed, rows averaged),
+and each query to a few numbers. The same works for {far:,} tokens, where one map would take
+{gigabytes:.0f} GB. Head {head} of layer {layer}, drawn large, reads nearest: its mean distance is
+{nearest:.0f} tokens, where the mean of all heads is {usual:.0f}. Head {sink_head} of layer
+{sink_layer} gives most weight to the first token, [CLS]: {most:.0%}, the line at the left edge of
+its tile.
 """
 
 from pathlib import Path

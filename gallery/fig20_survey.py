@@ -1,12 +1,11 @@
 """What heads do over many sentences
 
-One sentence shows a picture; what a head does shows over many. {texts} sentences, each beside what
-shuffled keys give. Head {previous} gives {previous_share:.0%} of its weight to the previous token
-(bootstrapped over sentences: {previous_low:.2%} to {previous_high:.2%}; even weights
-{previous_even:.0%}), head {next} {next_share:.0%} to the next. {named} of {heads} heads are named:
-by half of the sentences, tested on the other half, corrected for all heads and statistics. Between
-the first layer and the last the mean head gives {rest:.0%} of its weight to special tokens: there
-it rests.
+One sentence gives a picture; many show what a head does. {texts} sentences, compared with shuffled
+keys. Head {previous} gives {previous_share:.0%} of its weight to the previous token (bootstrapped
+over sentences: {previous_low:.2%} to {previous_high:.2%}; uniform weights {previous_even:.0%}), and
+head {next} gives {next_share:.0%} to the next. {named} of {heads} heads have a name, found on half
+of the sentences and confirmed on the other half, corrected for all heads and statistics. Between
+the first and the last layer the mean head gives {rest:.0%} of its weight to special tokens.
 """
 
 import json
