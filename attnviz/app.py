@@ -8,27 +8,45 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Annotated, TextIO
 
 import typer
 
-from attnviz.analyses.compare.cli import compare
-from attnviz.analyses.example.cli import example
-from attnviz.analyses.maps.cli import heads, heatmap
-from attnviz.analyses.senses.cli import senses
-from attnviz.analyses.shift.cli import shift
-from attnviz.analyses.steps.cli import steps
-from attnviz.analyses.survey.cli import survey
-from attnviz.analyses.verify.cli import verify
+from attnviz import analyses
 from attnviz.errors import AttnvizError, AttnvizWarning, is_panic, printable
-from attnviz.interactive.cli import view
-from attnviz.interactive.serve.cli import serve
-from attnviz.terminal.models import models
 
-COMMANDS = (
-    heatmap, heads, view, steps, verify, senses, shift, survey, compare, example, models, serve,
-)  # fmt: skip
+# The order of the help. A command that is not listed follows.
+_ORDER = [
+    "heatmap",
+    "heads",
+    "view",
+    "steps",
+    "verify",
+    "senses",
+    "shift",
+    "survey",
+    "compare",
+    "example",
+    "models",
+    "serve",
+]
+_MODULES = (
+    *(f"attnviz.analyses.{module.name}.cli" for module in iter_modules(analyses.__path__)),
+    "attnviz.interactive.cli",
+    "attnviz.interactive.serve.cli",
+    "attnviz.terminal.models",
+)
+
+
+def _commands() -> list[Callable[..., int]]:
+    """Return the functions that the modules above list in COMMANDS, in the order of the help."""
+    commands = [command for name in _MODULES for command in import_module(name).COMMANDS]
+    known = {name: position for position, name in enumerate(_ORDER)}
+    return sorted(commands, key=lambda command: known.get(command.__name__, len(known)))
+
 
 app = typer.Typer(
     name="attnviz",
@@ -39,7 +57,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in COMMANDS:
+for command in _commands():
     app.command()(command)
 
 

@@ -99,3 +99,6 @@ def view(
     if open_:
         typer.launch(str(path))
     return code
+
+
+COMMANDS = (view,)

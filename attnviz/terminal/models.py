@@ -116,3 +116,6 @@ def _cells(model: Architecture) -> list[str | Text]:
         "" if model.difference is None else f"{model.difference:.0e}",
         Text(model.state, _COLORS.get(model.state, "dim")),
     ]
+
+
+COMMANDS = (models,)

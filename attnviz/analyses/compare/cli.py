@@ -59,3 +59,6 @@ def compare(
         force=figure.force,
         json=console.json,
     )
+
+
+COMMANDS = (compare,)

@@ -43,3 +43,6 @@ def example(
         force=figure.force,
         json=console.json,
     )
+
+
+COMMANDS = (example,)

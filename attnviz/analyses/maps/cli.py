@@ -153,3 +153,6 @@ def heads(
         force=figure.force,
         json=console.json,
     )
+
+
+COMMANDS = (heatmap, heads)

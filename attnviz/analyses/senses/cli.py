@@ -70,3 +70,6 @@ def senses(
         force=figure.force,
         json=console.json,
     )
+
+
+COMMANDS = (senses,)

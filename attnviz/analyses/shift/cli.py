@@ -84,3 +84,6 @@ def shift(
         force=figure.force,
         json=console.json,
     )
+
+
+COMMANDS = (shift,)

@@ -58,3 +58,6 @@ def steps(
         force=figure.force,
         json=console.json,
     )
+
+
+COMMANDS = (steps,)

@@ -100,3 +100,6 @@ def survey(
     save(draw(result, width=width), figure, force=force)
     print_json(to_data(result)) if console.json else print_result(result)
     return print_verdict(result.agreement, figure.parent, json=console.json)
+
+
+COMMANDS = (survey,)

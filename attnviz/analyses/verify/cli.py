@@ -51,3 +51,6 @@ def verify(
     else:
         print_result(result)
     return print_verdict(result.agreement, output, json=console.json)
+
+
+COMMANDS = (verify,)

@@ -61,3 +61,6 @@ def serve(
         dtype=loading.dtype,
     )
     return 0
+
+
+COMMANDS = (serve,)
