@@ -53,18 +53,18 @@ class _Streamed:
 
     def __init__(self, model: PreTrainedModel, top: int) -> None:
         self._model, self._keep = model, ReductionOptions(cells=_CELLS, top=top)
-        self._seen: list[AttentionTemplate] | None = None
+        self._templates: list[AttentionTemplate] | None = None
 
     def __call__(self, ids: Tensor) -> list[MapSummary]:
         """Return what is kept; the first call finds out which attentions there are."""
-        if self._seen is None:
+        if self._templates is None:
             last = torch.tensor([ids.shape[1] - 1])
-            self._seen = sample_rows(self._model, *_given(ids), last, lambda _: None)
+            self._templates = sample_rows(self._model, *_given(ids), last, lambda _: None)
         found: list[MapSummary] = []
         stream_maps(
             self._model,
             _given(ids)[0],
-            self._seen,
+            self._templates,
             self._keep,
             lambda streamed: found.append(streamed.summary),
         )
