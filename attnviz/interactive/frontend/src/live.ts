@@ -81,8 +81,8 @@ function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
       },
     },
     {
-      path: "/senses", title: "Senses", show: figure(({ word }) => `Where the senses of “${word}” are told apart`),
-      fields: { word: { label: "Word", value: words[0], hint: `Sentences come along for ${words.join(", ")}.`, words } },
+      path: "/senses", title: "Senses", show: figure(({ word }) => `Where the model separates the senses of “${word}”`),
+      fields: { word: { label: "Word", value: words[0], hint: `Bundled sentences: ${words.join(", ")}.`, words } },
     },
     {
       path: "/shift", title: "Shift", show: figure(({ word }) => `What moved “${word}”`),

@@ -29,7 +29,7 @@ export interface State {
   range: [number, number, number, number] | null;
   theme: "auto" | "light" | "dark";
 }
-/** What is told to others: positions are those of pieces. */
+/** The selection that listeners receive; positions are those of word pieces. */
 export type Selection = Pick<State, "view" | "stack" | "layer" | "heads" | "query" | "key" | "words">;
 
 export const MOST_HEADS = 12;

@@ -8,7 +8,7 @@ import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, splits
 
 const MOST_TOKENS = 100; // in each column of tokens
 const MOST_LINES = 6000;
-const FEW_LINES = 400; // of which each can be told apart
+const FEW_LINES = 400; // few enough to distinguish each line
 
 export function head(setting: Setting): Scene {
   const { look, theme, width, found } = setting;
@@ -80,7 +80,7 @@ export function head(setting: Setting): Scene {
       }
     });
     lines.sort((a, b) => a[0] - b[0]);
-    // Of one token the lines are told apart by how they compare with its strongest.
+    // The lines of one token are scaled to its strongest line.
     const strongest = (r === null && c === null) || !lines.length ? 1 : lines[lines.length - 1][0];
     // Many lines would be one block: the more there are, the fainter is each.
     const faint = Math.min(1, Math.sqrt(FEW_LINES / lines.length));
