@@ -14,17 +14,17 @@ import attnviz
 
 result = attnviz.attend("the train left the station on time")
 
-found = attnviz.find_heads(result, query="train", key="station")
-above = len(found.above_function_words)
-first = len(found.first)
-total = len(found.heads)
-best = found.heads[0]
+ranking = attnviz.find_heads(result, query="train", key="station")
+above = len(ranking.above_function_words)
+first = len(ranking.first)
+total = len(ranking.heads)
+best = ranking.heads[0]
 
 others = attnviz.find_heads(result, query="train", key="on")
 on = {(head.layer, head.head): head.score for head in others.heads}
-ratios = [head.score / on[head.layer, head.head] for head in found.heads]
+ratios = [head.score / on[head.layer, head.head] for head in ranking.heads]
 median = statistics.median(ratios)
-ratio = ratios[0]  # found.heads begin with the best
+ratio = ratios[0]  # ranking.heads begin with the best
 
 drawn = attnviz.attention_map(result, layer=best.layer, head=best.head, special="remove")
 words = len(drawn.rows)

@@ -25,13 +25,13 @@ adds, most = taken.shares[first], taken.shares[second]
 length, longest = lengths[first], lengths[second]
 assert length < longest
 
-every = [
+all_steps = [
     attnviz.steps(result, layer=record.layer, head=number, word=word)
     for record in result
     for number in range(record.heads)
 ]
-heads = len(every)
-mean_weight = sum(one["weights"].values[one.row, first] for one in every) / heads
-mean_share = sum(one.shares[first] for one in every) / heads
+heads = len(all_steps)
+mean_weight = sum(steps["weights"].values[steps.row, first] for steps in all_steps) / heads
+mean_share = sum(steps.shares[first] for steps in all_steps) / heads
 
 fig = attnviz.plot.attention_vector(taken)

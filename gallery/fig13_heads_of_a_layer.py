@@ -23,10 +23,12 @@ def mean_weight(step):
 
 
 relations = [mean_weight(step) for step in (-1, 1, 0)]
-back, on, own = (int(given.argmax()) for given in relations)
-before, after, itself = (given.max() for given in relations)
+back, on, own = (int(weights_by_head.argmax()) for weights_by_head in relations)
+before, after, itself = (weights_by_head.max() for weights_by_head in relations)
 even_before = even_after = (words - 1) / words**2
 even_itself = 1 / words
-clear = sum(max(given[head] for given in relations) > 1 / 2 for head in range(heads))
+clear = sum(
+    max(weights_by_head[head] for weights_by_head in relations) > 1 / 2 for head in range(heads)
+)
 
 fig = attnviz.plot.heads(maps)

@@ -20,18 +20,20 @@ Why did the engine stop so suddenly?|She plays the violin; her brother plays the
 The museum (closed on Mondays) shows old maps.|“Stay here,” he said, “until the storm is over.”
 When the bell rang, nobody moved.|Rain fell all night, and the river rose.|Sit down, Tom!"""
 results = attnviz.attend(TEXTS.replace("\n", "|").split("|"))
-given, equal = {"[CLS]": [], "[SEP]": [], "punctuation": []}, []
+weights_by_target, equal = {"[CLS]": [], "[SEP]": [], "punctuation": []}, []
 for result in results:
     tokens = token_groups(result.record(0).key_axis)
     content = content_words(tokens)
     is_mark = [not any(map(str.isalnum, label)) for label in tokens.labels]
     weights = attnviz.head_maps(result).weights[:, :, content].numpy()  # (layers, heads, words, T)
-    given["[CLS]"].append(weights[..., 0])
-    given["[SEP]"].append(weights[..., -1])
-    given["punctuation"].append(weights[..., is_mark].sum(-1))
+    weights_by_target["[CLS]"].append(weights[..., 0])
+    weights_by_target["[SEP]"].append(weights[..., -1])
+    weights_by_target["punctuation"].append(weights[..., is_mark].sum(-1))
     equal += [(2 + sum(is_mark)) / len(is_mark)] * int(content.sum())
-mean = {name: np.concatenate(each, axis=-1).mean(-1) for name, each in given.items()}
-cls, sep, marks = (each.mean() for each in mean.values())
+mean = {
+    name: np.concatenate(values, axis=-1).mean(-1) for name, values in weights_by_target.items()
+}
+cls, sep, marks = (values.mean() for values in mean.values())
 total = sum(mean.values())  # (layers, heads)
 share, count, words, uniform = total.mean(), total.size, len(equal), np.mean(equal)
 heads, less, layers = (total > 0.5).sum(), (total < uniform).sum(), total.mean(1)
@@ -43,7 +45,7 @@ with attnviz.plot.style():
     left.set(xlabel="head", ylabel="layer", title="% of the weight")
     left.tick_params(axis="y", rotation=0)
     right.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="equal weights")
-    by_layer = pd.DataFrame({name: 100 * each.mean(1) for name, each in mean.items()})
+    by_layer = pd.DataFrame({name: 100 * values.mean(1) for name, values in mean.items()})
     by_layer.plot.barh(stacked=True, width=0.7, ax=right)
     right.set(xlabel="mean over heads, %", xlim=(0, 100), yticks=[], ylim=(5.5, -0.5))
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)

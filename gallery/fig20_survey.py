@@ -16,22 +16,22 @@ import attnviz
 path = files("attnviz").joinpath("analyses", "senses", "sentences.json")
 senses = json.loads(path.read_text("utf-8"))
 texts = [each for word in senses.values() for some in word.values() for each in some]
-found = attnviz.survey(texts)
+survey = attnviz.survey(texts)
 
 
 def most(statistic):
     """Return the head that has most of a statistic, with mean, interval and even weights."""
-    at = found.of(statistic)
-    head = int(found.mean[:, at].nan_to_num(0).argmax())
-    numbers = found.mean, found.low, found.high, found.even
-    return found.heads[head], *(float(each[head, at]) for each in numbers)
+    at = survey.of(statistic)
+    head = int(survey.mean[:, at].nan_to_num(0).argmax())
+    numbers = survey.mean, survey.low, survey.high, survey.even
+    return survey.heads[head], *(float(each[head, at]) for each in numbers)
 
 
 previous, previous_share, previous_low, previous_high, previous_even = most("previous")
 next, next_share, next_low, _, next_even = most("next")
 assert previous_low > previous_even
 assert next_low > next_even
-middle = [1 <= head.layer <= 4 for head in found.heads]
-rest = found.mean[middle, found.of("separators")].mean().item()
-named, heads, texts = sum(map(bool, found.roles)), len(found.heads), found.texts
-fig = attnviz.plot.survey(found)
+middle = [1 <= head.layer <= 4 for head in survey.heads]
+rest = survey.mean[middle, survey.of("separators")].mean().item()
+named, heads, texts = sum(map(bool, survey.roles)), len(survey.heads), survey.texts
+fig = attnviz.plot.survey(survey)
