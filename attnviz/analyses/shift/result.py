@@ -174,6 +174,7 @@ class ShiftResult(Result):
             "patched": self.patched,
             "raw_attention": self.raw_attention,
             "rollout": self.rollout,
+            **{f"method_{name.replace('-', '_')}": scores for name, scores in self.methods.items()},
             "path": self.path,
             "distances": self.distances,
         }
@@ -199,6 +200,7 @@ class ShiftResult(Result):
             "completeness_error": split.error,
             "credit_error": split.credit_error,
             "rank_correlations": self.rank_correlations,
+            **({"method_correlations": self.method_correlations} if self.methods else {}),
             "heads_correlation": None
             if heads is None
             else dict(zip(("r", "rho"), heads, strict=True)),
@@ -239,6 +241,8 @@ class ShiftResult(Result):
         add("patched", self.patched, "layer", "head")
         add("raw attention", self.raw_attention, "word")
         add("rollout", self.rollout, "word")
+        for name, scores in self.methods.items():
+            add(f"method {name}", scores, "word")
         add("ledger attention", stream.attention, "layer", "head", "token")
         add("ledger MLP", stream.mlp, "layer")
         add("path", self.path, "layer")
@@ -328,6 +332,9 @@ class ShiftResult(Result):
                 f"all paths rank {len(self.sources)} words as changing each does, "
                 f"in runs of its own, with ρ: {correlations}"
             )
+        for name, ranks in self.method_correlations.items():
+            correlations = ", ".join(f"{other} {_number(rho)}" for other, rho in ranks.items())
+            yield f"{name} ranks them with ρ: {correlations}"
         if (heads := self.heads_correlation) is not None:
             r, rho = map(_number, heads)
             yield f"the heads agree with patching them: r {r}, ρ {rho}"
@@ -345,6 +352,11 @@ class ShiftResult(Result):
             "by the split": self.credit * sign,
             "by raw attention": self.raw_attention,
             "by rollout": self.rollout,
+            **{
+                f"by {name}": scores * sign
+                for name, scores in self.methods.items()
+                if name not in ("raw-attention", "rollout")
+            },
             f"by what is lost ({name})": lost * sign,
         }
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
