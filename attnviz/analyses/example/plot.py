@@ -22,6 +22,7 @@ from attnviz.figures.style import (
     FAINT,
     FULL_WIDTH,
     INK,
+    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
@@ -33,7 +34,6 @@ from attnviz.figures.style import (
 from attnviz.results.words import literal
 
 # Inches, unless said otherwise.
-_MARGIN = 0.06
 _APART, _BELOW = 0.34, 0.16  # between two stages, across and down
 _CELL = 0.25  # width of a cell at least, where there is room
 _GAP = 0.12  # between two matrices of a stage
@@ -69,18 +69,18 @@ def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure
     labels = [label for block in blocks for label in (*block.rows, *block.columns, *block.notes)]
     with style([worked.title, *labels]):
         page, ruler = Page(width * MM), Ruler()
-        across = page.width - 2 * _MARGIN
-        top = page.title(_MARGIN, _MARGIN, literal(worked.title, 120), across) + _BELOW / 2
-        left, bottom = _MARGIN, top
+        across = page.width - 2 * MARGIN
+        top = page.title(MARGIN, MARGIN, literal(worked.title, 120), across) + _BELOW / 2
+        left, bottom = MARGIN, top
         for block in blocks:
             table = _Table(block, ruler, across)
-            if left > _MARGIN and left + table.width > _MARGIN + across + 1e-9:
-                left, top = _MARGIN, bottom + _BELOW
+            if left > MARGIN and left + table.width > MARGIN + across + 1e-9:
+                left, top = MARGIN, bottom + _BELOW
             bottom = max(bottom, table.draw(page, left, top))
             left += table.width + _APART
         caption = ruler.wrap(_caption(worked), across, SMALL_SIZE)
-        end = page.write(_MARGIN, bottom + _BELOW, caption, color=MUTED)
-        return page.finish(end + _MARGIN)
+        end = page.write(MARGIN, bottom + _BELOW, caption, color=MUTED)
+        return page.finish(end + MARGIN)
 
 
 def _caption(worked: ExampleResult) -> str:

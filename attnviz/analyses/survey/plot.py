@@ -26,6 +26,7 @@ from attnviz.figures.style import (
     FAINT,
     FULL_WIDTH,
     INK,
+    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
@@ -36,7 +37,6 @@ from attnviz.figures.style import (
 )
 from attnviz.results.words import literal
 
-_MARGIN = 0.06  # inches
 _TALL = 3.0  # inches of the plane at most
 _MARKERS = "oDs^vPX*"
 _GAP = 0.18  # inches
@@ -57,12 +57,12 @@ def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
     """
     with style([result.provenance.model, *result.statistics]):
         page, ruler = Page(width * MM), Ruler()
-        place = _MARGIN, page.width - _MARGIN
+        place = MARGIN, page.width - MARGIN
         title = (
             f"What {len(result.heads)} heads of {literal(result.provenance.model)} do, "
             f"on {result.texts:,} texts"
         )
-        top = page.title(place[0], _MARGIN, title, place[1] - place[0]) + 0.06
+        top = page.title(place[0], MARGIN, title, place[1] - place[0]) + 0.06
         panels = [
             Panel(TITLES.get(name, name), result.mean[:, at], unsure=_p_values(result, at) >= SURE)
             for at, name in enumerate(result.statistics)
@@ -71,7 +71,7 @@ def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
         top = head_panels(page, ruler, result.heads, panels, place, top)
         top, plane = _plane(page, ruler, result, place, top)
         end = caption.write_caption(page, place, top + 0.1, _said(result), result.agreement)
-        figure = page.finish(end + _MARGIN)
+        figure = page.finish(end + MARGIN)
         _label(plane, result)
         return figure
 

@@ -1,4 +1,4 @@
-"""The disambiguation plot: every occurrence in every layer, numbers as measured, no overlap."""
+"""The figure of senses: every occurrence in every layer, numbers as measured, no overlap."""
 
 from dataclasses import replace
 
