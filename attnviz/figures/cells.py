@@ -12,7 +12,7 @@ from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from attnviz.figures.style import ACCENT, INK, NUMBER_SIZE, value_colours
+from attnviz.figures.style import ACCENT, INK, NUMBER_SIZE, value_colors
 from attnviz.formula.attention import HIDDEN
 
 # Matrices with more cells are drawn as one image, which keeps files small.
@@ -22,7 +22,7 @@ _LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32
 def draw_cells(
     ax: Axes,
     values: Tensor,
-    colours: Colormap,
+    colors: Colormap,
     norm: Normalize,
     *,
     lines: bool = True,
@@ -39,7 +39,7 @@ def draw_cells(
         np.linspace(0, across, n + 1),
         np.linspace(0, down, m + 1),
         values.masked_fill(values < HIDDEN, torch.nan).numpy(),
-        cmap=colours,
+        cmap=colors,
         norm=norm,
         edgecolors="white" if vector and lines else "none",
         linewidth=0.4 if vector and lines else 0.0,
@@ -71,7 +71,7 @@ def draw_values(
 ) -> QuadMesh:
     """Draw signed numbers. Colors end at ± `largest`, by default the largest absolute number."""
     end = largest or range_of(values)
-    return draw_cells(ax, values, value_colours(), Normalize(-end, end), lines=lines)
+    return draw_cells(ax, values, value_colors(), Normalize(-end, end), lines=lines)
 
 
 def range_of(values: Tensor, share: float = 1.0) -> float:
@@ -97,9 +97,9 @@ def write_numbers(
     for (i, j), value in np.ndenumerate(values.numpy()):
         red, green, blue, _ = mesh.cmap(mesh.norm(value)) if value > HIDDEN else (1, 1, 1, 1)
         dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-        place, colour = (j + 0.5, i + 0.5), "white" if dark else INK
+        place, color = (j + 0.5, i + 0.5), "white" if dark else INK
         text = say(value) if callable(say) else say[i][j]
-        ax.text(*place, text, fontsize=points, color=colour, ha="center", va="center")
+        ax.text(*place, text, fontsize=points, color=color, ha="center", va="center")
 
 
 def decimals(weight: float) -> str:

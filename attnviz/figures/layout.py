@@ -29,7 +29,7 @@ from attnviz.figures.style import (
     SMALL_SIZE,
     TITLE_SIZE,
     WIDTHS,
-    value_colours,
+    value_colors,
 )
 
 
@@ -223,7 +223,7 @@ _EXTENDS = {
 }
 
 
-def colour_bar(
+def color_bar(
     drawn: ScalarMappable, ax: Axes, label: str = "weight", *, horizontal: bool = False
 ) -> None:
     """Draw a labeled color bar into `ax`."""
@@ -253,4 +253,4 @@ def colour_bar(
 
 def range_bar(ax: Axes) -> None:
     """Draw into `ax` the color bar of panels that each have their own range."""
-    colour_bar(ScalarMappable(Normalize(-1, 1), value_colours()), ax, "of the range")
+    color_bar(ScalarMappable(Normalize(-1, 1), value_colors()), ax, "of the range")

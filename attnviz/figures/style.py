@@ -89,19 +89,19 @@ _RC_PARAMS: dict[Any, Any] = {
 }
 
 
-def weight_colours() -> Colormap:
+def weight_colors() -> Colormap:
     """Return the colormap of weights, white at 0 (devon; Crameri 2018, doi:10.5281/zenodo.1243862).
 
     It is perceptually uniform, also in gray and with every kind of color vision.
     """
-    colours: Colormap = cm.devon_r
-    return colours
+    colors: Colormap = cm.devon_r
+    return colors
 
 
-def value_colours() -> Colormap:
+def value_colors() -> Colormap:
     """Return the colormap of signed numbers, white at 0 (vik; Crameri 2018)."""
-    colours: Colormap = cm.vik
-    return colours
+    colors: Colormap = cm.vik
+    return colors
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from cmcrameri import cm
 
 import attnviz.interactive.view
-from attnviz.figures.style import CYCLE, value_colours, weight_colours
+from attnviz.figures.style import CYCLE, value_colors, weight_colors
 
 SOURCE = (Path(attnviz.interactive.view.__file__).parent / "frontend/src/colours.ts").read_text(
     "utf-8"
@@ -33,6 +33,6 @@ def test_a_map_differs_from_crameris_by_one_in_255_at_most(name):
 
 def test_light_pages_have_the_colours_of_the_figures():
     light = SOURCE[SOURCE.index("LIGHT: Theme") :]
-    assert f'weights: "{weight_colours().name}", signed: "{value_colours().name}"' in light
+    assert f'weights: "{weight_colors().name}", signed: "{value_colors().name}"' in light
     cycle = re.search(r"CYCLE = \[([^]]+)\]", SOURCE)[1]
     assert tuple(re.findall(r"#[0-9a-f]{6}", cycle))[: len(CYCLE)] == CYCLE

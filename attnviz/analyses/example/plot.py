@@ -29,7 +29,7 @@ from attnviz.figures.style import (
     SMALLEST_SIZE,
     TEXT_SIZE,
     style,
-    weight_colours,
+    weight_colors,
 )
 from attnviz.results.words import literal
 
@@ -220,7 +220,7 @@ class _Table:
         values = shown.values.clone()
         values[:, known:] = torch.nan
         colors = Normalize(low, low + max(high - low, 1e-12) / _DARKEST)
-        mesh = draw_cells(ax, values, weight_colours(), colors)
+        mesh = draw_cells(ax, values, weight_colors(), colors)
         if not any(text for row in shown.texts for text in row):
             ax.spines[:].set(visible=True, color=FAINT, linewidth=0.5)
         for i, j in np.ndindex(m, max(0, n - known)):

@@ -19,7 +19,7 @@ from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.result import HeadMaps
 from attnviz.figures import caption
 from attnviz.figures.cells import logarithmic
-from attnviz.figures.layout import Page, colour_bar
+from attnviz.figures.layout import Page, color_bar
 from attnviz.figures.style import (
     ACCENT,
     AXIS_ROOM,
@@ -31,7 +31,7 @@ from attnviz.figures.style import (
     MUTED,
     SMALL_SIZE,
     style,
-    weight_colours,
+    weight_colors,
 )
 from attnviz.results import AttentionResult, AxisGeometry, Special
 from attnviz.results.words import source
@@ -142,7 +142,7 @@ def draw_head_grid(
     ax = page.axes(left + indent, top, width, height)
     drawn = ax.imshow(
         image,
-        weight_colours(),
+        weight_colors(),
         aspect="auto",
         origin="upper",
         interpolation="nearest",
@@ -164,7 +164,7 @@ def draw_head_grid(
     else:
         _number_sides(ax, maps.layers, numbers, (width / columns, height / rows), (wide, high))
     bar = page.axes(right - 0.35 * width - 0.08, top + height + below, 0.35 * width, 0.06)
-    colour_bar(drawn, bar, horizontal=True)
+    color_bar(drawn, bar, horizontal=True)
     return top + height + below + 0.18
 
 

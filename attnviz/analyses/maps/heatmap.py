@@ -23,7 +23,7 @@ from attnviz.figures.cells import (
     logarithmic,
     write_numbers,
 )
-from attnviz.figures.layout import Page, Ruler, colour_bar
+from attnviz.figures.layout import Page, Ruler, color_bar
 from attnviz.figures.style import (
     BAR_ROOM,
     BAR_WIDTH,
@@ -36,7 +36,7 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     WIDE,
     style,
-    weight_colours,
+    weight_colors,
 )
 from attnviz.figures.ticks import Ticks, fit_ticks
 from attnviz.results import AttentionResult, Special
@@ -225,7 +225,7 @@ def draw_heatmap(
             return _page(drawn, selected.overview, width * MM)
         _draw(ax, drawn, Ruler())
         ax.set_title(caption.short(drawn), loc="left", fontsize=TEXT_SIZE, parse_math=False)
-        colour_bar(ax.collections[0], ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")
+        color_bar(ax.collections[0], ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")
         return ax
 
 
@@ -252,7 +252,7 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     tall = min(down * m, 1.5)
     bar = page.axes(left + across * n + MARGIN, top, BAR_WIDTH, tall)
     label = ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE)
-    colour_bar(ax.collections[0], bar, label)
+    color_bar(ax.collections[0], bar, label)
     bottom = top + down * m + below.room + _LABEL
 
     place, end = (MARGIN, width - MARGIN), bottom + GAP / 2
@@ -296,7 +296,7 @@ def _draw(
         cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
     across, down = cell
     norm = _norm(drawn)
-    mesh = draw_cells(ax, shown, weight_colours(), norm, extent=(m, n))
+    mesh = draw_cells(ax, shown, weight_colors(), norm, extent=(m, n))
     ax.set_aspect("equal" if across == down else "auto")
     rows, columns = (
         fit_ticks(labels, size, ruler, axis=axis, side=side, longest=longest)

@@ -21,7 +21,7 @@ from attnviz.figures import caption
 from attnviz.figures.layout import (
     Page,
     Ruler,
-    colour_bar,
+    color_bar,
     line_height,
 )
 from attnviz.figures.style import (
@@ -34,7 +34,7 @@ from attnviz.figures.style import (
     SMALL_SIZE,
     TEXT_SIZE,
     WIDE,
-    weight_colours,
+    weight_colors,
 )
 from attnviz.results import AxisGeometry
 from attnviz.results.words import literal, selection, source
@@ -142,7 +142,7 @@ def draw_overlay(
     mappable = _draw(ax, drawn, query)
     title = f"{caption.short(drawn)}, {_query_name(drawn, query)}"
     ax.set_title(title, loc="left", fontsize=TEXT_SIZE, parse_math=False)
-    colour_bar(mappable, ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")
+    color_bar(mappable, ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")
     return ax
 
 
@@ -170,7 +170,7 @@ def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: flo
     ax = page.axes(MARGIN + side + GAP, below, side, tall)
     mappable = _draw(ax, drawn, query)
     bar = page.axes(MARGIN + 2 * side + 1.5 * GAP, below, BAR_WIDTH, min(tall, 1.5))
-    colour_bar(mappable, bar, ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE))
+    color_bar(mappable, bar, ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE))
 
     bottom, place = below + tall, (MARGIN, width - MARGIN)
     if overview is not None:
@@ -226,11 +226,11 @@ def _draw(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable:
     assert drawn.image is not None
     weights = _on_grid(drawn.weights[query], drawn.sides[1]).float().numpy()
     norm = Normalize(0.0, max(float(weights.max()), 1e-12))
-    ax.pcolormesh(weights, cmap=weight_colours(), norm=norm, linewidth=0)
+    ax.pcolormesh(weights, cmap=weight_colors(), norm=norm, linewidth=0)
     shades, extent = _shades(drawn.image.numpy()), _extent(drawn)
     ax.imshow(shades, extent=extent, aspect="auto", origin="upper", zorder=2)
     _outline(ax, drawn, query)
-    mappable = ScalarMappable(norm, _under_shades(weight_colours()))
+    mappable = ScalarMappable(norm, _under_shades(weight_colors()))
     mappable.set_array(weights)
     return mappable
 
@@ -246,9 +246,9 @@ def _shades(image: NDArray[np.uint8]) -> NDArray[np.float64]:
     return shades
 
 
-def _under_shades(colours: Colormap) -> ListedColormap:
+def _under_shades(colors: Colormap) -> ListedColormap:
     """Return the colormap as it looks where the image has medium brightness."""
-    return ListedColormap(colours(np.linspace(0, 1, 256))[:, :3] * (1 - _SHADE / 2))
+    return ListedColormap(colors(np.linspace(0, 1, 256))[:, :3] * (1 - _SHADE / 2))
 
 
 def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:

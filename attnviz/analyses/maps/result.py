@@ -57,12 +57,12 @@ class AttentionMap(Result):
 
     @property
     def top(self) -> float:
-        """The weight at which colours end: the largest that a word gives.
+        """The weight at which colors end: the largest that a word gives.
 
         What a special token gives says little, and is often so much that all else looks pale.
         """
         words = ~torch.tensor(self.special_rows or (False,) * len(self.rows))
-        weights = self.weights.nan_to_num()  # cells that are no number have no colour
+        weights = self.weights.nan_to_num()  # nan cells have no color
         return float(weights[words].max() if words.any() else weights.max())
 
     def _rules(self) -> Rules:
@@ -110,7 +110,7 @@ class AttentionMap(Result):
         from rich.style import Style
         from rich.text import Text
 
-        from attnviz.figures.style import weight_colours
+        from attnviz.figures.style import weight_colors
 
         weights = self.weights.float().nan_to_num()
         top = max(self.top, 1e-12)
@@ -126,7 +126,7 @@ class AttentionMap(Result):
             return
         numbers = "".join(f"{number:>{width}}" for number in range(len(self.columns)))
         yield Text(f"{'':{indent + 1}}{numbers}", "dim")
-        colors = weight_colours()
+        colors = weight_colors()
         shades = (weights / top).clamp(max=1).tolist()
         for number, (label, row) in enumerate(zip(labels, shades, strict=True)):
             line = Text(f"{number:>2} {set_cell_size(label, indent - 3)} ")

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures import caption
 from attnviz.figures.cells import draw_values, range_of
-from attnviz.figures.layout import Page, Ruler, colour_bar
+from attnviz.figures.layout import Page, Ruler, color_bar
 from attnviz.figures.style import (
     ACCENT,
     AXIS_ROOM,
@@ -35,7 +35,7 @@ from attnviz.figures.style import (
     WIDE,
     power,
     style,
-    value_colours,
+    value_colors,
 )
 from attnviz.figures.ticks import Ticks, fit_ticks
 from attnviz.results.words import literal, source
@@ -87,8 +87,8 @@ def draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
     """Draw the value and the routing part of each layer as two bars."""
     split = result.decomposition
     rows = np.arange(len(split.value))
-    for part, colour, offset in ((split.value, VALUE, 0.3), (split.routing, ROUTING, 0.7)):
-        ax.barh(rows + offset, part.sum((1, 2)).tolist(), height=0.36, color=colour)
+    for part, color, offset in ((split.value, VALUE, 0.3), (split.routing, ROUTING, 0.7)):
+        ax.barh(rows + offset, part.sum((1, 2)).tolist(), height=0.36, color=color)
     _plain(ax, len(rows))
     ax.set_yticks(rows + 0.5, [str(layer) for layer in rows])
     ax.set_ylabel("layer", color=MUTED)
@@ -157,12 +157,12 @@ def draw_patched(ax: Axes, result: ShiftResult) -> None:
 
 
 def _bars(
-    ax: Axes, lengths: Sequence[float], starts: Sequence[float], colour: str | None = None
+    ax: Axes, lengths: Sequence[float], starts: Sequence[float], color: str | None = None
 ) -> None:
     """Draw horizontal bars, colored by sign unless a color is given."""
-    signed = [value_colours()(0.8 if length > 0 else 0.2) for length in lengths]
+    signed = [value_colors()(0.8 if length > 0 else 0.2) for length in lengths]
     rows = np.arange(len(lengths)) + 0.5
-    ax.barh(rows, lengths, left=starts, height=0.62, color=colour or signed)
+    ax.barh(rows, lengths, left=starts, height=0.62, color=color or signed)
 
 
 def _plain(ax: Axes, rows: int) -> None:
@@ -362,4 +362,4 @@ def _heading(page: Page, left: float, top: float, text: str) -> float:
 
 
 def _bar(page: Page, mesh: ScalarMappable, left: float, top: float, tall: float) -> None:
-    colour_bar(mesh, page.axes(left + BAR_GAP, top, BAR_WIDTH, tall), "contribution")
+    color_bar(mesh, page.axes(left + BAR_GAP, top, BAR_WIDTH, tall), "contribution")

@@ -28,7 +28,7 @@ from attnviz.figures.cells import (
 from attnviz.figures.layout import (
     Page,
     Ruler,
-    colour_bar,
+    color_bar,
     line_height,
     range_bar,
 )
@@ -50,8 +50,8 @@ from attnviz.figures.style import (
     as_math,
     power,
     style,
-    value_colours,
-    weight_colours,
+    value_colors,
+    weight_colors,
 )
 from attnviz.figures.ticks import Ticks, fit_ticks
 from attnviz.results import AttentionResult
@@ -283,7 +283,7 @@ def _draw_row(
         last.left + last.across + BAR_GAP, top + _HEADER, BAR_WIDTH, min(last.high, 0.9)
     )
     if last.stage.name == "weights":
-        colour_bar(ScalarMappable(last.norm, weight_colours()), bar, "weight")
+        color_bar(ScalarMappable(last.norm, weight_colors()), bar, "weight")
     else:
         range_bar(bar)
     return bottom
@@ -361,8 +361,8 @@ def _draw_panel(page: Page, ruler: Ruler, result: StepsResult, panel: _Panel, to
     stage, n = panel.stage, panel.columns
     ax = page.axes(panel.left, top, panel.across, panel.high)
     lines = stage.over_keys and min(panel.across / n, panel.down) >= _LINED_CELL
-    colours = weight_colours() if stage.name == "weights" else value_colours()
-    mesh = draw_cells(ax, stage.values, colours, panel.norm, lines=lines)
+    colors = weight_colors() if stage.name == "weights" else value_colors()
+    mesh = draw_cells(ax, stage.values, colors, panel.norm, lines=lines)
     if panel.labels is not None:
         panel.labels.apply(ax, "y")
     end = top + panel.high

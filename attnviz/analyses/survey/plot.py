@@ -19,7 +19,7 @@ from torch import Tensor
 from attnviz.analyses.survey.result import HeadName, SurveyResult
 from attnviz.analyses.survey.statistics import TITLES
 from attnviz.figures import caption
-from attnviz.figures.layout import Page, Ruler, colour_bar, line_height
+from attnviz.figures.layout import Page, Ruler, color_bar, line_height
 from attnviz.figures.style import (
     ACCENT,
     CYCLE,
@@ -32,8 +32,8 @@ from attnviz.figures.style import (
     SMALL_SIZE,
     TEXT_SIZE,
     style,
-    value_colours,
-    weight_colours,
+    value_colors,
+    weight_colors,
 )
 from attnviz.results.words import literal
 
@@ -233,7 +233,7 @@ def head_panels(
         bar = page.axes(
             x + _NUMBERS + 0.5 * across - 0.16, y + line + high + 0.16, 0.5 * across, 0.05
         )
-        colour_bar(drawn, bar, "", horizontal=True)
+        color_bar(drawn, bar, "", horizontal=True)
         _, end = drawn.get_clim()
         ticks = [0.0, float(end or 0.0)]
         ticks = [-ticks[1], *ticks] if panel.signed else ticks
@@ -264,7 +264,7 @@ def _draw(ax: Axes, heads: Sequence[HeadName], panel: Panel) -> ScalarMappable:
         values = values.masked_fill(unsure, torch.nan)
     drawn = ax.imshow(
         values.numpy(),
-        value_colours() if panel.signed else weight_colours(),
+        value_colors() if panel.signed else weight_colors(),
         aspect="auto",
         origin="upper",
         interpolation="nearest",
