@@ -1,9 +1,8 @@
-"""The file that a whole result is kept in, and the only way in which one is read.
+"""Write a result to a safetensors file, and read it again.
 
-It is a safetensors file. Its metadata has `about`, for other programs, and for attnviz the `tree`
-of the result, the `format` of that tree, the version of `attnviz` that wrote it, and `sha256`: of
-the whole file, with zeros in the place of the digest itself. A file in which one bit was changed is
-not read.
+The metadata of the file has `about`, for other programs, and for attnviz the `tree` of the result,
+the `format` of that tree, the version of `attnviz` that wrote it, and `sha256`: the digest of the
+whole file with zeros in place of the digest itself. A file that changed by one bit is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 
 
 def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: str) -> None:
-    """Write a result; the tensors that are shown keep their names.
+    """Write a result; the tensors in `shown` keep their names.
 
     Raises
     ------
@@ -68,8 +67,8 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
 
     Raises
     ------
-    InputError : there is no such file, it holds no result, it is not as it was written, or there is
-        no memory for it.
+    InputError : there is no such file, it holds no result, it changed since it was written, or
+        there is too little memory for it.
     """
     path = Path(path)
     try:
@@ -79,7 +78,7 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
         raise
     except OSError as error:
         raise _refused(path, f"it cannot be read: {error.strerror}") from error
-    except Exception as error:  # what a file that was made to deceive leads to, in any library
+    except Exception as error:  # a forged file can raise anything, in any library
         if is_out_of_memory(error):
             memory = MemoryBudget(
                 f"the result in {path}", torch.device("cpu"), "Keep fewer layers of it."
@@ -90,7 +89,7 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
 
 
 def _read(path: Path) -> tuple[bytes, dict[str, str]]:
-    """Return the bytes of a file that is as it was written, and its metadata."""
+    """Return the bytes and the metadata of a file, which must be as it was written."""
     try:
         found = path.stat()
     except FileNotFoundError:
