@@ -45,25 +45,38 @@ console = LiteralConsole(highlight=False, soft_wrap=True)
 
 def report(
     result: Result,
+    *shown: RenderableType,
     draw: Callable[[], Figure],
-    *,
-    show: Callable[[], None] | None = None,
     path: Path | None,
     force: bool,
     json: bool,
+    written: Path | None = None,
 ) -> int:
     """Save a result, print it, and return the exit code.
 
-    draw : draws the figure, if `path` asks for one. show : prints more than the result itself.
+    Parameters
+    ----------
+    result : Result
+        What is saved, and printed as JSON.
+    *shown : RenderableType
+        What is printed for people: by default the result.
+    draw : callable
+        Draws the figure, if `path` asks for one.
+    path : Path or None
+        The file to write.
+    force, json : bool
+        Whether to overwrite data; whether to print JSON.
+    written : Path, optional
+        What is said to be written: by default `path`.
     """
     save(result, draw, path, force=force)
     if json:
         print_json(to_data(result))
-    elif show is not None:
-        show()
     else:
-        print_result(result)
-    return print_verdict(getattr(result, "agreement", None), path, json=json)
+        for renderable in shown or (result,):
+            console.print(renderable)
+    agreement: AgreementReport | None = getattr(result, "agreement", None)
+    return print_verdict(agreement, written or path, json=json)
 
 
 def save(result: Result, draw: Callable[[], Figure], path: Path | None, *, force: bool) -> None:
@@ -94,11 +107,6 @@ def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json:
     if path is not None:
         output.print(Text(f"wrote {path}"))
     return 0 if verified else 5
-
-
-def print_result(result: object) -> None:
-    """Print a result as it renders itself."""
-    console.print(result)
 
 
 def print_json(data: dict[str, Any]) -> None:

@@ -15,12 +15,13 @@ from safetensors import safe_open
 
 import attnviz.pipeline.attend
 from attnviz.agreement import verify
-from attnviz.analyses.maps import print as report
 from attnviz.app import run
+from attnviz.terminal import console as terminal_console
 
 TEXT = "the train left the station"
 LONGER = "the train left the station on time"
 WORDS = LONGER.split()
+RAMP = " .:-=+*#%@"  # characters from light to dark
 STAGES = ["query", "key", "value", "scores", "weights", "head output", "output"]
 
 
@@ -246,15 +247,15 @@ def test_without_a_terminal_the_map_is_drawn_with_characters(capsys):
     weights = json.loads(Path("x.json").read_text())["weights"]
     cells = rows["train"][rows["train"].index("train") + len("[CLS]   ") :]
     assert max(weights[2]) == weights[2][1]
-    assert cells.strip()[0] in report.RAMP[-2:]
-    assert set(cells) <= set(report.RAMP)
+    assert cells.strip()[0] in RAMP[-2:]
+    assert set(cells) <= set(RAMP)
 
 
 @pytest.fixture
 def terminal(monkeypatch):
     def use(**how):
         console = Console(force_terminal=True, width=100, highlight=False, soft_wrap=True, **how)
-        monkeypatch.setattr(report, "console", console)
+        monkeypatch.setattr(terminal_console, "console", console)
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     return use

@@ -1,8 +1,8 @@
-"""The command `compare` and what it prints."""
+"""The command `compare`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,12 +15,6 @@ from attnviz.terminal.options import (
     SkipBad,
     option_groups,
 )
-
-if TYPE_CHECKING:
-    pass
-
-_SHOWN = 2  # statistics of each head
-_LISTED = 10  # heads
 
 
 @option_groups(without=["model", "mode"])
@@ -40,7 +34,6 @@ def compare(
     path = figure.path(json=console.json)
 
     from attnviz.analyses.compare.compute import compare as measure
-    from attnviz.analyses.compare.plot import compare as draw
     from attnviz.terminal.console import progress_bar, report
 
     with progress_bar():
@@ -54,7 +47,7 @@ def compare(
         )
     return report(
         result,
-        lambda: draw(result, width=figure.width),
+        draw=lambda: result.plot(width=figure.width),
         path=path,
         force=figure.force,
         json=console.json,

@@ -33,12 +33,11 @@ def example(
     path = figure.path(json=console.json)
     result = replay(name, file=file)
 
-    from attnviz.analyses.example.plot import example as draw
     from attnviz.terminal.console import report
 
     return report(
         result,
-        lambda: draw(result, width=figure.width),
+        draw=lambda: result.plot(width=figure.width),
         path=path,
         force=figure.force,
         json=console.json,

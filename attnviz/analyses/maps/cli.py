@@ -90,7 +90,7 @@ def heatmap(
     from attnviz.analyses.maps.heads import rank_heads
     from attnviz.analyses.maps.heatmap import draw_heatmap, select_map
     from attnviz.io.files import FIGURE_SUFFIXES
-    from attnviz.terminal.console import print_result, report
+    from attnviz.terminal.console import report
 
     def attend_again(layer: int, heads: tuple[int, ...]) -> AttentionResult:
         return run.attend(inputs, layers=[layer], heads=heads).stack(stack)
@@ -109,16 +109,20 @@ def heatmap(
         overview=None if path and path.suffix.lower() in FIGURE_SUFFIXES else False,
         attend_again=attend_again,
     )
-
-    def show() -> None:
-        print_result(drawn.map)
-        ranking = drawn.ranking or rank_heads(result)
-        print_result(drawn.matches or (ranking if layer is None else ranking.of_layer(layer)))
+    ranking = drawn.ranking or rank_heads(result)
 
     def draw() -> Figure:
         return cast("Figure", draw_heatmap(drawn, width=figure.width).get_figure(root=True))
 
-    return report(drawn.map, draw, show=show, path=path, force=figure.force, json=console.json)
+    return report(
+        drawn.map,
+        drawn.map,
+        drawn.matches or (ranking if layer is None else ranking.of_layer(layer)),
+        draw=draw,
+        path=path,
+        force=figure.force,
+        json=console.json,
+    )
 
 
 @option_groups()
@@ -139,16 +143,15 @@ def heads(
     result = run.attend(inputs, layers=None if layer is None else [layer]).stack(stack)
 
     from attnviz.analyses.maps.compute import head_maps
-    from attnviz.analyses.maps.head_grid import heads as draw
     from attnviz.analyses.maps.heads import rank_heads
-    from attnviz.terminal.console import print_result, report
+    from attnviz.terminal.console import report
 
     maps = head_maps(result, layer=layer, words=words, special=special.value)
     ranking = rank_heads(result)
     return report(
         maps,
-        lambda: draw(maps, width=figure.width),
-        show=lambda: print_result(ranking if layer is None else ranking.of_layer(layer)),
+        ranking if layer is None else ranking.of_layer(layer),
+        draw=lambda: maps.plot(width=figure.width),
         path=path,
         force=figure.force,
         json=console.json,

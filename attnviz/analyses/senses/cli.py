@@ -1,8 +1,8 @@
-"""The command `senses` and what it prints."""
+"""The command `senses`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,11 +13,6 @@ from attnviz.terminal.options import (
     option_groups,
     parse_named_sentences,
 )
-
-if TYPE_CHECKING:
-    pass
-
-_NAMED = 6  # words that each sense attends to
 
 
 @option_groups()
@@ -59,13 +54,12 @@ def senses(
     read_sentences(word, sentences)  # raises before a model is loaded
 
     from attnviz.analyses.senses.compute import senses as measure
-    from attnviz.analyses.senses.plot import senses as draw
     from attnviz.terminal.console import report
 
     result = measure(word, sentences, model=model.load(), raw=raw)
     return report(
         result,
-        lambda: draw(result, width=figure.width),
+        draw=lambda: result.plot(width=figure.width),
         path=path,
         force=figure.force,
         json=console.json,

@@ -64,7 +64,6 @@ def shift(
     regions = parse_named_sentences(toward or (), "--toward")
 
     from attnviz.analyses.shift.compute import shift as split
-    from attnviz.analyses.shift.plot import shift as draw
     from attnviz.terminal.console import progress_bar, report
 
     loaded = model.load()
@@ -79,7 +78,7 @@ def shift(
         )
     return report(
         result,
-        lambda: draw(result, width=figure.width),
+        draw=lambda: result.plot(width=figure.width),
         path=path,
         force=figure.force,
         json=console.json,

@@ -47,13 +47,12 @@ def steps(
     attention = run.attend(inputs).stack(stack)
 
     from attnviz.analyses.steps.compute import steps as take_apart
-    from attnviz.analyses.steps.plot import steps as draw
     from attnviz.terminal.console import report
 
     result = take_apart(attention, layer=layer, head=head, word=word)
     return report(
         result,
-        lambda: draw(result, width=figure.width),
+        draw=lambda: result.plot(width=figure.width),
         path=path,
         force=figure.force,
         json=console.json,

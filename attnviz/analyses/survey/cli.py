@@ -1,10 +1,10 @@
-"""The command `survey` and what it prints."""
+"""The command `survey`."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,11 +18,6 @@ from attnviz.terminal.options import (
     Width,
     option_groups,
 )
-
-if TYPE_CHECKING:
-    pass
-
-_SHOWN = 2  # heads of each statistic
 
 
 class Engine(StrEnum):
@@ -74,7 +69,7 @@ def survey(
     """
     from attnviz.analyses.survey.compute import survey as measure
     from attnviz.io.files import check_output
-    from attnviz.terminal.console import print_json, print_result, print_verdict, progress_bar
+    from attnviz.terminal.console import progress_bar, report
 
     figure = Path(output, "census.png")
     if Path(output).is_dir():
@@ -93,13 +88,14 @@ def survey(
             address=address,
             seed=seed,
         )
-    from attnviz.analyses.survey.plot import survey as draw
-    from attnviz.figures.save import save
-    from attnviz.io.export import to_data
-
-    save(draw(result, width=width), figure, force=force)
-    print_json(to_data(result)) if console.json else print_result(result)
-    return print_verdict(result.agreement, figure.parent, json=console.json)
+    return report(
+        result,
+        draw=lambda: result.plot(width=width),
+        path=figure,
+        force=force,
+        json=console.json,
+        written=figure.parent,
+    )
 
 
 COMMANDS = (survey,)

@@ -30,7 +30,7 @@ def verify(
         ),
     ] = None,
     force: Force = False,
-    console: ConsoleOptions,
+    printing: ConsoleOptions,
 ) -> int:
     """Recompute every head's attention and compare it with the model's own, stage by stage.
 
@@ -42,15 +42,15 @@ def verify(
     result = run.attend(inputs)
 
     from attnviz.io.export import save_result
-    from attnviz.terminal.console import print_json, print_result, print_verdict
+    from attnviz.terminal.console import console, print_json, print_verdict
 
     if output is not None:
         save_result(result, output, force=force)
-    if console.json:
+    if printing.json:
         print_json({**asdict(result.provenance), **result.agreement.about()})
     else:
-        print_result(result)
-    return print_verdict(result.agreement, output, json=console.json)
+        console.print(result)
+    return print_verdict(result.agreement, output, json=printing.json)
 
 
 COMMANDS = (verify,)

@@ -9,10 +9,10 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.analyses.survey.cli import print_census
 from attnviz.app import run
 from attnviz.capture import BatchedAttention
 from attnviz.errors import InputError
+from attnviz.terminal.console import console
 from tests.analyses.survey.english import sentences
 
 
@@ -95,7 +95,7 @@ def test_a_statistic_that_no_text_has_is_left_out_and_named(found, capsys):
     assert len([ax for ax in figure.axes if ax.images and len(ax.images[0].get_array()) == 6]) == 10
     said = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
     assert "No text has tokens for: separators" in said
-    print_census(without)
+    console.print(without)
     row = next(line for line in capsys.readouterr().out.splitlines() if "separators" in line)
     assert row.split()[1] == row.split()[-1] == "–"
 
