@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,12 +53,16 @@ def test_phones_shows_three_matrices_and_names_what_does_not_follow(capsys):
     assert lines[-1].startswith("The slips are in K, V and scores;")
 
 
-def test_what_does_not_follow_is_seen_with_and_without_colours(capsys, monkeypatch):
+def test_what_does_not_follow_is_seen_with_and_without_colours(capsys):
     assert "\x1b" not in (plain := succeeds(capsys, "likes").out)
     assert plain.count("≠") == 10  # nine cells and the line below them
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b[1;31m≠0.539" in succeeds(capsys, "likes").out
+    colors = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "attnviz", "example", "likes"]
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    process = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment | colors
+    )
+    assert "\x1b[1;31m≠0.539" in process.stdout
 
 
 def test_a_file_of_ones_own(capsys):

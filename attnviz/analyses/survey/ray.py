@@ -29,11 +29,7 @@ _AHEAD = 2  # parts that wait for each processor of a cluster
 # Ray would report the start of a cluster to its makers: nothing is sent unasked.
 _NO_REPORT = {"RAY_USAGE_STATS_ENABLED": "0"}
 # With its own settings, Ray tries for minutes to reach an address where something else answers.
-_ONE_ATTEMPT = {
-    "RAY_NUM_REDIS_GET_RETRIES": "1",
-    "RAY_py_gcs_connect_timeout_s": "5",
-    "RAY_BACKEND_LOG_LEVEL": "error",
-}
+_ONE_ATTEMPT = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_py_gcs_connect_timeout_s": "5"}
 
 
 def measure_here(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[MeasuredPart]:
