@@ -128,7 +128,7 @@ def memory(command: str, way: list[str]) -> None:
 def faithfulness(
     sentences: Annotated[
         Path | None,
-        typer.Argument(help="JSON: a list of word, sense and sentence; else those that come along"),
+        typer.Argument(help="JSON: a list of word, sense and sentence; else the bundled ones"),
     ] = None,
 ) -> None:
     """Which attribution method names the words that moved a word, judged by interventions."""

@@ -142,7 +142,7 @@ def load_checkpoint(
     if isinstance(source, PreTrainedModel):
         if placement is not None:
             raise InputError(
-                "expected device_map for a model that is to be loaded, got a model object, which "
+                "expected device_map for a model that is loaded here, got a model object, which "
                 "is never changed: give its folder or hub name"
             )
         _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)

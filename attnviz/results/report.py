@@ -176,7 +176,7 @@ class AgreementReport(Savable):
             not_compared=tuple(dict.fromkeys(n for each in several for n in each.not_compared)),
             unproven=tuple(dict.fromkeys(place for each in several for place in each.unproven)),
             texts=sum(report.texts for report in several),
-            rows=_together([report.rows for report in several]),
+            rows=_joined_rows([report.rows for report in several]),
         )
 
     @property
@@ -286,7 +286,7 @@ def _percent(share: float) -> str:
     return f"{said}\N{NO-BREAK SPACE}%"
 
 
-def _together(rows: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+def _joined_rows(rows: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
     """Return how many rows of how many were compared in several texts; None where all were."""
     known = [each for each in rows if each is not None]
     return (sum(some for some, _ in known), sum(every for _, every in known)) if known else None

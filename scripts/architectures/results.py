@@ -143,7 +143,7 @@ def page(results: list[dict[str, Any]], data: dict[str, Any], tolerance: float) 
         said,
         "## Exceptions\n",
         *(f"- `{row.name}` ({row.state}): {row.reason}" for row in exceptions),
-        "\n## Where more than the weights is to be said\n",
+        "\n## Notes on some architectures\n",
         *(f"- `{row.name}`: {row.reason}" for row in noted),
         "\n## All\n",
         _table(rows),

@@ -1,6 +1,6 @@
 """One causal layer on CUDA: its exact maps, beside the fused attention that makes its output.
 
-Every way runs in turn, round after round, timed by events of the device; medians are told. The
+Every way runs in turn, round after round, timed by events of the device; medians are printed. The
 numbers are compared with float64 in the same run.
 """
 

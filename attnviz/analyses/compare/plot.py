@@ -44,11 +44,11 @@ def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
             if not result.change[:, at].isnan().all()
         ]
         top = head_panels(page, ruler, result.heads, panels, place, top)
-        end = caption.write_caption(page, place, top + 0.1, _said(result), result.agreement)
+        end = caption.write_caption(page, place, top + 0.1, _caption(result), result.agreement)
         return page.finish(end + _MARGIN)
 
 
-def _said(result: CompareResult) -> list[str]:
+def _caption(result: CompareResult) -> list[str]:
     first, second = (literal(name) for name in result.names)
     order = result.apart.argsort(descending=True).tolist()[:_NAMED]
     most = ", ".join(

@@ -54,7 +54,7 @@ class ReplayedStage(Savable):
         half a unit of the matrix's last digit, and the most that the rounding of `sources` can do.
     slips : whether the book goes wrong here by itself. Either a cell does not follow from the
         nearest that is printed; or it does not follow from the inputs although they do.
-    notes : what else is to be said.
+    notes : further lines of the caption.
     """
 
     name: str

@@ -88,7 +88,7 @@ def attention_map(
     attention = result.layer(layer)
     all_notes = [*_truncation_note(result), *notes]
     if isinstance(attention, StreamedAttention):
-        _check_special_kept(special)
+        _check_special(special)
         weights, left, across = _streamed_map(attention, heads, rows, columns, all_notes)
     else:
         weights, left, across = word_weights(attention, words=words)
@@ -192,7 +192,7 @@ def make_overview(
 
 def _pooled_maps(result: AttentionResult, layer: int | None, special: Special) -> HeadMaps:
     """Return the pooled maps of the heads that were streamed."""
-    _check_special_kept(special)
+    _check_special(special)
     stack = result.stack()
     layers = stack.streamed if layer is None else (stack.layer(layer),)
     streamed = [attention for attention in layers if isinstance(attention, StreamedAttention)]
@@ -312,7 +312,7 @@ def _first_words(axis: Axis, start: int) -> str:
     return label if len(label) <= _LETTERS else f"{label[:_LETTERS]}…"
 
 
-def _check_special_kept(special: Special) -> None:
+def _check_special(special: Special) -> None:
     """Raise InputError for special tokens to be removed from pooled maps."""
     if special != "keep":
         raise InputError(

@@ -67,7 +67,7 @@ class HeadRanking:
 
 
 @dataclass(frozen=True)
-class FoundHead(HeadScore):
+class HeadMatch(HeadScore):
     """How one head weighs a key word for a query word.
 
     score : the weight. rank : 1 where no other word of the text weighs more for that query, the
@@ -79,7 +79,7 @@ class FoundHead(HeadScore):
 
 
 @dataclass(frozen=True)
-class Found:
+class HeadMatches:
     """Every head's weight from one word to another, the largest first.
 
     query, key : the two words. others : the function words to compare with. heads : the heads.
@@ -88,7 +88,7 @@ class Found:
     query: str
     key: str
     others: tuple[str, ...]
-    heads: tuple[FoundHead, ...]
+    heads: tuple[HeadMatch, ...]
 
     @property
     def ranking(self) -> HeadRanking:
@@ -96,12 +96,12 @@ class Found:
         return HeadRanking(self.heads, f"weight from “{self.query}” to “{self.key}”")
 
     @property
-    def first(self) -> tuple[FoundHead, ...]:
+    def first(self) -> tuple[HeadMatch, ...]:
         """The heads in which no word but the query itself weighs more."""
         return tuple(head for head in self.heads if head.rank == 1)
 
     @property
-    def above_function_words(self) -> tuple[FoundHead, ...]:
+    def above_function_words(self) -> tuple[HeadMatch, ...]:
         """The heads in which every function word of the text weighs less."""
         return tuple(head for head in self.heads if head.above.issuperset(self.others))
 
@@ -256,7 +256,7 @@ def choose_head(
     return best.layer, heads or (best.head,), (note,)
 
 
-def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
+def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
     """Rank all heads by the weight from one word of the text to another.
 
     Parameters
@@ -270,7 +270,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
 
     Returns
     -------
-    Found
+    HeadMatches
         The heads, the largest weight first.
 
     Raises
@@ -278,7 +278,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
     InputError
         A word is not in the text, or is ambiguous. "the#2" is the second "the".
     """
-    heads: list[FoundHead] = []
+    heads: list[HeadMatch] = []
     for record in one_result(result).stack():
         weights, rows, columns = word_weights(record)
         i, j = locate(query, rows), locate(key, columns)
@@ -291,7 +291,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
         for head, row in enumerate(weights[:, i]):
             heavier = {columns.labels[k].casefold() for k in others if row[k] >= row[j]}
             heads.append(
-                FoundHead(
+                HeadMatch(
                     record.layer,
                     head,
                     row[j].item(),
@@ -300,4 +300,4 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> Found:
                 )
             )
     heads.sort(key=lambda head: -head.score)
-    return Found(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))
+    return HeadMatches(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))

@@ -13,7 +13,13 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import attention_map, head_maps, make_overview
 from attnviz.analyses.maps.head_grid import draw_head_grid
-from attnviz.analyses.maps.heads import Found, HeadRanking, choose_head, find_heads, rank_heads
+from attnviz.analyses.maps.heads import (
+    HeadMatches,
+    HeadRanking,
+    choose_head,
+    find_heads,
+    rank_heads,
+)
 from attnviz.analyses.maps.overlay import Patch, draw_overlay, find_query
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.figures import caption
@@ -147,7 +153,7 @@ class SelectedMap:
         The maps of all heads, drawn beside the map.
     ranking : HeadRanking or None
         All heads, best first; None where no head had to be chosen.
-    matches : Found or None
+    matches : HeadMatches or None
         All heads by the weight between the two words that were asked for.
     """
 
@@ -155,7 +161,7 @@ class SelectedMap:
     query: int | None = None
     overview: HeadMaps | None = None
     ranking: HeadRanking | None = None
-    matches: Found | None = None
+    matches: HeadMatches | None = None
 
 
 def select_map(

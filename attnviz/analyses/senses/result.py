@@ -51,14 +51,14 @@ class Occurrence(Savable):
 
 @dataclass(frozen=True)
 class SenseScore(Savable):
-    """How well the senses are told apart by one kind of vector.
+    """How well one kind of vector separates the senses.
 
     Attributes
     ----------
     accuracy : the share of occurrences that are nearest to the centroid of their own sense, made
         without their sentence; a tie counts as much as a guess among those that tie.
     low, high : the 95 % interval of the accuracy, from a bootstrap over sentences.
-    p_value : how often shuffled senses are told apart as well.
+    p_value : how often shuffled senses are separated as well.
     shuffled : the accuracy below which 95 % of the shuffled lie.
     recalls : the same as `accuracy` within each sense.
     silhouette : mean of (b - a) / max(a, b), where a is the mean distance to the own sense, b to
@@ -105,7 +105,7 @@ class SensesResult(Result):
     explained : for each state, the share of the variance along the two main directions.
     plane_accuracy : (L + 1,), the accuracy within that plane.
     best : the state with the highest accuracy, of equals the one with the highest silhouette.
-    p_best : how often shuffled senses are told apart as well in any state, of so many `shuffles`.
+    p_best : how often shuffled senses are separated as well in any state, out of `shuffles`.
     attention_layer : the layer whose attention `Occurrence.attended` holds.
     raw : whether vectors were left as they are, and not centred.
     notes : what was found, pooled and left out.
@@ -151,7 +151,7 @@ class SensesResult(Result):
 
     @property
     def minority(self) -> str:
-        """The sense with the fewest occurrences; of equals the one that is told apart worst."""
+        """The sense with the fewest occurrences; of equals, the one with the lowest recall."""
         recalls = dict(zip(self.senses, self.scores[self.best].recalls, strict=True))
         counts = {s: sum(one.sense == s for one in self.occurrences) for s in self.senses}
         return min(self.senses, key=lambda sense: (counts[sense], recalls[sense]))
@@ -174,7 +174,7 @@ class SensesResult(Result):
         return sorted(found.items(), key=lambda item: -item[1])
 
     def to_arrays(self) -> dict[str, Tensor]:
-        """Return the vectors, the plane, and which occurrences are told apart rightly."""
+        """Return the vectors, the plane, and which occurrences are classified correctly."""
         return {"vectors": self.vectors, "plane": self.plane, "right": self.right}
 
     def labels(self) -> dict[str, list[str]]:

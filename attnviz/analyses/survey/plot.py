@@ -70,7 +70,7 @@ def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
         ]
         top = head_panels(page, ruler, result.heads, panels, place, top)
         top, plane = _plane(page, ruler, result, place, top)
-        end = caption.write_caption(page, place, top + 0.1, _said(result), result.agreement)
+        end = caption.write_caption(page, place, top + 0.1, _caption(result), result.agreement)
         figure = page.finish(end + MARGIN)
         _label(plane, result)
         return figure
@@ -156,7 +156,7 @@ def _label(ax: Axes, result: SurveyResult) -> None:
     )
 
 
-def _said(result: SurveyResult) -> list[str]:
+def _caption(result: SurveyResult) -> list[str]:
     named = [
         f"{name} {role}"
         for name, role in zip(result.heads, result.roles, strict=True)
