@@ -86,7 +86,7 @@ def heads(
         directions = f"in each tile the {count}queries run down and the keys across"
         parts = [source(maps.provenance), directions, *maps.notes]
         if _is_pooled(maps):
-            parts.append("colours on a logarithmic scale")
+            parts.append("colors on a logarithmic scale")
         end = caption.write_caption(page, place, bottom + GAP, parts, maps.agreement)
         return page.finish(end + MARGIN)
 

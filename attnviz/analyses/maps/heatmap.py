@@ -270,7 +270,7 @@ def _page(drawn: AttentionMap, overview: HeadMaps | None, width: float) -> Axes:
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
     if _is_long(drawn):
-        parts.append("colours on a logarithmic scale")
+        parts.append("colors on a logarithmic scale")
     end = caption.write_caption(page, place, end + GAP, parts, drawn.agreement)
     page.finish(max(bottom, end) + MARGIN)
     return ax

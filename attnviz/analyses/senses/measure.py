@@ -231,7 +231,7 @@ def _notes(
     split = sum(len(occurrence.pieces) > 1 for occurrence in occurrences)
     if split:
         notes.append(f"the mean over its pieces where the word is split ({split} of {total})")
-    notes.append("vectors as they are" if raw else "vectors centred on the mean of all others")
+    notes.append("vectors as they are" if raw else "vectors centered on the mean of all others")
     counts = Counter(occurrence.sense for occurrence in occurrences)
     if min(counts.values()) < max(counts.values()):
         most, count = counts.most_common(1)[0]

@@ -95,7 +95,7 @@ class SensesResult(Result):
     ----------
     word, senses : the word, and the names of its k senses.
     occurrences : the N occurrences, sense by sense.
-    vectors : (L + 1, N, d_model), CPU, float64, of each state; centred unless `raw`.
+    vectors : (L + 1, N, d_model), CPU, float64, of each state; centered unless `raw`.
     scores : one for each state.
     context : the score of the mean static embedding of the *other* words of each sentence: what
         can be told without any attention.
@@ -107,7 +107,7 @@ class SensesResult(Result):
     best : the state with the highest accuracy, of equals the one with the highest silhouette.
     p_best : how often shuffled senses are separated as well in any state, out of `shuffles`.
     attention_layer : the layer whose attention `Occurrence.attended` holds.
-    raw : whether vectors were left as they are, and not centred.
+    raw : whether vectors were left as they are, and not centered.
     notes : what was found, pooled and left out.
     agreement, provenance : of all sentences.
     """

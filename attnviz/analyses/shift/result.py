@@ -51,7 +51,7 @@ class ShiftResult(Result):
         own.
     path : (L + 1,), where the word stands on that axis, from the second region (0) to the first
         (1), as it enters each layer and in the end. distances : (L + 1, 2), how far it is from the
-        centre of each, where their own distance in that layer is 1. None without regions.
+        center of each, where their own distance in that layer is 1. None without regions.
     notes : further lines of the caption.
     agreement, provenance : of the attention of the text.
     methods : further attributions by the name of their method, (W,) each.

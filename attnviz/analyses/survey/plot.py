@@ -124,8 +124,8 @@ def _scaled(distances: Tensor) -> NDArray[np.float64]:
     Classical scaling (Torgerson 1952).
     """
     squared = distances.double() ** 2
-    centred = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
-    values, vectors = torch.linalg.eigh(-centred / 2)
+    centered = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
+    values, vectors = torch.linalg.eigh(-centered / 2)
     found = (vectors[:, -2:] * values[-2:].clamp(min=0).sqrt()).flip(1)
     # Either end of an axis may be its start: the same one everywhere.
     largest = found.gather(0, found.abs().argmax(0, keepdim=True))
@@ -214,7 +214,7 @@ def head_panels(
 ) -> float:
     """Draw panels in lines from `top` down, and return where they end, in inches.
 
-    What is not sure has a cross, or no colour where it is a change.
+    What is not sure has a cross, or no color where it is a change.
     """
     room = place[1] - place[0]
     columns = max(1, int((room + _GAP) / (_PANEL + _GAP)))
@@ -260,7 +260,7 @@ def _draw(ax: Axes, heads: Sequence[HeadName], panel: Panel) -> ScalarMappable:
     unsure = (_on_grid(heads, panel.unsure.double()) == 1) & ~values.isnan()
     most = float(np.nanmax(values.abs().numpy(), initial=0.0))
     most = _rounded_up(most) if most > _NOTHING else 1.0
-    if panel.signed:  # what surely is no change has no colour
+    if panel.signed:  # what surely is no change has no color
         values = values.masked_fill(unsure, torch.nan)
     drawn = ax.imshow(
         values.numpy(),
