@@ -114,14 +114,16 @@ class _Sweep:
         self.workspaces = torch.zeros(2, h * padded * widest, device=self.device)
         self.ones = torch.ones(h, 1, widest, device=self.device)
         # Summed over the weights of each row: the distance of the key from the first row of the
-        # block, and the sign of that, written for each block; whether it is marked; its value.
+        # block, and the sign of that, written for each block; whether it is marked; 1, for the
+        # total; its value.
         away = torch.arange(keys + self.m, device=self.device) - self.m - self.visible.offset
         self.away = torch.stack([away.abs(), torch.where(away < 0, 1, -1)]).float()
-        self.linear = torch.zeros(h, 3 + buffers.attended.shape[2], keys, device=self.device)
+        self.linear = torch.zeros(h, 4 + buffers.attended.shape[2], keys, device=self.device)
+        self.linear[:, 3] = 1
         if buffers.marks is not None:
             self.linear[:, 2, : self.n] = buffers.marks.float()
         if buffers.value is not None:
-            self.linear[:, 3:, : self.n] = spec.expand_shared(heads, buffers.value).mT
+            self.linear[:, 4:, : self.n] = spec.expand_shared(heads, buffers.value).mT
 
     def run(self) -> None:
         """Reduce all blocks of rows."""
@@ -178,12 +180,22 @@ class _Sweep:
             add(entropy_out, tile.ones, tile.weights, out=entropy_out)
         buffers, heads = self.buffers, self.heads
         row = torch.arange(height, device=self.device)
-        buffers.entropy[heads, rows] = -entropy[:, 0]
+        buffers.entropy[heads, rows] = self._entropy(-entropy[:, 0], sums[:, 3])
         buffers.distance[heads, rows] = sums[:, 0] + row * sums[:, 1] + correction
         buffers.marked[heads, rows] = sums[:, 2]
-        buffers.attended[heads, rows] = sums[:, 3:].mT
+        buffers.attended[heads, rows] = sums[:, 4:].mT
         first, last = self.workspace[tiles[0]], self.workspace[tiles[-1]]
         self._pool(block, slice(first.columns.start, last.columns.stop))
+
+    def _entropy(self, entropy: Tensor, total: Tensor) -> Tensor:
+        """Return the entropy of weights that sum to 1, from that of weights that sum to `total`.
+
+        The rounding of a large log-sum-exp scales all weights of a row alike. Beside a sink the
+        weights do not sum to 1.
+        """
+        if self.spec.sinks is not None:
+            return entropy
+        return torch.where(total > 0, entropy / total + total.log2(), 0)
 
     def _pool(self, block: Block, columns: slice) -> None:
         """Pool the cells of a block, and find its top keys."""
