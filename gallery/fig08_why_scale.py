@@ -41,7 +41,12 @@ result = attnviz.attend("the train left the station on time because somebody had
 scaled = torch.cat([softmax(record.scores().double()) for record in result])
 bare = torch.cat([softmax(record.scores().double() / record.scale) for record in result])
 scaled_entropy, bare_entropy = entropy(scaled).mean(1), entropy(bare).mean(1)
-lower, total, run = (bare_entropy < scaled_entropy).sum(), len(bare), result.provenance
+lower, total, run, proof = (
+    (bare_entropy < scaled_entropy).sum(),
+    len(bare),
+    result.provenance,
+    result.agreement,
+)
 before, after = scaled_entropy.mean(), bare_entropy.mean()
 real = jacobian_norm(scaled).median() / jacobian_norm(bare).median()
 
@@ -59,6 +64,4 @@ with attnviz.plot.style():
     d.set(title="d  Entropy in real heads", xlabel="with scale", ylabel="without", ylim=(0, 1))
     for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
         axis.set_major_formatter("{x:g}")
-fig = attnviz.plot.add_caption(
-    fig, text=f"(d) {run.model}, “{run.text}”", agreement=result.agreement
-)
+fig = attnviz.plot.add_caption(fig, text=f"(d) {run.model}, “{run.text}”", agreement=proof)

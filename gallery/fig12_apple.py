@@ -53,6 +53,4 @@ with attnviz.plot.style():
     ax.set(xlabel="entering layer", ylabel="place between the centres")
     ax.set_xticks(range(7), [*range(6), "end"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)
-fig = attnviz.plot.add_caption(
-    fig, text="Third word of each text, all-MiniLM-L6-v2", agreement=proof
-)
+fig = attnviz.plot.add_caption(fig, text="Third words, all-MiniLM-L6-v2", agreement=proof)

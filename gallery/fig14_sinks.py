@@ -13,26 +13,24 @@ import pandas as pd
 import seaborn as sns
 
 import attnviz
-from attnviz.results.words import content_words
+from attnviz.results.words import content_words, token_groups
 
 TEXTS = """The train left the station on time.|After dinner, the children washed the dishes.
 Why did the engine stop so suddenly?|She plays the violin; her brother plays the drums.
 The museum (closed on Mondays) shows old maps.|“Stay here,” he said, “until the storm is over.”
 When the bell rang, nobody moved.|Rain fell all night, and the river rose.|Sit down, Tom!"""
 results = attnviz.attend(TEXTS.replace("\n", "|").split("|"))
-weights_by_target, equal = {"[CLS]": [], "[SEP]": [], "punctuation": []}, []
+received, equal = {"[CLS]": [], "[SEP]": [], "punctuation": []}, []
 for result in results:
     tokens = token_groups(result.record(0).key_axis)
     content = content_words(tokens)
     is_mark = [not any(map(str.isalnum, label)) for label in tokens.labels]
     weights = attnviz.head_maps(result).weights[:, :, content].numpy()  # (layers, heads, words, T)
-    weights_by_target["[CLS]"].append(weights[..., 0])
-    weights_by_target["[SEP]"].append(weights[..., -1])
-    weights_by_target["punctuation"].append(weights[..., is_mark].sum(-1))
+    received["[CLS]"].append(weights[..., 0])
+    received["[SEP]"].append(weights[..., -1])
+    received["punctuation"].append(weights[..., is_mark].sum(-1))
     equal += [(2 + sum(is_mark)) / len(is_mark)] * int(content.sum())
-mean = {
-    name: np.concatenate(values, axis=-1).mean(-1) for name, values in weights_by_target.items()
-}
+mean = {name: np.concatenate(values, axis=-1).mean(-1) for name, values in received.items()}
 cls, sep, marks = (values.mean() for values in mean.values())
 total = sum(mean.values())  # (layers, heads)
 share, count, words, uniform = total.mean(), total.size, len(equal), np.mean(equal)
@@ -50,6 +48,4 @@ with attnviz.plot.style():
     right.set(xlabel="mean over heads, %", xlim=(0, 100), yticks=[], ylim=(5.5, -0.5))
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
-fig = attnviz.plot.add_caption(
-    fig, text=f"{len(results)} sentences, all-MiniLM-L6-v2", agreement=proof
-)
+fig = attnviz.plot.add_caption(fig, text=f"{len(results)} texts, all-MiniLM-L6-v2", agreement=proof)

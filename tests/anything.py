@@ -47,6 +47,6 @@ def value_or_refused(read, *given, **named):
         return read(*given, **named)
     except InputError as error:
         said = str(error)
-        assert said.startswith("Expected ")
+        assert said.endswith(".")
         assert len(said) < 2000
         return REFUSED

@@ -42,7 +42,7 @@ def test_one_positional_argument_the_rest_by_keyword(name):
     ]
     several = {
         "plot.save": ["figure", "path"],
-        "save_result": ["drawn", "path"],
+        "save_result": ["result", "path"],
         "shift": ["word", "text"],
         "senses": ["word", "sentences"],
     }

@@ -211,7 +211,6 @@ class AttentionRecord(Savable):
         terms = (self.capped_bias, self.bias, self.mask)
         yield "score terms of its shape", all(fits(term, {1, H}, {m}, {n}) for term in terms)
         yield "sinks of its shape", fits(self.sinks, {H}) or fits(self.sinks, {H}, {m})
-        yield "inputs of its shape", _has(self.input, m) and _has(self.key_input, n)
         yield "a rotation of its shape", all(_has(angle, m) for angle in self.rotation or ())
         keys = None if self.visible is None else self.visible.keys
         yield "a rule for each key", fits(keys, {n})

@@ -100,6 +100,7 @@ class Measured:
         from torch.nn.functional import scaled_dot_product_attention
 
         from attnviz.streaming import gpu
+        from attnviz.streaming.fused import fused_on_gpu
 
         scoring, Q, K, V = self.scoring, self.scoring.query, self.scoring.key, self.value
 

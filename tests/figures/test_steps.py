@@ -109,5 +109,5 @@ def test_a_stage_that_differs_or_was_not_compared_says_so(taken):
 def test_a_choice_beside_steps_that_are_chosen_is_refused(taken):
     for choice in ({"layer": 0}, {"head": 3}, {"word": "left"}):
         for draw in (attnviz.plot.steps, attnviz.plot.attention_vector):
-            with pytest.raises(attnviz.InputError, match="Expected steps of layer 5, head 3"):
+            with pytest.raises(attnviz.InputError, match="for steps of layer 5, head 3"):
                 draw(taken, **choice)

@@ -57,7 +57,7 @@ def test_a_script_is_short_and_every_number_in_its_caption_computed(script):
 def test_a_script_that_is_short_ends_in_its_figure(script):
     source = script.read_text(encoding="utf-8")
     last = ast.unparse(ast.parse(source).body[-1])
-    caption = "add_caption(fig" if "add_caption" in source else ""
+    caption = "plot.add_caption(fig" if "add_caption" in source else ""
     assert last.startswith(f"fig = attnviz.{caption}"), "what is drawn is said last"
 
 

@@ -13,7 +13,7 @@ from attnviz.errors import InputError
 
 
 def read(tmp_path, drawn):
-    attnviz.save_result(drawn, tmp_path / "x.parquet")
+    attnviz.save_result(drawn, tmp_path / "x.parquet", force=True)
     table = pq.read_table(tmp_path / "x.parquet")
     return table.to_pylist(), json.loads(table.schema.metadata[b"about"])
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from attnviz.analyses.example.bundled import check_source
 from attnviz.terminal.options import ConsoleOptions, FigureOptions, option_groups
 
 
@@ -28,9 +29,11 @@ def example(
     Each printed cell is reported to follow or not to follow. An error in a book is not an error of
     the command: the exit code is 0.
     """
+    path = figure.path(json=console.json)
+    check_source(name, file)
+
     from attnviz.analyses.example.compute import example as replay
 
-    path = figure.path(json=console.json)
     result = replay(name, file=file)
 
     from attnviz.terminal.console import report

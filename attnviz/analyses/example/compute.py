@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attnviz.analyses.example.bundled import check_source
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.example.schema import Lesson, Matrix, parse
 from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import hide, masked_scores, softmax
 from attnviz.io.files import read_text
 
-NAMES = ("cat", "likes", "phones")
 _MOST_BYTES = 1_000_000
 _BEGIN = "Give X with W_q, W_k and W_v; or Q and K; or scores with a scale; or weights and V."
 _BINARY = 1e-12  # of the largest number: the error of decimal fractions in float64
@@ -146,16 +146,11 @@ def example(
     >>> example("cat").stages[-1].from_inputs
     tensor([[0.3800, 0.4800]], dtype=torch.float64)
     """
-    listed = ", ".join(NAMES)
-    if (name is None) == (file is None):
-        got = "neither" if name is None else "both"
-        raise InputError(f"Expected the name of an example ({listed}) or a file, got {got}.")
+    check_source(name, file)
     if file is not None:
         text, label = read_text(Path(file), "a JSON file", most=_MOST_BYTES), Path(file).name
         return replay(parse(text, label), label)
     label = str(name)
-    hint = did_you_mean(label, NAMES) or "Use --file for one of your own."
-    _check(label in NAMES, f"one of {listed}, got {label!r:.40}", hint)
     text = files("attnviz").joinpath("analyses", "example", f"{label}.json").read_text("utf-8")
     return replay(parse(text, label), label)
 

@@ -188,8 +188,15 @@ def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: flo
 
 def _tiles(maps: HeadMaps, query: int) -> HeadMaps:
     """Return the weights of the query in every head, arranged like the image."""
-    side = maps.sides[1]
-    return replace(maps, weights=_on_grid(maps.weights[..., query, :], side))
+    on_grid = _on_grid(maps.weights[..., query, :], maps.sides[1])
+    rows, columns = on_grid.shape[-2:]
+    return replace(
+        maps,
+        weights=on_grid,
+        rows=tuple(map(str, range(rows))),
+        columns=tuple(map(str, range(columns))),
+        sides=(AxisGeometry(), AxisGeometry()),
+    )
 
 
 def _query_name(drawn: AttentionMap, query: int) -> str:

@@ -260,7 +260,7 @@ def test_what_is_typed_adds_up_and_files_hold_a_sentence_a_line(tmp_path):
         ("river=none.txt", "there is no file none.txt"),
         ("river=some/where", "there is no file some/where"),
         ("river=empty.txt", "'river' in empty.txt, but it is empty"),
-        ("river=bytes.txt", "text in UTF-8, but bytes.txt is none"),
+        ("river=bytes.txt", "bytes.txt is not UTF-8 text"),
     ],
 )
 def test_what_is_typed_wrong(tmp_path, monkeypatch, typed, said):

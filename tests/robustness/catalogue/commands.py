@@ -117,7 +117,7 @@ COMMANDS = {
     "no example": both("example", 2, "got neither"),
     "two examples": both("example cat --file own.json", 2, "got both"),
     "an example that does not fit": both("example --file misfit.json", 2, "W_v"),
-    "an example that is broken": both("example --file broken.json", 2, "JSON in broken.json"),
+    "an example that is broken": both("example --file broken.json", 2, "broken.json"),
     "an example that is a list": both("example --file list.json", 2, "Expected"),
     "an example that is deep": both("example --file deep.json", 2, "nested too deeply"),
     "an example that is an image": both("example --file photo.png", 2, "UTF-8"),

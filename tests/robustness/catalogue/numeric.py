@@ -24,7 +24,7 @@ NUMERIC = {
     "int8": both("verify 'the train' -m tiny --dtype int8", 2, "got 'int8'"),
     "a dtype of no name": both("verify 'the train' -m tiny --dtype ''", 2, "got ''"),
     "a row that sees nothing": called(
-        "torch.allclose(torch.tensor([1.0, 0.0]), attnviz.attention.softmax("
+        "torch.allclose(torch.tensor([1.0, 0.0]), formula.softmax("
         "torch.tensor([[0.5, 2.0], [-torch.inf, -torch.inf]])).sum(-1))"
     ),
     "scores that overflow float16": called(
@@ -48,7 +48,7 @@ NUMERIC = {
     "a page below 0": both("view train -m tiny --size -1", 2, "size"),
     "a page of endless size": both("view train -m tiny --size inf", leaves="view.html"),
     "a page that is too small": both("view train -m tiny --size 0.01", 2, "larger size"),
-    "an example of nan": both("example --file nan.json", 2, "numbers, got NaN", cold=True),
+    "an example of nan": both("example --file nan.json", 2, "NaN is not a number", cold=True),
     "an example beyond any number": both("example --file large.json", 2, "Expected", cold=True),
     "a sound of nan": called(
         "attnviz.attend(audio=np.full(16000, np.nan, np.float32), sampling_rate=16000, "

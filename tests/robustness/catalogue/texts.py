@@ -81,11 +81,11 @@ TEXTS = {
     "newlines": typed("heatmap 'the\ntrain\r\nleft\u2028home' -m tiny -o x.svg", leaves="x.svg"),
     "newlines in a file": typed("heatmap --file lines.txt -m tiny", leaves="heatmap.png"),
     "a byte order mark": both("verify --file bom.txt -m tiny"),
-    "UTF-16": typed(
-        "verify --file utf16.txt", 2, "text in UTF-8, but utf16.txt is none", cold=True
-    ),
+    "UTF-16": typed("verify --file utf16.txt", 2, "utf16.txt is not UTF-8 text", cold=True),
     "Latin-1": typed("heads --file latin1.txt", 2, "Save it as UTF-8", cold=True),
-    "no text at all": typed("heatmap --file binary.txt", 2, "binary.txt is none", cold=True),
+    "no text at all": typed(
+        "heatmap --file binary.txt", 2, "binary.txt is not UTF-8 text", cold=True
+    ),
     "half a character": typed("heatmap --file half-character.txt", 2, "UTF-8", cold=True),
     "a surrogate in a file": typed("heatmap --file surrogate.txt", 2, "UTF-8", cold=True),
     "an empty file": typed("heatmap --file empty.txt", 2, "at least one word", cold=True),
@@ -93,7 +93,7 @@ TEXTS = {
     "a file that is not there": typed(
         "heatmap --file no.txt", 2, "there is no file no.txt", cold=True
     ),
-    "a folder as a file": typed("heatmap --file folder.txt", 2, "got a folder", cold=True),
+    "a folder as a file": typed("heatmap --file folder.txt", 2, "it is a folder", cold=True),
     "a device as a file": typed("heatmap --file /dev/zero", 2, "it is not a plain file", cold=True),
     "a link to itself as a file": typed("heatmap --file loop.txt", 2, "loop.txt", cold=True),
     "a file of 64 MB": typed("heatmap --file huge.txt", 2, "at most 67,108,864 bytes", cold=True),

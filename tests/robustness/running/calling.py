@@ -6,6 +6,7 @@ its exit code; anything else that is raised with a traceback.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import sys
@@ -59,7 +60,10 @@ def evaluate(called: str) -> Any:
     import torch
     import transformers
 
-    known = {"attnviz": attnviz, "np": np, "torch": torch, "transformers": transformers}
+    known = {
+        "attnviz": attnviz, "np": np, "torch": torch, "transformers": transformers,
+        "formula": importlib.import_module("attnviz.formula.attention"),
+    }  # fmt: skip
     return eval(called, {**known, "Path": Path})
 
 
