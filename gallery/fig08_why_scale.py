@@ -29,8 +29,7 @@ def jacobian_norm(w):  # of the softmax at every row: ‖diag(w) − w wᵀ‖, 
 n, repeats, d_k = 64, 99, 2 ** torch.arange(11)
 torch.manual_seed(8)
 raw = torch.stack([scores(*torch.randn(2, repeats, n, d).double()) for d in d_k]).flatten(1, 2)
-variance, root = raw.var((1, 2)), d_k.sqrt()
-off = (variance / d_k - 1).abs().max()
+variance, root, off = raw.var((1, 2)), d_k.sqrt(), (raw.var((1, 2)) / d_k - 1).abs().max()
 free, kept = softmax(raw), softmax(raw / root.view(-1, 1, 1))
 free_entropy, kept_entropy = entropy(free).mean(1), entropy(kept).mean(1)
 free_norm, kept_norm = jacobian_norm(free).median(1).values, jacobian_norm(kept).median(1).values
@@ -41,12 +40,8 @@ result = attnviz.attend("the train left the station on time because somebody had
 scaled = torch.cat([softmax(record.scores().double()) for record in result])
 bare = torch.cat([softmax(record.scores().double() / record.scale) for record in result])
 scaled_entropy, bare_entropy = entropy(scaled).mean(1), entropy(bare).mean(1)
-lower, total, run, proof = (
-    (bare_entropy < scaled_entropy).sum(),
-    len(bare),
-    result.provenance,
-    result.agreement,
-)
+lower, total = (bare_entropy < scaled_entropy).sum(), len(bare)
+run, proof = result.provenance, result.agreement
 before, after = scaled_entropy.mean(), bare_entropy.mean()
 real = jacobian_norm(scaled).median() / jacobian_norm(bare).median()
 

@@ -24,7 +24,7 @@ from attnviz.streaming.buffers import MapBuffers
 from attnviz.streaming.scores import LOG2_E, NEVER, ScoreSpec
 
 T = TypeVar("T")
-LEAST = 2**21  # scores of a map for which loading the compiled loops pays
+LEAST = 2**18  # scores of a map for which loading the compiled loops pays
 KEYS = 16384  # beyond this, a whole row of scores takes too much memory
 SCORES = 2**18  # of a tile: what fits a core's cache
 ROWS = 128, 512  # of a block, at least and at most: enough for a fast product

@@ -96,7 +96,7 @@ def _is_pooled(maps: HeadMaps) -> bool:
     return bool(maps.sides[1].landmarks)
 
 
-def _norm(maps: HeadMaps) -> Normalize:
+def _norm(maps: HeadMaps, weights: Tensor) -> Normalize:
     """Return the range of colors: up to 1, or less for images, audio and long texts.
 
     Each of many keys gets a small weight.
@@ -104,8 +104,8 @@ def _norm(maps: HeadMaps) -> Normalize:
     if maps.sides[1] == AxisGeometry():
         return Normalize(0.0, 1.0)
     if _is_pooled(maps):
-        return logarithmic(maps.weights)
-    tiles = _pooled(maps.weights)
+        return logarithmic(weights)
+    tiles = _pooled(weights)
     # By rank, since torch.quantile takes no more than 16 million values.
     top = float(tiles.flatten().sort().values[int(0.995 * (tiles.numel() - 1))])
     return Normalize(0.0, max(top, 1e-12))
@@ -117,14 +117,17 @@ def draw_head_grid(
     place: tuple[float, float],
     top: float,
     *,
+    weights: Tensor | None = None,
     marked: tuple[int, Sequence[int]] | None = None,
 ) -> float:
     """Draw the maps as one image with a title and a color bar; return the lower edge.
 
-    place : the left and right edge in inches. top : the upper edge in inches. marked : the layer
+    place : the left and right edge in inches. top : the upper edge in inches. weights : what to
+    draw of every head in the place of its map, (layers, heads, height, width). marked : the layer
     and heads to frame.
     """
-    layers, heads = maps.weights.shape[:2]
+    weights = maps.weights if weights is None else weights
+    layers, heads = weights.shape[:2]
     numbers = maps.heads or tuple(range(heads))
     left, right = place
     prefix = "All " if numbers == tuple(range(heads)) else ""
@@ -136,7 +139,7 @@ def draw_head_grid(
     indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM - 0.06)
     rows = math.ceil(heads * _LARGE_TILE / (right - left)) if one_layer else layers
     columns = math.ceil(heads / rows) if one_layer else heads
-    image, (wide, high) = _tile(maps.weights, rows, columns, headroom=0.3 if one_layer else 0.12)
+    image, (wide, high) = _tile(weights, rows, columns, headroom=0.3 if one_layer else 0.12)
     width = min(right - left - indent, columns * _LARGEST_TILE)
     height: float = max(width * image.shape[0] / image.shape[1], rows * _LOWEST_TILE)
     ax = page.axes(left + indent, top, width, height)
@@ -147,7 +150,7 @@ def draw_head_grid(
         origin="upper",
         interpolation="nearest",
         interpolation_stage="data",  # resample weights, not colors: half the time
-        norm=_norm(maps),
+        norm=_norm(maps, weights),
         extent=(0, columns, rows, 0),
     )
     framed = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -174,29 +173,16 @@ def _page(drawn: AttentionMap, query: int, overview: HeadMaps | None, width: flo
 
     bottom, place = below + tall, (MARGIN, width - MARGIN)
     if overview is not None:
-        tiles = _tiles(overview, query)
+        on_image = _on_grid(overview.weights[..., query, :], overview.sides[1])
         corner = (MARGIN + 2 * side + GAP + BAR_ROOM + GAP, place[1]) if three_columns else place
         start = top if three_columns else bottom + GAP
         marked = (drawn.layer, drawn.heads)
-        end = draw_head_grid(page, tiles, corner, start, marked=marked)
+        end = draw_head_grid(page, overview, corner, start, weights=on_image, marked=marked)
         bottom = max(bottom, end)
     parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
     end = caption.write_caption(page, place, bottom + GAP, parts, drawn.agreement)
     page.finish(end + MARGIN)
     return ax
-
-
-def _tiles(maps: HeadMaps, query: int) -> HeadMaps:
-    """Return the weights of the query in every head, arranged like the image."""
-    on_grid = _on_grid(maps.weights[..., query, :], maps.sides[1])
-    rows, columns = on_grid.shape[-2:]
-    return replace(
-        maps,
-        weights=on_grid,
-        rows=tuple(map(str, range(rows))),
-        columns=tuple(map(str, range(columns))),
-        sides=(AxisGeometry(), AxisGeometry()),
-    )
 
 
 def _query_name(drawn: AttentionMap, query: int) -> str:
