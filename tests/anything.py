@@ -47,6 +47,6 @@ def value_or_refused(read, *given, **named):
         return read(*given, **named)
     except InputError as error:
         said = str(error)
-        assert said.endswith(".")
+        assert said.startswith("Expected ") or said.endswith(".")
         assert len(said) < 2000
         return REFUSED
