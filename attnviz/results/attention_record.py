@@ -215,6 +215,11 @@ class AttentionRecord(Savable):
         keys = None if self.visible is None else self.visible.keys
         yield "a rule for each key", fits(keys, {n})
 
+    def _number_rules(self) -> Rules:
+        # Checked with files only: a module may cut its input into blocks of other lengths.
+        m, n = len(self.query_axis), len(self.key_axis)
+        yield "inputs of its shape", _has(self.input, m) and _has(self.key_input, n)
+
     @property
     def finite(self) -> bool:
         """Whether all queries and keys are numbers, padding aside."""
