@@ -4,9 +4,9 @@ from .analyses.compare.result import CompareResult as CompareResult
 from .analyses.example.compute import example as example
 from .analyses.example.result import ExampleResult as ExampleResult
 from .analyses.maps.compute import attention_map as attention_map
+from .analyses.maps.compute import find_heads as find_heads
 from .analyses.maps.compute import head_maps as head_maps
-from .analyses.maps.heads import find_heads as find_heads
-from .analyses.maps.heads import rank_heads as rank_heads
+from .analyses.maps.compute import rank_heads as rank_heads
 from .analyses.maps.result import AttentionMap as AttentionMap
 from .analyses.maps.result import HeadMaps as HeadMaps
 from .analyses.senses.compute import senses as senses
@@ -34,6 +34,6 @@ from .pipeline.attend import load as load
 from .pipeline.attend import verify as verify
 from .results.attention_record import AttentionRecord as AttentionRecord
 from .results.attention_result import AttentionResult as AttentionResult
+from .results.attention_result import MapSummary as MapSummary
+from .results.attention_result import StreamedAttention as StreamedAttention
 from .results.report import AgreementReport as AgreementReport
-from .results.streamed import MapSummary as MapSummary
-from .results.streamed import StreamedAttention as StreamedAttention

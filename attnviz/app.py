@@ -8,44 +8,27 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 
 from attnviz import analyses
 from attnviz.errors import AttnvizError, AttnvizWarning, is_panic, printable
 
-# The order of the help. A command that is not listed follows.
-_ORDER = [
-    "heatmap",
-    "heads",
-    "view",
-    "steps",
-    "verify",
-    "senses",
-    "shift",
-    "survey",
-    "compare",
-    "example",
-    "models",
-    "serve",
-]
+# The order of the help.
+_ORDER = (
+    "heatmap", "heads", "view", "steps", "verify", "senses", "shift", "survey", "compare",
+    "example", "models", "serve",
+)  # fmt: skip
 _MODULES = (
     *(f"attnviz.analyses.{module.name}.cli" for module in iter_modules(analyses.__path__)),
     "attnviz.interactive.cli",
-    "attnviz.interactive.serve.cli",
     "attnviz.terminal.models",
+    "attnviz.terminal.verify",
 )
-
-
-def _commands() -> list[Callable[..., int]]:
-    """Return the functions that the modules above list in COMMANDS, in the order of the help."""
-    commands = [command for name in _MODULES for command in import_module(name).COMMANDS]
-    known = {name: position for position, name in enumerate(_ORDER)}
-    return sorted(commands, key=lambda command: known.get(command.__name__, len(known)))
 
 
 app = typer.Typer(
@@ -57,8 +40,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in _commands():
-    app.command()(command)
+_commands = {
+    command.__name__: command for name in _MODULES for command in import_module(name).COMMANDS
+}
+for name in dict.fromkeys((*_ORDER, *_commands)):  # a command that is not in _ORDER follows
+    app.command()(_commands[name])
 
 
 @app.callback(invoke_without_command=True)
@@ -109,6 +95,7 @@ def _message_and_code(error: BaseException) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, typer.TyperException):
         usage_error = getattr(error, "format_message", error.__str__)().rstrip(".")
+        usage_error = usage_error.replace("Value error, ", "")
         # It is empty if no command was named: the help has been printed.
         return usage_error and f"{usage_error}. Run with --help to see the options.", 2
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -120,9 +107,9 @@ def _message_and_code(error: BaseException) -> tuple[str, int]:
     if isinstance(error, UnicodeDecodeError) and "matplotlib" in modules:
         return "matplotlibrc is not valid UTF-8. Save it as UTF-8, or remove it.", 2
     if "torch.nn.modules.module" in modules:  # a module of the model was being called
-        return f"Expected the model to run, got {description}. Add --debug to see where.", 3
-    advice = "This is a bug in attnviz or in a library: report it, with what --debug shows."
-    return f"Expected to finish, got {description}. {advice}", 1
+        return f"The model fails with {description}. Add --debug to see where.", 3
+    advice = "This is a bug in attnviz or in a library. Report it with the output of --debug."
+    return f"{description}. {advice}", 1
 
 
 @contextlib.contextmanager
@@ -146,12 +133,7 @@ def _only_our_warnings(*, debug: bool) -> Iterator[None]:
 
 
 def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
+    message: Warning | str, category: type[Warning], *_: object, **__: object
 ) -> None:
     if issubclass(category, AttnvizWarning):
         _print_error(str(message))

@@ -20,7 +20,7 @@ _HEAD, _TAIL = 270, 110  # characters of a long message that are shown, from its
 class AttnvizError(Exception):
     """Base class of all errors that a user can fix.
 
-    Its message is one printable line, whatever was typed or read from a file.
+    Its message is one printable line, for any input.
     """
 
     exit_code = 1
@@ -58,15 +58,14 @@ def whole_number(value: object, what: str) -> int:
             return operator.index(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             pass
-    raise InputError(f"Expected {what} as a whole number, got {value!r}. Write 3, for example.")
+    name = what[0].upper() + what[1:]
+    raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
 
 
 def expect_words(text: str, what: str) -> str:
     """Return a text that has at least one word; raise InputError for one that is blank."""
     if not text.strip():
-        raise InputError(
-            f"Expected a {what} with at least one word, got an empty one. Type a sentence."
-        )
+        raise InputError(f"The {what} is empty. Type at least one word.")
     return text
 
 

@@ -12,8 +12,7 @@ from attnviz.analyses.senses.plot import senses
 from attnviz.analyses.shift.plot import shift
 from attnviz.analyses.steps.plot import attention_vector, steps
 from attnviz.analyses.survey.plot import survey
-from attnviz.figures.caption import add_caption
-from attnviz.figures.save import save
+from attnviz.figures.layout import add_caption, save
 from attnviz.figures.style import style
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""Measure attnviz beside the obvious way of doing the same, alternating in one run.
+"""Compare the speed and memory of attnviz with the straightforward alternative.
 
-Every time is a ratio: what it is on another machine is another matter, but what it is compared
-with has been measured there too.
+Both are measured alternately in the same run and reported as ratios, because absolute times depend
+on the machine.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Lengths = Annotated[list[int], typer.Option(help="Lengths to measure.")]
 
 @app.callback()
 def main() -> None:
-    """Choose what to measure."""
+    """Choose a benchmark."""
 
 
 @app.command()
 def startup(rounds: int = 7) -> None:
-    """A cold `attnviz heatmap` beside the bare minimum of the same work."""
+    """Measure a cold start of `attnviz heatmap` against a minimal script."""
     from benchmarks.startup import measure
 
     measure(rounds)
@@ -35,9 +35,9 @@ def startup(rounds: int = 7) -> None:
 
 @app.command()
 def stream(tokens: Lengths = [8192, 102400], rounds: int = 3) -> None:  # noqa: B006
-    """One causal head of 64 features, streamed, beside the fused attention that tells its lse.
+    """Stream one causal head with 64 features; compare with torch's fused attention.
 
-    One thread, CPU time; memory is what a process of its own grows by.
+    One thread, CPU time; memory is the growth of a separate process.
     """
     from benchmarks.stream import measure
 
@@ -48,11 +48,11 @@ def stream(tokens: Lengths = [8192, 102400], rounds: int = 3) -> None:  # noqa: 
 def render(
     tokens: Annotated[int, typer.Option(help="Queries and keys of each head.")] = 64,
     rounds: int = 5,
-    seaborn_rounds: Annotated[int, typer.Option(help="Turns of seaborn, minutes each.")] = 1,
+    seaborn_rounds: Annotated[int, typer.Option(help="Rounds of seaborn; each takes minutes.")] = 1,
 ) -> None:
-    """All 144 heads in one figure, beside a heatmap of seaborn for each, and an imshow for each.
+    """Draw all 144 heads in one figure; compare with 144 seaborn heatmaps and 144 imshow axes.
 
-    From the weights to PNG, SVG and PDF; CPU time.
+    CPU time from the weights to PNG, SVG and PDF.
     """
     from benchmarks.render import measure
 
@@ -61,13 +61,13 @@ def render(
 
 @app.command()
 def survey(
-    corpus: Annotated[Path, typer.Argument(help="A file of texts, as for attnviz survey.")],
+    corpus: Annotated[Path, typer.Argument(help="File of texts, as for attnviz survey.")],
     sentences: int = 2000,
     rounds: int = 3,
 ) -> None:
-    """Every head on many sentences, beside the obvious loop over them; and memory as they grow.
+    """Survey every head on many sentences; compare with a simple loop, and measure memory growth.
 
-    Wall time, with as many threads as torch takes.
+    Wall-clock time, with torch's default number of threads.
     """
     from benchmarks.survey import measure
 
@@ -77,15 +77,15 @@ def survey(
 @app.command()
 def capture(
     tokens: Lengths = [512, 2048],  # noqa: B006
-    model: Annotated[Kind, typer.Option(help="Its shape; the weights are random.")] = "bert",
+    model: Annotated[Kind, typer.Option(help="Architecture; the weights are random.")] = "bert",
     layers: int = 12,
     rounds: int = 5,
-    slow: Annotated[bool, typer.Option(help="BertViz also where it takes minutes.")] = False,
-    patience: Annotated[float, typer.Option(help="Seconds for the memory of one way.")] = 600,
+    slow: Annotated[bool, typer.Option(help="Run BertViz even if it takes minutes.")] = False,
+    patience: Annotated[float, typer.Option(help="Time limit of a memory run, in seconds.")] = 600,
 ) -> None:
-    """Every head of a whole model, beside the model alone and what other tools do.
+    """Capture every head of a whole model; compare with the model alone and with other tools.
 
-    CPU time; memory is what a process of its own grows by over the loaded model.
+    CPU time; memory is the growth of a separate process over the loaded model.
     """
     from benchmarks.capture import measure
 
@@ -94,12 +94,12 @@ def capture(
 
 @app.command()
 def html(
-    rounds: Annotated[int, typer.Option(help="How often each page is opened.")] = 5,
-    patience: Annotated[float, typer.Option(help="Seconds for writing or drawing a page.")] = 60,
+    rounds: Annotated[int, typer.Option(help="Number of times each page is opened.")] = 5,
+    patience: Annotated[float, typer.Option(help="Time limit per page, in seconds.")] = 60,
 ) -> None:
-    """The interactive view beside BertViz' two, on the same weights, in the same Chromium.
+    """Compare the interactive view with the two BertViz views: same weights, same Chromium.
 
-    Bytes, seconds until it is drawn and until it answers the pointer, elements.
+    Bytes, seconds until the page is drawn and until it responds to the pointer, elements.
     """
     from benchmarks.html import measure
 
@@ -110,34 +110,35 @@ def html(
 def gpu(
     tokens: Annotated[int, typer.Option(help="Queries and keys.")] = 131_072,
     rounds: int = 5,
-    tilings: Annotated[bool, typer.Option(help="Also other sizes of tiles.")] = False,
+    tilings: Annotated[bool, typer.Option(help="Also compare tile sizes.")] = False,
 ) -> None:
-    """One causal layer of Llama 3.1 8B's shape on CUDA: its maps beside fused attention."""
+    """Measure the maps of one causal Llama 3.1 8B layer on CUDA against fused attention."""
     from benchmarks.gpu import run
 
     run(tokens, rounds=rounds, tilings=tilings)
 
 
 @app.command(hidden=True)
-def memory(command: str, way: list[str]) -> None:
-    """Print by how many MB this process grows in one of the ways of a command."""
-    print(import_module(f"benchmarks.{command}").memory(*way))
+def memory(command: str, variant: list[str]) -> None:
+    """Print the memory growth of this process for one variant of a benchmark, in MB."""
+    print(import_module(f"benchmarks.{command}").memory(*variant))
 
 
 @app.command()
 def faithfulness(
     sentences: Annotated[
         Path | None,
-        typer.Argument(help="JSON: a list of word, sense and sentence; else the bundled ones"),
+        typer.Argument(help="JSON list of word, sense and sentence; default: bundled."),
     ] = None,
 ) -> None:
-    """Which attribution method names the words that moved a word, judged by interventions."""
-    from faithfulness import judge_all, read, show
+    """Compare attribution methods with interventions."""
+    from faithfulness import evaluate_all, read, show
 
-    given = read(sentences)
+    by_word = read(sentences)
     console = Console()
     wide = Console(width=max(console.width, 150))
-    show(judge_all(given), f"{', '.join(given)} in {sentences or 'the sentences of senses'}", wide)
+    words = f"{', '.join(by_word)} in {sentences or 'the sentences of senses'}"
+    show(evaluate_all(by_word), words, wide)
 
 
 if __name__ == "__main__":

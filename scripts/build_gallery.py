@@ -1,7 +1,7 @@
-"""Draw every figure of the gallery, and the page that shows them.
+"""Draw every figure of the gallery, and write the page that shows them.
 
-Each script in gallery/ draws one figure. Its docstring is the title and the caption; what stands
-there in braces is computed by the script. Only what changed is drawn, unless --all is given.
+Each script in gallery/ draws one figure. Its docstring is the title and the caption; the script
+computes the values in braces. Only figures that changed are drawn, unless --all is given.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "gallery"
 FORMATS = ("png", "svg")
 console = Console(stderr=True, highlight=False)
-sys.path.insert(0, str(GALLERY))  # as when a script is run by itself: some share a module there
+sys.path.insert(0, str(GALLERY))  # as when a script runs standalone: some share a module there
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure that was drawn: what is said about it, and the SHA-256 of what it was drawn with."""
+    """A drawn figure: its title and caption, and the SHA-256 of its script and of the package."""
 
     title: str
     caption: str
@@ -49,35 +49,35 @@ class Entry:
 
 
 def scripts() -> list[Path]:
-    """Return the scripts of the gallery, in the order of its page."""
+    """Return the scripts of the gallery, in page order."""
     return sorted(GALLERY.glob("fig*.py"))
 
 
 def sha256(files: Iterable[Path]) -> str:
-    """Return the SHA-256 of some files, one after the other."""
+    """Return the SHA-256 of several files, concatenated in sorted order."""
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
 
 
 def package() -> str:
-    """Return the SHA-256 of attnviz, and of what the scripts share."""
+    """Return the SHA-256 of attnviz and of the modules that the scripts share."""
     sources = [p for p in (ROOT / "attnviz").rglob("*") if p.suffix in (".py", ".json")]
     return sha256([*sources, *(set(GALLERY.glob("*.py")) - set(scripts()))])
 
 
 def draw(script: Path) -> tuple[Figure, str, str]:
-    """Run a script; return its figure, title and caption. A warning is an error."""
+    """Run a script; return its figure, title and caption. Warnings are errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         names = runpy.run_path(str(script))
     if not isinstance(figure := names.get("fig"), Figure):
-        raise TypeError(f"Expected {script.name} to end in `fig`, a Figure, got {figure!r}.")
+        raise TypeError(f"{script.name} must assign a Figure to `fig`, not {figure!r}.")
     title, _, caption = (names["__doc__"] or "").strip().partition("\n")
-    said = caption.strip().format_map(names)
-    return figure, title.removesuffix(".").format_map(names), said
+    caption_text = caption.strip().format_map(names)
+    return figure, title.removesuffix(".").format_map(names), caption_text
 
 
 def page(entries: dict[str, Entry]) -> str:
-    """Return the page that shows all figures, as Markdown."""
+    """Return the Markdown page that shows all figures."""
     parts = [
         "# Gallery\n",
         "Every figure is drawn by the script under it, which computes the numbers of its caption.\n"
@@ -97,30 +97,30 @@ def page(entries: dict[str, Entry]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a caption in lines of 100, with what Markdown would read as markup kept literal."""
-    paragraphs = (" ".join(each.split()) for each in text.split("\n\n"))
-    escaped = (re.sub(r"([\\`*_<\[\]])", r"\\\1", each) for each in paragraphs)
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    return "\n\n".join(textwrap.fill(each, 100, **whole) for each in escaped)
+    """Wrap a caption at 100 columns and escape Markdown markup."""
+    paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    escaped = (re.sub(r"([\\`*_<\[\]])", r"\\\1", paragraph) for paragraph in paragraphs)
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n\n".join(textwrap.fill(paragraph, 100, **options) for paragraph in escaped)
 
 
 def stale(script: Path, entry: Entry | None, package: str) -> bool:
-    """Whether a figure is missing, or its script or attnviz are no longer what drew it."""
-    there = all(picture(script.stem, ending).exists() for ending in FORMATS)
+    """Return whether a figure is missing, or its script or attnviz has changed."""
+    drawn = all(picture(script.stem, ending).exists() for ending in FORMATS)
     return (
-        entry is None or not there or (entry.script, entry.package) != (sha256([script]), package)
+        entry is None or not drawn or (entry.script, entry.package) != (sha256([script]), package)
     )
 
 
 def picture(name: str, ending: str) -> Path:
-    """Return where a figure is saved."""
+    """Return the path of a saved figure."""
     return GALLERY / "images" / f"{name}.{ending}"
 
 
 def draw_all(
     wanted: list[Path], built: dict[str, Entry], package: str, *, force: bool = False
 ) -> list[str]:
-    """Draw and save figures and enter them in `built`; return the names of those that failed."""
+    """Draw and save figures, add them to `built`; return the names of the scripts that failed."""
     failed = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -133,8 +133,8 @@ def draw_all(
                 for ending in FORMATS:
                     attnviz.plot.save(figure, picture(script.stem, ending), force=force)
                 built[script.stem] = Entry(title, caption, sha256([script]), package)
-                took = f"{time.perf_counter() - start:.1f} s"
-                progress.console.print(f"{script.stem}  {took}")
+                seconds = f"{time.perf_counter() - start:.1f} s"
+                progress.console.print(f"{script.stem}  {seconds}")
             except Exception:
                 failed.append(script.stem)
                 progress.console.print(f"[bold red]{script.stem} failed[/]")
@@ -146,33 +146,33 @@ def draw_all(
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help="Only scripts named so.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also what did not change.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(help="Draw only these scripts.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Draw all figures.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite also read-only pictures.")
+        bool, typer.Option("--force", help="Also overwrite read-only pictures.")
     ] = False,
 ) -> None:
-    """Draw what changed (or --all), save it as png and svg, and write gallery/README.md."""
+    """Draw what changed (or --all), save it as PNG and SVG, and write gallery/README.md."""
     mpl.use("agg")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its profiler writes into the progress
-    kept, current = GALLERY / "built.json", package()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence the profiler's log
+    index, current = GALLERY / "built.json", package()
     (GALLERY / "images").mkdir(exist_ok=True)
-    known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    known = json.loads(index.read_text(encoding="utf-8")) if index.exists() else {}
     built = {name: Entry(**entry) for name, entry in known.items()}
-    found = {script.stem: script for script in scripts()}
-    if unknown := set(names or ()) - set(found):
-        sys.exit(f"Expected scripts of the gallery, got {', '.join(unknown)}. See {GALLERY}.")
-    chosen = [script for name, script in found.items() if name in (names or found)]
+    available = {script.stem: script for script in scripts()}
+    if unknown := set(names or ()) - set(available):
+        sys.exit(f"Unknown gallery scripts: {', '.join(unknown)}. See {GALLERY}.")
+    chosen = [script for name, script in available.items() if name in (names or available)]
     wanted = [s for s in chosen if everything or stale(s, built.get(s.stem), current)]
     failed = draw_all(wanted, built, current, force=force)
 
-    entries = {name: built[name] for name in found if name in built}
-    with atomic(kept) as file:
+    entries = {name: built[name] for name in available if name in built}
+    with atomic(index) as file:
         data = {name: asdict(entry) for name, entry in entries.items()}
         file.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     with atomic(GALLERY / "README.md") as file:
         file.write_text(page(entries), encoding="utf-8")
-    console.print(f"{len(wanted) - len(failed)} drawn, {len(found) - len(wanted)} left as they are")
+    console.print(f"{len(wanted) - len(failed)} drawn, {len(available) - len(wanted)} unchanged")
     if failed:
         sys.exit(f"{len(failed)} of {len(wanted)} scripts failed: {', '.join(failed)}.")
 

@@ -1,7 +1,7 @@
 """Build a tiny random model of every architecture in the installed transformers, and check each.
 
-No downloads. Each architecture runs in a process of its own. Results are kept, one JSON line per
-architecture, and a second run does only those that are missing. Once all are there,
+Nothing is downloaded. Each architecture runs in a separate process. Results are stored, one JSON
+line per architecture, and a second run only checks those that are missing. When all are done,
 `attnviz/catalogue.json` and `gallery/architectures.md` are written.
 """
 
@@ -30,18 +30,18 @@ FAILED = {"not run", "not read", "differs"}
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these architectures.")] = None,
-    results_file: Annotated[Path, typer.Option("--results", help="Where results are kept.")] = Path(
+    names: Annotated[list[str] | None, typer.Argument(help="Architectures to check.")] = None,
+    results_file: Annotated[Path, typer.Option("--results", help="File of results.")] = Path(
         "architectures.jsonl"
     ),
-    again: Annotated[bool, typer.Option("--all", help="Also those that are done.")] = False,
-    failed: Annotated[bool, typer.Option("--failed", help="Also those that failed.")] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Processes at the same time.")] = 2,
-    seconds: Annotated[float, typer.Option(help="Time limit of one architecture.")] = 120,
-    gigabytes: Annotated[float, typer.Option(help="Memory limit of one architecture.")] = 8,
-    tolerance: Annotated[float, typer.Option(help="Largest difference that agrees.")] = 1e-5,
+    again: Annotated[bool, typer.Option("--all", help="Repeat all checks.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Repeat failed checks.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Number of parallel processes.")] = 2,
+    seconds: Annotated[float, typer.Option(help="Time limit per architecture, in seconds.")] = 120,
+    gigabytes: Annotated[float, typer.Option(help="Memory limit per architecture, in GiB.")] = 8,
+    tolerance: Annotated[float, typer.Option(help="Largest accepted difference.")] = 1e-5,
 ) -> None:
-    """Check every architecture, or those named."""
+    """Check every architecture, or only the ones given."""
     from architectures.catalogue import architectures  # imports torch
 
     with console.status("importing torch and transformers"):
@@ -61,43 +61,43 @@ def main(
         task = progress.add_task("checking", total=len(wanted))
         for result in run_each(wanted, workers, seconds, gigabytes):
             results.append(results_file, result)
-            said = results.state(result, tolerance)
-            if said in FAILED:
+            state = results.state(result, tolerance)
+            if state in FAILED:
                 console.print(
-                    f"{result['architecture']}: {said} {results.reason(result)}"[:300],
+                    f"{result['architecture']}: {state} {results.reason(result)}"[:300],
                     markup=False,
                     highlight=False,
                 )
             progress.update(task, advance=1, description=result["architecture"][:30].ljust(30))
-    found = [one for name, one in results.read(results_file).items() if name in known]
-    summarise(found, tolerance)
-    if len(found) == len(known):
-        write(found, tolerance)
+    checked = [result for name, result in results.read(results_file).items() if name in known]
+    summarize(checked, tolerance)
+    if len(checked) == len(known):
+        write(checked, tolerance)
     else:
-        console.print(f"{len(known) - len(found)} are still to be checked: no table is written")
-    if any(results.state(one, tolerance) in FAILED for one in found):
+        console.print(f"{len(known) - len(checked)} are not checked yet: no table is written")
+    if any(results.state(result, tolerance) in FAILED for result in checked):
         raise typer.Exit(5)
 
 
-def write(found: list[dict], tolerance: float) -> None:
-    """Write what the package carries and what the docs show."""
-    from architectures.catalogue import belongs
+def write(checked: list[dict], tolerance: float) -> None:
+    """Write the catalogue of the package and the docs page."""
+    from architectures.catalogue import owners
 
-    data = results.catalogue(found, belongs(), tolerance)
+    data = results.catalogue(checked, owners(), tolerance)
     for path, content in (
         (DATA, results.to_json(data)),
-        (TABLE, results.page(found, data, tolerance)),
+        (TABLE, results.page(checked, data, tolerance)),
     ):
         with atomic(path) as file:
             file.write_text(content, encoding="utf-8")
         console.print(f"wrote {path.relative_to(ROOT)}")
 
 
-def summarise(found: list[dict], tolerance: float) -> None:
-    """Print how many architectures came to which state."""
-    counts = Counter(results.state(one, tolerance) for one in found)
-    console.print(f"{len(found)} architectures: " + ", ".join(
-        f"{count} {said}" for said, count in counts.most_common()
+def summarize(checked: list[dict], tolerance: float) -> None:
+    """Print the number of architectures in each state."""
+    counts = Counter(results.state(result, tolerance) for result in checked)
+    console.print(f"{len(checked)} architectures: " + ", ".join(
+        f"{count} {state}" for state, count in counts.most_common()
     ))  # fmt: skip
 
 

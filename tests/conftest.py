@@ -1,10 +1,10 @@
-"""What all tests share: the real model, and shapes checked at run time."""
+"""Fixtures for all tests: the real model, and shape checks at run time."""
 
 import os
 import sys
 from pathlib import Path
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores, and so do what they start
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers and their subprocesses share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
-# The shapes in the signatures of the formula are checked while the tests run.
+# Check the shapes in the signatures of the formula while the tests run.
 install_import_hook(
     ["attnviz.formula.attention", "attnviz.formula.projection"], "beartype.beartype"
 )
@@ -21,8 +21,7 @@ import attnviz  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# The same few examples each time; with `-m long`, many that are new each time. That a machine is
-# busy is no fault of the code.
+# The same few examples every time; with `-m long`, many new ones. A busy machine is not a failure.
 _SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", max_examples=40, derandomize=True, **_SLOW)
 settings.register_profile("long", max_examples=1700, **_SLOW)
@@ -38,7 +37,7 @@ def pytest_runtest_setup(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print how many cases of the catalogue of robustness were run, and how many held."""
+    """Print the number of robustness cases that ran, and the number that passed."""
     told = [
         (*dict(report.user_properties)["catalogue"], outcome == "passed")
         for outcome in ("passed", "failed")
@@ -59,7 +58,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(autouse=True)
 def _close_figures():
-    """Close what a test drew: pyplot keeps every figure until then."""
+    """Close the figures of a test, because pyplot keeps every figure open."""
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
@@ -67,7 +66,7 @@ def _close_figures():
 
 @pytest.fixture(scope="session")
 def model():
-    """The bundled all-MiniLM-L6-v2."""
+    """The bundled all-MiniLM-L6-v2 model."""
     return attnviz.load()
 
 
@@ -79,13 +78,13 @@ def tokenizer(model):
 
 @pytest.fixture(scope="session")
 def train(model):
-    """Every attention of the bundled model on "the train left the station on time"."""
+    """All attentions of the bundled model on "the train left the station on time"."""
     return attnviz.attend("the train left the station on time", model=model)
 
 
 @pytest.fixture(scope="session")
 def pair(model):
-    """Every attention of the bundled model on a pair of sentences."""
+    """All attentions of the bundled model on a pair of sentences."""
     return attnviz.attend(
         "the train left the station on time", pair="it arrived too late", model=model
     )

@@ -1,9 +1,9 @@
-"""Tiny random models of real families, sharp enough that no fault can hide in flat attention.
+"""Tiny random models of real families, sharp enough that flat attention cannot hide a fault.
 
-Default initialisation gives scores with a standard deviation of 0.025: every row is uniform, and
-almost any fault passes. So the projections to queries and keys are made wide (the tests check that
-scores then deviate by 0.5 or more), and biases and norms are random too, where the library starts
-them at 0 and 1.
+Default initialization gives scores with a standard deviation of 0.025: every row is uniform, and
+almost any fault passes. So the query and key projections are scaled up (the tests check that the
+scores then have a standard deviation of 0.5 or more), and biases and norms are random even where
+the library initializes them to 0 and 1.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from transformers import (
     XLNetModel,
 )
 
-from attnviz.capture.projections import find_attention_modules
+from attnviz.capture.projections.find import find_attention_modules
 
 VOCABULARY = 30522  # the bundled tokenizer's
 TEXTS = [
@@ -170,7 +170,7 @@ TWO_SIDED: dict[str, Callable[[], PreTrainedModel]] = {
     ),
 }  # fmt: skip
 
-# Families whose attention does not go through transformers' interface.
+# Families whose attention bypasses transformers' interface.
 OWN_CODE: dict[str, Callable[[], PreTrainedModel]] = {
     "bloom": lambda: BloomModel(BloomConfig(vocab_size=VOCABULARY, hidden_size=48, n_layer=2,
                                             n_head=4)),
@@ -248,8 +248,8 @@ _longrope = {
 }  # fmt: skip
 _sliding = ["sliding_attention", "full_attention"]
 
-# Every way of making Q, K and V that text models have: the model's class, and a small
-# configuration in which its peculiarities are on.
+# Every way in which text models compute Q, K and V: the model class, and a small configuration that
+# enables its special features.
 FURTHER: dict[str, tuple[str, dict[str, object]]] = {
     "afmoe": ("AfmoeModel", {**_wide, "num_dense_layers": 2, "layer_types": _sliding}),
     "apertus": ("ApertusModel", _small),
@@ -386,14 +386,14 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
     for holder in find_attention_modules(model).values():
         sharpen(holder.module, wider)
     for name, parameter in model.named_parameters():
-        if "relative_attention_bias" in name:  # the library starts it far flatter than it becomes
+        if "relative_attention_bias" in name:  # initialized far too flat
             parameter.detach().mul_(4)
     return model.to(dtype).eval()
 
 
 @torch.no_grad()
 def sharpen(module: torch.nn.Module, wider: float) -> None:
-    """Make what one attention projects to queries and keys wider, and what it norms them to."""
+    """Scale up the query and key projections of one attention, or their norms."""
     for name, parameter in module.named_parameters():
         child, _, kind = name.partition(".")
         if child[0] in "qkcW" and child not in ("c_proj", "Wo") and kind.endswith("weight"):

@@ -1,4 +1,4 @@
-"""Tiny random models that read images and sounds, with real processors; a picture and a sound."""
+"""Tiny random models for images and audio, with real processors; an image and an audio clip."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 import attnviz
 
-SIDE, PATCH = 32, 8  # pixels; so 4 × 4 patches
+SIDE, PATCH = 32, 8  # pixels; 4 × 4 patches
 RATE = 16_000
 _small = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
@@ -53,21 +53,21 @@ _text = {**_small, "vocab_size": 30522, "bos_token_id": 101, "eos_token_id": 102
 
 
 def picture(width: int = 80, height: int = 60) -> Image.Image:
-    """Draw a circle, a square and a triangle on a ground that changes from corner to corner."""
+    """Draw a circle, a square and a triangle on a background with a gradient."""
     y, x = np.mgrid[0:height, 0:width]
     ground = np.stack([255 * x / width, 255 * y / height, 180 - 80 * x / width], axis=-1)
     image = Image.fromarray(ground.astype(np.uint8))
     draw = ImageDraw.Draw(image)
-    at = np.array([width, height, width, height])
-    draw.ellipse(tuple(at * [0.1, 0.15, 0.45, 0.7]), fill=(220, 60, 50))
-    draw.rectangle(tuple(at * [0.55, 0.45, 0.9, 0.85]), fill=(40, 90, 160))
+    size = np.array([width, height, width, height])
+    draw.ellipse(tuple(size * [0.1, 0.15, 0.45, 0.7]), fill=(220, 60, 50))
+    draw.rectangle(tuple(size * [0.55, 0.45, 0.9, 0.85]), fill=(40, 90, 160))
     corners = [(0.6, 0.35), (0.75, 0.05), (0.9, 0.35)]
     draw.polygon([(width * a, height * b) for a, b in corners], fill=(240, 200, 60))
     return image
 
 
 def chirp(seconds: float = 1.0, rate: int = RATE) -> np.ndarray:
-    """Return a tone that rises from 200 Hz on."""
+    """Return a tone that rises from 200 Hz."""
     time = np.arange(int(seconds * rate)) / rate
     return (0.5 * np.sin(2 * np.pi * (200 * time + 400 * time**2))).astype(np.float32)
 
@@ -102,13 +102,13 @@ def _two_sided() -> Any:
 
 
 def words_with_image(tokenizer: Any) -> PreTrainedTokenizerFast:
-    """Return the bundled tokenizer with a placeholder for an image."""
+    """Return the bundled tokenizer with an image placeholder."""
     specials = {
         "unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]",
     }  # fmt: skip
-    own = PreTrainedTokenizerFast.from_pretrained(tokenizer.name_or_path, **specials)
-    own.add_tokens(["<image>"], special_tokens=True)
-    return own
+    extended = PreTrainedTokenizerFast.from_pretrained(tokenizer.name_or_path, **specials)
+    extended.add_tokens(["<image>"], special_tokens=True)
+    return extended
 
 
 def llava(tokenizer: Any) -> tuple[Any, LlavaProcessor]:
@@ -155,7 +155,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def processor_of(family: str, tokenizer: Any) -> Any:
-    """Return what reads the images or sounds of a family."""
+    """Return the image or audio processor of a family."""
     if family == "clip":
         return CLIPProcessor(cropping_processor(), tokenizer)
     if family == "whisper":
@@ -164,7 +164,7 @@ def processor_of(family: str, tokenizer: Any) -> Any:
 
 
 def seeing(family: str, tokenizer: Any, seed: int = 0) -> attnviz.Model:
-    """Return a tiny random model with sharp attention, and what reads its inputs."""
+    """Return a tiny random model with sharp attention, and its processor."""
     torch.manual_seed(seed)
     if family == "llava":
         module, processor = llava(tokenizer)

@@ -1,4 +1,4 @@
-"""Imports run one way only, and nothing heavy is imported before it is needed."""
+"""Imports run in one direction only, and heavy imports are deferred."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def test_imports_run_one_way():
-    """The contracts stand in pyproject.toml."""
+    """The contracts are in pyproject.toml."""
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=PACKAGE.parent, capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""What is public is exactly this. Adding a name is a promise; removing one breaks it."""
+"""The exact public API. Adding a name is a promise; removing one is a breaking change."""
 
 import inspect
 import operator
@@ -26,7 +26,7 @@ def test_the_public_names():
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, *(f"plot.{name}" for name in PLOT)])
-def test_every_public_name_can_be_had_and_is_documented(name):
+def test_every_public_name_exists_and_is_documented(name):
     assert inspect.getdoc(operator.attrgetter(name)(attnviz))
 
 

@@ -1,4 +1,4 @@
-"""The linter, the formatter and the type checker have nothing to say."""
+"""The linter, the formatter and the type checker report nothing."""
 
 import subprocess
 import sys

@@ -9,16 +9,21 @@ checked. And since a check that cannot fail proves nothing, a scale that is 1 % 
 planted in every layer, and must be caught.
 """
 
-from attnviz.agreement.compare import CANARY, Proof, bounded_check
-from attnviz.agreement.streamed import Reduced, prove_rows, prove_streamed
-from attnviz.agreement.tolerances import PRECISIONS, dtypes
-from attnviz.agreement.verify import report, verify
+from attnviz.agreement.compare import (
+    CANARY,
+    PRECISIONS,
+    Proof,
+    bounded_check,
+    dtypes,
+    report,
+    verify,
+)
+from attnviz.agreement.streamed import prove_rows, prove_streamed
 
 __all__ = [
     "CANARY",
     "PRECISIONS",
     "Proof",
-    "Reduced",
     "bounded_check",
     "dtypes",
     "prove_rows",

@@ -8,48 +8,130 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnviz.agreement.tolerances import (
-    FLOOR,
-    PRECISIONS,
-    SMALLEST,
-    SUMMATION,
-    Precision,
-    centered_log,
-    dtypes,
-    slope_on,
-)
-from attnviz.results import AttentionRecord, Reference, StageCheck
-from attnviz.results.recompute import STAGES, parts_of_output, recompute
+from attnviz.results import AgreementReport, AttentionRecord, Reference, StageCheck
+from attnviz.results.projection import STAGES, parts_of_output, recompute
 
-CANARY = 1.01
+CANARY = 1.01  # the factor on the scale that must be caught
+
+# Errors that always pass, as a fraction of a head's largest value: two rounding steps in the
+# model's precision, and the effect of the order of summation in float32.
+SMALLEST = 1e-6  # the least value that counts as a head's largest
+FLOOR, SUMMATION = 2, 16 * torch.finfo(torch.float32).eps
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The largest rounding errors in one dtype; `eps` and `tiny` are as in `torch.finfo`."""
+
+    weights: float
+    values: float  # of all other stages, relative to the stage's largest value
+    slope: float  # of the regression of log weights
+    eps: float
+    tiny: float
+
+
+# Measured on all-MiniLM-L6-v2 and on random models with sharp attention.
+PRECISIONS = {
+    dtype: Precision(*errors, torch.finfo(dtype).eps, torch.finfo(dtype).tiny)
+    for dtype, errors in {
+        torch.float32: (5e-6, 1e-5, 1e-5),
+        torch.float16: (1e-2, 5e-3, 1e-3),
+        torch.bfloat16: (5e-2, 4e-2, 4e-3),
+    }.items()
+}
+
+
+def dtypes(record: AttentionRecord) -> tuple[torch.dtype, torch.dtype]:
+    """Return the dtypes in which the model computes its weights, and everything else.
+
+    Some models convert queries and keys to float32 for the weights only. A model in float64 may
+    still compute its softmax in float32.
+    """
+    fine = record.query.dtype if record.query.dtype in PRECISIONS else torch.float32
+    value = record.value.dtype if record.value.dtype in PRECISIONS else torch.float32
+    return fine, max(fine, value, key=lambda dtype: PRECISIONS[dtype].eps)
+
+
+def verify(
+    records: Sequence[AttentionRecord],
+    references: Sequence[Reference],
+    *,
+    in_one_pass: Sequence[Tensor] = (),
+    versions: dict[str, str],
+    weights_sha256: str,
+) -> AgreementReport:
+    """Compare every record with what the untouched model computed by itself.
+
+    There is one reference for each record, in the order of execution. `in_one_pass` holds, for a
+    generation, the weights (H, m, n) of each attention in a single pass.
+    """
+    proofs = [
+        prove(record, model_values(record, reference))
+        for record, reference in zip(records, references, strict=True)
+    ]
+    generated = zip(records, in_one_pass, strict=in_one_pass != ())
+    checks = tuple(_check_generation(record, weights) for record, weights in generated)
+    proofs.append(Proof("", checks, (), False))
+    query = records[0].query if records else None
+    dtype = "" if query is None else str(query.dtype).removeprefix("torch.")
+    device = "" if query is None else str(query.device)
+    return report(proofs, dtype, device, versions=versions, weights_sha256=weights_sha256)
+
+
+def report(
+    proofs: Iterable[Proof],
+    dtype: str,
+    device: str,
+    *,
+    versions: dict[str, str],
+    weights_sha256: str,
+    rows: tuple[int, int] | None = None,
+) -> AgreementReport:
+    """Return the report on the proofs of all attentions.
+
+    rows : how many queries were compared, and of how many; None for all.
+    """
+    proofs = list(proofs)
+    return AgreementReport(
+        checks=tuple(check for proof in proofs for check in proof.checks),
+        not_compared=tuple(stage for proof in proofs for stage in proof.not_compared),
+        unproven=tuple(proof.place for proof in proofs if proof.unproven),
+        dtype=dtype,
+        device=device,
+        versions=versions,
+        weights_sha256=weights_sha256,
+        rows=rows,
+    )
+
+
+def _check_generation(record: AttentionRecord, weights: Tensor) -> StageCheck:
+    """Compare the weights of a generation, step by step, with those of one pass."""
+    rows = real_rows(record, "weights", hidden_keys(record))
+    ours, one_pass = record.weights().double()[:, rows], weights.double()[:, rows]
+    differences = (ours - one_pass).abs().flatten(1).amax(1)
+    # The two round in a different order, and rounding errors add up from layer to layer.
+    _, dtype = dtypes(record)
+    stages = {"weights": record.weights(), "scores": record.scores()}
+    tolerance = 2 * (record.layer + 1) * tolerance_of("weights", stages, PRECISIONS[dtype])
+    return bounded_check(record, "one pass", differences, tolerance, compared=ours.numel())
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison of one attention: what an `AgreementReport` has of all attentions.
+    """The comparison of one attention: what an `AgreementReport` has of all attentions."""
 
-    Attributes
-    ----------
-    place : str
-        The stack and the layer.
-    checks : tuple of StageCheck
-        One for each stage that was compared.
-    not_compared : tuple of (place, stage, reason)
-        The other stages.
-    unproven : bool
-        Whether the canary was not caught.
-    """
-
-    place: str
-    checks: tuple[StageCheck, ...]
-    not_compared: tuple[tuple[str, str, str], ...]
-    unproven: bool
+    place: str  # the stack and the layer
+    checks: tuple[StageCheck, ...]  # one for each stage that was compared
+    not_compared: tuple[tuple[str, str, str], ...]  # place, stage and reason of the others
+    unproven: bool  # whether the canary was not caught
 
 
 def prove(record: AttentionRecord, expected: dict[str, Tensor]) -> Proof:
     """Compare a record with the model's own values, and check that the canary is caught."""
     checks = tuple(compare(record, expected))
-    unproven = all(check.passed for check in compare(_with_canary(record), expected))
+    # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
+    canary = replace(record, scale=record.scale * CANARY, projection=None, input=None)
+    unproven = all(check.passed for check in compare(canary, expected))
     return Proof(record.place, checks, stages_not_compared(record, checks), unproven)
 
 
@@ -58,9 +140,10 @@ def stages_not_compared(
 ) -> tuple[tuple[str, str, str], ...]:
     """Return (place, stage, reason) of every stage that was not compared."""
     compared = {check.stage for check in checks}
-    return tuple(
-        (record.place, stage, _why_not(record, stage)) for stage in STAGES if stage not in compared
-    )
+    reasons = dict.fromkeys(STAGES, "the model does not show its own value")
+    for stage in ("query", "key", "value", "output"):
+        reasons[stage] = "the module's projections are not of a kind that attnviz recognizes"
+    return tuple((record.place, stage, reasons[stage]) for stage in STAGES if stage not in compared)
 
 
 def model_values(record: AttentionRecord, reference: Reference) -> dict[str, Tensor]:
@@ -247,17 +330,6 @@ def real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:
     return ~padding & ~hidden.all(-1).any(0)
 
 
-def _with_canary(record: AttentionRecord) -> AttentionRecord:
-    # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
-    return replace(record, scale=record.scale * CANARY, projection=None, input=None)
-
-
-def _why_not(record: AttentionRecord, stage: str) -> str:
-    if stage in ("query", "key", "value", "output"):
-        return "the module's projections are not of a kind that attnviz recognizes"
-    return "the model does not show its own value"
-
-
 def bounded_check(
     record: AttentionRecord,
     stage: str,
@@ -292,3 +364,27 @@ def bounded_check(
 def failed_heads(flags: Tensor) -> tuple[int, ...]:
     """Return which heads are flagged."""
     return tuple(flags.nonzero().flatten().tolist())
+
+
+def centered_log(weights: Tensor, usable: Tensor) -> Tensor:
+    """Return log weights minus their row's mean, which are centered scores up to rounding."""
+    logs = torch.where(usable, weights, 1.0).log()
+    mean = logs.sum(-1, keepdim=True) / usable.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(usable, logs - mean, 0.0)
+
+
+def slope_on(
+    x: Tensor, y: Tensor, z: Tensor, dims: tuple[int, ...], *, step: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Regress y on x, and our own run z on x; return slope - 1, and how far it may be from 0.
+
+    It may be three times as far as that of z, or 4 standard errors. A standard error assumes that
+    each number is off by at least one rounding `step`. Rows without spread have the slope 0, and
+    the canary then shows that nothing is proven.
+    """
+    spread = (x * x).sum(dims).clamp(min=torch.finfo(x.dtype).tiny)
+    slope, run_slope = ((x * (other - x)).sum(dims) / spread for other in (y, z))
+    count = (x != 0).sum(dims).clamp(min=1)
+    variance = ((z - x) ** 2).sum(dims) / count + step**2
+    standard_error = (variance / spread).sqrt()
+    return slope, torch.maximum(3 * run_slope.abs(), 4 * standard_error)

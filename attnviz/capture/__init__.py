@@ -1,23 +1,18 @@
-"""Capture: from a model and its inputs to the inputs and outputs of every attention.
-
-The untouched model runs twice, recorded in the same way (recorder.py). The records come from the
-first run, the references that they are compared with from the second. Nothing of one run enters the
-other, so comparing them is a proof and not a tautology.
-"""
+"""Capture: from a model and its inputs to the inputs and outputs of every attention."""
 
 from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.capture.capture import Capture, capture, capture_generation, hidden_states
-from attnviz.capture.recorder import memory_budget
-from attnviz.capture.restore import model_lock, restoring
-from attnviz.capture.row_sampler import Sample
+from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
     AttentionTemplate,
     ReducedAttention,
     ReductionOptions,
+    Sample,
     capture_streamed,
     sample_rows,
     stream_maps,
 )
+from attnviz.capture.watch import memory_budget, model_lock, restoring
 
 __all__ = [
     "AttentionTemplate",
@@ -33,6 +28,7 @@ __all__ = [
     "hidden_states",
     "memory_budget",
     "model_lock",
+    "place_windows",
     "restoring",
     "sample_rows",
     "stream_maps",

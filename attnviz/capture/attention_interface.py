@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from attnviz.capture.attention_call import Attention
-from attnviz.capture.tracing import Softmax
-from attnviz.errors import ModelError
+from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.tracing.provenance import Softmax
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import MaskRule
 
@@ -29,35 +28,17 @@ _NOT_FUSED = ("softcap", "s_aux", "sinks")  # arguments that torch's fused atten
 
 @dataclass(frozen=True, eq=False)
 class AttentionCallArgs:
-    """The arguments of one attention function, for one text or a batch of texts.
+    """The arguments of one attention function, for one text or a batch of texts."""
 
-    Attributes
-    ----------
-    function, eager : callable
-        The function that the model would call, and the model's own eager one.
-    module : nn.Module
-        The attention module that calls it.
-    query : Tensor
-        (N, H, m, d_k).
-    key, value : Tensor
-        (N, G, n, d_k) and (N, G, n, d_v).
-    mask : Tensor or None
-        (1 or N, 1 or H, 1 or m, ≥ n), additive or boolean.
-    arguments : mapping
-        The keyword arguments: scaling, softcap, position_bias, …
-    fused : bool
-        Whether the masks are those of torch's fused attention, which needs none to be causal.
-    """
-
-    function: Callable[..., Any]
-    eager: Callable[..., Any]
-    module: nn.Module
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Tensor | None
-    arguments: Mapping[str, Any]
-    fused: bool = False
+    function: Callable[..., Any]  # that the model would call
+    eager: Callable[..., Any]  # the model's own eager one
+    module: nn.Module  # the attention module that calls it
+    query: Tensor  # (N, H, m, d_k)
+    key: Tensor  # (N, G, n, d_k)
+    value: Tensor  # (N, G, n, d_v)
+    mask: Tensor | None  # (1 or N, 1 or H, 1 or m, ≥ n), additive or boolean
+    arguments: Mapping[str, Any]  # scaling, softcap, position_bias, …
+    fused: bool = False  # whether torch's fused attention runs, which is causal without a mask
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -71,22 +52,17 @@ class AttentionCallArgs:
         return self.query.shape[-1] ** -0.5 if scale is None else float(scale)
 
     @property
-    def raw_sinks(self) -> Tensor | None:
+    def sinks(self) -> Tensor | None:
         """The scores beside those of the keys, in the shape in which the model passes them."""
         sinks = (self.arguments.get(name) for name in ("s_aux", "sinks"))
         return next((tensor.detach() for tensor in sinks if isinstance(tensor, Tensor)), None)
 
     @property
-    def sinks(self) -> Tensor | None:
-        """The scores beside those of the keys, (H,), or None."""
-        return None if (sinks := self.raw_sinks) is None else sinks.flatten()
-
-    @property
     def bias(self) -> Tensor | None:
-        """The position bias of the first text, (1 or H, m, n), or None."""
+        """The position bias with a row for each query, (1 or N, 1 or H, m, n), or None."""
         bias: Tensor | None = self.arguments.get("position_bias")
         _, m, n = self.shape
-        return None if bias is None else bias[0, ..., :n].expand(-1, m, -1)
+        return None if bias is None else bias[..., :n].expand(-1, -1, m, -1)
 
     @property
     def expanded_mask(self) -> Tensor | None:
@@ -101,15 +77,6 @@ class AttentionCallArgs:
         default = getattr(self.module, "is_causal", True)
         return self.fused and self.mask is None and bool(default if argument is None else argument)
 
-    def expect_readable(self, path: str, length: int) -> None:
-        """Raise ModelError for an attention that its arguments do not describe."""
-        whole = self.query.shape[0] == 1 and self.query.shape[2] == length
-        if not whole or self.arguments.get("indices") is not None:
-            raise ModelError(
-                f"Expected {path} to attend over one text of {length:,} tokens, but it cuts or "
-                'selects them. Give a shorter text with mode="full", or choose another model.'
-            )
-
     @property
     def in_blocks(self) -> bool:
         """Whether the model's own function needs too much memory, so that blocks of rows run."""
@@ -123,16 +90,14 @@ class AttentionCallArgs:
         def select(term: Tensor | None) -> Tensor | None:
             return term if term is None or len(term) == 1 else term[[number]]
 
-        arguments = self.arguments
-        if (bias := arguments.get("position_bias")) is not None:
-            arguments = {**arguments, "position_bias": select(bias)}
+        bias = select(self.arguments.get("position_bias"))
         return replace(
             self,
             query=self.query[[number]],
             key=self.key[[number]],
             value=self.value[[number]],
             mask=select(self.mask),
-            arguments=arguments,
+            arguments={**self.arguments, **({} if bias is None else {"position_bias": bias})},
         )
 
     def call(self) -> Any:
@@ -144,44 +109,36 @@ class AttentionCallArgs:
     def output(self) -> Tensor:
         """Return the model's own output (N, m, H, d_v), in blocks of rows where it is large."""
         texts = range(len(self.query))
-        if self.in_blocks and len(texts) > 1:
-            return torch.cat([self.of_text(number).output() for number in texts])
         if not self.in_blocks:
             output: Tensor = self.call()[0]
-            return output
-        H, m, n = self.shape
-        rows = torch.arange(m, device=self.query.device)
-        blocks = torch.split(rows, max(1, _BLOCK // (H * n)))
-        return torch.cat([self.eager_rows(block) for block in blocks], dim=1)
-
-    def eager_rows(self, rows: Tensor) -> Tensor:
-        """Return the output of some rows, (1, R, H, d_v), of the model's own eager function."""
-        output: Tensor = self._call_eager(rows)[0]
+        elif len(texts) > 1:
+            output = torch.cat([self.of_text(number).output() for number in texts])
+        else:
+            H, m, n = self.shape
+            rows = torch.arange(m, device=self.query.device)
+            blocks = torch.split(rows, max(1, _BLOCK // (H * n)))
+            output = torch.cat([self.call_eager(block)[0] for block in blocks], dim=1)
         return output
 
-    def eager_weights(self, rows: Tensor) -> Tensor | None:
-        """Return the weights of some rows, (1, H, R, n), if the model's eager function does."""
-        weights: Tensor | None = self._call_eager(rows)[1]
-        return None if weights is None else weights[..., : self.shape[2]]
+    def call_eager(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what the model's own eager function returns for some rows of one text.
 
-    def _call_eager(self, rows: Tensor) -> Any:
-        """Return what the model's own eager function returns for some rows of one text."""
+        The output (1, R, H, d_v), and the weights (1, H, R, ≥ n) or None.
+        """
         arguments = self.arguments
         if (bias := self.bias) is not None:
-            arguments = {**arguments, "position_bias": bias[None, :, rows]}
-        mask, hidden = None, None
+            arguments = {**arguments, "position_bias": bias[:, :, rows]}
+        mask: Tensor | None = None
         if self.is_causal:
             _, m, n = self.shape
-            hidden = (torch.arange(n, device=rows.device) > rows[:, None] + n - m)[None]
+            mask = (torch.arange(n, device=rows.device) <= rows[:, None] + n - m)[None, None]
         elif (expanded := self.expanded_mask) is not None:
             mask = expanded[:, :, rows]
-            hidden = ~mask[0] if mask.dtype == torch.bool else None
-        if hidden is not None:
-            low = torch.finfo(self.query.dtype).min
-            mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)
-            mask = mask[None]
+        if mask is not None:
+            mask = additive_mask(mask, self.query.dtype)
         query = self.query[:, :, rows]
-        return self.eager(self.module, query, self.key, self.value, mask, **arguments)
+        result = self.eager(self.module, query, self.key, self.value, mask, **arguments)
+        return result[0], result[1]
 
 
 @contextmanager
@@ -193,14 +150,8 @@ def intercept_attention(
 ) -> Iterator[None]:
     """Call `handler` in the place of every attention function that transformers returns.
 
-    Parameters
-    ----------
-    handler : callable
-        Takes the arguments of a call and returns what the function would: (output, weights).
-    modules : collection of nn.Module
-        The attention modules to intercept. Another model may run in another thread.
-    fused : bool
-        As in `AttentionCallArgs`.
+    It returns what the function would: (output, weights). Only calls of `modules` are intercepted:
+    another model may run in another thread.
     """
     get_interface = AttentionInterface.get_interface
 
@@ -217,9 +168,9 @@ def intercept_attention(
             attention_mask: Tensor | None = None,
             **arguments: Any,
         ) -> Any:
-            if module not in modules:
-                return function(module, query, key, value, attention_mask, **arguments)
             tensors = query, key, value, attention_mask
+            if module not in modules:
+                return function(module, *tensors, **arguments)
             return handler(
                 AttentionCallArgs(function, default, module, *tensors, arguments, fused=fused)
             )
@@ -240,7 +191,7 @@ def from_arguments(args: AttentionCallArgs, softmax: Softmax, output: Tensor) ->
     def fit(term: Tensor | None) -> Tensor | None:
         return None if term is None else term[..., :keys]
 
-    sinks = args.raw_sinks
+    sinks = args.sinks
     if gated := sinks is not None and softmax.weights.shape[-1] == keys:
         sinks = None  # they gate the output and are no column of the softmax
     if sinks is not None and sinks.dim() > 1:  # each query has its own
@@ -280,18 +231,16 @@ class MaskRuleCache:
 
     def terms(self, args: AttentionCallArgs) -> dict[str, Any]:
         """Return the fields of a record: Q, K, V, bias, and the mask or its rule."""
-        rule, expanded = self.of(args), args.expanded_mask
-        additive = (
-            None
-            if rule is not None or expanded is None
-            else additive_mask(expanded, args.query.dtype)
-        )
+        rule, expanded, bias = self.of(args), args.expanded_mask, args.bias
+        mask = None
+        if rule is None and expanded is not None:
+            mask = additive_mask(expanded, args.query.dtype)[0]
         return {
             "query": args.query[0],
             "key": args.key[0],
             "value": args.value[0],
-            "bias": args.bias,
-            "mask": None if additive is None else additive[0],
+            "bias": None if bias is None else bias[0],
+            "mask": mask,
             "visible": rule,
         }
 

@@ -10,57 +10,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.attention_call import AttentionCall
-from attnviz.capture.attention_interface import (
-    AttentionCallArgs,
-    additive_mask,
-    intercept_attention,
-)
-from attnviz.capture.recorder import minimal_run, model_errors, record_runs
-from attnviz.capture.restore import restoring
+from attnviz.capture.attention_interface import AttentionCallArgs, additive_mask
+from attnviz.capture.recorder import AttentionCall, record_runs
+from attnviz.capture.watch import RepeatedRun, expect_same, minimal_run, watch
 from attnviz.errors import ModelError
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import AttentionRecord, Axis, MaskRule
 from attnviz.runtime.compat import supports_fused_attention
-
-
-class _LastAttentionError(Exception):
-    """Ends a run after its last attention."""
-
 
 _SHORT = 512  # tokens, up to which eager attention is faster than fused attention on a CPU
 
 
 @dataclass(frozen=True, eq=False)
 class BatchedAttention:
-    """One attention of a batch of N texts of T tokens, from which its weights follow.
+    """One attention of a batch of N texts of T tokens, from which its weights follow."""
 
-    Attributes
-    ----------
-    known : AttentionRecord
-        The same attention of one text: its path, layer, scale, …
-    query, key : Tensor
-        (N, H, T, d_k) and (N, G, T, d_k).
-    model_weights : callable or None
-        The weights of some queries of the first text, (1, H, R, T), by the model's own code; None
-        where it does not return them.
-    capped_bias, bias, mask : Tensor or None
-        (1 or N, 1 or H, T, T).
-    sinks : Tensor or None
-        (H,) or (N, H, T).
-    causal : bool
-        Whether later keys are hidden without a mask that says so.
-    """
-
-    known: AttentionRecord
-    query: Tensor
-    key: Tensor
+    known: AttentionRecord  # the same attention of one text: its path, layer, scale, …
+    query: Tensor  # (N, H, T, d_k)
+    key: Tensor  # (N, G, T, d_k)
+    # The weights of some queries of the first text, (1, H, R, T), by the model's own code; None
+    # where it does not return them.
     model_weights: Callable[[slice], Tensor] | None
-    capped_bias: Tensor | None = None
+    capped_bias: Tensor | None = None  # (1 or N, 1 or H, T, T), as bias and mask
     bias: Tensor | None = None
     mask: Tensor | None = None
-    sinks: Tensor | None = None
-    causal: bool = False
+    sinks: Tensor | None = None  # (H,) or (N, H, T)
+    causal: bool = False  # whether later keys are hidden without a mask that says so
 
     def weights(self, rows: slice) -> Tensor:
         """Return our weights of some queries of every text, (N, H, R, T), float32 or wider."""
@@ -113,85 +88,64 @@ def capture_batch(
     nothing is stored. An attention that transformers' interface does not show is recorded as in
     `capture`.
 
-    Parameters
-    ----------
-    model : nn.Module
-        A transformers model.
-    inputs : mapping
-        The arguments of its forward, N texts padded on the right to one length.
-    known : sequence of AttentionRecord
-        The attentions of one text, from `capture`.
-    on_attention : callable
-        Takes each attention.
-
-    Raises
-    ------
-    ModelError
-        The model executes other attentions than these.
+    inputs : the arguments of its forward, N texts padded on the right to one length. known : the
+    attentions of one text, from `capture`; the model must execute these and no other.
     """
     texts, length = inputs["input_ids"].shape
+    run = minimal_run(model, inputs)
 
     def pass_on(attention: BatchedAttention) -> None:
-        if attention.query.shape[::2][:2] != (texts, length) or attention.key.shape[2] != length:
+        (N, _, m, _), n = attention.query.shape, attention.key.shape[2]
+        if (N, m, n) != (texts, length, length):
             raise ModelError(
-                f"Expected {attention.known.path} to attend over {texts} texts as they are, but it "
-                "cuts or joins them. Choose another model."
+                f"{attention.known.path} cuts or joins the {texts} texts of a batch, so their "
+                "maps cannot be separated. Choose another model."
             )
         on_attention(attention)
 
+    paths = [record.path for record in known]
     if not all(record.through_interface for record in known):
-        (calls,) = record_runs(model, texts, minimal_run(model, inputs))
-        _expect_same(model, [call.path for call in calls], known)
+        (calls,) = record_runs(model, texts, run)
+        expect_same(model, [call.path for call in calls], paths)
         for call, record in zip(calls, known, strict=True):
             pass_on(_from_call(call, record, texts))
         return
-    paths = {module: path for path, module in model.named_modules()}
-    executed: list[str] = []
 
-    def on_call(args: AttentionCallArgs) -> Any:
-        executed.append(paths[args.module])
-        _expect_same(model, executed, known[: len(executed)])
-        pass_on(_from_arguments(args, known[len(executed) - 1]))
-        if len(executed) == len(known):
+    def on_known(args: AttentionCallArgs, number: int) -> Any:
+        pass_on(_from_arguments(args, known[number]))
+        if number + 1 == len(known):
             raise _LastAttentionError  # nothing after the last attention is needed
         return args.output(), None
 
+    def run_to_last_attention() -> None:
+        with suppress(_LastAttentionError):
+            run()
+
     fused = length > _SHORT and supports_fused_attention(model)
-    with (
-        restoring(model, "sdpa" if fused else "eager"),
-        intercept_attention(on_call, paths, fused=fused),
-        model_errors(model),
-        suppress(_LastAttentionError),
-    ):
-        minimal_run(model, inputs)()
-    _expect_same(model, executed, known)
+    watch(model, run_to_last_attention, lambda _: RepeatedRun(model, paths, on_known), fused=fused)
 
 
-def _expect_same(model: nn.Module, paths: Sequence[str], known: Sequence[AttentionRecord]) -> None:
-    if list(paths) != [record.path for record in known]:
-        raise ModelError(
-            f"Expected {type(model).__name__} to execute the same attentions for every text, but "
-            "it does not. Choose another model."
-        )
+class _LastAttentionError(Exception):
+    """Ends a run after its last attention."""
 
 
 def _from_arguments(args: AttentionCallArgs, known: AttentionRecord) -> BatchedAttention:
     """Return an attention that the interface showed."""
     _, m, n = args.shape
-    bias, mask = args.arguments.get("position_bias"), args.expanded_mask
     first_text, positions = args.of_text(0), torch.arange(m, device=args.query.device)
+    mask = args.expanded_mask
 
     def model_weights(rows: slice) -> Tensor:
-        weights = first_text.eager_weights(positions[rows])
+        weights = first_text.call_eager(positions[rows])[1]
         assert weights is not None
-        return weights
+        return weights[..., :n]
 
     return BatchedAttention(
         known,
         args.query,
         args.key,
-        None if first_text.eager_weights(positions[:1]) is None else model_weights,
-        bias=None if bias is None else bias[..., :n].expand(-1, -1, m, -1),
+        None if first_text.call_eager(positions[:1])[1] is None else model_weights,
+        bias=args.bias,
         mask=None if mask is None else additive_mask(mask, args.query.dtype),
         sinks=known.sinks,
         causal=args.is_causal,

@@ -8,37 +8,31 @@ other, so comparing them is a proof and not a tautology.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 
-from attnviz.capture.attention_call import AttentionCall
-from attnviz.capture.generation import full_inputs, generate, stitch
-from attnviz.capture.projections import match_projections
-from attnviz.capture.recorder import batch_size, expect_same, model_errors, record_runs
-from attnviz.capture.restore import restoring, weights_in_memory
-from attnviz.capture.stacks import AttentionOutline, Place, place
+from attnviz.capture.projections.find import ModuleInputs
+from attnviz.capture.projections.match import match_projections
+from attnviz.capture.recorder import AttentionCall, record_runs
+from attnviz.capture.stacks import StackCounter
+from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.watch import expect_same, model_errors, restoring, weights_in_memory
 from attnviz.errors import ModelError
 from attnviz.results import AttentionRecord, Axis, Reference
 
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """The attentions of one text.
+    """The attentions of one text."""
 
-    Attributes
-    ----------
-    records : tuple of AttentionRecord
-        All that our weights follow from, from the first run.
-    references : tuple of Reference
-        The model's own values, from the second run.
-    in_one_pass : tuple of Tensor
-        For a generation, the weights (H, m, n) of a single pass over the whole text.
-    """
-
-    records: tuple[AttentionRecord, ...]
-    references: tuple[Reference, ...]
+    records: tuple[AttentionRecord, ...]  # from the first run: all that our weights follow from
+    references: tuple[Reference, ...]  # from the second run: the model's own values
+    # For a generation, the weights (H, m, n) of a single pass over the whole text.
     in_one_pass: tuple[Tensor, ...] = ()
 
 
@@ -47,35 +41,22 @@ def capture(
     inputs: Mapping[str, Tensor],
     axes: Mapping[str, Sequence[Axis]] | None = None,
 ) -> list[Capture]:
-    """Run `model` twice on a batch and return the attentions of each text in it.
+    """Run `model` twice on a batch of N texts and return the attentions of each.
 
-    Parameters
-    ----------
-    model : nn.Module
-        A transformers model. It is restored exactly, also after an exception.
-    inputs : mapping
-        The arguments of its forward, N texts padded to one length.
-    axes : mapping of sequences of Axis
-        The positions of the N texts, by kind of input: "text", "image", "audio", and "target" for
-        the input of an encoder–decoder's decoder. Other positions are numbered.
+    The model is restored exactly, also after an exception.
 
-    Returns
-    -------
-    list of Capture
-        One for each text.
-
-    Raises
-    ------
-    ModelError
-        The model has no attention, or one that cannot be read.
+    axes : the positions of the N texts, by kind of input: "text", "image", "audio", and "target"
+    for the input of an encoder–decoder's decoder. Other positions are numbered.
     """
-    texts = batch_size(model, inputs)
+    tensors = {name: tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
+    first = next(iter(tensors.values()), [None])
+    texts = len(tensors.get(str(getattr(model, "main_input_name", "")), first))
 
     def forward() -> object:
         return model(**inputs)
 
     calls, again = record_runs(model, texts, forward, forward)
-    expect_same(model, calls, again)
+    expect_same(model, [call.path for call in again], [call.path for call in calls])
     with weights_in_memory(call.module for call in calls):
         return [
             Capture(
@@ -94,79 +75,48 @@ def capture_generation(
 ) -> tuple[Capture, Tensor]:
     """Let `model` continue one text greedily, and join the attentions of all steps into one map.
 
-    Parameters
-    ----------
-    model, inputs
-        As in `capture`, of one text.
-    tokens : int
-        The most tokens to generate.
-    axes_of : callable
-        Takes the ids (T,) that a decoder read, returns the axes as in `capture`.
+    Each step of a generation reads one token, and attends to the tokens before it through the
+    cache. Row i of the map is what the step that read token i computed. Returned with the capture
+    are the ids (T + 1,): the text and its continuation; for an encoder–decoder, its decoder's.
 
-    Returns
-    -------
-    capture : Capture
-        The attentions, with those of one pass over the whole text.
-    ids : Tensor
-        (T + 1,), the text and its continuation; for an encoder–decoder, those of its decoder.
-
-    Raises
-    ------
-    ModelError
-        As in `capture`; or the keys of a step change in later steps.
+    tokens : the most tokens to generate. axes_of : takes the ids (T,) that a decoder read, returns
+    the axes as in `capture`.
     """
     generated: list[Tensor] = []
 
     def by_steps() -> None:
-        generated.append(generate(model, inputs, tokens))
+        generated.append(_generate(model, inputs, tokens))
 
     def in_one_pass() -> object:
-        return model(**full_inputs(model, inputs, generated[0][None, :-1]))
+        return model(**_full_inputs(model, inputs, generated[0][None, :-1]))
 
     runs = record_runs(model, 1, by_steps, by_steps, in_one_pass)
-    calls, again = (stitch(run) for run in runs[:2])
-    one_pass = {call.path: call for call in runs[2]}
-    expect_same(model, calls, again)
-    expect_same(model, calls, [one_pass[call.path] for call in calls if call.path in one_pass])
+    calls, again = (_join_steps(run) for run in runs[:2])
+    one_pass = {call.path: call.attention.weights[0] for call in runs[2]}
+    paths = [call.path for call in calls]
+    expect_same(model, [call.path for call in again], paths)
+    expect_same(model, [path for path in paths if path in one_pass], paths)
     with weights_in_memory(call.module for call in calls):
         records = _to_records(calls, 0, axes_of(generated[0][:-1]))
     captured = Capture(
         records,
         tuple(_to_reference(call, 0) for call in again),
-        tuple(one_pass[call.path].attention.weights[0] for call in calls),
+        tuple(one_pass[path] for path in paths),
     )
     return captured, generated[0]
 
 
 def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Run `model` once and return the hidden states: the input of each layer, and the last output.
-
-    Parameters
-    ----------
-    model, inputs
-        As in `capture`.
-
-    Returns
-    -------
-    tuple of Tensor
-        L + 1 tensors (N, T, d_model) for L layers: the embeddings first.
-
-    Raises
-    ------
-    ModelError
-        The model does not return them, or they differ in size from layer to layer.
-    """
+    """Run `model` once and return its L + 1 hidden states (N, T, d_model), the embeddings first."""
+    name = type(model).__name__
     with restoring(model), torch.no_grad(), model_errors(model):
         states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     if not states:
-        raise ModelError(
-            f"Expected {type(model).__name__} to show its hidden states, but it does not. "
-            "Choose another model."
-        )
+        raise ModelError(f"{name} returns no hidden states. Choose another model.")
     if len({state.shape for state in states}) > 1:
         raise ModelError(
-            f"Expected {type(model).__name__} to keep every position from layer to layer, but it "
-            "joins some of them. Choose another model."
+            f"{name} joins some positions from layer to layer, so its hidden states cannot be "
+            "compared. Choose another model."
         )
     return tuple(states)
 
@@ -175,27 +125,32 @@ def _to_records(
     calls: Sequence[AttentionCall], text_index: int, axes: Mapping[str, Sequence[Axis]]
 ) -> tuple[AttentionRecord, ...]:
     """Return the records of one text of a batch."""
-    places = place(map(AttentionOutline.of, calls), text_index, axes)
-    return tuple(
-        _to_record(call, text_index, position) for call, position in zip(calls, places, strict=True)
-    )
+    stacks = StackCounter({kind: batch_axes[text_index] for kind, batch_axes in axes.items()})
+    return tuple(_to_record(call, text_index, stacks) for call in calls)
 
 
-def _to_record(call: AttentionCall, text_index: int, position: Place) -> AttentionRecord:
+def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> AttentionRecord:
     attention, inputs = call.attention, call.inputs
 
     def select(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else _of_text(tensor, text_index)
 
-    size = attention.query.shape[-2], attention.key.shape[-2]
-    mask, sinks, rotation = select(attention.mask), attention.sinks, inputs.rotation
+    mask, sinks, rotation = attention.mask, attention.sinks, inputs.rotation
+    if rotation is not None:
+        rotation = _of_text(rotation[0], text_index), _of_text(rotation[1], text_index)
+    if mask is not None:
+        mask = _of_text(mask, text_index).expand(-1, *attention.weights.shape[-2:])
+    position = stacks.place(
+        call.path,
+        attention.query.shape[-2],
+        attention.key.shape[-2],
+        cross=inputs.key_input is not None,
+        causal=attention.is_causal,
+    )
     record = AttentionRecord(
         path=call.path,
         call=call.call,
-        layer=position.layer,
-        stack=position.stack,
-        query_axis=position.query_axis,
-        key_axis=position.key_axis,
+        **position,
         query=_of_text(attention.query, text_index),
         key=_of_text(attention.key, text_index),
         value=_of_text(attention.value, text_index),
@@ -203,13 +158,11 @@ def _to_record(call: AttentionCall, text_index: int, position: Place) -> Attenti
         soft_cap=attention.soft_cap,
         capped_bias=select(attention.capped_bias),
         bias=select(attention.bias),
-        mask=None if mask is None else mask.expand(-1, *size),
+        mask=mask,
         sinks=select(sinks) if sinks is not None and sinks.dim() > 1 else sinks,
         input=select(inputs.input),
         key_input=select(inputs.key_input),
-        rotation=None
-        if rotation is None
-        else (_of_text(rotation[0], text_index), _of_text(rotation[1], text_index)),
+        rotation=rotation,
         through_interface=call.through_interface,
     )
     return match_projections(
@@ -230,3 +183,132 @@ def _to_reference(call: AttentionCall, text_index: int) -> Reference:
 def _of_text(tensor: Tensor, text_index: int) -> Tensor:
     """Return the part of one text; a batch may share one."""
     return tensor[text_index if len(tensor) > 1 else 0]
+
+
+# ------------------------------------------------------------------------- steps of a generation
+
+
+def _generate(model: Any, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
+    """Generate up to `tokens` tokens, always the likeliest, and return all ids (T,)."""
+    if not getattr(model, "can_generate", bool)():
+        raise ModelError(
+            f"{type(model).__name__} cannot generate text. Choose a causal language model or an "
+            "encoder–decoder, with its language head."
+        )
+    # A cache that drops nothing, also where layers look back through a window only.
+    cache: Any = DynamicCache()
+    if model.config.is_encoder_decoder:
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    # Greedy search only: other settings of a checkpoint (penalties, beams, its own generation
+    # code) are left out. `restoring` puts the model's own settings back.
+    settings: dict[str, Any] = {"max_new_tokens": tokens, "do_sample": False, "use_cache": True}
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
+        value = getattr(model.generation_config, name, None)
+        settings[name] = getattr(model.config, name, None) if value is None else value
+    model.generation_config = GenerationConfig(**settings)  # type: ignore[no-untyped-call]
+    mixin: Any = GenerationMixin
+    ids: Tensor = mixin.generate(model, **inputs, past_key_values=cache)
+    return ids[0]
+
+
+def _full_inputs(model: Any, inputs: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    """Return the inputs for reading ids (1, T), a text with its continuation, in one pass."""
+    if model.config.is_encoder_decoder:
+        return {**inputs, "decoder_input_ids": ids}
+    added = ids.shape[1] - inputs["input_ids"].shape[1]
+    # The continuation has the mask and the segment of the last token.
+    extended = {
+        name: torch.cat([inputs[name], inputs[name][:, -1:].expand(-1, added)], dim=1)
+        for name in ("attention_mask", "token_type_ids")
+        if name in inputs
+    }
+    return {**inputs, **extended, "input_ids": ids}
+
+
+def _join_steps(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
+    """Join the calls of each module over the steps of a generation."""
+    steps: dict[str, list[AttentionCall]] = {}
+    for call in calls:
+        steps.setdefault(call.path, []).append(call)
+    return [_join(module_steps) for module_steps in steps.values()]
+
+
+def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
+    attentions, last = [step.attention for step in steps], steps[-1]
+    key, sinks = last.attention.key, last.attention.sinks
+    for attention in attentions:
+        if not torch.equal(attention.key, key[..., : attention.key.shape[-2], :]):
+            raise ModelError(
+                f"{last.path} changes the keys of earlier steps while the model generates, so "
+                "there is no single map. Give the text as a whole."
+            )
+    n, low = key.shape[-2], torch.finfo(key.dtype).min
+    if sinks is not None and sinks.dim() > 1:
+        sinks = torch.cat([a.sinks for a in attentions if a.sinks is not None], dim=-1)
+    capped_bias = None
+    if last.attention.capped_bias is not None:
+        capped_bias = _join_terms(attentions, "capped_bias", 0.0)
+    joined = Attention(
+        query=torch.cat([attention.query for attention in attentions], dim=-2),
+        key=key,
+        value=last.attention.value,
+        scale=last.attention.scale,
+        soft_cap=last.attention.soft_cap,
+        capped_bias=capped_bias,
+        bias=_join_terms(attentions, "bias", 0.0),
+        mask=_join_terms(attentions, "mask", low),
+        sinks=sinks,
+        scores=torch.cat([_pad_keys(a.scores, n, -torch.inf) for a in attentions], dim=-2),
+        weights=torch.cat([_pad_keys(a.weights, n, 0.0) for a in attentions], dim=-2),
+        head_output=_stack_rows([attention.head_output for attention in attentions]),
+    )
+    return replace(
+        last,
+        call=0,
+        attention=joined,
+        inputs=_join_inputs([step.inputs for step in steps]),
+        merged_heads=_stack_rows([step.merged_heads for step in steps]),
+        output=_stack_rows([step.output for step in steps]),
+    )
+
+
+def _stack_rows(steps: Sequence[Tensor | None]) -> Tensor | None:
+    """Return the rows of all steps; None if one has none."""
+    tensors = [tensor for tensor in steps if tensor is not None]
+    return torch.cat(tensors, dim=-2) if len(tensors) == len(steps) else None
+
+
+def _pad_keys(tensor: Tensor, n: int, fill: float) -> Tensor:
+    """Add the keys of later steps."""
+    return pad(tensor, (0, n - tensor.shape[-1]), value=fill)
+
+
+def _join_terms(attentions: Sequence[Attention], name: str, fill: float) -> Tensor | None:
+    """Return a score term of all steps, with `fill` at the keys of later steps."""
+    terms: list[Tensor | None] = [getattr(attention, name) for attention in attentions]
+    heads = [term.shape[1] for term in terms if term is not None]
+    widths = [attention.key.shape[-2] for attention in attentions]
+    if not heads and len(set(widths)) == 1:
+        return None
+    most = max(heads, default=1)
+    rows = []
+    for attention, term, width in zip(attentions, terms, widths, strict=True):
+        m = attention.query.shape[-2]
+        if term is None:
+            term = attention.query.new_zeros(1, most, m, width)
+        rows.append(_pad_keys(term.expand(1, most, m, width), widths[-1], fill))
+    return torch.cat(rows, dim=-2)
+
+
+def _join_inputs(steps: Sequence[ModuleInputs]) -> ModuleInputs:
+    rotation = None
+    rotations = [step.rotation for step in steps if step.rotation is not None]
+    # One token at position 0 does not show whether its angles are given once or twice.
+    if len(rotations) == len(steps) and len({cos.shape[-1] for cos, _ in rotations}) == 1:
+        cos, sin = (torch.cat(tables, dim=-2) for tables in zip(*rotations, strict=True))
+        rotation = cos, sin
+    return ModuleInputs(
+        input=_stack_rows([step.input for step in steps]),
+        key_input=steps[0].key_input,
+        rotation=rotation,
+    )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
-from attnviz.capture.attention_call import AttentionCall
-from attnviz.results import Axis
+import torch
+from torch import Tensor, nn
+
+from attnviz.inputs.image import Grid, find_grid, patch_label
+from attnviz.results import AttentionRecord, Axis
 
 # The names of modules that read an input of their own kind, or relate two sequences.
 _TOWERS = {
@@ -16,89 +20,113 @@ _TOWERS = {
     "text": ("text",),
 }
 _CROSS = ("cross", "encoder_attn", "encdec", "enc_dec")
-_READS = {"vision": "image", "audio": "audio", "text": "text"}
+# The kind of input that the queries of a stack most likely are.
+_READS = {
+    "vision": "image", "audio": "audio", "text": "text", "decoder": "target", "cross": "target",
+}  # fmt: skip
+_MERGES = 6  # of patches, two by two, from stage to stage of a model with windows
 
 
-@dataclass(frozen=True, eq=False)
-class Place:
-    """The stack and layer of an attention, and the axes of its queries and keys."""
+class StackCounter:
+    """Numbers the layers of each stack of a model, in the order of execution.
 
-    stack: str
-    layer: int
-    query_axis: Axis
-    key_axis: Axis
-
-
-@dataclass(frozen=True)
-class AttentionOutline:
-    """What the place of an attention follows from.
-
-    Attributes
-    ----------
-    path : str
-        Its module.
-    queries, keys : int
-        How many.
-    cross : bool
-        Whether its keys come from another sequence.
-    causal : bool
-        Whether no query reads a later key.
+    axes : those of one text, by kind of input.
     """
 
-    path: str
-    queries: int
-    keys: int
-    cross: bool
-    causal: bool
+    def __init__(self, axes: Mapping[str, Axis]) -> None:
+        self._axes = axes
+        self._layers: Counter[str] = Counter()
 
-    @classmethod
-    def of(cls, call: AttentionCall) -> AttentionOutline:
-        """Return the outline of a call."""
-        attention = call.attention
-        return cls(
-            call.path,
-            attention.query.shape[-2],
-            attention.key.shape[-2],
-            call.inputs.key_input is not None,
-            attention.is_causal,
-        )
+    def place(
+        self, path: str, queries: int, keys: int, *, cross: bool, causal: bool
+    ) -> dict[str, Any]:
+        """Return the stack, layer and axes of the next attention, as fields of its record.
+
+        queries, keys : how many. cross : whether its keys are of another sequence. causal : whether
+        no query reads a later key.
+        """
+        stack = self._stack(path.lower(), cross, causal)
+        layer = self._layers[stack]
+        self._layers[stack] += 1
+        kinds = sorted(self._axes, key=lambda kind: kind != _READS.get(stack))
+        query_axis = key_axis = self._axis(queries, kinds)
+        if stack == "cross" or queries != keys:
+            others = sorted(self._axes, key=lambda kind: self._axes[kind] is query_axis)
+            key_axis = self._axis(keys, others)
+        return {"stack": stack, "layer": layer, "query_axis": query_axis, "key_axis": key_axis}
+
+    def _stack(self, path: str, cross: bool, causal: bool) -> str:
+        names = path.split(".")
+        if cross or any(name in path for name in _CROSS):
+            return "cross"
+        for tower, prefixes in _TOWERS.items():
+            if any(name.startswith(prefixes) for name in names):
+                return tower
+        if "decoder" in names or (causal and "target" not in self._axes):
+            return "decoder"
+        return "encoder"
+
+    def _axis(self, length: int, kinds: Iterable[str]) -> Axis:
+        """Return the first axis of this length, or numbers."""
+        matching = (self._axes[kind] for kind in kinds if len(self._axes[kind]) == length)
+        return next(matching, None) or Axis.numbered(length)
 
 
-def place(
-    outlines: Iterable[AttentionOutline], text_index: int, axes: Mapping[str, Sequence[Axis]]
-) -> Iterator[Place]:
-    """Number the layers of each stack, and find the axes that each attention of a text relates."""
-    text_axes = {kind: batch_axes[text_index] for kind, batch_axes in axes.items()}
-    layers: Counter[str] = Counter()
-    for outline in outlines:
-        stack = _stack(outline, two_sided="target" in text_axes)
-        m, n = outline.queries, outline.keys
-        queries = _axis(text_axes, m, _preferred(stack, text_axes))
-        others = sorted(text_axes, key=lambda kind: text_axes[kind] is queries)
-        keys = queries if stack != "cross" and m == n else _axis(text_axes, n, others)
-        yield Place(stack, layers[stack], queries, keys)
-        layers[stack] += 1
+# ------------------------------------------------------------------------------ windows of patches
 
 
-def _stack(outline: AttentionOutline, *, two_sided: bool) -> str:
-    path = outline.path.lower()
+def place_windows(
+    module: nn.Module, inputs: dict[str, Tensor], record: AttentionRecord
+) -> AttentionRecord:
+    """Return the record with its patches labeled window by window, if its module has windows.
+
+    Such a model cuts its grid of patches into windows, shifts them by half a window in every other
+    layer, and merges patches two by two from stage to stage. Its positions go through one window
+    after the other.
+    """
+    window = _window(module, record.path)
+    if window is None or "pixel_values" not in inputs:
+        return record
+    grid = find_grid(module, inputs)
+    if grid is None:
+        return record
+    for merges in range(_MERGES):
+        rows, columns = (-(-side // 2**merges) for side in grid)
+        axis = _window_axis((rows, columns), *window)
+        if len(axis) == len(record.query_axis) == len(record.key_axis):
+            return replace(record, query_axis=axis, key_axis=axis)
+    queries, keys = (Axis.numbered(len(axis)) for axis in (record.query_axis, record.key_axis))
+    return replace(record, query_axis=queries, key_axis=keys)
+
+
+def _window(module: nn.Module, path: str) -> tuple[int, int] | None:
+    """Return the size and the shift of the windows of an attention, or None where it has none."""
+    size, shift = None, 0
     names = path.split(".")
-    if outline.cross or any(cross in path for cross in _CROSS):
-        return "cross"
-    for tower, prefixes in _TOWERS.items():
-        if any(name.startswith(prefix) for name in names for prefix in prefixes):
-            return tower
-    if "decoder" in names or (outline.causal and not two_sided):
-        return "decoder"
-    return "encoder"
+    for depth in range(len(names), max(0, len(names) - 3), -1):
+        submodule = module.get_submodule(".".join(names[:depth]))
+        window_size = getattr(submodule, "window_size", None)
+        window_size = window_size[0] if isinstance(window_size, list | tuple) else window_size
+        if isinstance(window_size, int) and window_size > 0 and size is None:
+            size = window_size
+        if isinstance(shift_size := getattr(submodule, "shift_size", None), int):
+            shift = shift_size
+            break
+    return None if size is None else (size, shift)
 
 
-def _preferred(stack: str, axes: Mapping[str, Axis]) -> list[str]:
-    """Return the kinds of input that the queries of a stack may be, the likeliest first."""
-    first = _READS.get(stack) or ("target" if stack in ("decoder", "cross") else None)
-    return sorted(axes, key=lambda kind: kind != first)
-
-
-def _axis(axes: Mapping[str, Axis], length: int, kinds: Sequence[str]) -> Axis:
-    matching = (axes[kind] for kind in kinds if len(axes[kind]) == length)
-    return next(matching, None) or Axis.numbered(length)
+def _window_axis(grid: Grid, size: int, shift: int) -> Axis:
+    """Return the axis of a grid in windows; the grid is padded to whole windows."""
+    if min(grid) <= size:  # one window spans the smaller side; nothing is left to roll
+        size, shift = min(grid), 0
+    rows, columns = (-(-side // size) * size for side in grid)
+    cells = torch.arange(rows * columns).reshape(rows, columns)
+    rolled = cells.roll((-shift, -shift), dims=(0, 1))
+    windows = rolled.reshape(rows // size, size, columns // size, size).transpose(1, 2).flatten()
+    positions = [divmod(cell, columns) for cell in windows.tolist()]
+    patches = [(r, c) if r < grid[0] and c < grid[1] else None for r, c in positions]
+    return Axis.plain(
+        ["[PAD]" if patch is None else patch_label(patch) for patch in patches],
+        special=[patch is None for patch in patches],
+        patches=patches,
+    )

@@ -1,1 +1,1 @@
-"""The drawing kit: style, layout, ticks, captions, saving."""
+"""The drawing kit: style and sizes, pages with captions, cells with their labels."""

@@ -1,10 +1,12 @@
-"""Lay out a page in inches from its top left corner, and measure text."""
+"""Lay out a page in inches from its top left corner, with a caption below, and save it."""
 
 from __future__ import annotations
 
 import bisect
+import io
+import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import matplotlib.pyplot as plt
@@ -21,16 +23,28 @@ from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from attnviz.errors import InputError
 from attnviz.figures.style import (
+    ALARM,
     INK,
     LEADING,
+    MARGIN,
     MM,
     MUTED,
     SANS,
     SMALL_SIZE,
+    TEXT_SIZE,
     TITLE_SIZE,
     WIDTHS,
+    style,
     value_colors,
 )
+from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
+from attnviz.results import AgreementReport
+
+_METADATA = {
+    ".png": {"Software": GENERATOR},
+    ".svg": {"Creator": GENERATOR, "Date": None},
+    ".pdf": {"Creator": GENERATOR, "CreationDate": None},
+}
 
 
 def line_height(points: float) -> float:
@@ -66,9 +80,9 @@ class Ruler:
                 lines[-1] = longer
                 continue
             # A very long word, or a script without blanks, breaks anywhere.
-            while (fits := self._fitting(word, width, points, weight)) < len(word):
-                lines.append(word[:fits])
-                word = word[fits:]
+            while (count := self._fitting(word, width, points, weight)) < len(word):
+                lines.append(word[:count])
+                word = word[count:]
             lines.append(word)
         return [_left_to_right(line) for line in lines]
 
@@ -85,11 +99,11 @@ class Ruler:
 
     def _fitting(self, text: str, width: float, points: float, weight: str = "normal") -> int:
         """Return how many characters of `text` fit, at least one."""
-        lengths = range(1, len(text) + 1)
-        fitting = bisect.bisect(
-            lengths, width, key=lambda length: self.width(text[:length], points, weight)
-        )
-        return max(1, fitting)
+
+        def measure(length: int) -> float:
+            return self.width(text[:length], points, weight)
+
+        return max(1, bisect.bisect(range(1, len(text) + 1), width, key=measure))
 
 
 class Page:
@@ -98,10 +112,12 @@ class Page:
     def __init__(self, width: float) -> None:
         if not WIDTHS[0] * MM <= width <= WIDTHS[1] * MM:
             raise InputError(
-                f"Expected a width from {WIDTHS[0]} to {WIDTHS[1]} mm, got {width / MM:g}. "
+                f"The width must be {WIDTHS[0]} to {WIDTHS[1]} mm, not {width / MM:g}. "
                 "A column of a journal is 89 mm wide, a page 183."
             )
         self.width = width
+        self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
+        self.ruler = Ruler()
         self.figure = plt.figure(figsize=(width, 1.0))
         self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []
         self._texts: list[tuple[Text, float, float]] = []
@@ -139,11 +155,43 @@ class Page:
             top += line_height(points)
         return top
 
-    def title(self, left: float, top: float, text: str, room: float) -> float:
+    def title(
+        self, left: float, top: float, text: str, room: float, *, points: float = TITLE_SIZE
+    ) -> float:
         """Write a title in lines at most `room` wide; return its lower edge."""
-        weight = "bold" if all(map(_has_bold, text)) else "normal"
-        lines = Ruler().wrap(text, room, TITLE_SIZE, weight)
-        return self.write(left, top, lines, points=TITLE_SIZE, weight=weight)
+        # The bold font has Latin, Greek and Cyrillic.
+        has_bold = all(ord(character) < 0x530 or character in "“”‘’–—…" for character in text)
+        weight = "bold" if has_bold else "normal"
+        lines = self.ruler.wrap(text, room, points, weight)
+        return self.write(left, top, lines, points=points, weight=weight)
+
+    def heading(self, text: str) -> float:
+        """Write the title of the page; return its lower edge."""
+        return self.title(self.left, MARGIN, text, self.right - self.left)
+
+    def subtitle(self, left: float, top: float, text: str, room: float) -> float:
+        """Write the title of a panel in lines at most `room` wide; return its lower edge."""
+        return self.title(left, top, text, room, points=TEXT_SIZE)
+
+    def caption(
+        self,
+        top: float,
+        parts: Sequence[str],
+        agreement: AgreementReport,
+        *,
+        left: float | None = None,
+    ) -> float:
+        """Write parts as sentences, with the verdict below; return the lower edge."""
+        left = self.left if left is None else left
+        for lines, font in _paragraphs(parts, agreement, self.right - left):
+            top = self.write(left, top, lines, **font)
+        return top
+
+    def finish_with_caption(
+        self, top: float, parts: Sequence[str], agreement: AgreementReport
+    ) -> Figure:
+        """Write the caption at `top` and end the page below it."""
+        return self.finish(self.caption(top, parts, agreement) + MARGIN)
 
     def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Draw an arrow between two places (left, top)."""
@@ -178,13 +226,94 @@ class Page:
 
 def _left_to_right(line: str) -> str:
     """Keep the order of a sentence with words in right-to-left scripts."""
-    has_right_to_left = any(
-        unicodedata.bidirectional(character) in ("R", "AL") for character in line
+    directions = {unicodedata.bidirectional(character) for character in line}
+    return f"\N{LEFT-TO-RIGHT MARK}{line}" if directions & {"R", "AL"} else line
+
+
+def _face(weight: str) -> dict[str, Any]:
+    # Few fallback fonts are bold, and bold text here needs none.
+    family = {"fontfamily": [SANS, "sans-serif"]} if weight == "bold" else {}
+    return {"fontweight": weight, **family}
+
+
+def color_bar(
+    drawn: ScalarMappable, ax: Axes, label: str = "weight", *, horizontal: bool = False
+) -> None:
+    """Draw a labeled color bar into `ax`."""
+    values = drawn.get_array()
+    norm = drawn.norm
+    above = bool(values is not None and norm.vmax is not None and values.max() > norm.vmax)
+    below = bool(values is not None and norm.vmin is not None and values.min() < norm.vmin)
+    ticks: Locator = MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10])
+    if isinstance(norm, LogNorm):
+        ticks = LogLocator(subs=(1.0,) if horizontal else (1.0, 3.0))
+    bar = ax.figure.colorbar(
+        drawn,
+        cax=ax,
+        extend=("neither", "max", "min", "both")[2 * below + above],
+        orientation="horizontal" if horizontal else "vertical",
+        ticks=ticks,
+        format="%g" if isinstance(norm, LogNorm) else None,
     )
-    return f"\N{LEFT-TO-RIGHT MARK}{line}" if has_right_to_left else line
+    bar.minorticks_off()
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
+    if horizontal:
+        ax.set_ylabel(label, color=MUTED, rotation=0, ha="right", va="center")
+    else:
+        bar.set_label(label, color=MUTED)
 
 
-def grow_below(figure: Figure, inches: float) -> float:
+def range_bar(ax: Axes) -> None:
+    """Draw into `ax` the color bar of panels that each have their own range."""
+    color_bar(ScalarMappable(Normalize(-1, 1), value_colors()), ax, "of the range")
+
+
+def add_caption(
+    figure: Figure, *, text: str | Sequence[str], agreement: AgreementReport | None = None
+) -> Figure:
+    """Write a caption below any figure. The figure becomes taller.
+
+    Parameters
+    ----------
+    figure : Figure
+        A figure of matplotlib.
+    text : str or sequence of str
+        The caption. Each part becomes a sentence.
+    agreement : AgreementReport, optional
+        The agreement of the result that is shown. Its verdict is written below the text.
+
+    Returns
+    -------
+    Figure
+        The same figure.
+
+    Raises
+    ------
+    InputError
+        `figure` is not a figure of matplotlib.
+    """
+    if not isinstance(figure, Figure):
+        raise InputError(
+            f"add_caption needs a figure of matplotlib, not {type(figure).__name__}. For axes, "
+            "pass ax.figure."
+        )
+    parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
+    with style(parts):
+        width = float(figure.get_size_inches()[0])
+        paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN))
+        text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
+        height = _grow_below(figure, text_height + 2 * MARGIN)
+        top = text_height + MARGIN
+        for lines, font in paragraphs:
+            for line in lines:
+                place = MARGIN / width, top / height
+                figure.text(*place, line, fontsize=SMALL_SIZE, va="top", **font)
+                top -= line_height(SMALL_SIZE)
+    return figure
+
+
+def _grow_below(figure: Figure, inches: float) -> float:
     """Add empty space at the bottom of a figure; return its new height."""
     width, height = figure.get_size_inches()
     taller = float(height + inches)
@@ -203,54 +332,60 @@ def grow_below(figure: Figure, inches: float) -> float:
     return taller
 
 
-def _has_bold(character: str) -> bool:
-    """Whether the bold font has a character: Latin, Greek or Cyrillic."""
-    return ord(character) < 0x530 or character in "“”‘’–—…"
+def _paragraphs(
+    parts: Sequence[str], agreement: AgreementReport | None, width: float
+) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yield the sentences and the verdict, broken into lines, each with its color and weight."""
+    ruler = Ruler()
+    sentences = []
+    for part in parts:
+        sentence = part.strip().removesuffix(".")
+        starts_with_file = "." in sentence.split(maxsplit=1)[0]
+        sentences.append(f"{sentence if starts_with_file else sentence[0].upper() + sentence[1:]}.")
+    yield ruler.wrap(" ".join(sentences), width, SMALL_SIZE), {"color": MUTED}
+    if agreement is not None:
+        verdict = agreement.summary()
+        verdict = verdict[0].upper() + verdict[1:] + "."
+        verified = agreement.verdict == "verified"
+        weight = "normal" if verified else "bold"
+        font = {"color": INK if verified else ALARM, "weight": weight}
+        yield ruler.wrap(verdict, width, SMALL_SIZE, weight), font
 
 
-def _face(weight: str) -> dict[str, Any]:
-    # Few fallback fonts are bold, and bold text here needs none.
-    return {"fontweight": weight} | (
-        {"fontfamily": [SANS, "sans-serif"]} if weight == "bold" else {}
-    )
+def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Save a figure; the suffix of `path` chooses the format.
+
+    Text stays text in svg and pdf. The file is written atomically and overwritten if it exists.
+
+    Parameters
+    ----------
+    figure : Figure
+        The figure.
+    path : str or PathLike
+        A file name that ends in .png, .svg or .pdf.
+    force : bool
+        Overwrite also a read-only file.
+
+    Raises
+    ------
+    InputError, OutputError
+        As `attnviz.io.files.check_output`.
+    """
+    path = check_output(path, FIGURE_SUFFIXES, force=force)
+    image = render(figure, path.suffix.lower())
+    with atomic(path) as temporary:
+        temporary.write_bytes(image)
 
 
-_EXTENDS = {
-    (False, False): "neither",
-    (False, True): "max",
-    (True, False): "min",
-    (True, True): "both",
-}
-
-
-def color_bar(
-    drawn: ScalarMappable, ax: Axes, label: str = "weight", *, horizontal: bool = False
-) -> None:
-    """Draw a labeled color bar into `ax`."""
-    values = drawn.get_array()
-    norm = drawn.norm
-    above = bool(values is not None and norm.vmax is not None and values.max() > norm.vmax)
-    below = bool(values is not None and norm.vmin is not None and values.min() < norm.vmin)
-    ticks: Locator = MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10])
-    if isinstance(norm, LogNorm):
-        ticks = LogLocator(subs=(1.0,) if horizontal else (1.0, 3.0))
-    bar = ax.figure.colorbar(
-        drawn,
-        cax=ax,
-        extend=_EXTENDS[below, above],
-        orientation="horizontal" if horizontal else "vertical",
-        ticks=ticks,
-        format="%g" if isinstance(norm, LogNorm) else None,
-    )
-    bar.minorticks_off()
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
-    if horizontal:
-        ax.set_ylabel(label, color=MUTED, rotation=0, ha="right", va="center")
-    else:
-        bar.set_label(label, color=MUTED)
-
-
-def range_bar(ax: Axes) -> None:
-    """Draw into `ax` the color bar of panels that each have their own range."""
-    color_bar(ScalarMappable(Normalize(-1, 1), value_colors()), ax, "of the range")
+def render(figure: Figure, suffix: str) -> bytes:
+    """Return the bytes of the file of a figure, in the format of a suffix such as ".png"."""
+    buffer = io.BytesIO()  # when writing a file, matplotlib hides the error of a full disk
+    # matplotlib reads SOURCE_DATE_EPOCH even if the file has no date, and fails if it is malformed.
+    date = os.environ.pop("SOURCE_DATE_EPOCH", None)
+    try:
+        with style():
+            figure.savefig(buffer, format=suffix[1:], metadata=_METADATA[suffix])
+    finally:
+        if date is not None:
+            os.environ["SOURCE_DATE_EPOCH"] = date
+    return buffer.getvalue()

@@ -37,8 +37,6 @@ LEADING = 1.35  # line height over font size
 
 # Lines and bars. Distinct with every kind of color vision.
 CYCLE = ("#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0")
-
-TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 7.0, 6.0, 9.0  # points
 INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
 SANS = "DejaVu Sans"  # ships with matplotlib
 _LAST_RESORT = "Last Resort"  # has a box for every character
@@ -106,7 +104,7 @@ def value_colors() -> Colormap:
 
 @contextmanager
 def style(texts: Iterable[str] = ()) -> Iterator[None]:
-    """Set the rcParams of attnviz within a `with` block, for figures of your own.
+    """Set the rcParams of attnviz within a `with` block, for your figures.
 
     Settings from outside, such as a matplotlibrc, have no effect inside, and nothing changes
     outside. Text is literal, also between dollar signs, because tokens may contain them. Label a
@@ -119,7 +117,7 @@ def style(texts: Iterable[str] = ()) -> Iterator[None]:
         The texts that will be drawn. Installed fonts are added for characters that the default font
         lacks.
     """
-    # In an SVG the generic name is the reader's own font, where the default font is missing.
+    # In an SVG the generic name stands for a font of the reader, if the default font is missing.
     family = [SANS, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -196,10 +194,8 @@ def power(number: float) -> str:
     >>> power(1.6e-6), power(1000.0), power(float("nan"))
     ('2·10⁻⁶', '10³', 'nan')
     """
-    if not math.isfinite(number):
-        return str(number)
+    if not math.isfinite(number) or not number:
+        return f"{number:g}"
     digits, exponent = f"{number:.0e}".split("e")
     power_of_ten = f"10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
-    if not number:
-        return "0"
     return power_of_ten if digits == "1" else f"{digits}·{power_of_ten}"

@@ -1,10 +1,9 @@
 """Inputs of a model: text, images and audio, as tensors with an axis for each."""
 
 from attnviz.inputs.audio import AudioSource, Sound
-from attnviz.inputs.batch import Batch, encode, expect_one_text
+from attnviz.inputs.batch import Batch, Inputs, Many, encode, expect_one_text, parse_inputs
 from attnviz.inputs.decoder import continue_axis, expect_tokens_left, generated_text
 from attnviz.inputs.image import ImageSource, Picture
-from attnviz.inputs.parse import Inputs, Many, parse_inputs
 from attnviz.inputs.text import max_tokens, pad_texts, padded, pieces_in, token_spans, tokenize
 
 __all__ = [

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
 from attnviz.results import Axis
-from attnviz.runtime.memory import MemoryBudget
+from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -43,27 +43,43 @@ class Sound:
 def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
     """Return the sound in an audio file or an array, its channels averaged.
 
-    Parameters
-    ----------
-    source : str, path or array
-        A file that libsndfile reads (WAV, FLAC, OGG, MP3), or an array (samples,) or
-        (samples, channels): floats between -1 and 1, or integers that use their full range.
-    sampling_rate : int or None
-        Samples a second of an array; a file holds its own rate.
-
-    Raises
-    ------
-    InputError
-        There is no such file, it holds no audio, the array has another shape, the rate is unknown,
-        or there are no samples; soundfile is not installed.
+    An array is (samples,) or (samples, channels): floats between -1 and 1, or integers that use
+    their full range. It needs the sampling rate; a file holds it.
     """
     if isinstance(source, np.ndarray):
-        return _from_array(source, sampling_rate)
-    if not isinstance(source, str | os.PathLike):
+        if source.ndim not in (1, 2) or source.dtype.kind not in "fi":
+            raise InputError(
+                f"An array {source.shape} of {source.dtype} is not a sound: give (samples,) or "
+                "(samples, channels) of floats or integers."
+            )
+        if isinstance(sampling_rate, bool) or not isinstance(sampling_rate, int):
+            raise InputError(
+                f"The sampling rate of the array is {sampling_rate!r}: give the samples a second, "
+                "such as sampling_rate=16000."
+            )
+        full_range = 1.0 if source.dtype.kind == "f" else -float(np.iinfo(source.dtype).min)
+        samples, rate, name = source / full_range, sampling_rate, "sound"
+    elif isinstance(source, str | os.PathLike):
+        samples, rate = _read_file(Path(source))
+        name = Path(source).name
+    else:
         raise InputError(
-            f"Expected a sound as an audio file or an array of samples, got "
-            f"{type(source).__name__}."
+            f"{type(source).__name__} is not a sound: give an audio file or an array of samples."
         )
+    if not samples.size or not np.isfinite(samples).all():
+        problem = "samples that are not finite" if samples.size else "no samples"
+        what = "The sound" if name == "sound" else name
+        raise InputError(f"{what} has {problem}. Give another one.")
+    if not 1 <= rate <= _HIGHEST_RATE:
+        raise InputError(
+            f"{name} has a sampling rate of {rate:,}: it must be from 1 to {_HIGHEST_RATE:,}."
+        )
+    samples = samples.reshape(len(samples), -1).mean(1)
+    name = f"{name} ({len(samples) / rate:.2f} s at {rate:,} Hz)"
+    return Sound(samples.astype(np.float32), rate, name)
+
+
+def _read_file(path: Path) -> tuple[NDArray[np.float64], int]:
     try:
         import soundfile
     except (ImportError, OSError) as error:  # OSError: libsndfile is missing
@@ -71,49 +87,18 @@ def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
             "Reading audio files needs soundfile, which cannot be imported. "
             "Run pip install soundfile, or give an array of samples."
         ) from error
-    path = Path(source)
     try:
         with path.open("rb") as file:
             samples, rate = soundfile.read(file, dtype="float64", always_2d=True)
     except FileNotFoundError as error:
-        raise InputError(f"Expected a sound, but there is no file {path}.") from error
+        raise InputError(f"There is no audio file {path}: check the path.") from error
     except (OSError, ValueError, soundfile.SoundFileError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "error_string", None)
         reason = str(reason or error).rstrip(".")
         raise InputError(
-            f"Expected a sound in {path}, but: {reason}. Give a WAV, FLAC or OGG file."
+            f"{path} cannot be read as a sound ({reason}). Give a WAV, FLAC or OGG file."
         ) from error
-    return _sound(samples.mean(1), rate, path.name)
-
-
-def _from_array(samples: NDArray[Any], rate: int | None) -> Sound:
-    if samples.ndim not in (1, 2) or samples.dtype.kind not in "fi":
-        raise InputError(
-            "Expected a sound as an array (samples,) or (samples, channels) of floats or integers, "
-            f"got {samples.shape} of {samples.dtype}."
-        )
-    if isinstance(rate, bool) or not isinstance(rate, int) or rate < 1:
-        raise InputError(
-            f"Expected the sampling rate of the array in samples a second, got {rate!r}. "
-            "Give it as sampling_rate=16000."
-        )
-    if not samples.size:
-        raise InputError("Expected a sound, got an array without samples.")
-    full_range = 1.0 if samples.dtype.kind == "f" else -float(np.iinfo(samples.dtype).min)
-    return _sound(samples.reshape(len(samples), -1).mean(1) / full_range, rate, "sound")
-
-
-def _sound(samples: NDArray[np.float64], rate: int, name: str) -> Sound:
-    if not len(samples) or not np.isfinite(samples).all():
-        found = "some that are no numbers" if len(samples) else "none"
-        raise InputError(f"Expected samples in {name}, got {found}. Give another sound.")
-    if rate > _HIGHEST_RATE:
-        raise InputError(
-            f"Expected at most {_HIGHEST_RATE:,} samples a second in {name}, got {rate:,}. "
-            "Check its sampling rate."
-        )
-    name = f"{name} ({len(samples) / rate:.2f} s at {rate:,} Hz)"
-    return Sound(samples.astype(np.float32), rate, name)
+    return samples, int(rate)
 
 
 def resample(sound: Sound, rate: int) -> Sound:
@@ -133,20 +118,13 @@ def resample(sound: Sound, rate: int) -> Sound:
 def encode_sound(
     checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False
 ) -> dict[str, Tensor]:
-    """Return the model's input tensors for a sound at the model's sampling rate.
-
-    Raises
-    ------
-    InputError
-        The sound is longer than the model can read, and `truncate` is false.
-    """
+    """Return the model's input tensors for a sound at the model's sampling rate."""
     processor: Any = checkpoint.processors.audio
     longest = getattr(processor, "n_samples", None)
     if isinstance(longest, int) and len(sound.samples) > longest and not truncate:
         raise InputError(
-            f"Expected a sound of at most {longest / sound.rate:g} s, the most that "
-            f"{checkpoint.name} can read, got {sound.seconds:.2f} s. Shorten it, or cut it with "
-            "--truncate (truncate=True)."
+            f"The sound is too long: {checkpoint.name} can read {longest / sound.rate:g} s, not "
+            f"{sound.seconds:.2f} s. Shorten it, or cut it with --truncate (truncate=True)."
         )
     if isinstance(longest, int):  # some processors pad every sound to this length
         ways = "Check its preprocessor_config.json, or pass another processor=."
@@ -156,7 +134,7 @@ def encode_sound(
 
 
 def sound_axis(checkpoint: Checkpoint, sound: Sound, inputs: dict[str, Tensor]) -> Axis | None:
-    """Describe the frames that the model attends to; None if their number is unknown.
+    """Return the axis of the frames that the model attends to; None if their number is unknown.
 
     Frames that begin after the end of the sound are special: the processor added them.
     """
@@ -170,8 +148,8 @@ def sound_axis(checkpoint: Checkpoint, sound: Sound, inputs: dict[str, Tensor]) 
         duration *= stride
     if count < 1:
         raise InputError(
-            f"Expected a sound long enough for one frame of {checkpoint.name}, got "
-            f"{sound.seconds:.3f} s. Give a longer one."
+            f"The sound of {sound.seconds:.3f} s is too short for one frame of {checkpoint.name}. "
+            "Give a longer one."
         )
     seconds = [frame * duration for frame in range(count)]
     is_added = [second >= sound.seconds for second in seconds]

@@ -1,29 +1,43 @@
-"""The inputs of a model as one batch of tensors, and the axis of each kind of input."""
+"""The inputs of a model: checked, then encoded as one batch with an axis for each kind."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from attnviz.errors import InputError, ModelError
-from attnviz.inputs.audio import Sound, encode_sound, resample, sound_axis
+from attnviz.errors import InputError, ModelError, expect_words
+from attnviz.inputs.audio import (
+    AudioSource,
+    Sound,
+    encode_sound,
+    read_sound,
+    resample,
+    sound_axis,
+)
 from attnviz.inputs.decoder import encode_target
-from attnviz.inputs.image import Picture, encode_image, image_axis, processed_image
+from attnviz.inputs.image import (
+    ImageSource,
+    Picture,
+    encode_image,
+    image_axis,
+    processed_image,
+    read_image,
+)
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
 from attnviz.inputs.text import encode_texts, translate
-from attnviz.models.pretrained import embedding_rows
-from attnviz.models.processors import has_text_decoder, input_kinds
+from attnviz.models.pretrained import embedding_rows, has_text_decoder, input_kinds
 from attnviz.results import Axis
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
 
-
+T = TypeVar("T")
+Many: TypeAlias = list[T] | tuple[T, ...]
 _NAMES = {"text": "a text", "image": "an image", "audio": "a sound", "target": "a target"}
 _OPTIONS = {
     "text": "Type one",
@@ -32,6 +46,106 @@ _OPTIONS = {
     "target": "Give the text of its decoder with --target (target=…), or let it generate one "
     "with --generate (generate=…)",
 }
+
+
+# --- parsing: one input, or a list of them
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """N inputs by kind; a kind that was not given is None.
+
+    Attributes
+    ----------
+    several : bool
+        Whether the caller gave a list.
+    generate : int or None
+        The number of tokens that the model generates.
+    """
+
+    texts: list[str] | None
+    pairs: list[str] | None
+    targets: list[str] | None
+    pictures: list[Picture] | None
+    sounds: list[Sound] | None
+    several: bool
+    generate: int | None = None
+
+    def batches(self) -> Iterator[Inputs]:
+        """Yield the inputs that run at once: all texts, or one image or sound with its text.
+
+        Padding an image or a sound would change its attention, and generated texts differ in
+        length.
+        """
+        if self.pictures or self.sounds or self.generate:
+            yield from self.one_by_one()
+        else:
+            yield self
+
+    def one_by_one(self) -> Iterator[Inputs]:
+        """Yield each input by itself."""
+        kinds = {name: value for name, value in vars(self).items() if isinstance(value, list)}
+        for n in range(len(self.pictures or self.sounds or self.texts or ())):
+            one: dict[str, Any] = {name: [items[n]] for name, items in kinds.items()}
+            yield replace(self, several=False, **one)
+
+
+def parse_inputs(
+    text: str | Many[str] | None = None,
+    *,
+    pair: str | Many[str] | None = None,
+    target: str | Many[str] | None = None,
+    image: ImageSource | Many[ImageSource] | None = None,
+    audio: AudioSource | Many[AudioSource] | None = None,
+    sampling_rate: int | None = None,
+    generate: int | None = None,
+) -> Inputs:
+    """Read and check the inputs; each kind must have one entry for each input."""
+    if sampling_rate is not None and audio is None:
+        raise InputError("sampling_rate needs a sound: give it as audio=….")
+    if generate is not None and (not isinstance(generate, int) or generate < 1):
+        raise InputError(f"generate must be 1 token or more, not {generate!r}.")
+    if generate is not None and target is not None:
+        raise InputError("A target and a number of tokens to generate exclude each other.")
+    inputs = Inputs(
+        texts=_map(text, lambda item: _check_text(item, "text")),
+        pairs=_map(pair, lambda item: _check_text(item, "pair")),
+        targets=_map(target, lambda item: _check_text(item, "target")),
+        pictures=_map(image, read_image),
+        sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
+        several=any(isinstance(value, list | tuple) for value in (text, image, audio)),
+        generate=generate,
+    )
+    main = {"text": inputs.texts, "image": inputs.pictures, "sound": inputs.sounds}
+    first = next((name for name, items in main.items() if items is not None), None)
+    if first is None:
+        raise InputError("There is nothing to read: give a text, an image or a sound.")
+    if not (count := len(main[first] or ())):
+        raise InputError(f"The list has no {first}: give at least one.")
+    others = {"pair": inputs.pairs, "target": inputs.targets}
+    for name, items in (main | others).items():
+        if items is not None and len(items) != count:
+            raise InputError(
+                f"There are {count} {first}s but {len(items)} {name}s: give one for each."
+            )
+    return inputs
+
+
+def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
+    if value is None:
+        return None
+    return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _check_text(text: Any, kind: str) -> str:
+    if not isinstance(text, str):
+        raise InputError(
+            f"{kind} must be a string, or a list of strings, not {type(text).__name__}."
+        )
+    return expect_words(text, kind)
+
+
+# --- encoding
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +162,7 @@ class Batch:
     cut_from : tuple of int or None
         How many tokens a text had before it was cut, else None.
     image : Tensor or None
-        (H, W, 3) uint8, the picture that the model was given.
+        (H, W, 3) uint8, the picture as the model saw it.
     sound : str or None
         The name of the sound.
     """
@@ -77,133 +191,92 @@ def encode(
     would be by itself. A special token that is spelled out in a text is plain text. An image or a
     sound comes with at most one text and one target, so that nothing is padded.
 
-    Parameters
-    ----------
-    targets : sequence of str or None
-        The decoder's text of each input, for an encoder–decoder.
-    truncate : bool
-        Cut an input that is longer than the model can read; otherwise it is an error.
-    generating : bool
-        An encoder–decoder generates its target.
-
-    Raises
-    ------
-    InputError
-        An input that the model needs is missing, or it cannot read the given kind; a text is not
-        valid Unicode, has no word, or is longer than the model can read.
-    ModelError
-        The model reads neither text nor images nor audio.
+    `targets` are the texts of the decoder of an encoder–decoder, unless it is `generating` them.
+    With `truncate` an input that is too long for the model is cut; otherwise it is an error.
     """
-    given = {"text": texts, "image": image, "audio": sound, "target": targets}
-    kinds = [kind for kind, value in given.items() if value is not None]
+    module = checkpoint.module
+    sources = {"text": texts, "image": image, "audio": sound, "target": targets}
+    kinds = [kind for kind, value in sources.items() if value is not None]
     _expect_kinds(checkpoint, kinds, generating=generating)
     if sound is not None and checkpoint.processors.audio is not None:
         sound = resample(sound, int(checkpoint.processors.audio.sampling_rate))
+    inputs: dict[str, Tensor] = {}
+    axes: dict[str, tuple[Axis, ...]] = {}
+    cut_from: tuple[int | None, ...] = (None,)
+    pixels = None
     with translate(checkpoint):
-        inputs, axes, cut_from = _encode_sides(checkpoint, texts, pairs, image, sound, truncate)
+        filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
+        if filled and texts is not None:
+            inputs, axis = encode_multimodal(checkpoint, texts[0], image, sound)
+            axes["text"] = (axis,)
+        elif texts is not None:
+            seconds = [None] * len(texts) if pairs is None else pairs
+            text_pairs = list(zip(texts, seconds, strict=True))
+            inputs, axes["text"], cut_from = encode_texts(checkpoint, text_pairs, truncate=truncate)
+        if image is not None:
+            if "image" not in filled:
+                inputs |= encode_image(checkpoint, image)
+            if (axis_of_image := image_axis(module, inputs)) is not None:
+                axes["image"] = (axis_of_image,)
+        if sound is not None:
+            if "audio" not in filled:
+                inputs |= encode_sound(checkpoint, sound, truncate=truncate)
+            if (axis_of_sound := sound_axis(checkpoint, sound, inputs)) is not None:
+                axes["audio"] = (axis_of_sound,)
         if targets is not None:
             decoder_inputs, axes["target"] = encode_target(checkpoint, targets, truncate=truncate)
             inputs |= decoder_inputs
-        pixels = None if image is None else processed_image(checkpoint, image, inputs)
+        if image is not None:
+            pixels = processed_image(checkpoint, image, inputs)
     if image is None and sound is None:  # their placeholders have no row in the embedding
         _expect_rows(checkpoint, inputs)
-    name = None if sound is None else sound.name
-    return Batch(_on_model(checkpoint, inputs), axes, cut_from, pixels, name)
+    arguments = inspect.signature(module.forward).parameters
+    tensors = {
+        name: value.to(checkpoint.device, module.dtype if value.is_floating_point() else None)
+        for name, value in inputs.items()
+        if isinstance(value, torch.Tensor) and name in arguments
+    }
+    return Batch(tensors, axes, cut_from, pixels, None if sound is None else sound.name)
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:
     """Raise ModelError for token ids that have no row in the embedding."""
     module = checkpoint.module
-    for name, ids in inputs.items():
-        if name not in ("input_ids", "decoder_input_ids"):
+    for name in ("input_ids", "decoder_input_ids"):
+        if (ids := inputs.get(name)) is None:
             continue
-        # The decoder may have a vocabulary and an embedding of its own.
+        # The decoder may have another vocabulary and embedding.
         embedder = module if name == "input_ids" else module.get_decoder()  # type: ignore[no-untyped-call]
         rows = embedding_rows(embedder)
         if rows is not None and not bool(((ids >= 0) & (ids < rows)).all()):
             raise ModelError(
-                f"Expected ids from 0 to {rows - 1}, the rows of the embedding of "
-                f"{checkpoint.name}, but its tokenizer gave ids from {int(ids.min())} to "
-                f"{int(ids.max())}. Pass the tokenizer= of this model."
+                f"The tokenizer of {checkpoint.name} gave ids from {int(ids.min())} to "
+                f"{int(ids.max())}, but the embedding has rows 0–{rows - 1}. "
+                "Pass the tokenizer= of this model."
             )
 
 
-def _encode_sides(
-    checkpoint: Checkpoint,
-    texts: Sequence[str] | None,
-    pairs: Sequence[str] | None,
-    image: Picture | None,
-    sound: Sound | None,
-    truncate: bool,
-) -> tuple[dict[str, Tensor], dict[str, tuple[Axis, ...]], tuple[int | None, ...]]:
-    """Encode the inputs of the encoder, or of a model without a decoder of its own."""
-    inputs: dict[str, Tensor] = {}
-    axes: dict[str, tuple[Axis, ...]] = {}
-    cut_from: tuple[int | None, ...] = (None,)
-    filled = [
-        kind
-        for kind, value in (("image", image), ("audio", sound))
-        if value is not None and fills_placeholders(checkpoint, kind)
-    ]
-    if filled and texts is not None:
-        inputs, axis = encode_multimodal(checkpoint, texts[0], image, sound)
-        axes["text"] = (axis,)
-    elif texts is not None:
-        seconds = [None] * len(texts) if pairs is None else pairs
-        text_pairs = list(zip(texts, seconds, strict=True))
-        inputs, axes["text"], cut_from = encode_texts(checkpoint, text_pairs, truncate=truncate)
-    if image is not None:
-        if "image" not in filled:
-            inputs |= encode_image(checkpoint, image)
-        _describe(axes, "image", image_axis(checkpoint.module, inputs))
-    if sound is not None:
-        if "audio" not in filled:
-            inputs |= encode_sound(checkpoint, sound, truncate=truncate)
-        _describe(axes, "audio", sound_axis(checkpoint, sound, inputs))
-    return inputs, axes, cut_from
-
-
-def _describe(axes: dict[str, tuple[Axis, ...]], kind: str, axis: Axis | None) -> None:
-    if axis is not None:
-        axes[kind] = (axis,)
-
-
-def _expect_kinds(checkpoint: Checkpoint, given: Sequence[str], *, generating: bool) -> None:
+def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: bool) -> None:
     """Raise InputError for a kind of input that the model does not read, or one that is missing."""
     module, name = checkpoint.module, checkpoint.name
-    kinds = list(input_kinds(module))
-    if not kinds:
+    readable = list(input_kinds(module))
+    if not readable:
         raise ModelError(
-            f"Expected a model that reads text, images or sounds, but {name} reads "
-            f"{module.main_input_name}. Choose another model."
+            f"{name} reads {module.main_input_name}: choose a model that reads text, images or "
+            "sounds."
         )
     if has_text_decoder(module, module.config) and not generating:
-        kinds.append("target")
-    needed = " and ".join(_NAMES[kind] for kind in kinds)
-    for kind in given:
-        if kind not in kinds:
-            raise InputError(
-                f"Expected {needed}, which is what {name} reads, got {_NAMES[kind]}. Leave it out, "
-                "or choose a model that reads it."
-            )
+        readable.append("target")
+    needed = f"{name} reads {' and '.join(_NAMES[kind] for kind in readable)}"
     for kind in kinds:
-        optional = "text" in kinds and fills_placeholders(checkpoint, kind)
-        if kind not in given and not optional:
-            found = " and ".join(_NAMES[kind] for kind in given) or "nothing"
+        if kind not in readable:
             raise InputError(
-                f"Expected {needed}, which is what {name} reads, got {found}. {_OPTIONS[kind]}."
+                f"{needed}, not {_NAMES[kind]}. Leave it out, or choose a model that reads it."
             )
-
-
-def _on_model(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that the model's forward takes, on its device, floats in its dtype."""
-    module = checkpoint.module
-    parameters = inspect.signature(module.forward).parameters
-    return {
-        name: value.to(checkpoint.device, module.dtype if value.is_floating_point() else None)
-        for name, value in inputs.items()
-        if isinstance(value, torch.Tensor) and name in parameters
-    }
+    for kind in readable:
+        is_optional = "text" in readable and fills_placeholders(checkpoint, kind)
+        if kind not in kinds and not is_optional:
+            raise InputError(f"{needed}, but {_NAMES[kind]} is missing. {_OPTIONS[kind]}.")
 
 
 def expect_one_text(checkpoint: Checkpoint) -> None:
@@ -211,6 +284,6 @@ def expect_one_text(checkpoint: Checkpoint) -> None:
     module = checkpoint.module
     if tuple(input_kinds(module)) != ("text",) or has_text_decoder(module, module.config):
         raise ModelError(
-            f"Expected a model that reads one text and nothing else, but {checkpoint.name} does "
-            "not. Choose an encoder (BERT) or a decoder (GPT-2, Llama)."
+            f"{checkpoint.name} does not read one text and nothing else: choose an encoder (BERT) "
+            "or a decoder (GPT-2, Llama)."
         )

@@ -1,4 +1,4 @@
-"""The decoder's text: a target, shifted one position to the right, or the tokens it generates."""
+"""The decoder's text: a target, shifted one position to the right, or generated tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.inputs.text import encode_texts, max_tokens, read_labels
-from attnviz.models.processors import has_text_decoder
+from attnviz.models.pretrained import has_text_decoder
 from attnviz.results import Axis
 from attnviz.results.words import make_axis
 
@@ -30,12 +30,7 @@ def encode_target(
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...]]:
     """Tokenize the decoder's targets and shift them right: each position predicts the next token.
 
-    Returns
-    -------
-    inputs : dict
-        `decoder_input_ids` and `decoder_attention_mask`, each (N, T).
-    axes : tuple of Axis
-        The positions of each target.
+    The tensors are (N, T), by the name of the model's argument; the axes are those of the targets.
     """
     module, tokenizer = checkpoint.module, checkpoint.tokenizer
     assert tokenizer is not None  # no model that reads text is loaded without one
@@ -43,15 +38,15 @@ def encode_target(
     labels, axes, _ = encode_texts(checkpoint, texts, truncate=truncate, of_decoder=True)
     ids, mask = labels["input_ids"], labels["attention_mask"]
     shifted = _shift(module, ids)
+    axes = tuple(axis.at(range(len(axis) - 1)) for axis in axes)
     if torch.equal(shifted, ids):  # the tokenizer itself writes the decoder's first token
-        return _decoder_inputs(ids[:, :-1], mask[:, :-1]), tuple(map(_without_last, axes))
-    start = str(tokenizer.convert_ids_to_tokens(int(shifted[0, 0])))
-    mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    return _decoder_inputs(shifted, mask), tuple(_shift_axis(axis, start) for axis in axes)
-
-
-def _decoder_inputs(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    return {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+        shifted, mask = ids[:, :-1], mask[:, :-1]
+    else:
+        label = str(tokenizer.convert_ids_to_tokens(int(shifted[0, 0])))
+        start = Axis.plain([label], special=[True])
+        axes = tuple(_join(start, axis) for axis in axes)
+        mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
+    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
@@ -64,33 +59,10 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
         return shifted
     if start is None:
         raise InputError(
-            f"Expected a decoder_start_token_id in the config of {type(module).__name__}, the "
-            "token with which its decoder begins, but there is none. Set it."
+            f"The config of {type(module).__name__} has no decoder_start_token_id, the token with "
+            "which its decoder begins. Set it."
         )
     return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
-
-
-def _without_last(axis: Axis) -> Axis:
-    return Axis(
-        labels=axis.labels[:-1],
-        words=axis.words[:-1],
-        word_labels=axis.word_labels,
-        special=axis.special[:-1],
-        padding=axis.padding[:-1],
-        segments=axis.segments[:-1],
-    )
-
-
-def _shift_axis(axis: Axis, start: str) -> Axis:
-    """Return the axis of a shifted target: the start token first, the last token left out."""
-    return Axis(
-        labels=(start, *axis.labels[:-1]),
-        words=(None, *axis.words[:-1]),
-        word_labels=axis.word_labels,
-        special=(True, *axis.special[:-1]),
-        padding=(False, *axis.padding[:-1]),
-        segments=(0, *axis.segments[:-1]),
-    )
 
 
 # --- generated tokens
@@ -117,7 +89,7 @@ def continue_axis(tokenizer: PreTrainedTokenizerBase, axis: Axis | None, ids: Te
 
 
 def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None:
-    """Raise InputError if the model cannot read so many tokens after an input of this length."""
+    """Raise InputError if the model cannot read `tokens` more after an input of this length."""
     module, tokenizer = checkpoint.module, checkpoint.tokenizer
     if tokenizer is None:
         return
@@ -126,9 +98,9 @@ def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None
     # The last token is generated and never read.
     if longest is not None and length + tokens - 1 > longest:
         raise InputError(
-            f"Expected at most {max(longest - length + 1, 0)} tokens to generate after these "
-            f"{length}, since {checkpoint.name} can read {longest}, got {tokens}. Ask for fewer, "
-            "or give a shorter text."
+            f"{checkpoint.name} can read {longest} tokens: after these {length} it can generate at "
+            f"most {max(longest - length + 1, 0)}, not {tokens}. Ask for fewer, or give a shorter "
+            "text."
         )
 
 
@@ -141,17 +113,18 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def _join(axis: Axis, generated: Axis) -> Axis:
-    first = len(axis.word_labels)
-    words = tuple(None if word is None else first + word for word in generated.words)
-    patches = None if axis.patches is None else axis.patches + (None,) * len(generated)
+def _join(axis: Axis, continuation: Axis) -> Axis:
+    """Return an axis and its continuation as one."""
+    offset = len(axis.word_labels)
+    words = tuple(None if word is None else offset + word for word in continuation.words)
+    patches = None if axis.patches is None else axis.patches + (None,) * len(continuation)
     return replace(
-        generated,
-        labels=axis.labels + generated.labels,
+        continuation,
+        labels=axis.labels + continuation.labels,
         words=axis.words + words,
-        word_labels=axis.word_labels + generated.word_labels,
-        special=axis.special + generated.special,
-        padding=axis.padding + generated.padding,
-        segments=axis.segments + generated.segments,
+        word_labels=axis.word_labels + continuation.word_labels,
+        special=axis.special + continuation.special,
+        padding=axis.padding + continuation.padding,
+        segments=axis.segments + continuation.segments,
         patches=patches,
     )

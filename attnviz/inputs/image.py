@@ -14,15 +14,16 @@ from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
 from attnviz.results import Axis
-from attnviz.runtime.memory import MemoryBudget
+from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
 
 ImageSource: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any]"
 Grid = tuple[int, int]
+_BYTES_PER_PIXEL = 3 * 2 * 4  # three colors, before and after scaling, in float32
 
-# What stands before and after the patches in a sequence, by the name of the parameter.
+# The tokens before and after the patches in a sequence, by the name of the parameter.
 _BEFORE = {
     "cls_token": "[CLS]",
     "class_embedding": "[CLS]",
@@ -41,57 +42,44 @@ class Picture:
 
 
 def read_image(source: ImageSource) -> Picture:
-    """Return the RGB picture in a file, a Pillow image or an array (H, W, 3) of uint8.
-
-    Raises
-    ------
-    InputError
-        There is no such file, it holds no picture, or the array has another shape.
-    """
+    """Return the RGB picture in a file, a Pillow image or an array (H, W, 3) of uint8."""
     if isinstance(source, Image.Image):
         return _picture(source, "image")
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
             raise InputError(
-                "Expected an image as an array (height, width, 3) of uint8, got "
-                f"{source.shape} of {source.dtype}. Convert it, or give a file."
+                f"An array {source.shape} of {source.dtype} is not an image: convert it to "
+                "(height, width, 3) of uint8, or give a file."
             )
         return _picture(Image.fromarray(source), "image")
     if not isinstance(source, str | os.PathLike):
         raise InputError(
-            "Expected an image as a file, a Pillow image or an array (height, width, 3) of uint8, "
-            f"got {type(source).__name__}."
+            f"{type(source).__name__} is not an image: give a file, a Pillow image or an array "
+            "(height, width, 3) of uint8."
         )
     path = Path(source)
     try:
-        with Image.open(path) as opened:
-            return _picture(opened, path.name)
+        with Image.open(path) as image:
+            return _picture(image, path.name)
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"Expected an image, but there is no file {path}.") from error
+        raise InputError(f"There is no image file {path}: check the path.") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = getattr(error, "strerror", None) or "it holds no picture that can be read"
         raise InputError(
-            f"Expected an image in {path}, but: {reason}. Give a PNG or a JPEG."
+            f"{path} cannot be read as an image: {reason}. Give a PNG or a JPEG."
         ) from error
 
 
-_EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr",
-               "HSV", "LAB")  # fmt: skip
-
-
-def _picture(opened: Image.Image, name: str) -> Picture:
-    if opened.mode not in _EIGHT_BITS:
+def _picture(image: Image.Image, name: str) -> Picture:
+    if image.mode.startswith(("I", "F")):
         raise InputError(
-            f"Expected an image of 8 bits a channel, got {name} of mode {opened.mode}. Convert it "
-            "to RGB, scaled from 0 to 255."
+            f"{name} of mode {image.mode} does not have 8 bits a channel. Convert it to RGB, "
+            "scaled from 0 to 255."
         )
-    upright = ImageOps.exif_transpose(opened)
-    return Picture(upright.convert("RGB"), f"{name} ({opened.width}×{opened.height})")
-
-
-_BYTES_PER_PIXEL = 3 * 2 * 4  # three colors, before and after scaling, in float32
+    upright = ImageOps.exif_transpose(image)
+    return Picture(upright.convert("RGB"), f"{name} ({image.width}×{image.height})")
 
 
 def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
@@ -115,10 +103,9 @@ def _expect_memory(name: str, processor: Any) -> None:
 
 
 def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
-    """Describe the positions of an image: special tokens, then patches row by row.
+    """Return the axis of an image: special tokens, then patches row by row.
 
-    None if the model cuts the image in an unknown way. The capture checks whether the model has
-    indeed that many positions.
+    None if the model cuts the image in an unknown way. The capture checks the number of positions.
     """
     grid = find_grid(module, inputs)
     if grid is None:
@@ -147,10 +134,11 @@ def find_grid(module: nn.Module, inputs: dict[str, Tensor]) -> Grid | None:
     layer = _patch_layer(module)[1]
     if layer is None or pixels.dim() < 4 or layer.in_channels != pixels.shape[-3]:
         return None
+    padding = (0, 0) if isinstance(layer.padding, str) else layer.padding
     rows, columns = (
-        (pixels.shape[side] + 2 * int(pad) - size) // step + 1
-        for side, pad, size, step in zip(
-            (-2, -1), _both(layer.padding), layer.kernel_size, layer.stride, strict=True
+        (length + 2 * int(pad) - size) // step + 1
+        for length, pad, size, step in zip(
+            pixels.shape[-2:], padding, layer.kernel_size, layer.stride, strict=True
         )
     )
     return rows, columns
@@ -164,10 +152,6 @@ def _patch_layer(module: nn.Module) -> tuple[str, nn.Conv2d | None]:
     return "", None
 
 
-def _both(padding: str | tuple[int, ...]) -> tuple[int, ...]:
-    return (0, 0) if isinstance(padding, str) else padding
-
-
 def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
     """Return the labels of the special tokens before and after the patches.
 
@@ -175,25 +159,18 @@ def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
     """
     parents = _patch_layer(module)[0].split(".")
     for depth in range(len(parents) - 1, -1, -1):
-        parameters = dict(
-            module.get_submodule(".".join(parents[:depth])).named_parameters(recurse=False)
-        )
+        owner = module.get_submodule(".".join(parents[:depth]))
+        counts = {
+            name: token.shape[-2] if token.dim() > 1 else 1
+            for name, token in owner.named_parameters(recurse=False)
+        }
         before, after = (
-            [
-                label
-                for name, label in names.items()
-                if name in parameters
-                for _ in range(_rows(parameters[name]))
-            ]
+            [label for name, label in names.items() for _ in range(counts.get(name, 0))]
             for names in (_BEFORE, _AFTER)
         )
         if before or after:
             return before, after
     return [], []
-
-
-def _rows(token: Tensor) -> int:
-    return token.shape[-2] if token.dim() > 1 else 1
 
 
 def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, Tensor]) -> Tensor:

@@ -9,12 +9,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.inputs.audio import Sound
-from attnviz.inputs.image import (
-    Grid,
-    Picture,
-    find_grid,
-    patch_label,
-)
+from attnviz.inputs.image import Grid, Picture, find_grid, patch_label
 from attnviz.inputs.text import max_tokens, text_axis
 from attnviz.results import Axis
 
@@ -25,7 +20,7 @@ _KINDS = ("image", "audio")
 
 
 def fills_placeholders(checkpoint: Checkpoint, kind: str) -> bool:
-    """Tell whether the model reads this kind of input within its text."""
+    """Return whether the model reads this kind of input within its text."""
     return _token(checkpoint, kind) is not None
 
 
@@ -47,18 +42,16 @@ def encode_multimodal(
 
     A placeholder that the text lacks is put in front of it. Such a text is a prompt: special tokens
     that are spelled out count as such.
-
-    Raises
-    ------
-    InputError
-        The text has several placeholders, or more tokens than the model can read.
     """
     processor: Any = checkpoint.processors.multimodal
-    given = {"image": picture, "audio": sound}
-    kinds = [kind for kind in _KINDS if given[kind] is not None]
+    sources = {"image": picture, "audio": sound}
+    kinds = [kind for kind in _KINDS if sources[kind] is not None]
     prompt = text
     for kind in kinds:
-        prompt = _with_placeholder(checkpoint, prompt, kind)
+        token, _ = _placeholder(checkpoint, kind)
+        if (count := prompt.count(token)) > 1:
+            raise InputError(f"The text has {count} {token}, but there is one {kind}: leave one.")
+        prompt = prompt if count else f"{token}\n{prompt}"
     options: dict[str, Any] = {"return_offsets_mapping": processor.tokenizer.is_fast}
     if sound is not None:
         options |= {"audio": [sound.samples], "sampling_rate": sound.rate}
@@ -81,8 +74,8 @@ def encode_multimodal(
     longest = max_tokens(checkpoint.module, processor.tokenizer)
     if longest is not None and len(ids) > longest:
         raise InputError(
-            f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, got "
-            f"{len(ids)} with the placeholders. Shorten the text."
+            f"The text has {len(ids)} tokens with the placeholders, and {checkpoint.name} can read "
+            f"at most {longest}. Shorten the text."
         )
     axis = _text_axis(checkpoint, prompt, ids, details)
     for kind in kinds:
@@ -90,16 +83,11 @@ def encode_multimodal(
     return inputs, axis
 
 
-def _with_placeholder(checkpoint: Checkpoint, text: str, kind: str) -> str:
-    placeholder = _token(checkpoint, kind)
-    assert placeholder is not None
-    token = placeholder[0]
-    count = text.count(token)
-    if count > 1:
-        raise InputError(
-            f"Expected one {token} in the text, for the one {kind} given, got {count}."
-        )
-    return text if count else f"{token}\n{text}"
+def _placeholder(checkpoint: Checkpoint, kind: str) -> tuple[str, int]:
+    """Return the placeholder of a kind for which `fills_placeholders` holds."""
+    token = _token(checkpoint, kind)
+    assert token is not None
+    return token
 
 
 def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[str, Any]) -> Axis:
@@ -137,9 +125,8 @@ def _fill_placeholders(
     sound: Sound | None,
 ) -> Axis:
     """Label the placeholders by the patches or the frames that fill them."""
-    placeholder = _token(checkpoint, kind)
-    assert placeholder is not None
-    positions = (inputs["input_ids"][0] == placeholder[1]).nonzero().flatten().tolist()
+    _, token_id = _placeholder(checkpoint, kind)
+    positions = (inputs["input_ids"][0] == token_id).nonzero().flatten().tolist()
     labels = {position: f"{kind} {n}" for n, position in enumerate(positions)}
     patches = dict[int, Grid]()
     seconds = dict[int, float]()

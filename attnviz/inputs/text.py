@@ -13,8 +13,7 @@ from attnviz.errors import InputError
 from attnviz.results import Axis
 from attnviz.results.words import Span, make_axis
 from attnviz.runtime import libraries
-from attnviz.runtime.libraries import silence_rust
-from attnviz.runtime.memory import MemoryBudget
+from attnviz.runtime.libraries import MemoryBudget, silence_rust
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -31,25 +30,16 @@ _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes lo
 
 @contextmanager
 def translate(checkpoint: Checkpoint) -> Iterator[None]:
-    """Turn whatever the checkpoint's tokenizer or processor raises into a one-line error.
-
-    Raises
-    ------
-    ModelError
-        It cannot read the input.
-    InputError
-        There is not enough memory.
-    """
-    message = f"Expected the tokenizer or processor of {checkpoint.name} to read this, but it fails"
-    ways = ". Check its files, or pass another one (tokenizer=, processor=)."
+    """Turn any exception of the checkpoint's tokenizer or processor into a one-line error."""
+    message = f"The tokenizer or processor of {checkpoint.name} cannot read this input"
+    ways = "Check its files, or pass another one (tokenizer=, processor=)."
     with libraries.translate(_input_memory(checkpoint), message, ways):
         yield
 
 
 def _input_memory(checkpoint: Checkpoint) -> MemoryBudget:
-    return MemoryBudget(
-        f"the input of {checkpoint.name}", torch.device("cpu"), "Give a smaller one."
-    )
+    what = f"the input of {checkpoint.name}"
+    return MemoryBudget(what, torch.device("cpu"), "Give a smaller one.")
 
 
 def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -67,14 +57,8 @@ def encode_texts(
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...]]:
     """Tokenize texts, or pairs of them, and pad them on the right.
 
-    Returns
-    -------
-    inputs : dict
-        Tensors (N, T) by the name of the model's argument.
-    axes : tuple of Axis
-        The positions of each text.
-    cut_from : tuple
-        How many tokens a text had before it was cut; None where it was not.
+    Returns the tensors (N, T) by the name of the model's argument, the axis of each text, and how
+    many tokens each text had before it was cut (None where it was not).
     """
     tokenizer = _tokenizer(checkpoint)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
@@ -102,15 +86,7 @@ def tokenize(
 ) -> tuple[BatchEncoding, int | None]:
     """Return the tokens of a text, or of a pair, and their number before they were cut.
 
-    Parameters
-    ----------
-    longest : int or None
-        The most tokens that the model can read, from `max_tokens`.
-
-    Raises
-    ------
-    InputError
-        The text leaves no token, or more than the model can read and `truncate` is false.
+    A text of more than `longest` tokens, from `max_tokens`, is cut or refused.
     """
     tokenizer = _tokenizer(checkpoint)
     size = sum(map(len, filter(None, pair)))
@@ -118,16 +94,14 @@ def tokenize(
         _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
     encoding = _tokenize(tokenizer, *pair)
     if all(encoding["special_tokens_mask"]):
-        raise InputError(
-            f"Expected a text with at least one word, got {pair[0][:40]!r}. Type a sentence."
-        )
+        raise InputError(f"The text {pair[0][:40]!r} leaves no token. Type at least one word.")
     length = len(encoding["input_ids"])
     if longest is None or length <= longest:
         return encoding, None
     if not truncate:
         raise InputError(
-            f"Expected at most {longest} tokens, the most that {checkpoint.name} can read, "
-            f"got {length}. Shorten the text, or cut it with --truncate (truncate=True)."
+            f"The text has {length} tokens, and {checkpoint.name} can read at most {longest}. "
+            "Shorten the text, or cut it with --truncate (truncate=True)."
         )
     return _tokenize(tokenizer, *pair, longest), length
 
@@ -136,7 +110,10 @@ def pad_texts(
     checkpoint: Checkpoint, encodings: Sequence[Mapping[str, Sequence[int]]]
 ) -> dict[str, Tensor]:
     """Return encoded texts as the model's input tensors (N, T), padded on the right."""
-    fill = {"input_ids": _pad_id(_tokenizer(checkpoint))}
+    tokenizer = _tokenizer(checkpoint)
+    # Padding is masked, so any id does where a causal tokenizer has none.
+    pad_ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    fill = {"input_ids": next(token_id for token_id in pad_ids if isinstance(token_id, int))}
     return {
         name: padded([encoding[name] for encoding in encodings], fill.get(name, 0)).to(
             checkpoint.device
@@ -155,13 +132,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
 def max_tokens(
     module: nn.Module, tokenizer: PreTrainedTokenizerBase, *, of_decoder: bool = False
 ) -> int | None:
-    """Return the most tokens that the model can read, special ones included; None if unlimited.
-
-    Parameters
-    ----------
-    of_decoder : bool
-        Whether the decoder of an encoder–decoder reads them.
-    """
+    """Return the most tokens that the model can read, special ones included; None if unlimited."""
     limits, model_max_length = [10**9], tokenizer.model_max_length
     if isinstance(model_max_length, int | float) and model_max_length > 0:
         limits.append(int(model_max_length))
@@ -189,8 +160,7 @@ def _tokenize(
         except UnicodeEncodeError as error:
             invalid = string[error.start : error.start + 20]
             raise InputError(
-                f"Expected text in valid Unicode, got {invalid!a} at "
-                f"character {error.start:,}. Remove what cannot be encoded."
+                f"The text is not valid Unicode: remove {invalid!a} at character {error.start:,}."
             ) from error
     with silence_rust():
         encoding: BatchEncoding = tokenizer(
@@ -208,20 +178,14 @@ def _tokenize(
 
 
 def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
-    """Return the span of characters of each token of a text; (0, 0) for special tokens.
-
-    Raises
-    ------
-    InputError
-        The text is not valid Unicode, or the tokenizer has no offsets.
-    """
+    """Return the span of characters of each token of a text; (0, 0) for special tokens."""
     tokenizer = _tokenizer(checkpoint)
     with translate(checkpoint):
         spans: list[Span] | None = _tokenize(tokenizer, text, None).get("offset_mapping")
     if spans is None:
         raise InputError(
-            f"Expected a tokenizer with the offsets of its tokens, but that of {checkpoint.name} "
-            "has none. Load its fast version (tokenizer=…)."
+            f"The tokenizer of {checkpoint.name} does not report where its tokens are in the text. "
+            "Load its fast version (tokenizer=…)."
         )
     return spans
 
@@ -277,11 +241,3 @@ def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[
         # A token may be part of a character; then show its raw spelling.
         labels.append(str(token) if not text or "\N{REPLACEMENT CHARACTER}" in text else text)
     return labels
-
-
-def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    # Padding is masked, so any id does where a causal tokenizer has none of its own.
-    for token_id in (tokenizer.pad_token_id, tokenizer.eos_token_id):
-        if isinstance(token_id, int):
-            return token_id
-    return 0

@@ -1,10 +1,10 @@
-"""The command `view`."""
+"""The commands `view` and `serve`."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,19 +16,11 @@ from attnviz.terminal.options import (
     Head,
     InputOptions,
     Layer,
+    ModelOptions,
     RunOptions,
     Words,
     option_groups,
 )
-
-
-class Show(StrEnum):
-    """What a page shows first."""
-
-    grid = "grid"
-    head = "head"
-    token = "token"
-    steps = "steps"
 
 
 @option_groups()
@@ -37,17 +29,17 @@ def view(
     inputs: InputOptions,
     compare: Annotated[
         str | None,
-        typer.Option(help="Second text to compare with. It needs as many tokens."),
+        typer.Option(help="Second text to compare with. It needs the same number of tokens."),
     ] = None,
     layer: Layer = None,
     head: Head = None,
     show: Annotated[
-        Show,
+        Literal["grid", "head", "token", "steps"],
         typer.Option(
             help="First view of the page: all heads, one head, one word in all heads, or the steps "
             "to one weight."
         ),
-    ] = Show.grid,
+    ] = "grid",
     words: Words = True,
     size: Annotated[
         float | None,
@@ -68,13 +60,12 @@ def view(
 
     The page is one file and works offline. For a long text it holds as much as --size allows.
     """
-    inputs = inputs.checked()
-    texts = [inputs]
+    texts = [inputs.checked()]
     if compare is not None:
         if inputs.result is not None:
-            raise InputError("Expected a --result or --compare, got both. Type both texts instead.")
-        if inputs.text is None:
-            raise InputError("Expected a text beside --compare, got none. Type both.")
+            raise InputError("--compare needs a text, not a --result. Type both texts.")
+        if texts[0].text is None:
+            raise InputError("--compare needs a text to compare with. Type both texts.")
         texts.append(InputOptions(text=compare).checked())
     path = check_output(output, PAGE_SUFFIXES, force=force)
     exact = None if layer is None else [layer]
@@ -89,7 +80,7 @@ def view(
         compare=results[1] if compare is not None else None,
         layer=layer,
         head=head,
-        show=show.value,
+        show=show,
         words=words,
         size=size,
     )
@@ -101,4 +92,55 @@ def view(
     return code
 
 
-COMMANDS = (view,)
+@option_groups(without=["model", "device_map", "offload_folder"])
+def serve(
+    *,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Model to offer, a hub name or a local folder. Repeat it for several models.",
+            show_default="the bundled all-MiniLM-L6-v2",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Any other lets other machines connect.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on. 0 takes any free port.", min=0, max=65535)
+    ] = 8765,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", min=1)] = 512,
+    time_limit: Annotated[
+        float, typer.Option(help="Most seconds that an answer may take.", min=0.1)
+    ] = 30.0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page.")] = False,
+    loading: ModelOptions,
+    debug: Debug = False,
+) -> int:
+    """Serve a page on this machine: type a sentence, and see attention, senses and shifts at once.
+
+    The command prints the link to the page. The link is secret, and changes with each start. No
+    text is stored. Ctrl-C stops the server.
+    """
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"The server needs {' and '.join(missing)}, not installed here. Install the extra: pip "
+            "install 'attnviz[serve]'."
+        )
+    from attnviz.interactive.serve.app import run
+
+    run(
+        models or [],
+        loading,
+        host=host,
+        port=port,
+        max_tokens=max_tokens,
+        time_limit=time_limit,
+        open_browser=open_browser,
+    )
+    return 0
+
+
+COMMANDS = (view, serve)

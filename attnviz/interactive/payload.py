@@ -1,65 +1,63 @@
 """Collect what a page shows of one result, or of two that are compared, as JSON and blocks.
 
-Every head is shown by a map, an overview of a pooled map, or both. How exactly its weights travel
-depends on the size of the page: `choose_encodings` decides.
+Each head is shown by its weights, by an overview (a pooled map), or by both. The weights travel as
+a map, or as the queries and keys that the map follows from. `choose_encodings` decides by the size
+of the page.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from functools import cached_property
 from itertools import accumulate, takewhile
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnviz.analyses.maps.compute import pool, pooled
-from attnviz.analyses.maps.heads import choose_word, rank_heads
-from attnviz.errors import InputError
-from attnviz.interactive.encode import Blocks, Codes, Head
-from attnviz.interactive.page import to_script
-from attnviz.results import AttentionRecord, AttentionResult, Axis, StreamedAttention
+from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
+from attnviz.errors import InputError, ModelError
+from attnviz.results import AttentionRecord, AttentionResult, Axis, MaskRule, StreamedAttention
 from attnviz.results.words import literal, source
 
+_LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
+_ZERO = 2**15  # the code of 0 where numbers have a sign
+_OVERVIEW_LEVELS = 2**10 - 1
 _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most
-_OVERVIEW_LEVELS = 2**10 - 1
-_FINEST, _FINE = 2**16 - 1, 2**12 - 1  # levels of maps
-_COARSER = (1440, 1023)  # where queries and keys of all heads do not fit
 _HEAD_BYTES = 80  # of JSON about a head, at most, beside its codes and its rule
+_ADDRESS_BYTES = 45  # of JSON that say where codes lie, at most
 _NOTES_BYTES = 600  # of the notes, at most
+_BLOCK_CELLS = 2**22  # weights in memory at once while an error is measured
+_SAMPLED_BLOCKS = 8  # blocks of rows in which the error of a long text is measured
 _TITLES = {"cross": "Cross-attention"}
 
 Attention = AttentionRecord | StreamedAttention
 HeadKey = tuple[int, int]  # the index of the attention, and the head
-Twins = Sequence[Head]  # the same head in each result
 
 
 class Encoding(NamedTuple):
-    """How one head travels: its map in `levels` levels (None: no map), its queries and keys."""
+    """How a head travels: its map in `levels` levels (None: no map), its queries and keys."""
 
     levels: int | None
     vectors: bool
 
 
-VECTORS_ONLY, OVERVIEW_ONLY = Encoding(None, True), Encoding(None, False)
+OVERVIEW_ONLY, VECTORS_ONLY = Encoding(None, False), Encoding(None, True)
 
 
 def make_payload(
     results: Sequence[AttentionResult], start: dict[str, Any], limit: int
 ) -> tuple[dict[str, Any], str]:
-    """Return the payload of a page, in types that JSON knows, and the text of its blocks.
+    """Return the payload of a page, as types of JSON, and the text of its blocks.
 
-    Parameters
-    ----------
-    results : sequence of AttentionResult
-        One result, or two of the same shape.
-    start : dict
-        What is shown first.
-    limit : int
-        The bytes of payload and blocks, at most.
+    start : what is shown first. limit : the bytes of payload and blocks, at most.
 
     Raises
     ------
@@ -69,31 +67,32 @@ def make_payload(
     attentions = [_without_padding(result) for result in results]
     blocks = Blocks()
     overviews = [_overviews(blocks, of_result) for of_result in attentions]
-    heads = _rank(results[0], attentions[0], overviews[0], _encodable(attentions))
+    heads = _rank_heads(results[0], attentions, overviews[0])
+    names = name_results(results)
 
     def fill(encodings: Mapping[HeadKey, Encoding]) -> dict[str, Any]:
         exact = [
-            _encode({key: pair[number] for key, pair in heads.items()}, encodings, blocks)
+            _encode({key: twins[number] for key, twins in heads.items()}, encodings, blocks)
             for number in range(len(results))
         ]
-        parts = zip(results, attentions, overviews, exact, strict=True)
-        shown = [_describe_result(*of_result) for of_result in parts]
-        names = name_results(results)
-        stack = _stack_name(start["stack"], start["layer"], shown[0]["stacks"])
-        worst = max((head["error"] for some in exact for head in some.values()), default=0.0)
+        shown = [
+            {"name": names[number], **_describe_result(*parts)}
+            for number, parts in enumerate(zip(results, attentions, overviews, exact, strict=True))
+        ]
+        errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
             heads[key][0].sampled for key, how in encodings.items() if how == VECTORS_ONLY
         )
         return {
             "format": 1,
-            "results": [{"name": n, **data} for n, data in zip(names, shown, strict=True)],
+            "results": shown,
             "blocks": blocks.places,
-            "start": {**start, "stack": stack},
-            "notes": _notes(attentions[0], overviews[0], encodings, worst, sampled),
+            "start": {**start, "stack": _stack_name(start, shown[0]["stacks"])},
+            "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
         }
 
     smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY))
-    room = limit - len(to_script(smallest)) - blocks.length - _NOTES_BYTES
+    room = limit - len(compact_json(smallest)) - len(blocks.text) - _NOTES_BYTES
     encodings = dict(zip(heads, choose_encodings(list(heads.values()), room), strict=True))
     invisible = any(
         overviews[0][index] is None and encoding == OVERVIEW_ONLY
@@ -108,51 +107,50 @@ def make_payload(
     return fill(encodings), blocks.text
 
 
-def choose_encodings(heads: Sequence[Twins], room: int) -> list[Encoding]:
-    """Return the best encodings of all heads that fit.
+def compact_json(data: Any) -> str:
+    """Return JSON that cannot close the script element around it: every `<` is escaped."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
-    In this order: maps with queries and keys of every head; only queries and keys, from which the
-    page computes the maps; maps of every head, with queries and keys of the first ones; and where
-    none of these fits, exact weights of the first heads and overviews of the others.
 
-    Parameters
-    ----------
-    heads : sequence of Twins
-        The most important first.
-    room : int
-        Bytes for all of them.
+def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encoding]:
+    """Return encodings of all heads that fit.
+
+    Fine maps with queries and keys of every head, if they fit. Otherwise the smaller of both
+    for each head, with queries and keys beside the maps of the first heads that leave room; and if
+    that does not fit either, only for the first heads.
+
+    heads : the same head in each result; the most important first. room : bytes for all of them.
     """
-    for encoding in (Encoding(_FINEST, True), Encoding(_FINE, True), VECTORS_ONLY):
-        if encoding == VECTORS_ONLY and not all(map(_follow, heads)):
-            continue
-        if _count_fitting(heads, [encoding] * len(heads), room) == len(heads):
-            return [encoding] * len(heads)
-    for levels in (_FINEST, _FINE, *_COARSER):
-        maps = [Encoding(levels, False)] * len(heads)
-        if _count_fitting(heads, maps, room) == len(heads):
-            left = room - sum(_sizes(heads, maps))
-            count = _count_fitting(heads, [VECTORS_ONLY] * len(heads), left)
-            return [Encoding(levels, number < count) for number in range(len(heads))]
-    cheapest = [
-        VECTORS_ONLY if _follow(twins) and twins[0].vectors_are_smaller else Encoding(_FINE, False)
-        for twins in heads
-    ]
-    count = _count_fitting(heads, cheapest, room)
-    return cheapest[:count] + [OVERVIEW_ONLY] * (len(heads) - count)
+    for levels in _LEVELS[:2]:
+        everything = [Encoding(levels, True)] * len(heads)
+        if _count_fitting(heads, everything, room) == len(heads):
+            return everything
+    # If no precision fits all heads, the first heads are stored in the second.
+    for levels in (*_LEVELS, _LEVELS[1]):
+        smaller = [
+            VECTORS_ONLY
+            if twins[0].vectors_are_smaller and all(head.follows for head in twins)
+            else Encoding(levels, False)
+            for twins in heads
+        ]
+        count = _count_fitting(heads, smaller, room)
+        if count == len(heads):
+            break
+    left = room - sum(_sizes(heads[:count], smaller[:count]))
+    extra = _count_fitting(heads[:count], [VECTORS_ONLY] * count, left)
+    with_vectors = [Encoding(encoding.levels, True) for encoding in smaller[:extra]]
+    return with_vectors + smaller[extra:count] + [OVERVIEW_ONLY] * (len(heads) - count)
 
 
-def _follow(twins: Twins) -> bool:
-    return all(head.follows for head in twins)
-
-
-def _count_fitting(heads: Sequence[Twins], encodings: Sequence[Encoding], room: int) -> int:
+def _count_fitting(
+    heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding], room: int
+) -> int:
     """Return how many of the first heads fit; no head beyond them is encoded."""
-    return sum(
-        1 for _ in takewhile(lambda size: size <= room, accumulate(_sizes(heads, encodings)))
-    )
+    totals = accumulate(_sizes(heads, encodings))
+    return sum(1 for _ in takewhile(lambda total: total <= room, totals))
 
 
-def _sizes(heads: Sequence[Twins], encodings: Sequence[Encoding]) -> Iterator[int]:
+def _sizes(heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding]) -> Iterator[int]:
     """Yield the bytes that each head adds to the page, at most; shared keys count once."""
     keys = set()
     for twins, (levels, vectors) in zip(heads, encodings, strict=True):
@@ -162,7 +160,7 @@ def _sizes(heads: Sequence[Twins], encodings: Sequence[Encoding]) -> Iterator[in
             if levels is not None:
                 size += head.map(levels).size
             if vectors:
-                size += head.query.size + head.key.size + len(to_script(head.rule))
+                size += head.query.size + head.key.size + len(compact_json(head.rule))
                 key = id(head.record), head.key_head
                 size -= len(head.key.text) if key in keys else 0
                 keys.add(key)
@@ -172,7 +170,7 @@ def _sizes(heads: Sequence[Twins], encodings: Sequence[Encoding]) -> Iterator[in
 def _encode(
     heads: Mapping[HeadKey, Head], encodings: Mapping[HeadKey, Encoding], blocks: Blocks
 ) -> dict[HeadKey, dict[str, Any]]:
-    """Add the heads of one result to the blocks, and return where each lies and how exact it is."""
+    """Add the heads of one result to the blocks, and return the place and the error of each."""
     exact = {}
     keys: dict[HeadKey, dict[str, Any]] = {}
     for (index, number), head in sorted(heads.items()):
@@ -193,8 +191,11 @@ def _encode(
 
 
 def _without_padding(result: AttentionResult) -> list[Attention]:
+    def tokens(axis: Axis) -> Tensor:
+        return (~torch.tensor(axis.padding)).nonzero().flatten()
+
     return [
-        attention.at(_real_tokens(attention.query_axis), _real_tokens(attention.key_axis))
+        attention.at(tokens(attention.query_axis), tokens(attention.key_axis))
         if isinstance(attention, AttentionRecord)
         and (any(attention.query_axis.padding) or any(attention.key_axis.padding))
         else attention
@@ -202,63 +203,54 @@ def _without_padding(result: AttentionResult) -> list[Attention]:
     ]
 
 
-def _real_tokens(axis: Axis) -> Tensor:
-    return (~torch.tensor(axis.padding)).nonzero().flatten()
+def _rank_heads(
+    result: AttentionResult,
+    attentions: Sequence[Sequence[Attention]],
+    overviews: Sequence[dict[str, Any] | None],
+) -> dict[HeadKey, list[Head]]:
+    """Return the heads of which every result has more than a summary, the most important first.
 
-
-def _encodable(attentions: Sequence[Sequence[Attention]]) -> dict[HeadKey, Twins]:
-    """Return the heads of which each result has more than a summary."""
-    heads: dict[HeadKey, Twins] = {}
+    First those without an overview, then by how much they relate content words.
+    """
+    stack = result.stack().stacks[0]
+    ranks = {(stack, s.layer, s.head): n for n, s in enumerate(rank_heads(result).scores)}
+    order: dict[HeadKey, tuple[bool, int]] = {}
+    heads: dict[HeadKey, list[Head]] = {}
     for index, twins in enumerate(zip(*attentions, strict=True)):
         records = [
             attention if isinstance(attention, AttentionRecord) else attention.record
             for attention in twins
         ]
+        known = [record for record in records if record is not None]
+        if len(known) < len(twins):
+            continue
         for number in head_numbers(twins[0]):
-            pair = [Head(record, number) for record in records if record is not None]
-            if len(pair) == len(twins):
-                heads[index, number] = pair
-    return heads
-
-
-def _rank(
-    result: AttentionResult,
-    attentions: Sequence[Attention],
-    overviews: Sequence[dict[str, Any] | None],
-    heads: Mapping[HeadKey, Twins],
-) -> dict[HeadKey, Twins]:
-    """Sort the heads: first those without an overview, then by how they relate content words."""
-    stack = result.stack().stacks[0]
-    ranks = {(s.layer, s.head): rank for rank, s in enumerate(rank_heads(result).scores)}
-
-    def order(key: HeadKey) -> tuple[bool, int]:
-        index, head = key
-        attention, last = attentions[index], len(ranks)
-        rank = ranks.get((attention.layer, head), last) if attention.stack == stack else last
-        return overviews[index] is not None, rank
-
-    return {key: heads[key] for key in sorted(heads, key=order)}
+            rank = ranks.get((twins[0].stack, twins[0].layer, number), len(ranks))
+            order[index, number] = overviews[index] is not None, rank
+            heads[index, number] = [Head(record, number) for record in known]
+    return {key: heads[key] for key in sorted(heads, key=order.__getitem__)}
 
 
 def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str, Any] | None]:
     """Return the pooled maps of a long text; None where the page can show whole maps at once."""
     count = sum(len(head_numbers(attention)) for attention in attentions)
     side = min(_OVERVIEW_SIDE, math.isqrt(_OVERVIEW_CELLS // count))
-    return [_overview(blocks, attention, side) for attention in attentions]
-
-
-def _overview(blocks: Blocks, attention: Attention, side: int) -> dict[str, Any] | None:
-    longest = max(len(attention.query_axis), len(attention.key_axis))
-    if isinstance(attention, StreamedAttention):
-        maps, rows, _ = pooled(attention, [], side)
-        cell = rows.side.cell
-    elif longest > side:
-        cell = -(-longest // side)
-        maps = pool(attention.weights().cpu(), cell)
-    else:
-        return None
-    codes = blocks.add(Codes.of_weights(maps, _OVERVIEW_LEVELS))
-    return {"cell": cell, "rows": maps.shape[1], "columns": maps.shape[2], "maps": codes}
+    overviews: list[dict[str, Any] | None] = []
+    for attention in attentions:
+        longest = max(len(attention.query_axis), len(attention.key_axis))
+        if isinstance(attention, StreamedAttention):
+            maps, rows, _ = pooled(attention, [], side)
+            cell = rows.side.cell
+        elif longest > side:
+            cell = -(-longest // side)
+            maps = pool(attention.weights().cpu(), cell)
+        else:
+            overviews.append(None)
+            continue
+        codes = blocks.add(Codes.of_weights(maps, _OVERVIEW_LEVELS))
+        rows_and_columns = {"rows": maps.shape[1], "columns": maps.shape[2]}
+        overviews.append({"cell": cell, **rows_and_columns, "maps": codes})
+    return overviews
 
 
 def head_numbers(attention: Attention) -> tuple[int, ...]:
@@ -287,12 +279,10 @@ def _describe_result(
 ) -> dict[str, Any]:
     """Return what a page shows of one result."""
     axes: list[Axis] = []
-    for attention in attentions:
-        for axis in (attention.query_axis, attention.key_axis):
-            if axis not in axes:
-                axes.append(axis)
     groups: dict[tuple[str, Axis, Axis], list[dict[str, Any]]] = {}
     for index, attention in enumerate(attentions):
+        sides = attention.query_axis, attention.key_axis
+        axes += [axis for axis in dict.fromkeys(sides) if axis not in axes]
         numbers = head_numbers(attention)
         layer = {
             "layer": attention.layer,
@@ -300,60 +290,54 @@ def _describe_result(
             "pooled": overviews[index],
             "exact": [exact.get((index, head)) for head in numbers],
         }
-        group = attention.stack, attention.query_axis, attention.key_axis
-        groups.setdefault(group, []).append(layer)
-    stacks = [
+        groups.setdefault((attention.stack, *sides), []).append(layer)
+    stacks = []
+    names = [name for name, *_ in groups]
+    for (name, query_axis, key_axis), layers in groups.items():
+        title = _TITLES.get(name, name.capitalize())
+        if names.count(name) > 1:  # as in Swin, whose layers relate different positions
+            members = [str(layer["layer"]) for layer in layers]
+            title += f", layer{'s' if members[1:] else ''} {', '.join(members)}"
+            name += f" {members[0]}"
+        stacks.append(
+            {
+                "name": name,
+                "title": title,
+                "queries": axes.index(query_axis),
+                "keys": axes.index(key_axis),
+                "layers": layers,
+            }
+        )
+    described_axes = [
         {
-            "name": name,
-            "title": _TITLES.get(name, name.capitalize()),
-            "queries": axes.index(query_axis),
-            "keys": axes.index(key_axis),
-            "layers": layers,
+            "labels": axis.labels,
+            "words": axis.words,
+            "wordLabels": axis.word_labels,
+            "special": [index for index, special in enumerate(axis.special) if special],
+            "word": choose_word(axis),
+            "second": axis.segments.index(1) if 1 in axis.segments else None,
         }
-        for (name, query_axis, key_axis), layers in groups.items()
+        for axis in axes
     ]
     cut = result.provenance.cut_from
     return {
         "source": source(result.provenance),
         "verdict": result.agreement.verdict,
         "summary": result.agreement.summary(),
-        "notes": []
-        if cut is None
-        else [f"The text was cut from {cut} tokens to what the model reads."],
-        "axes": [_describe_axis(axis) for axis in axes],
-        "stacks": _with_unique_names(stacks),
+        "notes": [f"The text was cut from {cut} tokens to what the model reads."] if cut else [],
+        "axes": described_axes,
+        "stacks": stacks,
     }
 
 
-def _with_unique_names(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the layers to the names of stacks whose layers relate different positions, as in Swin."""
-    names = [stack["name"] for stack in stacks]
-    for stack in stacks:
-        if names.count(stack["name"]) > 1:
-            layers = [str(layer["layer"]) for layer in stack["layers"]]
-            stack["title"] += f", layer{'s' if layers[1:] else ''} {', '.join(layers)}"
-            stack["name"] += f" {layers[0]}"
-    return stacks
-
-
-def _stack_name(stack: str, layer: int, stacks: Sequence[dict[str, Any]]) -> str:
-    """Return the unique name of the stack that has a layer."""
+def _stack_name(start: dict[str, Any], stacks: Sequence[dict[str, Any]]) -> str:
+    """Return the name that the page gives to the stack with the first layer to show."""
     for data in stacks:
         layers = [described["layer"] for described in data["layers"]]
-        if layer in layers and data["name"] in (stack, f"{stack} {layers[0]}"):
+        names = start["stack"], f"{start['stack']} {layers[0]}"
+        if start["layer"] in layers and data["name"] in names:
             return str(data["name"])
-    return stack
-
-
-def _describe_axis(axis: Axis) -> dict[str, Any]:
-    return {
-        "labels": axis.labels,
-        "words": axis.words,
-        "wordLabels": axis.word_labels,
-        "special": [index for index, special in enumerate(axis.special) if special],
-        "word": choose_word(axis),
-        "second": axis.segments.index(1) if 1 in axis.segments else None,
-    }
+    return str(start["stack"])
 
 
 def name_results(results: Sequence[AttentionResult]) -> list[str]:
@@ -371,12 +355,12 @@ def _notes(
     attentions: Sequence[Attention],
     overviews: Sequence[dict[str, Any] | None],
     encodings: Mapping[HeadKey, Encoding],
-    worst: float,
+    errors: Sequence[float],
     sampled: bool,
 ) -> list[str]:
-    """Return what of the weights the page holds, and how exactly.
+    """Return which weights the page holds, and how exactly.
 
-    worst : the largest error. sampled : whether it was measured in some rows only.
+    sampled : whether the errors were measured in some rows only.
     """
     notes = []
     heads = sum(len(head_numbers(attention)) for attention in attentions)
@@ -391,8 +375,9 @@ def _notes(
     if exact:
         which = "Weights" if exact == heads else f"Exact weights of {exact} of {heads} heads"
         where = ", measured in some of their rows" if sampled else ""
+        worst = Context(prec=2, rounding=ROUND_CEILING).create_decimal(max(errors))
         notes.append(
-            f"{which} are within {_round_up(worst)} of those recomputed from the model{where}."
+            f"{which} are within {float(worst):.1e} of those recomputed from the model{where}."
         )
     if pooled_only := len(encodings) - exact:
         notes.append(
@@ -412,6 +397,236 @@ def _notes(
     return notes
 
 
-def _round_up(error: float) -> str:
-    """Return an error with two digits, which it does not exceed."""
-    return f"{float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(error)):.1e}"
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One head of an attention without padding, and its encodings."""
+
+    record: AttentionRecord
+    head: int
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The whole map, (m, n), float64."""
+        return self.record.weights(self.head, dtype=torch.float64).cpu()
+
+    @cached_property
+    def _maps(self) -> dict[int, Codes]:
+        return {}
+
+    def map(self, levels: int) -> Codes:
+        """Return the quantized map; each is made once."""
+        if levels not in self._maps:
+            self._maps[levels] = Codes.of_weights(self.weights, levels)
+        return self._maps[levels]
+
+    @cached_property
+    def query(self) -> Codes:
+        """The queries, (m, d)."""
+        return Codes.of_vectors(self.record.query[self.head].cpu())
+
+    @cached_property
+    def key(self) -> Codes:
+        """The keys, (n, d)."""
+        return Codes.of_vectors(self.record.key[self.key_head].cpu())
+
+    @property
+    def key_head(self) -> int:
+        """The key head that this head reads; several heads may share one."""
+        return self.head // (self.record.heads // self.record.key_heads)
+
+    @property
+    def _cells(self) -> int:
+        return len(self.record.query_axis) * len(self.record.key_axis)
+
+    @property
+    def vectors_are_smaller(self) -> bool:
+        """Whether queries and keys need fewer bytes than the map, by a rough estimate."""
+        tokens = len(self.record.query_axis) + len(self.record.key_axis)
+        return 1.5 * tokens * self.record.query.shape[-1] < self._cells
+
+    @property
+    def follows(self) -> bool:
+        """Whether the map follows from queries, keys and the rule alone."""
+        return not self.rule["added"]
+
+    @cached_property
+    def rule(self) -> dict[str, Any]:
+        """What determines the map beside queries and keys, as types of JSON.
+
+        "added" says that the model adds a table to the scores that this rule cannot express: a
+        position bias, or a mask without a pattern.
+        """
+        record = self.record
+        m, n = len(record.query_axis), len(record.key_axis)
+        visible = record.visible or MaskRule(offset=n - m)
+        tables = (record.bias, record.capped_bias)  # all zeros in the joined steps of a generation
+        added = any(table is not None and bool(table.any()) for table in tables)
+        if (mask := self._of_this_head(record.mask)) is not None:
+            pattern = MaskRule.of(mask[0])
+            visible, added = pattern or visible, added or pattern is None
+        if record.sinks is None:  # models give even weights to a row without keys, the rule zeros
+            added = added or bool(visible.empty(m, n, record.query.device).any())
+        return {
+            "scale": record.scale,
+            "softCap": record.soft_cap,
+            "sink": None if record.sinks is None else record.sinks[self.head].tolist(),
+            "before": visible.before,
+            "after": visible.after,
+            "offset": visible.offset,
+            "hidden": [] if visible.keys is None else (~visible.keys).nonzero().flatten().tolist(),
+            "added": added,
+        }
+
+    def error_of_map(self, levels: int) -> float:
+        """Return the largest error of the quantized weights."""
+        return float((self.map(levels).values - self.weights).abs().max())
+
+    @cached_property
+    def error_of_vectors(self) -> float:
+        """The largest error of weights that are computed from quantized queries and keys.
+
+        Of a long text it is measured in some evenly spaced blocks of rows.
+        """
+        record = self.record
+        quantized = replace(
+            record,
+            query=self.query.values[None],
+            key=self.key.values[None],
+            bias=self._of_this_head(record.bias),
+            capped_bias=self._of_this_head(record.capped_bias),
+            mask=self._of_this_head(record.mask),
+            sinks=None if record.sinks is None else record.sinks[[self.head]].cpu(),
+        )
+        m = len(record.query_axis)
+        block = max(1, _BLOCK_CELLS // len(record.key_axis))
+        starts = range(0, m, block)
+        error = 0.0
+        for start in starts[:: -(-len(starts) // _SAMPLED_BLOCKS) if self.sampled else 1]:
+            rows = slice(start, min(m, start + block))
+            weights = record.weights(self.head, rows, torch.float64).cpu()
+            difference = quantized.weights(0, rows, torch.float64).cpu() - weights
+            error = max(error, float(difference.abs().max()))
+        return error
+
+    @property
+    def sampled(self) -> bool:
+        """Whether `error_of_vectors` is measured in some rows only."""
+        return self._cells > _BLOCK_CELLS * _SAMPLED_BLOCKS
+
+    def _of_this_head(self, term: Tensor | None) -> Tensor | None:
+        """Return the score term of this head, (1, m, n)."""
+        if term is None:
+            return None
+        return term[self.head if len(term) > 1 else 0][None].cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Numbers quantized to integers from 0 to `levels`.
+
+    Attributes
+    ----------
+    codes : Tensor
+        int64, any shape.
+    kind : {"root", "linear"}
+        "root": a number is scale · (code / levels)², and 0 only where it was 0. "linear": it is
+        scale · (code - 2¹⁵).
+    levels : int
+        The largest code, at most 65,535.
+    scale : Tensor
+        One for all numbers, or one for each first index.
+    """
+
+    codes: Tensor
+    kind: Literal["root", "linear"]
+    levels: int
+    scale: Tensor
+
+    @classmethod
+    def of_weights(cls, weights: Tensor, levels: int) -> Codes:
+        """Quantize weights (m, n), or (H, m, n) with a scale for each head.
+
+        Steps are even on the scale of square roots: the error of a weight w is at most
+        √(w · top) / levels + top / levels², where top is the largest weight. No positive weight
+        becomes 0.
+        """
+        wide = _finite(weights)
+        top = wide.amax((-2, -1))
+        top = torch.where(top > 0, top, 1.0)
+        codes = (wide / top[..., None, None]).sqrt().mul(levels).round().long()
+        return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
+
+    @classmethod
+    def of_vectors(cls, vectors: Tensor) -> Codes:
+        """Quantize signed numbers (n, d), in even steps of 1/32,767 of the largest.
+
+        For the largest numbers, which dominate a score, that is finer than float16.
+        """
+        wide = _finite(vectors)
+        scale = wide.abs().max().clamp(min=1e-30) / (_ZERO - 1)
+        return cls((wide / scale).round().long() + _ZERO, "linear", 2**16 - 1, scale)
+
+    @property
+    def values(self) -> Tensor:
+        """The numbers that the codes stand for, float64."""
+        codes = self.codes.double()
+        if self.kind == "linear":
+            return (codes - _ZERO) * self.scale
+        scale = self.scale[:, None, None] if self.scale.dim() else self.scale
+        return scale * (codes / self.levels) ** 2
+
+    @cached_property
+    def text(self) -> str:
+        """The codes in base64, deflated: all low bytes, then all high bytes where there are any."""
+        planes = [self.codes & 255] + ([self.codes >> 8] if self.levels > 255 else [])
+        data = b"".join(plane.to(torch.uint8).numpy().tobytes() for plane in planes)
+        compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        return base64.b64encode(compressor.compress(data) + compressor.flush()).decode("ascii")
+
+    @cached_property
+    def format(self) -> dict[str, Any]:
+        """What a reader needs in order to decode the text."""
+        return {
+            "shape": list(self.codes.shape),
+            "kind": self.kind,
+            "levels": self.levels,
+            "scale": self.scale.tolist(),
+        }
+
+    @property
+    def size(self) -> int:
+        """The bytes that a page needs for the codes, at most."""
+        return len(self.text) + len(compact_json(self.format)) + _ADDRESS_BYTES
+
+
+class Blocks:
+    """The texts of codes, one after the other.
+
+    places : where each block begins in the whole text, and its length.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self.places: list[tuple[int, int]] = []
+
+    def add(self, codes: Codes) -> dict[str, Any]:
+        """Append a block, and return its place and how it is decoded."""
+        start = sum(self.places[-1]) if self.places else 0
+        self.places.append((start, len(codes.text)))
+        self._texts.append(codes.text)
+        return {"block": len(self.places) - 1, "at": 0, **codes.format}
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self._texts)
+
+
+def _finite(numbers: Tensor) -> Tensor:
+    """Return numbers in float64; raise ModelError unless all are finite."""
+    if not numbers.isfinite().all():
+        raise ModelError(
+            "The page cannot show weights, queries or keys that are nan or infinite, and the model "
+            "computes some. Choose another --dtype (dtype=), or draw a heatmap."
+        )
+    return numbers.double()

@@ -5,15 +5,18 @@ The front end is TypeScript in `frontend/`, built into `static/`.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from attnviz.analyses.maps.heads import choose_head
+from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError
-from attnviz.interactive.page import make_frame, make_page, static
-from attnviz.interactive.payload import make_payload, shape
+from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
 from attnviz.results import AttentionResult, one_result
 
@@ -24,6 +27,7 @@ Show = Literal["grid", "head", "token", "steps"]
 _SHORT = 300_000  # weights of all heads of a sentence, at most
 _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
+_FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
 def view(
@@ -46,7 +50,8 @@ def view(
     result : AttentionResult
         From `attend`, also of a long text.
     compare : AttentionResult, optional
-        A second result with as many layers, heads and tokens. The page shows the difference.
+        A second result with the same number of layers, heads and tokens. The page shows the
+        difference.
     layer, head : int, optional
         The head to show first, counted from 0. By default the head that relates the content words
         of the text most.
@@ -76,7 +81,7 @@ def view(
         _expect_same_shape(result, compare)
     layer, heads, _ = choose_head(result, layer, head)
     if len(heads) > 1:
-        raise InputError(f"A page shows one head first, got {heads}. Choose one of them.")
+        raise InputError(f"A page shows one head first, not {heads}. Choose one of them.")
     start = {
         "stack": result.stack().stacks[0],
         "layer": layer,
@@ -102,9 +107,6 @@ class View:
     def _repr_html_(self) -> str:
         title = self._payload[0]["results"][0]["source"]
         return make_frame(self._page, f"Attention of {title}")
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/html": self._repr_html_(), "text/plain": repr(self)}
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the page to a file, atomically.
@@ -138,9 +140,13 @@ class View:
         InputError
             anywidget is not installed.
         """
-        from attnviz.interactive.widget import make_widget
+        from attnviz.interactive.widget import AttentionWidget
 
-        return make_widget(*self._payload)
+        data = self.data()
+        start = data["payload"]["start"]
+        selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
+        selection |= {"heads": [start["head"]], "query": None, "key": None}
+        return AttentionWidget(**data, selection=selection)
 
     @cached_property
     def _payload(self) -> tuple[dict[str, Any], str]:
@@ -149,6 +155,45 @@ class View:
     @cached_property
     def _page(self) -> str:
         return make_page(*self._payload)
+
+
+def make_page(payload: dict[str, Any], blocks: str) -> str:
+    """Return the document. Only its own script and style can run in it."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
+    script, style = static("attnviz.iife.js"), static("attnviz.css")
+    results = payload["results"]
+    page: str = environment.get_template("page.jinja").render(
+        title=" and ".join(result["source"] for result in results),
+        lines=[line for result in results for line in (result["source"], result["summary"])],
+        script=script,
+        script_hash=_hash(script),
+        style=style,
+        style_hash=_hash(style),
+        payload=compact_json(payload),
+        blocks=blocks,
+    )
+    return page
+
+
+def make_frame(page: str, title: str) -> str:
+    """Return the document in a sandboxed frame, in ASCII."""
+    frame = (
+        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_FRAME_HEIGHT}" '
+        f'frameborder="0" title="{html.escape(title)}" srcdoc="{html.escape(page)}"></iframe>'
+    )
+    return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+@cache
+def static(name: str) -> str:
+    """Return a file of the built front end: attnviz.iife.js, attnviz.es.js or attnviz.css."""
+    return (files("attnviz.interactive") / "static" / name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnviz.errors import InputError
-from attnviz.interactive.page import static
+from attnviz.interactive.view import static
 
 try:
     import anywidget
@@ -56,11 +56,3 @@ class AttentionWidget(anywidget.AnyWidget):
                     "'heads': [3]}, for example."
                 )
         return selection
-
-
-def make_widget(payload: dict[str, Any], blocks: str) -> AttentionWidget:
-    """Return a widget that shows the data of a page."""
-    start = payload["start"]
-    selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
-    selection |= {"heads": [start["head"]], "query": None, "key": None}
-    return AttentionWidget(payload=payload, blocks=blocks, selection=selection)

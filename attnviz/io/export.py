@@ -1,4 +1,4 @@
-"""Results to disk, in formats that other programs read too."""
+"""Write results to disk, in formats that other programs read too."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Write a result: its numbers and labels, and what is known about them, the proof included.
+    """Write a result: its numbers and labels, its provenance and its verdict.
 
     Parameters
     ----------
     result : a result of attnviz
-        As .safetensors any result can be written, the whole of `attend` among them, and read again
-        by `load_result`. The other formats hold what a figure shows.
+        .safetensors holds any result, also that of `attend`, and `load_result` reads it again. The
+        other formats hold what a figure shows.
     path : str or path
         Its suffix chooses the format. json: everything as one object, an image as a data URI. npz:
         the arrays, their labels, and all else as the JSON text `about`. safetensors: the arrays,
         and all else as JSON in the header under `about`. parquet: a long table, one row for each
         number, with all else as JSON under `about` in its metadata.
-    force : bool
+    force : bool, optional
         Overwrite an existing file.
 
     Raises
     ------
     InputError, OutputError
-        As `check_output`; or it is no result, or no figure shows it.
+        The file cannot be written there, or no figure shows the result.
     """
     path = check_output(path, DATA_SUFFIXES, force=force)
     suffix = path.suffix.lower()
@@ -51,16 +51,16 @@ def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = 
         elif suffix == ".json":
             temporary.write_text(to_json(to_data(result)) + "\n", encoding="utf-8")
         elif suffix == ".parquet":
-            _write_table(_drawn(result), temporary)
+            _write_table(_as_drawn(result), temporary)
         else:
-            _write_arrays(_drawn(result), temporary)
+            _write_arrays(_as_drawn(result), temporary)
 
 
 def to_data(result: Savable) -> dict[str, Any]:
-    """Return everything that a figure shows, in types that JSON knows."""
+    """Return everything that a figure shows, as types of JSON."""
     numbers = {
         name: _data_uri(array) if name == "image" else array.tolist()
-        for name, array in _drawn(result).to_arrays().items()
+        for name, array in _as_drawn(result).to_arrays().items()
     }
     return {"generator": GENERATOR, **numbers, **_about(result)}
 
@@ -68,16 +68,16 @@ def to_data(result: Savable) -> dict[str, Any]:
 def to_json(data: dict[str, Any]) -> str:
     """Return data as one JSON object; NaN and infinity become null."""
     text = json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no UTF-8
+    return text.encode("utf-8", "backslashreplace").decode()  # lone surrogates are not UTF-8
 
 
-def _drawn(result: object) -> Result:
-    """Return a result that a figure shows; raise InputError for any other."""
+def _as_drawn(result: object) -> Result:
+    """Return the result if a figure shows it; raise InputError for any other."""
     if isinstance(result, Result):
         return result
     raise InputError(
-        f"Expected what a figure shows, got {type(result).__name__}. Make it with attention_map, "
-        "head_maps, steps or example; or save it as .safetensors, which holds any result."
+        f"No figure shows {type(result).__name__}. Save it as .safetensors, or save what "
+        "attention_map, head_maps, steps or example returns."
     )
 
 
@@ -101,7 +101,7 @@ def _write_table(result: Result, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Halves of surrogate pairs, as names of files may hold them, are no UTF-8.
+    # File names may hold lone surrogates, which are not UTF-8.
     columns = {
         name: [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in column]
         for name, column in result.columns_of_table().items()
@@ -111,7 +111,7 @@ def _write_table(result: Result, path: Path) -> None:
 
 
 def _data_uri(image: Tensor) -> str:
-    """Return an RGB image as a PNG that a browser shows without a file."""
+    """Return an RGB image as a PNG in a data URI."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -120,6 +120,7 @@ def _data_uri(image: Tensor) -> str:
 
 
 def _finite(data: Any) -> Any:
+    """Return data with None in place of NaN and infinity."""
     if isinstance(data, dict):
         return {key: _finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

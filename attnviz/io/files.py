@@ -14,65 +14,40 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from attnviz.errors import InputError, OutputError
+from attnviz.errors import InputError, OutputError, printable
 
-GENERATOR = "attnviz"  # what each file names as the program that wrote it
+GENERATOR = "attnviz"  # the program that files name as their writer
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 PAGE_SUFFIXES = (".html", ".htm")
 DATA_SUFFIXES = (".json", ".npz", ".safetensors", ".parquet")
 
-# Hidden, with a suffix of its own: what a killed run leaves is not mistaken for a result.
+# Hidden and with a special suffix, so that the file of a killed run is not mistaken for a result.
 _PREFIX, _SUFFIX = ".attnviz-", ".tmp"
 
 
-def read_text(path: Path, kind: str, *, most: int) -> str:
-    """Return the text of a UTF-8 file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kind : str
-        What error messages call it, such as "a JSON file".
-    most : int
-        The largest size in bytes.
-
-    Raises
-    ------
-    InputError
-        The file is missing, is not a plain file, is not UTF-8, or is too large.
-    """
+def read_text(path: Path, *, most: int) -> str:
+    """Return the text of a UTF-8 file of at most `most` bytes."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a plain file"
-            raise InputError(f"Expected {path} to be {kind}, but it is {what}. Name another.")
-        if status.st_size > most:
-            raise InputError(
-                f"Expected {path} with at most {most:,} bytes, got {status.st_size:,}. Shorten it."
-            )
-        return path.read_text("utf-8-sig")
-    except InputError:
-        raise
+        if stat.S_ISDIR(status.st_mode):
+            reason = "it is a folder"
+        elif not stat.S_ISREG(status.st_mode):
+            reason = "it is not a plain file"
+        elif status.st_size > most:
+            reason = f"it has {status.st_size:,} bytes, and may have at most {most:,} bytes"
+        else:
+            return path.read_text("utf-8-sig")
     except FileNotFoundError:
-        raise InputError(
-            f"Expected {kind} to read, but there is no file {path}. Check its name."
-        ) from None
+        reason = "there is no such file"
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path} cannot be read: {reason}. Name another file.") from None
+    raise InputError(f"{path} cannot be read: {reason}. Name another file.")
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether `path`, which may be any text, names a plain file.
-
-    Raises
-    ------
-    InputError
-        The folder may not be searched.
-    """
+    """Return whether `path`, which may be any text, names a plain file."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116  any text at all
     except PermissionError:
@@ -89,14 +64,7 @@ def check_output(
 ) -> Path:
     """Return `path` as a Path if a file can be written there; write nothing.
 
-    Parameters
-    ----------
-    path : str or PathLike
-        The file to write. If it is a link, the file it points to is written.
-    allowed : sequence of str
-        The suffixes that name a format.
-    force : bool
-        Overwrite existing data, and read-only files.
+    allowed : the suffixes that name a format. force : overwrite data, and read-only files.
 
     Raises
     ------
@@ -107,52 +75,37 @@ def check_output(
         or is read-only and `force` is not set.
     """
     path = Path(path)
+    suffix = path.suffix.lower()
     try:
-        _check_name(path, allowed)
-        _check_place(_link_target(path))
-        if path.exists() and not force:
+        if path.is_dir():
+            raise OutputError(f"{path} is a folder. Add a file name.")
+        if suffix not in allowed:
+            endings = ", ".join(allowed)
+            raise InputError(f"{path.name!r} must end in {endings}: the ending chooses the format.")
+        if suffix == ".parquet" and find_spec("pyarrow") is None:
+            raise InputError(
+                "Writing .parquet needs pyarrow, which is not installed. Install it "
+                "(pip install 'attnviz[parquet]'), or choose another format."
+            )
+        target = _link_target(path)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            target.stat()  # raises for a name that no file can have
+        if target.exists() and not target.is_file():
+            raise OutputError(f"{path} is a device. Name a file.")
+        if not target.parent.is_dir():
+            raise OutputError(f"The folder {target.parent} does not exist. Create it first.")
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise OutputError(f"The folder {target.parent} is read-only. Use another.")
+        if target.exists() and not force:
             _check_overwrite(path)
-    except OutputError:
+    except (InputError, OutputError):
         raise
-    except (OSError, UnicodeEncodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a valid file name"
-        raise OutputError(f"{path} cannot be written: {reason}. Name another file.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(
+            f"{printable(str(path))} cannot be written: {reason}. Name another file."
+        ) from None
     return path
-
-
-def _check_name(path: Path, allowed: Sequence[str]) -> None:
-    if b"\0" in os.fsencode(path):
-        raise OutputError(f"The file name {str(path)!r} contains a NUL character. Remove it.")
-    if len(os.fsencode(path.name)) > 255:
-        raise OutputError(f"The file name {path.name[:20]}… is too long. Shorten it.")
-    if path.is_dir():
-        raise OutputError(f"Expected a file to write, but {path} is a folder. Add a file name.")
-    if path.suffix.lower() not in allowed:
-        raise InputError(
-            f"Expected a file name that ends in {', '.join(allowed)}, got {path.name!r}. "
-            "The ending chooses the format."
-        )
-    if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError(
-            "Writing .parquet needs pyarrow, which is not installed. Install it "
-            "(pip install 'attnviz[parquet]'), or choose another format."
-        )
-
-
-def _link_target(path: Path) -> Path:
-    """Return the file that a link points to; any other path as it is."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
-
-
-def _check_place(path: Path) -> None:
-    if path.is_symlink():
-        raise OutputError(f"{path} is a link to itself. Remove it.")
-    if path.exists() and not path.is_file():
-        raise OutputError(f"Expected a file to write, but {path} is a device. Name a file.")
-    if not path.parent.is_dir():
-        raise OutputError(f"Expected the folder {path.parent} to exist. Create it first.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"Expected to write in {path.parent}, but it is read-only. Use another.")
 
 
 def _check_overwrite(path: Path) -> None:
@@ -165,6 +118,11 @@ def _check_overwrite(path: Path) -> None:
     raise OutputError(
         f"{path} {reason}. Name another file, or overwrite it: --force, in Python force=True."
     )
+
+
+def _link_target(path: Path) -> Path:
+    """Return the file that a link points to; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 @contextlib.contextmanager

@@ -1,31 +1,77 @@
-"""Write a result to a safetensors file, and read it again.
+"""Write a result to a safetensors file, and read it back bit for bit.
 
 The metadata of the file has `about`, for other programs, and for attnviz the `tree` of the result,
 the `format` of that tree, the version of `attnviz` that wrote it, and `sha256`: the digest of the
-whole file with zeros in place of the digest itself. A file that changed by one bit is refused.
+file with zeros in place of the digest itself. A file that changed by one bit is refused.
+
+The tree is JSON. A tuple is a list. Anything else that JSON lacks is an object with one key:
+
+- a record, by the name of its type: {"Axis": {"labels": […], …}};
+- a mapping: {"dict": {…}};
+- a tensor, by its name in the file and the order of its dimensions in memory, on which matrix
+  products depend in the last bit: {"tensor": ["weights", 0, 1]};
+- a float that is not finite, by its bits: {"float": "7ff8000000000000"};
+- a record that is already in the tree, by the first path to it: {"same": "records.0.key_axis"}.
+
+Each record is built by the types of its fields. Nothing is called because a file says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import json
+import math
 import os
+import pkgutil
 import stat
+import struct
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from attnviz.errors import InputError
-from attnviz.io.serialize import decode, encode
-from attnviz.results.base import Savable
-from attnviz.runtime.memory import MemoryBudget, is_out_of_memory
+from attnviz.errors import InputError, printable
+from attnviz.results.base import SAVABLE, Savable
+from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
 
-FORMAT = 1  # the next where today's attnviz could not read what is written
-_LARGEST = 100_000_000  # bytes of a header, in safetensors
+FORMAT = 1  # increase it when older versions of attnviz cannot read what is written
+_MAX_HEADER = 100_000_000  # bytes, as in safetensors
 _SHA256, _BLANK = b'"sha256":"', b"0" * 64
+
+# Names of types and fields in older files of this format.
+_FORMER_NAMES = {
+    "AttentionSteps": "StepsResult",
+    "Census": "SurveyResult",
+    "Comparison": "CompareResult",
+    "Ledger": "ResidualStream",
+    "Secant": "ShiftDecomposition",
+    "SenseResult": "SensesResult",
+    "Side": "AxisGeometry",
+    "Summary": "MapSummary",
+    "Visible": "MaskRule",
+    "WorkedExample": "ExampleResult",
+}
+_FORMER_FIELDS = {
+    "ShiftResult": {"secant": "decomposition", "ledger": "residual_stream"},
+}
+_DTYPES = {
+    torch.float32, torch.float64, torch.float16, torch.bfloat16,
+    torch.int64, torch.int32, torch.uint8, torch.bool,
+}  # fmt: skip
+
+
+class _MisfitError(Exception):
+    """A value does not have the type of its field."""
 
 
 def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: str) -> None:
@@ -33,9 +79,10 @@ def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: s
 
     Raises
     ------
-    InputError : it is no result, or has more labels than a header may hold.
+    InputError
+        It is not a valid result, or has more labels than a header may hold.
     """
-    tree, tensors = encode(result, shown)
+    tree, tensors = _encode(result, shown)
     metadata = {
         "about": about,
         "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
@@ -43,39 +90,52 @@ def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: s
         "attnviz": version("attnviz"),
         "sha256": _BLANK.decode(),
     }
-    # Copies, since several may be parts of one. As bytes: the library's own writer reports a full
-    # disk by an exception of its own.
+    # Copies, since tensors may share memory. Bytes, since the library's own writer reports a full
+    # disk by an exception that is not an OSError.
     copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
     data = save(copies, metadata)
-    if (length := int.from_bytes(data[:8], "little")) > _LARGEST:
+    if (length := int.from_bytes(data[:8], "little")) > _MAX_HEADER:
         raise InputError(
-            f"Expected labels of at most {_LARGEST:,} bytes, got {length:,}. Keep fewer layers, or "
-            "save a map of the result."
+            f"The labels of the result take {length:,} bytes, and a file holds at most "
+            f"{_MAX_HEADER:,}. Keep fewer layers, or save a map of the result."
         )
-    at = data.index(_SHA256 + _BLANK) + len(_SHA256)
+    start = data.index(_SHA256 + _BLANK) + len(_SHA256)
     with path.open("wb") as file:
-        file.write(data[:at])
+        file.write(data[:start])
         file.write(hashlib.sha256(data).hexdigest().encode())
-        file.write(memoryview(data)[at + len(_BLANK) :])
+        file.write(memoryview(data)[start + len(_BLANK) :])
 
 
 def load_result(path: str | os.PathLike[str]) -> Savable:
     """Read a result that `save_result` wrote as .safetensors: the same, bit for bit, on the CPU.
 
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    Savable
+        The result, of the type that was saved.
+
     Raises
     ------
-    InputError : there is no such file, it holds no result, it changed since it was written, or
-        there is too little memory for it.
+    InputError
+        There is no such file, it holds no result, it changed since it was written, or a newer
+        version of attnviz wrote it.
     """
     path = Path(path)
     try:
         data, metadata = _read(path)
-        return decode(json.loads(metadata["tree"]), load(data))
+        return _decode(json.loads(metadata["tree"]), load(data))
     except InputError:
         raise
+    except FileNotFoundError:
+        raise _refused(path, "there is no such file") from None
     except OSError as error:
         raise _refused(path, f"it cannot be read: {error.strerror}") from error
     except Exception as error:  # a forged file can raise anything, in any library
@@ -84,48 +144,231 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
                 f"the result in {path}", torch.device("cpu"), "Keep fewer layers of it."
             )
             raise memory.shortage(path.stat().st_size) from error
-        what = str(error) if isinstance(error, ValueError) else type(error).__name__
-        raise _refused(path, f"it makes no sense: {what}") from error
+        reason = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise _refused(path, f"its content is not valid: {reason}") from error
 
 
 def _read(path: Path) -> tuple[bytes, dict[str, str]]:
-    """Return the bytes and the metadata of a file, which must be as it was written."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise _refused(path, "there is no such file") from None
-    mode, size = found.st_mode, found.st_size
-    if not stat.S_ISREG(mode):
-        raise _refused(path, "it is a folder" if stat.S_ISDIR(mode) else "it is no plain file")
+    """Return the bytes and the metadata of a file that is unchanged since it was written."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        is_folder = stat.S_ISDIR(status.st_mode)
+        raise _refused(path, "it is a folder" if is_folder else "it is not a plain file")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > _LARGEST:
-            raise _refused(path, "it is no safetensors file" if size else "it is empty")
-        if 8 + length > size:
+        if status.st_size < 8 or length > _MAX_HEADER:
+            raise _refused(
+                path, "it is not a safetensors file" if status.st_size else "it is empty"
+            )
+        if 8 + length > status.st_size:
             raise _refused(path, "it was cut short")
-        header = json.loads(file.read(length))
-        metadata: dict[str, str] = header.pop("__metadata__", {})
+        metadata: dict[str, str] = json.loads(file.read(length)).get("__metadata__", {})
         if not metadata.keys() >= {"tree", "format", "attnviz", "sha256"}:
-            raise _refused(path, "it is of another kind, such as the weights of a model")
-        whole = 8 + length + max((each["data_offsets"][1] for each in header.values()), default=0)
-        if whole != size:
-            raise _refused(path, "it was cut short, or more was put into it")
+            raise _refused(path, "it holds something else, such as the weights of a model")
         file.seek(0)
-        data = file.read(whole)
+        data = file.read()
     known = metadata["sha256"].encode()
     digest = hashlib.sha256(data[: 8 + length].replace(_SHA256 + known, _SHA256 + _BLANK))
     digest.update(memoryview(data)[8 + length :])
     if digest.hexdigest().encode() != known:
-        raise _refused(path, "it was changed after it was written, as its SHA-256 shows")
+        raise _refused(path, "it changed after it was written: its SHA-256 differs")
     if metadata["format"] != str(FORMAT):
         raise InputError(
-            f"Expected a result in format {FORMAT}, got {path} in format "
-            f"{metadata['format']!r:.20}, written by attnviz {metadata['attnviz']!r:.20}. "
-            "Upgrade attnviz."
+            f"{path} is in format {metadata['format']!r:.20} of attnviz "
+            f"{metadata['attnviz']!r:.20}, and this version reads format {FORMAT}. Upgrade attnviz."
         )
     return data, metadata
 
 
-def _refused(path: Path, why: str) -> InputError:
-    said = f"Expected a result that was saved as .safetensors in {path}, but {why}"
-    return InputError(f"{' '.join(said.split())}. Name another file, or save the result anew.")
+def _refused(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{printable(str(path))} cannot be loaded: {reason}. Name another file, or save the result "
+        "again."
+    )
+
+
+def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:
+    """Return the tree of a result, and the tensors that it names.
+
+    A tensor has its name in `shown`, or the path to it ("records.0.query"), and is there once. What
+    is shown but not part of the result follows the result in the tree.
+    """
+    if not isinstance(result, Savable):
+        raise InputError(
+            f"{type(result).__name__} is not a result of attnviz. Make one: attend(text)."
+        )
+    tensors = dict(shown)
+    names = {_memory(tensor): name for name, tensor in shown.items()}
+    places: dict[int, str] = {}
+
+    def encode(value: Any, path: str) -> Any:
+        match value:
+            case None | bool() | int() | str():
+                return value
+            case float():
+                return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+            case Tensor():
+                if (memory := _memory(value)) not in names:
+                    while path in tensors:
+                        path += "'"
+                    names[memory], tensors[path] = path, value
+                return _named(names[memory], value)
+            case tuple():
+                return [encode(entry, f"{path}.{index}") for index, entry in enumerate(value)]
+            case Mapping():
+                return {"dict": {key: encode(value[key], f"{path}.{key}") for key in value}}
+            case Savable():
+                if (place := places.setdefault(id(value), path)) != path:
+                    return {"same": place}
+                values = {
+                    field.name: encode(
+                        getattr(value, field.name), f"{path}.{field.name}".lstrip(".")
+                    )
+                    for field in fields(value)  # type: ignore[arg-type]
+                }
+                return {type(value).__name__: values}
+        return {type(value).__name__: None}  # which _decode refuses
+
+    tree = [encode(result, ""), *(_named(name, tensor) for name, tensor in shown.items())]
+    try:
+        _decode(tree, tensors)
+    except ValueError as error:
+        raise InputError(f"The result is not valid: {error}. Make it again.") from None
+    return tree, tensors
+
+
+def _decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Savable:
+    """Return the result that a tree describes.
+
+    Raises
+    ------
+    ValueError
+        The tree is wrong, and how. A forged tree may raise any other error of Python too.
+    """
+    records: dict[str, Savable] = {}
+    restored: dict[str, Tensor] = {}
+
+    def decode(item: Any, hint: Any, path: str) -> Any:
+        origin, options = get_origin(hint), get_args(hint)
+        if origin in (Union, UnionType):
+            for option in options:
+                with contextlib.suppress(_MisfitError):
+                    return decode(item, option, path)
+            raise _MisfitError
+        if origin is tuple and isinstance(item, list):
+            hints = options[:1] * len(item) if options[-1] is Ellipsis else options
+            if len(hints) != len(item):
+                raise _MisfitError
+            return tuple(
+                decode(entry, hints[index], f"{path}.{index}") for index, entry in enumerate(item)
+            )
+        tag, inner = next(iter(item.items())) if isinstance(item, dict) else (None, item)
+        if isinstance(item, dict) and len(item) != 1:
+            raise ValueError(f"an object has {len(item)} keys")
+        if tag == "dict" and isinstance(origin, type) and issubclass(origin, Mapping):
+            return {
+                decode(key, options[0], path): decode(value, options[1], f"{path}.{key}")
+                for key, value in inner.items()
+            }
+        if tag == "tensor":
+            inner = tensor(*inner)
+        elif tag == "float":
+            inner = struct.unpack(">d", bytes.fromhex(inner))[0]
+        elif tag == "same":
+            inner = records[inner]
+        elif tag is not None:
+            is_record: bool = is_dataclass(hint)
+            if not is_record or _kind(tag) is not hint:
+                raise _MisfitError
+            return record(tag, inner, path)
+        if not (inner in options if origin is Literal else _is_of(inner, hint)):
+            raise _MisfitError
+        return inner
+
+    def record(name: str, items: dict[str, Any], path: str) -> Savable:
+        kind: Any = _kind(name)
+        hints, values = _hints(kind), {}
+        for key, item in items.items():
+            field = _FORMER_FIELDS.get(kind.__name__, {}).get(key, key)
+            if field not in hints:
+                raise ValueError(f"{kind.__name__} has no field {field!r:.60}")
+            try:
+                values[field] = decode(item, hints[field], f"{path}.{key}".lstrip("."))
+            except _MisfitError:
+                what = f"{kind.__name__}.{field} cannot hold this {_type_name(item)}"
+                raise ValueError(what) from None
+        try:
+            records[path] = kind(**values)
+            records[path].check(numbers=True)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return records[path]
+
+    def tensor(name: str, *order: int) -> Tensor:
+        if name not in tensors:
+            raise ValueError(f"the tensor {name!r:.60} is missing")
+        if tensors[name].dtype not in _DTYPES:
+            raise ValueError(f"no tensor of a result is of {tensors[name].dtype}")
+        if name not in restored:
+            inverse = sorted(range(len(order)), key=order.__getitem__)
+            restored[name] = tensors[name].permute(order).contiguous().permute(inverse)
+        return restored[name]
+
+    root, *shown = tree
+    if not isinstance(root, dict):
+        raise ValueError(f"it holds a {_type_name(root)}")
+    ((name, items),) = root.items()
+    result = record(name, items, "")
+    for item in shown:
+        decode(item, Tensor, "")
+    if unused := tensors.keys() - restored.keys():
+        raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
+    return result
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a type as it is: a bool is not a number."""
+    if not isinstance(kind, type):
+        return False
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _kind(name: str) -> type[Savable]:
+    """Return the type of this name. Importing a result registers its type."""
+    name = _FORMER_NAMES.get(name, name)
+    if name not in SAVABLE:
+        analyses = importlib.import_module("attnviz.analyses")
+        for module in pkgutil.iter_modules(analyses.__path__, "attnviz.analyses."):
+            if find_spec(f"{module.name}.result"):
+                importlib.import_module(f"{module.name}.result")
+    kind: Any = SAVABLE.get(name)
+    if not is_dataclass(kind):
+        raise ValueError(f"attnviz has no type {name!r:.60}")
+    return kind  # type: ignore[return-value]
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _type_name(item: Any) -> str:
+    """Return the name of the type that an item of a tree describes."""
+    if isinstance(item, dict):
+        tag = next(iter(item), "object")
+        return "Tensor" if tag == "tensor" else tag
+    return "tuple" if isinstance(item, list) else type(item).__name__
+
+
+def _named(name: str, tensor: Tensor) -> dict[str, list[Any]]:
+    """Return the item of a tree for a tensor of this name."""
+    strides = tensor.stride()
+    return {"tensor": [name, *sorted(range(tensor.dim()), key=lambda d: -strides[d])]}
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """Return a key that tensors share only if they are the same numbers in the same place."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

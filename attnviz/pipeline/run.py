@@ -1,16 +1,33 @@
-"""Run a model on one batch: encode, capture, verify, and return the results."""
+"""Run a model on one batch: encode, capture, verify, and return the results.
+
+The maps of a long text are reduced while the model runs, and a sample of their rows is compared.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from math import isqrt
+from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
-from attnviz.agreement import verify
-from attnviz.capture import Capture, capture, capture_generation, memory_budget
-from attnviz.capture.windows import place_windows
-from attnviz.errors import InputError, ModelError
+from attnviz import agreement
+from attnviz.capture import (
+    Capture,
+    ReducedAttention,
+    ReductionOptions,
+    Sample,
+    capture,
+    capture_generation,
+    capture_streamed,
+    memory_budget,
+    place_windows,
+)
+from attnviz.errors import InputError, ModelError, whole_number
 from attnviz.inputs import (
     Batch,
     Inputs,
@@ -20,13 +37,82 @@ from attnviz.inputs import (
     generated_text,
 )
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.processors import has_text_decoder, input_kinds
-from attnviz.pipeline.options import AttendOptions
-from attnviz.pipeline.streamed import head_counts, stream
-from attnviz.results import AgreementReport, AttentionResult, Axis, Provenance
+from attnviz.models.pretrained import has_text_decoder, input_kinds
+from attnviz.results import (
+    AgreementReport,
+    AttentionResult,
+    Axis,
+    Provenance,
+    StreamedAttention,
+)
+from attnviz.results.words import content_positions
 from attnviz.runtime.libraries import translate
 
+Mode: TypeAlias = Literal["auto", "full", "streamed"]
+_MOST_TOP_KEYS = 1024  # of each query
 _MOST_WHOLE_WEIGHTS = 160_000_000  # of all heads: 1,024 tokens of GPT-2
+_MOST_CELLS = 500  # rows and columns of a pooled map by default
+_CELL_BUDGET = 2**23  # cells of all pooled maps together: 64 MB
+_SAMPLED_WEIGHTS = 2**18  # of a layer, compared with the model's own
+_FEWEST_ROWS = 4  # compared of each head
+
+
+@dataclass(frozen=True)
+class AttendOptions:
+    """The options of `attend`, which describes them, checked as far as possible without a model."""
+
+    truncate: bool
+    mode: Mode
+    layers: tuple[int, ...] | None
+    heads: tuple[int, ...] | None
+    cells: int | None
+    top: int
+    exact: tuple[int, ...] | None
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        truncate: bool,
+        mode: Mode,
+        layers: int | Sequence[int] | None,
+        heads: int | Sequence[int] | None,
+        cells: int | None,
+        top: int,
+        exact: int | Sequence[int] | None,
+    ) -> AttendOptions:
+        """Return checked options; raise InputError for a value that no model allows."""
+        if mode not in ("auto", "full", "streamed"):
+            raise InputError(f"mode must be auto, full or streamed, not {mode!r}.")
+        if cells is not None and whole_number(cells, "cells") < 1:
+            raise InputError(f"cells must be at least 1, not {cells}.")
+        if not 0 <= whole_number(top, "top") <= _MOST_TOP_KEYS:
+            raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {top}.")
+        stored, exact_layers = _indices(layers, "layers"), _indices(exact, "exact")
+        if stored and exact_layers and (others := [n for n in exact_layers if n not in stored]):
+            raise InputError(
+                f"exact layer {others[0]} is not stored: layers selects "
+                f"{', '.join(map(str, stored))}. Name it in layers too."
+            )
+        exact_layers = stored if exact is None else exact_layers
+        return cls(truncate, mode, stored, _indices(heads, "heads"), cells, top, exact_layers)
+
+    @property
+    def are_for_reduced_maps(self) -> bool:
+        """Whether an option is set that only reduced maps have."""
+        return self.cells is not None or self.top > 0
+
+
+def _indices(value: Any, what: str) -> tuple[int, ...] | None:
+    """Return the numbers of layers or heads, each once."""
+    if value is None:
+        return None
+    items = (value,) if isinstance(value, int) else value
+    if not isinstance(items, str) and isinstance(items, Iterable):
+        indices = tuple(dict.fromkeys(whole_number(item, what) for item in items))
+        if indices:
+            return indices
+    raise InputError(f"{what} must be a number, or a list of them, counted from 0, not {value!r}.")
 
 
 def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[AttentionResult]:
@@ -37,24 +123,33 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
     InputError
         The options do not fit the inputs, or there is not enough memory.
     """
-    can_stream = _can_stream(checkpoint, inputs)
+    module = checkpoint.module
+    is_text = inputs.pictures is None and inputs.sounds is None and inputs.generate is None
+    reads_text_only = input_kinds(module) == ("text",)
+    can_stream = is_text and reads_text_only and not has_text_decoder(module, module.config)
     if options.mode == "streamed" and not can_stream:
         raise InputError(
-            'Expected a text by itself for a model that reads nothing else with mode="streamed"; '
+            'mode="streamed" takes one text by itself, for a model that reads nothing else; '
             "images, sounds, targets and generated texts have whole maps. Leave mode out."
         )
     if options.are_for_reduced_maps and (options.mode == "full" or not can_stream):
         raise InputError(
-            "Expected cells and top for a streamed text only, got them for whole maps. Leave them "
+            "cells and top are for a streamed text only, but this input has whole maps. Leave them "
             'out, or mode="full".'
         )
-    with translate(memory_budget(checkpoint.module)):
+    budget = memory_budget(module)
+    with translate(budget):
         if options.mode != "streamed" and not options.are_for_reduced_maps:
             batch = _encode(checkpoint, inputs, options)
-            is_whole = options.mode == "full" or not can_stream
-            if is_whole or _weight_count(checkpoint, batch) <= _MOST_WHOLE_WEIGHTS:
-                if can_stream:
-                    _expect_memory(checkpoint, batch)
+            if not can_stream:
+                return _whole_results(checkpoint, inputs, batch)
+            layers, heads = _head_counts(checkpoint)
+            length = max(len(axis) for axis in batch.axes["text"])
+            if options.mode == "full" or layers * heads * length**2 <= _MOST_WHOLE_WEIGHTS:
+                # The scores and the weights of one layer must fit. The recorder checks the memory
+                # for all layers when the first has run.
+                texts, length = batch.inputs["input_ids"].shape
+                budget.expect(2 * texts * heads * length**2 * module.dtype.itemsize)
                 return _whole_results(checkpoint, inputs, batch)
             if len(batch.axes["text"]) == 1:
                 return [_streamed_result(checkpoint, inputs, batch, options)]
@@ -62,14 +157,6 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             _streamed_result(checkpoint, single, _encode(checkpoint, single, options), options)
             for single in inputs.one_by_one()
         ]
-
-
-def _can_stream(checkpoint: Checkpoint, inputs: Inputs) -> bool:
-    """Tell whether the maps can be reduced: one text for a model that reads nothing else."""
-    module = checkpoint.module
-    is_text = inputs.pictures is None and inputs.sounds is None and inputs.generate is None
-    reads_text_only = input_kinds(module) == ("text",)
-    return is_text and reads_text_only and not has_text_decoder(module, module.config)
 
 
 def _encode(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> Batch:
@@ -85,28 +172,12 @@ def _encode(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> B
     )
 
 
-def _expect_memory(checkpoint: Checkpoint, batch: Batch) -> None:
-    """Raise InputError if not even the scores and the weights of one layer fit in memory.
-
-    The recorder checks the memory for all layers when the first has run.
-    """
-    texts, length = batch.inputs["input_ids"].shape
-    size = 2 * texts * head_counts(checkpoint)[1] * length**2 * checkpoint.module.dtype.itemsize
-    memory_budget(checkpoint.module).expect(size)
-
-
-def _weight_count(checkpoint: Checkpoint, batch: Batch) -> int:
-    """Return how many weights the maps of one text of a batch hold."""
-    layers, heads = head_counts(checkpoint)
-    return layers * heads * max(len(axis) for axis in batch.axes["text"]) ** 2
-
-
-def _streamed_result(
-    checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
-) -> AttentionResult:
-    attentions, report = stream(checkpoint, batch, options, versions())
-    source = _provenance(checkpoint, inputs, batch, 0, report, None)
-    return AttentionResult((), report, source, streamed=attentions)
+def _head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
+    """Return the number of layers and of heads in each by the config; 12 if it does not say."""
+    config = checkpoint.module.config
+    names = "num_hidden_layers", "num_attention_heads"
+    layers, heads = (int(getattr(config, name, None) or 12) for name in names)
+    return layers, heads
 
 
 def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list[AttentionResult]:
@@ -120,11 +191,11 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
     results = []
     for n, captured in enumerate(captures):
         records = tuple(place_windows(module, batch.inputs, record) for record in captured.records)
-        report = verify(
+        report = agreement.verify(
             records,
             captured.references,
             in_one_pass=captured.in_one_pass,
-            versions=versions(),
+            versions=_versions(),
             weights_sha256=sha256,
         )
         source = _provenance(checkpoint, inputs, batch, n, report, generated)
@@ -138,9 +209,7 @@ def _capture_generation(
     """Capture one input and the tokens that the model generates after it; return their text too."""
     module, tokenizer = checkpoint.module, checkpoint.tokenizer
     if tokenizer is None:
-        raise ModelError(
-            f"Expected a model that generates text, but {checkpoint.name} has no tokenizer."
-        )
+        raise ModelError(f"{checkpoint.name} cannot generate text: it has no tokenizer.")
     has_decoder = has_text_decoder(module, module.config)
     kind = "target" if has_decoder else "text"
     prompt = None if has_decoder else batch.axes["text"][0]
@@ -154,7 +223,78 @@ def _capture_generation(
     return captured, generated_text(tokenizer, ids[prompt_length:])
 
 
-def versions() -> dict[str, str]:
+def _streamed_result(
+    checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
+) -> AttentionResult:
+    """Return the reduced attentions of one text, compared in some rows with the model's own."""
+    module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
+    layers, heads = _head_counts(checkpoint)
+    count = len(options.layers or range(layers)) * len(options.heads or range(heads))
+    cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // count)))
+    marked = content_positions(axis).to(device)
+    exact = options.exact or ()
+    reduction = ReductionOptions(options.layers, options.heads, cells, options.top, marked, exact)
+    rows = sampled_rows(len(axis), heads).to(device)
+    proofs: list[agreement.Proof] = []
+    attentions: list[StreamedAttention] = []
+    sampled_weights: dict[tuple[str, int], Tensor] = {}  # the model's own, of these rows
+
+    def compare_rows(sample: Sample) -> None:
+        """Compare some rows of an attention with the model's own."""
+        record = sample.record
+        proofs.append(agreement.prove_rows(record, sample.reference, rows.to(record.query.device)))
+        sampled_weights[record.path, record.call] = sample.reference.weights.cpu()
+
+    def compare_and_store(attention: ReducedAttention) -> None:
+        """Compare the run in which an attention was reduced, and store the reduced maps."""
+        record = attention.record
+        weights = sampled_weights.pop((record.path, record.call)).to(record.query.device)
+        proofs.append(
+            agreement.prove_streamed(attention, weights, rows.to(record.query.device), marked)
+        )
+        attentions.append(
+            StreamedAttention(
+                path=record.path,
+                call=record.call,
+                layer=record.layer,
+                stack=record.stack,
+                query_axis=record.query_axis,
+                key_axis=record.key_axis,
+                heads=record.heads,
+                layers=attention.layers,
+                kept=attention.heads,
+                summary=attention.summary,
+                record=record if record.layer in exact else None,
+            )
+        )
+
+    capture_streamed(
+        module, batch.inputs, batch.axes, rows, reduction, compare_rows, compare_and_store
+    )
+    report = agreement.report(
+        proofs,
+        str(module.dtype).removeprefix("torch."),
+        str(device),
+        versions=_versions(),
+        weights_sha256=checkpoint.current_sha256(),
+        rows=(len(rows), len(axis)),
+    )
+    source = _provenance(checkpoint, inputs, batch, 0, report, None)
+    return AttentionResult((), report, source, streamed=tuple(attentions))
+
+
+def sampled_rows(length: int, heads: int) -> Tensor:
+    """Return the queries whose rows are compared with the model's own: the last, and random ones.
+
+    They are the same in every run, so that a result can be reproduced.
+    """
+    count = min(length, max(_FEWEST_ROWS, _SAMPLED_WEIGHTS // (heads * length)))
+    others = torch.randperm(length - 1, generator=torch.Generator().manual_seed(length))
+    last = torch.tensor([length - 1])
+    return torch.cat([others[: count - 1], last]).sort().values
+
+
+def _versions() -> dict[str, str]:
     """Return the versions of attnviz, torch and transformers."""
     return {name: _version(name) for name in ("attnviz", "torch", "transformers")}
 

@@ -6,8 +6,15 @@ m query and n key positions, d_k and d_v features per head.
 """
 
 from attnviz.results.attention_record import AttentionRecord, MaskRule, Reference
-from attnviz.results.attention_result import AttentionResult, Provenance, Special, one_result
-from attnviz.results.axis import Axis, AxisGeometry, Landmark
+from attnviz.results.attention_result import (
+    AttentionResult,
+    MapSummary,
+    Provenance,
+    Special,
+    StreamedAttention,
+    cell_sizes,
+    one_result,
+)
 from attnviz.results.projection import (
     Clip,
     Factor,
@@ -20,7 +27,7 @@ from attnviz.results.projection import (
     Step,
 )
 from attnviz.results.report import AgreementReport, StageCheck, Verdict
-from attnviz.results.streamed import MapSummary, StreamedAttention, cell_sizes
+from attnviz.results.words import Axis, AxisGeometry, Landmark
 
 __all__ = [
     "AgreementReport",

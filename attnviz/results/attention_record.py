@@ -16,23 +16,23 @@ from attnviz.formula.attention import (
     softmax,
     softmax_with_sink,
 )
-from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, Savable, fits
 from attnviz.results.projection import Projection
+from attnviz.results.words import Axis
 
-_CELLS = 2**22  # of a mask that are looked at at once
+_CELLS = 2**22  # of a mask that are read at once
 
 
 @dataclass(frozen=True, eq=False)
 class MaskRule(Savable):
-    """What n keys m queries may read; all of them by default.
+    """Which of n keys each of m queries may read; all of them by default.
 
     Attributes
     ----------
     before, after : no key further than this ahead of the query, or behind it; None without a limit.
         A causal model has `after` = 0, a sliding window of w keys `before` = w - 1.
     offset : query i stands at key i + offset, as where m queries go on from a cache of n - m keys.
-    keys : (n,), False for keys that nobody reads, such as padding; None where all are read.
+    keys : (n,), False for keys that no query reads, such as padding; None where all are read.
     """
 
     before: int | None = None
@@ -42,37 +42,36 @@ class MaskRule(Savable):
 
     @classmethod
     def of(cls, mask: Tensor) -> MaskRule | None:
-        """Return the rule that an additive mask (m, n) follows; None where it is no such rule.
+        """Return the rule that a mask (m, n) follows; None where it follows no such rule.
 
-        mask : additive, or True for what is seen. Queries end where the keys do, as in every causal
-            model.
+        The mask is additive, or True for visible keys. Queries end where the keys do, as in every
+        causal model.
         """
         m, n = mask.shape
-        step = max(1, _CELLS // n)  # of the rows, so that nothing else is as large as the mask
-        read, before, after = torch.zeros(n, dtype=torch.bool, device=mask.device), 0, 0
-        for start, part in zip(range(0, m, step), torch.split(mask, step), strict=True):
-            seen = part if part.dtype == torch.bool else part > HIDDEN
-            if not (part.dtype == torch.bool or bool((part[seen] == 0).all())):
+        step = max(1, _CELLS // n)  # rows at once, so that no copy is as large as the mask
+        keys = torch.arange(n, device=mask.device)
+        positions = torch.arange(n - m, n, device=mask.device)  # of the queries among the keys
+        blocks = list(zip(torch.split(positions, step), torch.split(mask, step), strict=True))
+        read, before, after = torch.zeros_like(keys, dtype=torch.bool), 0, 0
+        for i, block in blocks:
+            visible = _visible(block)
+            if block.dtype != torch.bool and bool((block[visible] != 0).any()):
                 return None
-            read |= seen.any(0)
-            rows = seen.any(1).nonzero().flatten()
-            if len(rows):
-                i = rows + start + n - m
-                first = seen[rows].int().argmax(1)
-                last = n - 1 - seen[rows].flip(1).int().argmax(1)
-                before = max(before, int((i - first).max()))
-                after = max(after, int((last - i).max()))
+            read |= visible.any(0)
+            sees = visible.any(1)
+            if sees.any():
+                first = visible[sees].int().argmax(1)
+                last = n - 1 - visible[sees].flip(1).int().argmax(1)
+                before = max(before, int((i[sees] - first).max()))
+                after = max(after, int((last - i[sees]).max()))
         rule = cls(
             before if before < n - 1 else None,
             after if after < n - 1 else None,
             n - m,
             None if read.all() else read,
         )
-        j = torch.arange(n, device=mask.device)
-        for start, part in zip(range(0, m, step), torch.split(mask, step), strict=True):
-            seen = part if part.dtype == torch.bool else part > HIDDEN
-            i = torch.arange(start, start + len(part), device=mask.device)[:, None] + n - m
-            if not torch.equal(rule.hidden(i - j, slice(0, n), n), ~seen):
+        for i, block in blocks:
+            if not torch.equal(rule.hidden(i[:, None] - keys, slice(0, n), n), ~_visible(block)):
                 return None
         return rule
 
@@ -87,7 +86,7 @@ class MaskRule(Savable):
         return (first, max(first, end))
 
     def hides(self, rows: slice, columns: slice, n: int) -> bool:
-        """Whether something of a tile is hidden; columns from n on, which fill a tile, are."""
+        """Whether a tile has a hidden cell; columns from n on, which fill a tile, are hidden."""
         nearest = rows.start + self.offset - (columns.stop - 1)
         farthest = rows.stop - 1 + self.offset - columns.start
         return (
@@ -98,10 +97,7 @@ class MaskRule(Savable):
         )
 
     def hidden(self, distance: Tensor, columns: slice, n: int) -> Tensor:
-        """Return which cells of a tile are hidden, (rows, columns).
-
-        distance : (rows, columns), how far each query stands behind each key.
-        """
+        """Return the hidden cells of a tile; `distance` is from each query back to each key."""
         hidden = torch.zeros_like(distance, dtype=torch.bool)
         if self.after is not None:
             hidden |= distance < -self.after
@@ -140,7 +136,7 @@ class AttentionRecord(Savable):
     call : 0, 1, … where one module runs several times (weights shared between layers).
     layer : counted from 0 within the stack.
     stack : "encoder", "decoder", or "cross" for the decoder's attention to the encoder.
-    query_axis, key_axis : what the m queries and n keys are.
+    query_axis, key_axis : the positions of the m queries and n keys.
     query, key, value : Q (H, m, d_k), K (G, n, d_k), V (G, n, d_v), after rotation.
     scale : the factor on Q Kᵀ.
     soft_cap : the bound of the scaled scores, or None.
@@ -150,13 +146,13 @@ class AttentionRecord(Savable):
     visible : the same as a rule, where the text is too long for a mask; else None.
     sinks : (H,), or (H, m) where each query has its own: a score of each head beside those of its
         keys; None without one.
-    input : X (m, d_model), what entered the module; None if it was not seen.
-    key_input : (n, d_model), what the keys and values were made of in cross-attention; else None.
+    input : X (m, d_model), the module's input; None if it was not captured.
+    key_input : (n, d_model), the input of the keys and values in cross-attention; else None.
     projection : how the module makes Q, K, V and its output; None where attnviz does not know.
     rotation : (cos, sin), each (m, r), of a rotary position embedding, one half of the angles after
         the other (equal) half; None without one.
-    through_interface : whether the model handed it to transformers' attention interface; else it
-        was found among the operators that torch executed.
+    through_interface : whether it was captured at transformers' attention interface, and not among
+        the operators that torch executed.
     """
 
     path: str
@@ -182,7 +178,7 @@ class AttentionRecord(Savable):
     visible: MaskRule | None = None
 
     def __repr__(self) -> str:
-        """Say what it holds, without the tensors."""
+        """Return a summary without the tensors."""
         return (
             f"AttentionRecord({self.place}, {self.heads} heads, {len(self.query_axis)} queries × "
             f"{len(self.key_axis)} keys, {self.path})"
@@ -193,18 +189,12 @@ class AttentionRecord(Savable):
 
     def _rules(self) -> Rules:
         arrays = (self.query, self.key, self.value)
-        yield (
-            "queries, keys and values of three dimensions, none of them empty",
-            all(
-                array.dim() == 3 and array.numel() and array.is_floating_point() for array in arrays
-            ),
-        )
+        are_full = all(x.dim() == 3 and x.numel() and x.is_floating_point() for x in arrays)
+        yield "queries, keys and values of three dimensions, none of them empty", are_full
         (H, G), m, n = (self.heads, self.key_heads), len(self.query_axis), len(self.key_axis)
         yield "a query for each label of its rows", self.query.shape[1] == m
-        yield (
-            "a key and a value for each label of its columns",
-            self.key.shape[:2] == self.value.shape[:2] == (G, n),
-        )
+        is_of_keys = self.key.shape[:2] == self.value.shape[:2] == (G, n)
+        yield "a key and a value for each label of its columns", is_of_keys
         yield "queries as wide as keys", self.query.shape[2] == self.key.shape[2]
         yield "as many query heads for each key head", H % G == 0
         yield "a scale that is a number", math.isfinite(self.scale)
@@ -212,8 +202,7 @@ class AttentionRecord(Savable):
         yield "score terms of its shape", all(fits(term, {1, H}, {m}, {n}) for term in terms)
         yield "sinks of its shape", fits(self.sinks, {H}) or fits(self.sinks, {H}, {m})
         yield "a rotation of its shape", all(_has(angle, m) for angle in self.rotation or ())
-        keys = None if self.visible is None else self.visible.keys
-        yield "a rule for each key", fits(keys, {n})
+        yield "a rule for each key", self.visible is None or fits(self.visible.keys, {n})
 
     def _number_rules(self) -> Rules:
         # Checked with files only: a module may cut its input into blocks of other lengths.
@@ -244,22 +233,20 @@ class AttentionRecord(Savable):
         return self.key.shape[0]
 
     def at(self, rows: Tensor, columns: Tensor | None = None) -> AttentionRecord:
-        """Return the same attention of some queries, with some keys: the same positions by default.
-
-        Parameters
-        ----------
-        rows : (R,), which queries. columns : (C,), which keys.
-        """
+        """Return the attention of some queries (R,) to some keys (C,), by default the same ones."""
         columns = rows if columns is None else columns
 
         def cut(term: Tensor | None) -> Tensor | None:
             return None if term is None else term[:, rows][..., columns]
 
-        hidden = cut(self.mask)
+        mask, sinks = cut(self.mask), self.sinks
         if self.visible is not None:
-            unread = self.visible.hidden_at(rows, columns)
+            hidden = self.visible.hidden_at(rows, columns)
             low = torch.finfo(self.query.dtype).min
-            hidden = torch.zeros_like(unread, dtype=self.query.dtype).masked_fill(unread, low)[None]
+            mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)[None]
+        if sinks is not None and sinks.dim() == 2:
+            sinks = sinks[:, rows]
+        rotation = self.rotation and (self.rotation[0][rows], self.rotation[1][rows])
         return replace(
             self,
             query_axis=self.query_axis.at(rows.tolist()),
@@ -269,14 +256,10 @@ class AttentionRecord(Savable):
             value=self.value[:, columns],
             capped_bias=cut(self.capped_bias),
             bias=cut(self.bias),
-            mask=hidden,
-            sinks=self.sinks
-            if self.sinks is None or self.sinks.dim() == 1
-            else self.sinks[:, rows],
+            mask=mask,
+            sinks=sinks,
             input=None if self.input is None else self.input[rows],
-            rotation=None
-            if self.rotation is None
-            else (self.rotation[0][rows], self.rotation[1][rows]),
+            rotation=rotation,
             visible=None,
         )
 
@@ -290,13 +273,17 @@ class AttentionRecord(Savable):
 
         Parameters
         ----------
-        head : one head, or None for all.
-        rows : the queries wanted, or None for all.
-        dtype : in which to compute; by default float32 or wider.
+        head : int or None
+            One head; by default all.
+        rows : slice or None
+            Some of the queries; by default all.
+        dtype : torch.dtype or None
+            The precision to compute in; by default float32 or wider.
 
         Returns
         -------
-        (m, n) for one head, else (H, m, n).
+        Tensor
+            (m, n) for one head, else (H, m, n).
         """
         heads = slice(None) if head is None else slice(head, head + 1)
         rows = slice(None) if rows is None else rows
@@ -319,8 +306,10 @@ class AttentionRecord(Savable):
         add(self.bias)
         add(self.mask)
         if self.visible is not None:
-            m, n = len(self.query_axis), K.shape[-2]
-            i, j = (torch.arange(size, device=scores.device) for size in (m, n))
+            i, j = (
+                torch.arange(len(axis), device=scores.device)
+                for axis in (self.query_axis, self.key_axis)
+            )
             hidden = self.visible.hidden_at(i[rows], j)
             scores = scores.masked_fill(hidden, torch.finfo(dtype).min)
         return scores if head is None else scores[0]
@@ -338,9 +327,9 @@ class AttentionRecord(Savable):
         """
         scores = self.scores(head, rows, dtype)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        if self.sinks is None:
-            return softmax(wide).to(scores.dtype)
         sinks = self.sinks
+        if sinks is None:
+            return softmax(wide).to(scores.dtype)
         if sinks.dim() == 2 and rows is not None:
             sinks = sinks[:, rows]
         if head is None:
@@ -351,10 +340,10 @@ class AttentionRecord(Savable):
 
 @dataclass(frozen=True, eq=False)
 class Reference(Savable):
-    """What the untouched model computed in a run of its own, for one attention.
+    """What the untouched model computed for one attention, in a separate run.
 
-    weights : (H, m, n), what the model's softmax gave.
-    scores : (H, m, n), what entered the model's softmax, or None if it was not seen.
+    weights : (H, m, n), the result of the model's softmax.
+    scores : (H, m, n), the input of the model's softmax, or None if it was not captured.
     head_output : (H, m, d_v), A·V of each head before W^O, or None.
     output : (m, d_model), after W^O, or None.
     """
@@ -363,6 +352,11 @@ class Reference(Savable):
     scores: Tensor | None = None
     head_output: Tensor | None = None
     output: Tensor | None = None
+
+
+def _visible(mask: Tensor) -> Tensor:
+    """Return which cells of a mask are visible; it is additive, or True for those."""
+    return mask if mask.dtype == torch.bool else mask > HIDDEN
 
 
 def _has(tensor: Tensor | None, positions: int) -> bool:

@@ -1,4 +1,4 @@
-"""All attentions of a text with their proof, and the maps that are drawn from them."""
+"""All attentions of an input with their verification; of a long one, summaries of its maps."""
 
 from __future__ import annotations
 
@@ -6,36 +6,185 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor
 
 import attnviz
 from attnviz.errors import InputError, whole_number
 from attnviz.results.attention_record import AttentionRecord
-from attnviz.results.base import Rules, Savable, as_html, is_image
-from attnviz.results.recompute import STAGES
+from attnviz.results.base import Rules, Savable, as_html, fits, is_image
+from attnviz.results.projection import STAGES
 from attnviz.results.report import AgreementReport
-from attnviz.results.streamed import StreamedAttention
+from attnviz.results.words import Axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.console import Console, ConsoleOptions, RenderResult
 
 Special = Literal["keep", "hide", "remove"]
+_WEIGHTS = 2**22  # that are held at once
 _TOO_LONG = (
-    "Expected whole maps, but of this text of {:,} tokens only summaries were kept. Give a shorter "
-    'one, or ask for whole maps: attend(text, mode="full"), or --mode full.'
+    "Only summaries of the maps were kept for this text of {:,} tokens. Give a shorter text, or "
+    'ask for whole maps: attend(text, mode="full"), or --mode full.'
 )
+
+
+# --- summaries of maps that are too large to store
+
+
+@dataclass(frozen=True, eq=False)
+class MapSummary(Savable):
+    """A summary of the m × n weights of each of H heads.
+
+    Attributes
+    ----------
+    cell : how many rows and columns a cell of the pooled maps joins; the last may be smaller.
+    mean, largest : (H, ⌈m / cell⌉, ⌈n / cell⌉), the mean and the largest weight in each cell.
+    received : (H, n), the weight that all queries give to a key.
+    entropy : (H, m), of each row, in nats.
+    distance : (H, m), the mean distance from a query to the keys it reads, in tokens.
+    itself, previous, first : (H, m), the weight of a query for its own position, the one before,
+        and the first of the text.
+    marked : (H, m), the weight of a query for the keys that were marked; 0 where none were.
+    lse : (H, m), the log-sum-exp of each row of scores, sinks among them.
+    empty : (m,), queries that may read no key; all their other numbers are 0.
+    top_keys, top_weights : (H, m, k), the keys with the largest weights and these, largest first;
+        -1 and 0 where a row has fewer keys. k is 0 where none were asked for.
+    """
+
+    cell: int
+    mean: Tensor
+    largest: Tensor
+    received: Tensor
+    entropy: Tensor
+    distance: Tensor
+    itself: Tensor
+    previous: Tensor
+    first: Tensor
+    marked: Tensor
+    lse: Tensor
+    empty: Tensor
+    top_keys: Tensor
+    top_weights: Tensor
+
+    def _rules(self) -> Rules:
+        H, m = self.entropy.shape if self.entropy.dim() == 2 else (0, 0)
+        n = self.received.shape[-1] if self.received.dim() == 2 else 0
+        yield "cells of one row or more, and something in them", min(self.cell, H, m, n) > 0
+        yield "a number for each key", fits(self.received, {H}, {n})
+        rows = (self.distance, self.itself, self.previous, self.first, self.marked, self.lse)
+        yield "a number for each row", all(fits(numbers, {H}, {m}) for numbers in rows)
+        cells = (H, -(-m // self.cell), -(-n // self.cell))
+        yield "a number for each cell", self.mean.shape == self.largest.shape == cells
+        yield "a flag for each row", fits(self.empty, {m})
+        top = self.top_keys.shape
+        is_complete = top[:2] == (H, m) and top == self.top_weights.shape
+        yield "a weight for each of the top keys", is_complete
+
+
+def cell_sizes(length: int, cell: int) -> Tensor:
+    """Return how many of `length` rows, or columns, each cell joins; the last may join fewer.
+
+    >>> cell_sizes(7, 3).tolist()
+    [3, 3, 1]
+    """
+    return (length - torch.arange(0, length, cell)).clamp(max=cell)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedAttention(Savable):
+    """An attention of a long text: its maps, reduced while the model ran.
+
+    Attributes
+    ----------
+    path, call, layer, stack, query_axis, key_axis : as in `AttentionRecord`.
+    heads, layers : how many query heads it has, and how many layers its stack.
+    kept : the heads in `summary`, in this order.
+    summary : the summary of the maps of these heads.
+    record : the source of exact crops, where the layer was asked for.
+    """
+
+    path: str
+    call: int
+    layer: int
+    stack: str
+    query_axis: Axis
+    key_axis: Axis
+    heads: int
+    layers: int
+    kept: tuple[int, ...]
+    summary: MapSummary
+    record: AttentionRecord | None = None
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        m, n = len(self.query_axis), len(self.key_axis)
+        return (
+            f"StreamedAttention({self.place}, {len(self.kept)} heads, {m:,} × {n:,}, {self.path})"
+        )
+
+    def _rules(self) -> Rules:
+        size, heads = (len(self.query_axis), len(self.key_axis)), self.heads
+        shape = (*self.summary.entropy.shape, self.summary.received.shape[-1])
+        yield "a summary of its shape", shape == (len(self.kept), *size)
+        yield "heads that it has", all(0 <= head < heads for head in self.kept)
+        if self.record is not None:
+            axes = len(self.record.query_axis), len(self.record.key_axis)
+            yield "a record of its shape", (self.record.heads, *axes) == (heads, *size)
+            self.record.check()
+
+    @property
+    def place(self) -> str:
+        """The stack and the layer, in words."""
+        return f"{self.stack} layer {self.layer}"
+
+    def of_head(self, head: int) -> int:
+        """Return where a head stands in the summary; InputError if it was not kept."""
+        if head in self.kept:
+            return self.kept.index(head)
+        heads = ", ".join(map(str, self.kept))
+        raise InputError(
+            f"head {head} of layer {self.layer} was not kept, only {heads}. "
+            "Ask for it: attend(text, heads=[…])."
+        )
+
+    def crop(self, head: int, rows: slice, columns: slice) -> Tensor:
+        """Return the exact weights of some queries for some keys, (rows, columns), float32.
+
+        Rows and columns are tokens, counted from 0.
+
+        Raises
+        ------
+        InputError : the layer was not kept for exact weights, or no such head or part.
+        """
+        self.of_head(head)
+        if self.record is None:
+            raise InputError(
+                f"layer {self.layer} of this long text was not kept for exact weights. "
+                f"Ask for it: attend(text, exact=[{self.layer}])."
+            )
+        start, stop, _ = rows.indices(len(self.query_axis))
+        if start >= stop:
+            raise InputError(f"{rows} selects none of the {len(self.query_axis):,} rows.")
+        step = max(1, _WEIGHTS // len(self.key_axis))  # whole rows, because softmax needs them
+        blocks = [
+            self.record.weights(head, slice(first, min(first + step, stop)))[..., columns]
+            for first in range(start, stop, step)
+        ]
+        return torch.cat(blocks)
+
+
+# --- results
 
 
 @dataclass(frozen=True)
 class Provenance(Savable):
-    """Where a result comes from.
+    """Where a result comes from: the weights, the input, and how the model ran.
 
-    model, weights_sha256 : which weights. text, pair : what was read, None where no text was.
-    target : what the decoder of an encoder–decoder read. dtype, device : how. versions : of
-    attnviz, torch and transformers. cut_from : how many tokens a text had that was cut to what the
-    model can read, else None. image, audio : what an image or a sound is called, with its size or
-    its length; None without one. generated : what the model said by itself, where it was let.
+    target : the text of the decoder of an encoder–decoder. versions : of attnviz, torch and
+    transformers. cut_from : the number of tokens of a text before it was cut to the most that the
+    model can read, else None. image, audio : the name of an image or a sound, with its size or its
+    length; None without one. generated : the text that the model generated, if it did.
     """
 
     model: str
@@ -54,11 +203,11 @@ class Provenance(Savable):
 
 @dataclass(frozen=True, eq=False)
 class AttentionResult(Savable):
-    """Every attention of one model on one input, with the proof that it is the model's own.
+    """Every attention of one model on one input, with the proof that it is the model's.
 
     Iterating gives the records in the order of execution. `image` is the picture as the model saw
-    it, resized and cropped, (H, W, 3) uint8; None where it read none. Of a text that is too long
-    for whole maps there are no records: `streamed` tells what is kept of each attention.
+    it, resized and cropped, (H, W, 3) uint8; None where it read none. A text that is too long for
+    whole maps has no records: `streamed` holds a summary of each attention.
     """
 
     records: tuple[AttentionRecord, ...]
@@ -68,13 +217,12 @@ class AttentionResult(Savable):
     streamed: tuple[StreamedAttention, ...] = ()
 
     def __repr__(self) -> str:
-        """Say what it holds, without the tensors."""
-        read = (self.provenance.text, self.provenance.image, self.provenance.audio)
+        """Return a summary without the tensors."""
+        inputs = (self.provenance.text, self.provenance.image, self.provenance.audio)
+        names = ", ".join(repr(name[:40]) for name in inputs if name)
         return (
-            f"AttentionResult({', '.join(repr(part[:40]) for part in read if part)}, "
-            f"{self.provenance.model}, "
-            f"{len(self._all)} attentions, {self.agreement.verdict}"
-            f"{', streamed' if self.streamed else ''})"
+            f"AttentionResult({names}, {self.provenance.model}, {len(self)} attentions, "
+            f"{self.agreement.verdict}{', streamed' if self.streamed else ''})"
         )
 
     def _rules(self) -> Rules:
@@ -84,14 +232,12 @@ class AttentionResult(Savable):
             record.check()
 
     def _number_rules(self) -> Rules:
-        records = [*self.records, *(each.record for each in self.streamed if each.record)]
-        yield (
-            "numbers where it says that they were verified",
-            self.agreement.verdict != "verified" or all(record.finite for record in records),
-        )
+        records = [*self.records, *(entry.record for entry in self.streamed if entry.record)]
+        are_finite = self.agreement.verdict != "verified" or all(r.finite for r in records)
+        yield "numbers where it says that they were verified", are_finite
 
     def about(self) -> dict[str, Any]:
-        """Return the stacks, the provenance and the agreement, in types that JSON knows."""
+        """Return the stacks, the provenance and the agreement, as types of JSON."""
         return {
             "stacks": list(self.stacks),
             "notes": [],
@@ -114,27 +260,25 @@ class AttentionResult(Savable):
 
         agreement = self.agreement
         table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
-        others = {check.stage: None for check in agreement.checks if check.stage not in STAGES}
-        for stage in (*STAGES, *others):
+        for stage in dict.fromkeys([*STAGES, *(check.stage for check in agreement.checks)]):
             checks = [check for check in agreement.checks if check.stage == stage]
             if not checks:
                 table.add_row(stage, "0", "not compared", "", "")
                 continue
-            failed = any(not check.passed for check in checks)
+            agrees = all(check.passed for check in checks)
             table.add_row(
                 stage,
                 f"{sum(check.compared for check in checks):,}",
                 f"{agreement.largest_difference(stage):.1e}",
                 f"{max(check.strain for check in checks):.0%}",
-                Text("differs", "bold red") if failed else Text("agrees", "green"),
+                Text("agrees", "green") if agrees else Text("differs", "bold red"),
             )
         yield Text(f"{self.provenance.model}, {agreement.dtype}, {agreement.device}", "bold")
         yield table
         for reason in sorted({reason for _, _, reason in agreement.not_compared}):
             yield Text(f"not compared: {reason}")
-        layers = len(self)
-        caught = layers - len(agreement.unproven)
-        yield Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {layers} layers")
+        caught = len(self) - len(agreement.unproven)
+        yield Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {len(self)} layers")
 
     def __iter__(self) -> Iterator[AttentionRecord]:
         """Iterate over the records; InputError where a long text left none."""
@@ -151,70 +295,74 @@ class AttentionResult(Savable):
     @property
     def stacks(self) -> tuple[str, ...]:
         """The stacks of the model, in the order of execution: "encoder", "decoder", "cross"."""
-        return tuple(dict.fromkeys(each.stack for each in self._all))
+        return tuple(dict.fromkeys(attention.stack for attention in self._all))
 
     def stack(self, name: str | None = None) -> AttentionResult:
         """Return the same result with the records of one stack.
 
         Parameters
         ----------
-        name : one of `stacks`; by default "cross" where there is one, since it relates the two
-            texts of an encoder–decoder.
+        name : str or None
+            One of `stacks`; by default "cross" if there is one, since it relates the two texts of
+            an encoder–decoder, else the first.
 
         Raises
         ------
-        InputError : no such stack.
+        InputError
+            There is no such stack.
         """
         if name is None:
             name = "cross" if "cross" in self.stacks else self.stacks[0]
         if name not in self.stacks:
             raise InputError(
-                f"Expected a stack of {self.provenance.model}, {' or '.join(self.stacks)}, "
-                f"got {name!r}. Choose one that it has, or none."
+                f"{name!r} is not a stack of {self.provenance.model}: it has "
+                f"{' and '.join(self.stacks)}."
             )
         return replace(
             self,
-            records=tuple(each for each in self.records if each.stack == name),
-            streamed=tuple(each for each in self.streamed if each.stack == name),
+            records=tuple(record for record in self.records if record.stack == name),
+            streamed=tuple(entry for entry in self.streamed if entry.stack == name),
         )
 
     @property
     def layers(self) -> tuple[int, ...]:
         """The layers of the default stack, or those that were kept of a long text."""
-        return tuple(each.layer for each in self.stack()._all)
+        return tuple(attention.layer for attention in self.stack()._all)
 
     def record(self, layer: int) -> AttentionRecord:
         """Return the record of a layer, of the default stack if there are several (`stack`).
 
         Raises
         ------
-        InputError : no such layer, or only its summary was kept.
+        InputError
+            There is no such layer, or only its summary was kept.
         """
-        found = self.layer(layer)
-        if isinstance(found, AttentionRecord):
-            return found
-        raise InputError(_TOO_LONG.format(len(found.query_axis)))
+        attention = self.layer(layer)
+        if isinstance(attention, AttentionRecord):
+            return attention
+        raise InputError(_TOO_LONG.format(len(attention.query_axis)))
 
     def layer(self, layer: int) -> AttentionRecord | StreamedAttention:
-        """Return what there is of a layer: its record, or what was kept of a long text.
+        """Return the record of a layer, or its summary where the text is long.
 
         Raises
         ------
-        InputError : no such layer.
+        InputError
+            There is no such layer.
         """
-        every, layer = self.stack()._all, whole_number(layer, "a layer")
-        for each in every:
-            if each.layer == layer:
-                return each
-        if self.streamed and len(every) < self.streamed[0].layers:
-            kept = ", ".join(map(str, self.layers))
+        attentions, layer = self.stack()._all, whole_number(layer, "a layer")
+        for attention in attentions:
+            if attention.layer == layer:
+                return attention
+        if self.streamed and len(attentions) < self.streamed[0].layers:
+            layers = ", ".join(map(str, self.layers))
             raise InputError(
-                f"Expected one of the layers that were kept, {kept}, got {layer}. Ask for it: "
-                f"attend(text, layers=[{layer}])."
+                f"layer {layer} was not kept, only {layers}. "
+                f"Ask for it: attend(text, layers=[{layer}])."
             )
         raise InputError(
-            f"Expected a layer from 0 to {len(every) - 1}, got {layer}. "
-            f"{self.provenance.model} has {len(every)} layers, counted from 0."
+            f"layer {layer} is out of range: {self.provenance.model} has layers "
+            f"0–{len(attentions) - 1}."
         )
 
     def weights(self, layer: int, head: int | None = None) -> Tensor:
@@ -222,7 +370,8 @@ class AttentionResult(Savable):
 
         Raises
         ------
-        InputError : no such layer or head.
+        InputError
+            There is no such layer or head.
         """
         if head is not None:
             self.check_head(layer, head)
@@ -230,25 +379,25 @@ class AttentionResult(Savable):
 
     def check_head(self, layer: int, head: int) -> None:
         """Raise InputError unless the layer has this head."""
-        found, head = self.layer(layer), whole_number(head, "a head")
-        if not 0 <= head < found.heads:
+        attention, head = self.layer(layer), whole_number(head, "a head")
+        if not 0 <= head < attention.heads:
             raise InputError(
-                f"Expected a head from 0 to {found.heads - 1}, got {head}. Layer {layer} of "
-                f"{self.provenance.model} has {found.heads} heads, counted from 0."
+                f"head {head} is out of range: layer {layer} of {self.provenance.model} has heads "
+                f"0–{attention.heads - 1}."
             )
-        if isinstance(found, StreamedAttention):
-            found.of_head(head)
+        if isinstance(attention, StreamedAttention):
+            attention.of_head(head)
 
 
-def one_result(given: object, *, streamed: bool = False) -> AttentionResult:
-    """Return a result as it is; raise InputError for anything else, a list of them among it.
+def one_result(value: object, *, streamed: bool = False) -> AttentionResult:
+    """Return a result as it is; raise InputError for anything else, a list of them included.
 
-    streamed : whether one of a text that is too long for whole maps will do.
+    `streamed` allows one of a text that is too long for whole maps.
     """
-    if isinstance(given, AttentionResult):
-        if given.streamed and not streamed:
-            raise InputError(_TOO_LONG.format(len(given.streamed[0].query_axis)))
-        return given
-    got = f"{len(given)} in a list" if isinstance(given, list) else type(given).__name__
-    hint = "Choose one: results[0]." if isinstance(given, list) else "Make one: attend(text)."
-    raise InputError(f"Expected a result of attend, got {got}. {hint}")
+    if isinstance(value, AttentionResult):
+        if value.streamed and not streamed:
+            raise InputError(_TOO_LONG.format(len(value.streamed[0].query_axis)))
+        return value
+    if isinstance(value, list):
+        raise InputError(f"A list of {len(value)} is not one result. Choose one: results[0].")
+    raise InputError(f"{type(value).__name__} is not a result of attend. Make one: attend(text).")

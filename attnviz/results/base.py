@@ -7,8 +7,9 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,8 +28,7 @@ SAVABLE: dict[str, type[Savable]] = {}  # by the name that a file has for the ty
 class Savable:
     """Base of every dataclass that a saved result may hold.
 
-    A dataclass of which the fields do not fit each other cannot be built: `InputError` says which
-    rule it breaks.
+    It cannot be built with fields that do not fit each other: `InputError` names the broken rule.
     """
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -52,19 +52,13 @@ class Savable:
         yield from ()
 
     def check(self, *, numbers: bool = False) -> None:
-        """Raise InputError where the fields break a rule of the type.
-
-        Parameters
-        ----------
-        numbers : bool
-            Whether to check also what takes a pass over all numbers.
-        """
+        """Raise InputError where the fields break a rule; `numbers` adds those on every number."""
         for rule, holds in itertools.chain(self._rules(), self._number_rules() if numbers else ()):
             if not holds:
                 raise InputError(f"{type(self).__name__} should have {rule}")
 
     def about(self) -> dict[str, Any]:
-        """Return what is known about the result beside its arrays, in types that JSON knows."""
+        """Return what is known about the result beside its arrays, as types of JSON."""
         return {}
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -98,19 +92,8 @@ class Result(Savable):
         return as_html(self)
 
 
-class _Proven(Protocol):
-    """A result that comes of a verified run of a model."""
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-    @property
-    def provenance(self) -> Any: ...
-    @property
-    def agreement(self) -> Savable: ...
-
-
-def proof(result: _Proven) -> dict[str, Any]:
-    """Return what every result of a model says: its notes, its provenance and its agreement."""
+def proof(result: Any) -> dict[str, Any]:
+    """Return the notes, the provenance and the agreement of a result of a verified run."""
     return {
         "notes": list(result.notes),
         "provenance": asdict(result.provenance),
@@ -119,39 +102,30 @@ def proof(result: _Proven) -> dict[str, Any]:
 
 
 def stacked(dimensions: Mapping[str, Sequence[Any]], numbers: Mapping[str, Tensor]) -> Columns:
-    """Return arrays of the same dimensions as columns of a long table.
+    """Return arrays as columns of a long table, given the labels along each of their dimensions.
 
-    Parameters
-    ----------
-    dimensions : mapping of str to sequence
-        The labels along each dimension of the arrays. Labels that are texts get a second column
-        with their positions, since several may be the same.
-    numbers : mapping of str to Tensor
-        The arrays.
+    Labels that are texts get a second column with their positions, since several may be the same.
     """
-    sizes = [len(labels) for labels in dimensions.values()]
     columns: Columns = {}
-    for axis, (name, labels) in enumerate(dimensions.items()):
-        shape = [1] * len(sizes)
-        shape[axis] = -1
-        positions = torch.arange(sizes[axis]).reshape(shape).expand(sizes).flatten().tolist()
+    shape = [len(labels) for labels in dimensions.values()]
+    positions = np.indices(shape).reshape(len(shape), -1).tolist()
+    for (name, labels), indices in zip(dimensions.items(), positions, strict=True):
         if labels and isinstance(labels[0], str):
-            columns[f"{name}_position"] = positions
-        columns[name] = [labels[position] for position in positions]
+            columns[f"{name}_position"] = indices
+        columns[name] = [labels[index] for index in indices]
     return columns | {name: column(array) for name, array in numbers.items()}
 
 
 def table_of_matrices(matrices: Mapping[str, Tensor]) -> Columns:
     """Return the numbers of several matrices of any sizes as a long table, one after the other."""
-    table: dict[str, list[Any]] = {"stage": [], "row": [], "column": [], "value": []}
-    for name, values in matrices.items():
-        matrix = values if values.dim() == 2 else values.reshape(-1, values.shape[-1])
-        for row, numbers in enumerate(matrix.double().tolist()):
-            table["stage"] += [name] * len(numbers)
-            table["row"] += [row] * len(numbers)
-            table["column"] += range(len(numbers))
-            table["value"] += numbers
-    return dict(table)
+    rows = [
+        (name, row, column, value)
+        for name, values in matrices.items()
+        for row, numbers in enumerate(values.double().reshape(-1, values.shape[-1]).tolist())
+        for column, value in enumerate(numbers)
+    ]
+    names = ("stage", "row", "column", "value")
+    return {name: [row[n] for row in rows] for n, name in enumerate(names)}
 
 
 def column(values: Tensor) -> list[float | None]:
@@ -182,8 +156,8 @@ def fits(tensor: Tensor | None, *sizes: Collection[int]) -> bool:
 
 
 def one_each(count: int, entries: Iterable[Sequence[Any] | None]) -> bool:
-    """Return whether each of several sequences, where there is one, has so many entries."""
-    return all(each is None or len(each) == count for each in entries)
+    """Return whether each sequence that is not None has `count` entries."""
+    return all(sequence is None or len(sequence) == count for sequence in entries)
 
 
 def is_image(image: Tensor | None) -> bool:

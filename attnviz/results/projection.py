@@ -1,19 +1,41 @@
-"""How an attention module makes queries, keys and values of its input: as data, not as code.
+"""How an attention module makes queries, keys and values of its input: as data, recomputed.
 
 Every family of models does it a little differently: a norm here, a rotation there, matrices fused
 in one order or another. Written as data, each is the same few steps with other numbers, and one
-short function (`stages.project`) computes them all.
+function computes them all, by the formula of `formula.attention` and `formula.projection`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from attnviz.errors import ModelError
+from attnviz.formula.attention import merge_heads, repeat_heads, split_heads
+from attnviz.formula.projection import (
+    clip,
+    head_linear,
+    layer_norm,
+    linear,
+    regroup,
+    rms_norm,
+    rotary,
+    share,
+)
 from attnviz.results.base import Savable
+
+if TYPE_CHECKING:
+    from attnviz.results.attention_record import AttentionRecord
+
+STAGES = ("query", "key", "value", "scores", "weights", "head output", "output")
+Angles: TypeAlias = tuple[Tensor, Tensor]
+
+
+# --- the projections of a module, as data
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +98,7 @@ class Rotation(Savable):
 
 @dataclass(frozen=True, eq=False)
 class Gate(Savable):
-    """Multiply each head by what X lets through: opening(X W_h + b_h).
+    """Multiply each head by a gate computed from X: opening(X W_h + b_h).
 
     weight : (heads, d_in, d), or (heads, d_in, 1) for one number per head. bias : (heads, d or 1).
     """
@@ -91,12 +113,12 @@ Step: TypeAlias = Norm | Clip | Factor | Rotation | Gate
 
 @dataclass(frozen=True, eq=False)
 class HeadProjection(Savable):
-    """How one of Q, K and V is made of the input X: X W_h + b_h for every head h, then steps.
+    """How one of Q, K and V follows from the input X: X W_h + b_h for every head h, then steps.
 
     weight : (heads, d_in, d), where possible a view of the model's own.
     bias : (heads, d), or None.
     before : what is done to X first: in latent attention a map to a narrower vector, and its norm.
-    beside : (d_in, r), features made of X itself that all heads share, put after their own.
+    beside : (d_in, r), features of X itself that all heads share, put after those of each head.
     after : the steps that follow, on every head.
     """
 
@@ -118,7 +140,7 @@ class Projection(Savable):
 
     heads : the number of query heads H.
     query, key, value : None where attnviz does not know how the module makes them.
-    output : W^O (H·d_v, d_model), or None where the module has none that attnviz recognises.
+    output : W^O (H·d_v, d_model), or None where the module has none that attnviz recognizes.
     before_output : the steps between A·V of each head and W^O, none in most models; None where
         there is something that attnviz does not know.
     """
@@ -133,18 +155,13 @@ class Projection(Savable):
     def value_of(self, head: int) -> Linear:
         """Return W_h^V (d_model, d_v) and its bias, of the value that query head `head` reads.
 
-        In latent attention it multiplies not X but the latent vector: see `HeadProjection.before`
-        and `stages.value_input`.
-
-        Raises
-        ------
-        ModelError : the values are not known, or are more than a matrix makes (they are normed).
+        In latent attention it multiplies the latent vector, not X: see `value_input`. Raises
+        ModelError if the values are not known, or are no linear map (they are normed).
         """
         if self.value is None or not self.value.linear:
+            how = "not known" if self.value is None else "not a linear map of its input"
             raise ModelError(
-                "Expected values that are a linear map of the input, but this module's "
-                f"{'are not known' if self.value is None else 'are changed after it'}. What each "
-                "head adds cannot be told by matrices here; use the record's `value` instead."
+                f"The values of this module are {how}: use the record's `value` instead."
             )
         shared = head // (self.heads // len(self.value.weight))
         bias = self.value.bias
@@ -153,15 +170,158 @@ class Projection(Savable):
     def output_of(self, head: int) -> Tensor:
         """Return W_h^O (d_v, d_model), the rows of W^O that read one head.
 
-        The bias, `output.bias`, belongs to no head: it is added once.
-
-        Raises
-        ------
-        ModelError : the module has no W^O that attnviz recognises.
+        The bias, `output.bias`, belongs to no head: it is added once. Raises ModelError if the
+        module has no W^O that attnviz recognizes.
         """
         if self.output is None:
             raise ModelError(
-                "Expected a module with a matrix W^O that attnviz recognises, but it has none. "
-                "What each head adds to the output cannot be told here."
+                "This module has no matrix W^O that attnviz recognizes: what each head adds to the "
+                "output is unknown."
             )
         return self.output.weight.chunk(self.heads)[head]
+
+
+# --- recomputing an attention from its record
+
+
+def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Recompute every stage in `dtype`.
+
+    Q, K and V follow from X and the module's weights; everything after them from the Q, K and V of
+    the model. So a wrong stage is named, and not those that follow from it. Softmax is taken in
+    float32 or wider, as models do.
+
+    Returns
+    -------
+    By stage, heads first: query (H, m, d_k), key (G, n, d_k), value (G, n, d_v), scores and
+    weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Stages that need weights
+    of the module which the record does not hold are left out.
+    """
+    stages = project(record, dtype)
+    stages["scores"] = record.scores(dtype=dtype)
+    stages["weights"] = record.weights(dtype=dtype)
+    stages["head output"] = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
+    known = record.projection
+    if known is not None and known.output is not None and known.before_output is not None:
+        heads = _before_output(record, stages["head output"])
+        stages["output"] = _linear(known.output, merge_heads(heads)).unsqueeze(0)
+    return stages
+
+
+def parts_of_output(record: AttentionRecord, heads: Tensor) -> Iterator[Tensor]:
+    """Yield what each head (m, d_v) of the head output `heads` adds to the output: (m, d_model).
+
+    With the bias they sum to the "output" of `recompute`, where there is one.
+    """
+    assert record.projection is not None
+    for number, head in enumerate(_before_output(record, heads)):
+        yield head @ record.projection.output_of(number).to(head)
+
+
+def project(record: AttentionRecord, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Recompute query, key and value from X and the module's weights, where both are known."""
+    stages = {}
+    for stage in ("query", "key", "value"):
+        part: HeadProjection | None = getattr(record.projection, stage, None)
+        X = source(record, stage)
+        if part is not None and X is not None:
+            heads = follow(part.after, begin(part, X.to(dtype)), record.rotation)
+            # A model may repeat shared heads before attention, and not in it.
+            stages[stage] = repeat_heads(heads, len(getattr(record, stage)))
+    return stages
+
+
+def source(record: AttentionRecord, stage: str) -> Tensor | None:
+    """Return the input of a stage: X, or for keys and values the other sequence."""
+    if stage == "query" or record.key_input is None:
+        return record.input
+    return record.key_input
+
+
+def value_input(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> Tensor | None:
+    """Return what the matrices `Projection.value_of` multiply: X, or its latent vectors (n, d)."""
+    X = source(record, "value")
+    if record.projection is None or record.projection.value is None or X is None:
+        return None
+    return _before(record.projection.value, X.to(dtype))
+
+
+def begin(part: HeadProjection, X: Tensor) -> Tensor:
+    """Return X W_h + b_h of every head h, (heads, T, d)."""
+    bias = None if part.bias is None else part.bias.to(X)
+    heads = head_linear(_before(part, X), part.weight.to(X), bias)
+    return heads if part.beside is None else share(_linear(part.beside, X), heads)
+
+
+def follow(
+    steps: tuple[Step, ...], heads: Tensor, angles: Angles | None = None, X: Tensor | None = None
+) -> Tensor:
+    """Take some steps on all heads (heads, T, d); a rotation needs its angles, a gate the input."""
+    for step in steps:
+        match step:
+            case Norm(over="width"):
+                heads = split_heads(_norm(step, merge_heads(heads)), len(heads))
+            case Norm():
+                heads = _norm(step, heads)
+            case Clip():
+                heads = clip(heads, step.bound)
+            case Factor():
+                heads = heads * torch.as_tensor(step.factor).to(heads)
+            case Rotation() if angles is not None:
+                heads = _rotate(step, heads, angles)
+            case Gate() if X is not None:
+                heads = heads * _opening(step, X)
+            case _:
+                raise ValueError(f"{type(step).__name__} needs angles or the input")
+    return heads
+
+
+def _before_output(record: AttentionRecord, heads: Tensor) -> Tensor:
+    """Take the steps between the head output and W^O."""
+    assert record.projection is not None
+    assert record.projection.before_output is not None
+    X = None if record.input is None else record.input.to(heads)
+    return follow(record.projection.before_output, heads, X=X)
+
+
+def _before(part: HeadProjection, X: Tensor) -> Tensor:
+    for step in part.before:
+        X = _linear(step, X) if isinstance(step, Linear) else _norm(step, X)
+    return X
+
+
+def _linear(map_: Linear, X: Tensor) -> Tensor:
+    bias = None if map_.bias is None else map_.bias.to(X)
+    return linear(X, map_.weight.to(X), bias)
+
+
+def _norm(norm: Norm, X: Tensor) -> Tensor:
+    wide = X.to(torch.promote_types(X.dtype, torch.float32))  # as models do
+    weight, bias = (
+        # one weight per head holds for all its tokens
+        None if part is None else part.to(wide).unsqueeze(-2)
+        for part in (norm.weight, norm.bias)
+    )
+    weight = None if weight is None else weight + norm.offset
+    if norm.kind == "layer":
+        return layer_norm(wide, weight, bias, norm.eps).to(X.dtype)
+    return rms_norm(wide, weight, norm.eps).to(X.dtype)
+
+
+def _opening(gate: Gate, X: Tensor) -> Tensor:
+    bias = None if gate.bias is None else gate.bias.to(X)
+    through = head_linear(X, gate.weight.to(X), bias)
+    wide = through.to(torch.promote_types(X.dtype, torch.float32))
+    opened = torch.sigmoid(wide) if gate.opening == "sigmoid" else nn.functional.softplus(wide)
+    return opened.to(X.dtype)
+
+
+def _rotate(rotation: Rotation, heads: Tensor, angles: Angles) -> Tensor:
+    cos, sin = (part.to(heads.dtype) for part in angles)
+    before, turning = heads.tensor_split([rotation.first], dim=-1)
+    if rotation.regrouped:
+        turning = regroup(turning)
+    turned = rotary(
+        turning, cos, -sin if rotation.backwards else sin, interleaved=rotation.interleaved
+    )
+    return torch.cat((before, turned), -1)

@@ -1,8 +1,8 @@
-"""The proof: what was compared, how far apart it was, and the verdict."""
+"""The agreement of our attention with the model's: each check, and the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -18,11 +18,11 @@ class StageCheck(Savable):
 
     Attributes
     ----------
-    stack, layer, path, stage : where. Stages, in order: query, key, value, scores, weights,
+    stack, layer, path, stage : the place. Stages, in order: query, key, value, scores, weights,
         head output, output; for a generation also "one pass", its weights step by step against
-        those of a single pass over the whole. For a long text also, of the run that reduces its
-        maps: "second run", how much of a row's weight lies elsewhere than in the first; "attention
-        vectors"; and "summary", what was kept, as a share of the largest number of a kind.
+        those of a single pass over the whole. A long text also has three stages of the run that
+        reduces its maps: "second run", the share of a row's weight that lies elsewhere than in the
+        first run; "attention vectors"; and "summary", as a share of the largest number of a kind.
     differences : the largest absolute difference of each head (one entry for a stage that has
         no heads: output).
     tolerances : the largest difference that passes, of each head.
@@ -59,28 +59,25 @@ class StageCheck(Savable):
         if self.slope_tolerance is not None:
             tolerances += (self.slope_tolerance,)
         yield "tolerances above 0", not any(tolerance <= 0 for tolerance in tolerances)
-        yield (
-            "a tolerance and an error for each difference",
-            len(self.differences) == len(self.tolerances) == len(self.own_errors) > 0,
-        )
+        counts = {len(self.differences), len(self.tolerances), len(self.own_errors)}
+        yield "a tolerance and an error for each difference", len(counts) == 1 and 0 not in counts
         yield "a tolerance for each slope", len(self.slope_errors) == len(self.slope_tolerances)
-        yield (
-            "failed heads where numbers do not agree",
-            bool(self.failed_heads) or self._numbers_agree,
-        )
-
-    @property
-    def _numbers_agree(self) -> bool:
-        """Whether no number fails; NaN does."""
-        slopes = [*zip(self.slope_errors, self.slope_tolerances, strict=True)]
-        if self.slope_error is not None and self.slope_tolerance is not None:
-            slopes.append((self.slope_error, self.slope_tolerance))
-        return (
+        # Written so that NaN does not agree.
+        numbers_agree = (
             self.finite
             and self.hidden_zero
             and all(d <= t for d, t in zip(self.differences, self.tolerances, strict=True))
-            and all(abs(error) <= tolerance for error, tolerance in slopes)
+            and all(abs(error) <= tolerance for error, tolerance in self._slopes)
         )
+        yield "failed heads where numbers do not agree", bool(self.failed_heads) or numbers_agree
+
+    @property
+    def _slopes(self) -> list[tuple[float, float]]:
+        """The slope error and its tolerance of each head, then those of the layer."""
+        slopes = [*zip(self.slope_errors, self.slope_tolerances, strict=True)]
+        if self.slope_error is not None and self.slope_tolerance is not None:
+            slopes.append((self.slope_error, self.slope_tolerance))
+        return slopes
 
     @property
     def passed(self) -> bool:
@@ -94,7 +91,7 @@ class StageCheck(Savable):
 
     @property
     def place(self) -> str:
-        """Which layer of which stack, in words."""
+        """The stack and the layer, in words."""
         return f"{self.stack} layer {self.layer}"
 
     @property
@@ -105,16 +102,12 @@ class StageCheck(Savable):
         if not self.hidden_zero:
             return "a masked key has weight"
         if self.strain <= 1 and self.slope_errors:
-            head = self._slope_strains.index(max(self._slope_strains))
-            what = "its log weights" if self.stage == "weights" else "its values"
-            what = f"what head {head} adds" if self.stage == "output" else what
-            return f"the slope of {what} is off by {self.slope_errors[head]:.1e}"
+            strains = [abs(error) / tolerance for error, tolerance in self._slopes]
+            head = strains.index(max(strains[: len(self.slope_errors)]))
+            kinds = {"weights": "its log weights", "output": f"what head {head} adds"}
+            values = kinds.get(self.stage, "its values")
+            return f"the slope of {values} is off by {self.slope_errors[head]:.1e}"
         return f"by {self.largest_difference:.1e}, {self.strain:.1f} × what rounding explains"
-
-    @property
-    def _slope_strains(self) -> list[float]:
-        errors = zip(self.slope_errors, self.slope_tolerances, strict=True)
-        return [abs(error) / tolerance for error, tolerance in errors]
 
     @property
     def strain(self) -> float:
@@ -124,10 +117,7 @@ class StageCheck(Savable):
     @property
     def slope_strain(self) -> float:
         """The largest slope error as a fraction of what passes; above 1 a head fails. 0 if none."""
-        found = self._slope_strains
-        if self.slope_error is not None and self.slope_tolerance is not None:
-            found.append(abs(self.slope_error) / self.slope_tolerance)
-        return max(found, default=0.0)
+        return max((abs(error) / tolerance for error, tolerance in self._slopes), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -161,22 +151,22 @@ class AgreementReport(Savable):
 
         Raises
         ------
-        InputError : no report, or reports of different models, precisions or devices.
+        InputError
+            There is no report, or they are of different models, precisions or devices.
         """
         several = tuple(reports)
         of = {(r.weights_sha256, r.dtype, r.device, *sorted(r.versions.items())) for r in several}
         if len(of) != 1:
-            got = "none" if not several else f"{len(of)} different models, precisions or devices"
-            raise InputError(
-                f"Expected reports of one model, got {got}. Join what belongs together."
-            )
+            count = f"{len(of)} models, precisions or devices" if several else "no model"
+            raise InputError(f"Only reports of one model can be joined, not of {count}.")
+        rows = [report.rows for report in several if report.rows is not None]
         return replace(
             several[0],
             checks=tuple(check for report in several for check in report.checks),
-            not_compared=tuple(dict.fromkeys(n for each in several for n in each.not_compared)),
-            unproven=tuple(dict.fromkeys(place for each in several for place in each.unproven)),
+            not_compared=tuple(dict.fromkeys(n for report in several for n in report.not_compared)),
+            unproven=tuple(dict.fromkeys(place for report in several for place in report.unproven)),
             texts=sum(report.texts for report in several),
-            rows=_joined_rows([report.rows for report in several]),
+            rows=(sum(some for some, _ in rows), sum(of for _, of in rows)) if rows else None,
         )
 
     @property
@@ -194,66 +184,60 @@ class AgreementReport(Savable):
     @property
     def heads(self) -> int:
         """The number of heads whose weights were compared."""
-        found = {
+        counts = {
             (check.path, check.stack, check.layer): len(check.differences)
             for check in self.checks
             if check.stage == "weights"
         }
-        return sum(found.values())
+        return sum(counts.values())
 
     def largest_difference(self, stage: str = "weights") -> float:
         """Return the largest difference of a stage over all layers; NaN if not compared."""
-        found = [check.largest_difference for check in self.checks if check.stage == stage]
-        return max(found, default=float("nan"))
+        differences = [check.largest_difference for check in self.checks if check.stage == stage]
+        return max(differences, default=float("nan"))
 
     def summary(self) -> str:
         """Return the verdict as one sentence, as captions carry it."""
         if (first := self.first_difference) is not None:
             heads = ", ".join(map(str, first.failed_heads))
-            where = f"{first.place}, {first.stage}"
-            where += f", head {heads}" if len(first.differences) > 1 else ""
-            # What is too large for float16 is infinite, and no number after that.
-            narrow = self.dtype == "float16" and not first.finite
+            head = f", head {heads}" if len(first.differences) > 1 else ""
+            # A number too large for float16 becomes infinite, and NaN after that.
+            is_narrow = self.dtype == "float16" and not first.finite
+            hint = "; try bfloat16 or float32" if is_narrow else ""
             return (
-                f"NOT VERIFIED: differs from the model's own attention first at {where} "
-                f"({first.reason}" + ("; try bfloat16 or float32" if narrow else "") + ")"
+                "NOT VERIFIED: differs from the model's own attention first at "
+                f"{first.place}, {first.stage}{head} ({first.reason}{hint})"
             )
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
-        of = f" on {self.texts} texts" if self.texts > 1 else ""
+        texts = f" on {self.texts} texts" if self.texts > 1 else ""
         left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
         return (
-            f"verified: {self.heads} heads{of} recomputed in float64 differ from the model's own "
-            f"{self.dtype} weights by at most {self.largest_difference():.1e}"
+            f"verified: {self.heads} heads{texts} recomputed in float64 differ from the model's "
+            f"own {self.dtype} weights by at most {self.largest_difference():.1e}"
             + self._of_rows()
             + (f"; not compared: {left_out}" if left_out else "")
         )
 
     def about(self) -> dict[str, Any]:
-        """Return the verdict, then every stage of every head, in types that JSON knows."""
-        first = self.first_difference
+        """Return the verdict, then every stage of every head, as types of JSON."""
+        first, fields = self.first_difference, asdict(self)
+        first_difference = first and {
+            "stack": first.stack,
+            "layer": first.layer,
+            "stage": first.stage,
+            "heads": list(first.failed_heads),
+        }
+        del fields["checks"], fields["not_compared"]
+        stages = dict.fromkeys(check.stage for check in self.checks)
         return {
             "verdict": self.verdict,
             "summary": self.summary(),
             "heads": self.heads,
-            "first_difference": None
-            if first is None
-            else {
-                "stack": first.stack,
-                "layer": first.layer,
-                "stage": first.stage,
-                "heads": list(first.failed_heads),
-            },
-            **{
-                key: value
-                for key, value in asdict(self).items()
-                if key not in ("checks", "not_compared")
-            },
-            "largest_differences": {
-                stage: self.largest_difference(stage)
-                for stage in dict.fromkeys(check.stage for check in self.checks)
-            },
+            "first_difference": first_difference,
+            **fields,
+            "largest_differences": {stage: self.largest_difference(stage) for stage in stages},
             "not_compared": [
                 {"place": place, "stage": stage, "reason": reason}
                 for place, stage, reason in self.not_compared
@@ -262,7 +246,7 @@ class AgreementReport(Savable):
         }
 
     def _of_rows(self) -> str:
-        """Say what part of a long text was compared."""
+        """Return which rows of a long text were compared, in words."""
         if self.rows is None:
             return ""
         some, every = self.rows
@@ -276,17 +260,11 @@ class AgreementReport(Savable):
 
 
 def _percent(share: float) -> str:
-    r"""Return a share with two digits that say something.
+    r"""Return a share with two significant digits.
 
     >>> _percent(0.4414), _percent(0.999), _percent(0.00008)
     ('44\xa0%', '100\xa0%', '0.008\xa0%')
     """
     percent = 100 * share
-    said = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
-    return f"{said}\N{NO-BREAK SPACE}%"
-
-
-def _joined_rows(rows: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
-    """Return how many rows of how many were compared in several texts; None where all were."""
-    known = [each for each in rows if each is not None]
-    return (sum(some for some, _ in known), sum(every for _, every in known)) if known else None
+    digits = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
+    return f"{digits}\N{NO-BREAK SPACE}%"

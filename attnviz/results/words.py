@@ -1,6 +1,6 @@
-"""Words: from word pieces to words, which words carry content, and how figures write them.
+"""The positions along one side of a map: tokens and their words, patches of an image, frames.
 
-A word is what Unicode's word boundaries delimit (UAX #29), whatever the tokenizer does with it:
+A word is what Unicode's word boundaries delimit (UAX #29), independent of the tokenizer:
 "don't" is one word, punctuation stands by itself. Weights of pieces become weights of words as in
 Clark et al. 2019 (arXiv:1906.04341): weight *to* a word is the sum over its pieces, weight *from*
 a word is the mean over its pieces, so that every row still sums to 1.
@@ -12,23 +12,23 @@ import itertools
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import regex
 import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.results.attention_record import AttentionRecord
-from attnviz.results.axis import Axis, AxisGeometry
+from attnviz.results.base import Rules, Savable, one_each
 
 if TYPE_CHECKING:
+    from attnviz.results.attention_record import AttentionRecord
     from attnviz.results.attention_result import Provenance
 
+T = TypeVar("T")
 Span = tuple[int, int]
-
-_STEERING = "Cc", "Cs", "Co", "Cn", "Zl", "Zp"  # categories of Unicode
+Patches = tuple[tuple[int, int] | None, ...]
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
 # conjunctions, auxiliaries and particles.
@@ -54,6 +54,127 @@ FUNCTION_WORDS = frozenset(
 )
 
 
+# --- axes
+
+
+def _select(entries: tuple[T, ...], positions: Sequence[int]) -> tuple[T, ...]:
+    return tuple(entries[position] for position in positions)
+
+
+@dataclass(frozen=True)
+class Axis(Savable):
+    """The positions along one side of a map, one entry per position.
+
+    Attributes
+    ----------
+    labels : the pieces as the tokenizer writes them ("play", "##ing").
+    words : the index in `word_labels` of the word that the piece belongs to; None for a special
+        token and for padding.
+    word_labels : the words as they stand in the text.
+    special : True for tokens that the tokenizer added ([CLS], [SEP], <s>, …), padding included.
+    padding : True for the positions that only fill up a batch.
+    segments : 0, or 1 for the second text of a pair.
+    patches : the (row, column) of each patch of an image, None for a position that is no patch;
+        None for all where there is no image.
+    seconds : when each frame of a sound begins, None for a position that is no frame; None for all
+        where there is no sound.
+    """
+
+    labels: tuple[str, ...]
+    words: tuple[int | None, ...]
+    word_labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    padding: tuple[bool, ...]
+    segments: tuple[int, ...]
+    patches: Patches | None = None
+    seconds: tuple[float | None, ...] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of positions."""
+        return len(self.labels)
+
+    def _rules(self) -> Rules:
+        entries = (self.words, self.special, self.padding, self.segments, self.patches)
+        is_complete = one_each(len(self), (*entries, self.seconds))
+        yield "one entry of each kind for each label", is_complete
+        count = len(self.word_labels)
+        have_labels = all(word is None or 0 <= word < count for word in self.words)
+        yield "words that have a label", have_labels
+
+    def at(self, positions: Sequence[int]) -> Axis:
+        """Return some of the positions, in this order."""
+        return replace(
+            self,
+            labels=_select(self.labels, positions),
+            words=_select(self.words, positions),
+            special=_select(self.special, positions),
+            padding=_select(self.padding, positions),
+            segments=_select(self.segments, positions),
+            patches=None if self.patches is None else _select(self.patches, positions),
+            seconds=None if self.seconds is None else _select(self.seconds, positions),
+        )
+
+    @classmethod
+    def plain(
+        cls,
+        labels: Sequence[str],
+        *,
+        special: Sequence[bool],
+        patches: Sequence[tuple[int, int] | None] | None = None,
+        seconds: Sequence[float | None] | None = None,
+    ) -> Axis:
+        """Return an axis of positions that belong to no words: patches, frames."""
+        length = len(labels)
+        return cls(
+            labels=tuple(labels),
+            words=(None,) * length,
+            word_labels=(),
+            special=tuple(special),
+            padding=(False,) * length,
+            segments=(0,) * length,
+            patches=None if patches is None else tuple(patches),
+            seconds=None if seconds is None else tuple(seconds),
+        )
+
+    @classmethod
+    def numbered(cls, length: int) -> Axis:
+        """Return an axis of positions of which only the number is known."""
+        labels = tuple(map(str, range(length)))
+        axis = cls.plain(labels, special=(False,) * length)
+        return replace(axis, words=tuple(range(length)), word_labels=labels)
+
+
+@dataclass(frozen=True)
+class Landmark(Savable):
+    """A position in a long text, and the words that stand there."""
+
+    position: int
+    words: str
+
+
+@dataclass(frozen=True)
+class AxisGeometry(Savable):
+    """Where the rows, or the columns, of a map lie in an image, in a sound or in a long text.
+
+    patches, seconds : as in `Axis`, one entry per row or column; None where there are none.
+    landmarks : positions to be named in place of each row or column; none in a short text.
+    start, cell : the position at which the first begins, and how many each joins.
+    """
+
+    patches: Patches | None = None
+    seconds: tuple[float | None, ...] | None = None
+    landmarks: tuple[Landmark, ...] = ()
+    start: int = 0
+    cell: int = 1
+
+    def fits(self, count: int) -> bool:
+        """Return whether there is a place for each of `count` rows or columns."""
+        return one_each(count, (self.patches, self.seconds))
+
+
+# --- words of a text
+
+
 def find_words(text: str) -> list[Span]:
     """Return the (start, end) of every word and punctuation mark, in characters.
 
@@ -75,12 +196,8 @@ def make_axis(
 ) -> Axis:
     """Place the pieces of one or two texts in the texts' words.
 
-    Parameters
-    ----------
-    labels, offsets, special, padding, segments : one entry per position; offsets are (start, end)
-        in characters of the text that `segments` counts, or None where the tokenizer has none:
-        then every piece stands by itself, as it does in a text of blanks.
-    texts : the text, and its pair if there is one.
+    Offsets are (start, end) in characters of the text that `segments` counts, or None where the
+    tokenizer has none: then every piece stands by itself, as it does in a text of blanks.
     """
     spans = [find_words(text) for text in texts]
     words: list[int | None] = []
@@ -90,11 +207,14 @@ def make_axis(
         if offsets is None or special[position] or not spans[segment]:
             words.append(None)
             continue
-        word = _word_at(offsets[position], spans[segment])
+        # The word that a piece overlaps; a piece of blanks belongs to the word after it.
+        start, end = offsets[position]
+        bisect = bisect_left if start == end else bisect_right
+        last = len(spans[segment]) - 1
+        word = min(bisect(spans[segment], start, key=lambda span: span[1]), last)
         if (segment, word) not in index:
             index[segment, word] = len(names)
-            start, end = spans[segment][word]
-            names.append(texts[segment][start:end])
+            names.append(texts[segment][slice(*spans[segment][word])])
         words.append(index[segment, word])
     return Axis(
         labels=tuple(labels),
@@ -104,145 +224,6 @@ def make_axis(
         padding=tuple(padding),
         segments=tuple(segments),
     )
-
-
-def _word_at(offset: Span, spans: Sequence[Span]) -> int:
-    """Return the word that a piece overlaps; a piece of blanks belongs to the word after it."""
-    start, end = offset
-    find = bisect_left if start == end else bisect_right
-    return min(find(spans, start, key=lambda span: span[1]), len(spans) - 1)
-
-
-@dataclass(frozen=True)
-class TokenGroups:
-    """The rows or columns of a map: which positions each one joins, and what it is called."""
-
-    positions: tuple[tuple[int, ...], ...]
-    labels: tuple[str, ...]
-    special: tuple[bool, ...]
-    segments: tuple[int, ...]
-    side: AxisGeometry
-
-    def boundary(self) -> int | None:
-        """Return the unit with which the second text starts, or None."""
-        return self.segments.index(1) if 1 in self.segments else None
-
-    def without_special(self) -> TokenGroups:
-        """Return the units that are no special tokens."""
-        return self.at([i for i, special in enumerate(self.special) if not special])
-
-    def at(self, kept: Sequence[int]) -> TokenGroups:
-        """Return some of the units, in this order."""
-        return TokenGroups(
-            positions=tuple(self.positions[i] for i in kept),
-            labels=tuple(self.labels[i] for i in kept),
-            special=tuple(self.special[i] for i in kept),
-            segments=tuple(self.segments[i] for i in kept),
-            side=_side(self.side, kept),
-        )
-
-
-def _side(of: Axis | AxisGeometry, kept: Sequence[int]) -> AxisGeometry:
-    """Return where some of the positions lie."""
-    patches, seconds = of.patches, of.seconds
-    return AxisGeometry(
-        None if patches is None else tuple(patches[i] for i in kept),
-        None if seconds is None else tuple(seconds[i] for i in kept),
-    )
-
-
-def token_groups(axis: Axis, *, words: bool = True) -> TokenGroups:
-    """Join the pieces of each word (or take every piece by itself); padding is left out."""
-    joined: dict[object, list[int]] = {}
-    for position in range(len(axis)):
-        if axis.padding[position]:
-            continue
-        word = axis.words[position] if words else None
-        joined.setdefault(("piece", position) if word is None else word, []).append(position)
-    first = [positions[0] for positions in joined.values()]
-    return TokenGroups(
-        positions=tuple(tuple(positions) for positions in joined.values()),
-        labels=tuple(
-            axis.labels[at] if isinstance(unit, tuple) else axis.word_labels[unit]
-            for unit, at in zip(joined, first, strict=True)
-            if isinstance(unit, tuple | int)
-        ),
-        special=tuple(axis.special[at] for at in first),
-        segments=tuple(axis.segments[at] for at in first),
-        side=_side(axis, first),
-    )
-
-
-def merge(weights: Tensor, rows: TokenGroups, columns: TokenGroups) -> Tensor:
-    """Merge (…, m, n) weights of pieces: sum over each column's pieces, mean over each row's."""
-    if all(len(at) == 1 for at in columns.positions):  # as in images and sounds, where T is large
-        summed = weights[..., [at[0] for at in columns.positions]]
-    else:
-        summed = torch.stack([weights[..., list(at)].sum(-1) for at in columns.positions], dim=-1)
-    if all(len(at) == 1 for at in rows.positions):
-        return summed[..., [at[0] for at in rows.positions], :]
-    return torch.stack([summed[..., list(at), :].mean(-2) for at in rows.positions], dim=-2)
-
-
-def word_weights(
-    record: AttentionRecord, *, words: bool = True
-) -> tuple[Tensor, TokenGroups, TokenGroups]:
-    """Return a record's weights (H, rows, columns) between words, and what the words are."""
-    rows, columns = (
-        token_groups(record.query_axis, words=words),
-        token_groups(record.key_axis, words=words),
-    )
-    return merge(record.weights(), rows, columns).cpu(), rows, columns
-
-
-def shortened(text: str, most: int = 80) -> str:
-    """Return a text that a message can hold, its end left out where it is long."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def locate(word: str, side: TokenGroups) -> int:
-    """Return where a word stands among the units; "the#2" is the second "the".
-
-    Raises
-    ------
-    InputError : absent (near matches are named), or there several times and not numbered.
-    """
-    labels = [label.casefold() for label in side.labels]
-    name, _, number = word.rpartition("#")
-    is_number = number.isdecimal() and len(number) < 10
-    if not (name and is_number) or word.casefold() in labels:
-        name, number = word, ""  # the sign is part of the word, as in "c#"
-    found = [i for i, label in enumerate(labels) if label == name.casefold()]
-    if not found:
-        words = ", ".join(dict.fromkeys(side.without_special().labels))
-        hint = did_you_mean(name, side.labels) or f"Its words are {shortened(words)}."
-        raise InputError(f"Expected a word of the text, got {shortened(name)!r}. {hint}")
-    if number and not 1 <= int(number) <= len(found):
-        raise InputError(
-            f"Expected {shortened(name)!r} by a number from 1 to {len(found)}, as often as it "
-            f"occurs, got {number}. Say which: {shortened(name)}#1."
-        )
-    if not number and len(found) > 1:
-        raise InputError(
-            f"Expected one word, but {name!r} occurs {len(found)} times. "
-            f"Say which: {name}#1 {'or' if len(found) == 2 else '…'} {name}#{len(found)}."
-        )
-    return found[int(number) - 1 if number else 0]
-
-
-def content_words(side: TokenGroups) -> Tensor:
-    """Return which units carry content: letters or digits, no special token, no function word.
-
-    Where fewer than two do, every word counts.
-    """
-    real, content = (
-        [
-            not special and counts(label)
-            for label, special in zip(side.labels, side.special, strict=True)
-        ]
-        for counts in (is_word, is_content)
-    )
-    return torch.tensor(content if sum(content) > 1 else real)
 
 
 def is_word(label: str) -> bool:
@@ -255,29 +236,159 @@ def is_content(label: str) -> bool:
     return is_word(label) and label.casefold().replace("’", "'") not in FUNCTION_WORDS
 
 
+# --- rows and columns of a map
+
+
+@dataclass(frozen=True)
+class TokenGroups:
+    """The rows or columns of a map: the positions that each one joins, and its label."""
+
+    positions: tuple[tuple[int, ...], ...]
+    labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    segments: tuple[int, ...]
+    side: AxisGeometry
+
+    def boundary(self) -> int | None:
+        """Return the group with which the second text starts, or None."""
+        return self.segments.index(1) if 1 in self.segments else None
+
+    def without_special(self) -> TokenGroups:
+        """Return the groups that are no special tokens."""
+        return self.at([i for i, special in enumerate(self.special) if not special])
+
+    def at(self, indices: Sequence[int]) -> TokenGroups:
+        """Return some of the groups, in this order."""
+        return TokenGroups(
+            positions=_select(self.positions, indices),
+            labels=_select(self.labels, indices),
+            special=_select(self.special, indices),
+            segments=_select(self.segments, indices),
+            side=_geometry(self.side, indices),
+        )
+
+
+def _geometry(axis: Axis | AxisGeometry, indices: Sequence[int]) -> AxisGeometry:
+    """Return where some of the positions lie."""
+    return AxisGeometry(
+        None if axis.patches is None else _select(axis.patches, indices),
+        None if axis.seconds is None else _select(axis.seconds, indices),
+    )
+
+
+def token_groups(axis: Axis, *, words: bool = True) -> TokenGroups:
+    """Join the pieces of each word (or take every piece by itself); padding is left out."""
+    groups: dict[object, list[int]] = {}
+    for position, word in enumerate(axis.words):
+        if not axis.padding[position]:
+            key = word if words and word is not None else ("piece", position)
+            groups.setdefault(key, []).append(position)
+    first = [positions[0] for positions in groups.values()]
+    return TokenGroups(
+        positions=tuple(map(tuple, groups.values())),
+        labels=tuple(
+            axis.word_labels[key] if isinstance(key, int) else axis.labels[position]
+            for key, position in zip(groups, first, strict=True)
+        ),
+        special=_select(axis.special, first),
+        segments=_select(axis.segments, first),
+        side=_geometry(axis, first),
+    )
+
+
+def merge(weights: Tensor, rows: TokenGroups, columns: TokenGroups) -> Tensor:
+    """Merge (…, m, n) weights of pieces: sum over each column's pieces, mean over each row's."""
+    if all(len(group) == 1 for group in columns.positions):  # images and sounds, where n is large
+        merged = weights[..., [group[0] for group in columns.positions]]
+    else:
+        merged = torch.stack([weights[..., list(g)].sum(-1) for g in columns.positions], dim=-1)
+    if all(len(group) == 1 for group in rows.positions):
+        return merged[..., [group[0] for group in rows.positions], :]
+    return torch.stack([merged[..., list(group), :].mean(-2) for group in rows.positions], dim=-2)
+
+
+def word_weights(
+    record: AttentionRecord, *, words: bool = True
+) -> tuple[Tensor, TokenGroups, TokenGroups]:
+    """Return a record's weights (H, rows, columns) between words, and what the words are."""
+    rows = token_groups(record.query_axis, words=words)
+    columns = token_groups(record.key_axis, words=words)
+    return merge(record.weights(), rows, columns).cpu(), rows, columns
+
+
+def content_words(groups: TokenGroups) -> Tensor:
+    """Return which groups carry content: letters or digits, no special token, no function word.
+
+    Where fewer than two do, every word counts.
+    """
+    labels = [
+        "" if special else label
+        for label, special in zip(groups.labels, groups.special, strict=True)
+    ]
+    content = [is_content(label) for label in labels]
+    return torch.tensor(content if sum(content) > 1 else [is_word(label) for label in labels])
+
+
 def content_positions(axis: Axis) -> Tensor:
     """Return which positions belong to words that carry content, (T,)."""
-    side = token_groups(axis)
+    groups = token_groups(axis)
     marked = torch.zeros(len(axis), dtype=torch.bool)
-    for content, at in zip(content_words(side).tolist(), side.positions, strict=True):
-        marked[list(at)] = content
+    for content, positions in zip(content_words(groups).tolist(), groups.positions, strict=True):
+        marked[list(positions)] = content
     return marked
+
+
+def locate(word: str, groups: TokenGroups) -> int:
+    """Return where a word stands among the groups; "the#2" is the second "the".
+
+    Raises InputError for a word that is absent, or that occurs several times without a number.
+    """
+    labels = [label.casefold() for label in groups.labels]
+    name, _, number = word.rpartition("#")
+    is_number = number.isdecimal() and len(number) < 10
+    if not (name and is_number) or word.casefold() in labels:
+        name, number = word, ""  # the sign is part of the word, as in "c#"
+    indices = [i for i, label in enumerate(labels) if label == name.casefold()]
+    count, name = len(indices), shortened(name)
+    if not indices:
+        words = ", ".join(dict.fromkeys(groups.without_special().labels))
+        hint = did_you_mean(name, groups.labels) or f"Its words are {shortened(words)}."
+        raise InputError(f"{name!r} is not a word of the text. {hint}")
+    if number and not 1 <= int(number) <= count:
+        raise InputError(
+            f"{name}#{number} is out of range: {name!r} occurs {count} times. Use {name}#1."
+        )
+    if not number and count > 1:
+        raise InputError(
+            f"{name!r} occurs {count} times. "
+            f"Say which: {name}#1 {'or' if count == 2 else '…'} {name}#{count}."
+        )
+    return indices[int(number) - 1 if number else 0]
+
+
+# --- texts in figures and messages
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """Return a text of at most `most` characters, its end left out where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def literal(token: str, longest: int = 24) -> str:
     """Return a token as it can be drawn: control characters visible, a very long one clipped."""
     shown = "".join("\N{REPLACEMENT CHARACTER}" if _controls(c) else c for c in token)
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    return shortened(shown, longest)
 
 
 def _controls(character: str) -> bool:
     """Whether a character steers what shows it: a terminal, the direction or the line."""
     steers_direction = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
-    return steers_direction or unicodedata.category(character) in _STEERING
+    categories = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")  # of Unicode
+    return steers_direction or unicodedata.category(character) in categories
 
 
 def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
-    """Return "Layer 3, head 5", or which heads were averaged; what a model has beside is said."""
+    """Return "Layer 3, head 5", or which heads were averaged, and the stack if it is not text."""
     beside = {"cross": "Cross-attention", "vision": "Vision", "audio": "Audio"}.get(stack)
     where = f"Layer {layer}" if beside is None else f"{beside}, layer {layer}"
     if len(heads) == 1:
@@ -287,11 +398,12 @@ def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
 
 def source(provenance: Provenance) -> str:
     """Return the text, image or sound that was read, and the model that read it."""
-    read = [f"“{_quoted(text)}”" for text in (provenance.text, provenance.pair) if text is not None]
-    read += [literal(name, 80) for name in (provenance.image, provenance.audio) if name is not None]
-    target = "" if provenance.target is None else f" to say “{_quoted(provenance.target)}”"
-    return f"{' + '.join(read)}, read by {literal(provenance.model, 80)}{target}"
 
+    def quoted(text: str) -> str:
+        return f"“{literal(' '.join(text.split()), 120)}”"
 
-def _quoted(text: str) -> str:
-    return literal(" ".join(text.split()), 120)
+    inputs = [quoted(text) for text in (provenance.text, provenance.pair) if text is not None]
+    names = (provenance.image, provenance.audio)
+    inputs += [literal(name, 80) for name in names if name is not None]
+    target = "" if provenance.target is None else f" to say {quoted(provenance.target)}"
+    return f"{' + '.join(inputs)}, read by {literal(provenance.model, 80)}{target}"

@@ -12,34 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-__all__ = [
-    "CAST",
-    "CPU_FLASH_ATTENTION",
-    "SOFTMAX",
-    "TorchDispatchMode",  # sees each operator that torch executes; documented, but lives here
-    "accelerate_hook",
-    "attention_configs",
-    "attention_implementation",
-    "cuda_attention_operators",
-    "is_in_place",
-    "outside_dispatch_modes",
-    "outside_function_modes",
-    "own_parameters",
-    "set_attention_implementation",
-    "state_of",
-    "storage_id",
-    "supports_fused_attention",
-    "unset_attention_implementation",
-    "write_count",
-]
+# TorchDispatchMode is documented, but only importable from here.
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes
 
-# The names of operators as a dispatch mode sees them: torch.softmax, Tensor.to, and fused attention
-# on a CPU, which returns the log-sum-exp too.
+# The names of operators as a dispatch mode sees them: torch.softmax and Tensor.to.
 SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 CAST = "_to_copy"
-CPU_FLASH_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 # ------------------------------------------------------------------------------------------ torch
@@ -57,8 +37,7 @@ def outside_dispatch_modes() -> Iterator[None]:
 
 def outside_function_modes() -> AbstractContextManager[None]:
     """Run what follows outside every function mode: it is replaced as a whole."""
-    mode: AbstractContextManager[None] = torch._C.DisableTorchFunction()
-    return mode
+    return torch._C.DisableTorchFunction()
 
 
 def storage_id(storage: torch.UntypedStorage) -> int:
@@ -90,12 +69,8 @@ def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
 def state_of(module: nn.Module) -> list[dict[Any, Any]]:
     """Return what a run may change in a module: its attributes, its hooks and its buffers."""
     members = module.__dict__
-    registries = [
-        value
-        for name, value in members.items()
-        if ("_hooks" in name or name == "_buffers") and isinstance(value, dict)
-    ]
-    return [members, *registries]
+    names = [name for name in members if "_hooks" in name or name == "_buffers"]
+    return [members, *(members[name] for name in names if isinstance(members[name], dict))]
 
 
 def cuda_attention_operators() -> dict[str, Any]:

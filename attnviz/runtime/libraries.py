@@ -1,54 +1,133 @@
-"""Other libraries at work: their exceptions become one line, and their logs are silenced.
+"""Memory, exceptions and logs of the libraries below attnviz.
 
-To see the logs: `logging.getLogger("attnviz").setLevel("DEBUG")`.
+Linux rarely refuses memory: it kills the process that uses it. So attnviz refuses in advance what
+certainly does not fit. An allocation that fails anyway gives the same message.
+
+To see the logs of libraries: `logging.getLogger("attnviz").setLevel("DEBUG")`.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import logging
 import os
-import sys
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-from attnviz.errors import AttnvizError, ModelError, is_panic, one_line
-from attnviz.runtime.memory import MemoryBudget, is_out_of_memory, requested_size
+import psutil
+import torch
 
+from attnviz.errors import AttnvizError, InputError, ModelError, is_panic, one_line
+
+_OUT_OF_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|bad alloc", re.IGNORECASE)
+_REQUESTED = re.compile(r"allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB)")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _LOGGERS = ("transformers", "huggingface_hub", "torch")
 _stderr_lock = threading.RLock()
 
 
+# --- memory
+
+
+def free(device: torch.device) -> int | None:
+    """Return how many bytes this process can still allocate on a device; None if unknown."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    if device.type != "cpu":
+        return None
+    available = int(psutil.virtual_memory().available + psutil.swap_memory().free)
+    if psutil.LINUX:  # a limit set by `ulimit -v`
+        process = psutil.Process()
+        limit = process.rlimit(psutil.RLIMIT_AS)[0]
+        if limit != psutil.RLIM_INFINITY:
+            available = min(available, limit - process.memory_info().vms)
+    return max(available, 0)
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """What needs memory, on which device, how to need less, and the error to raise."""
+
+    what: str
+    device: torch.device
+    advice: str
+    error: type[AttnvizError] = InputError
+
+    def expect(self, size: int) -> None:
+        """Raise the error if `size` bytes are certainly more than there are."""
+        left = free(self.device)
+        if left is not None and size > left:
+            raise self.shortage(size)
+
+    def shortage(self, size: int | None = None) -> AttnvizError:
+        """Return the error: how many bytes are needed, how many are left, how to need less."""
+        left = free(self.device)
+        need = "More memory" if size is None else f"At least {_readable(size)}"
+        # Memory that is left may be unknown, or enough but fragmented.
+        is_clear = left is not None and (size is None or size > left)
+        rest = _readable(left) if left is not None and is_clear else "not enough"
+        return self.error(
+            f"{need} is needed for {self.what}, but {rest} is left on {self.device}. {self.advice}"
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether something failed because no memory was left."""
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    is_memory_error = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return is_memory_error or bool(_OUT_OF_MEMORY.search(str(error)))
+
+
+def release_unused() -> None:
+    """Return free memory to the system where malloc would keep it (glibc).
+
+    Batches of many shapes leave gaps that fit none of the next, so a long run would keep growing.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _readable(size: int) -> str:
+    """Return a size in MB or GB.
+
+    >>> _readable(3 * 2**29), _readable(5 * 2**20)
+    ('1.5 GB', '5 MB')
+    """
+    return f"{size / 2**30:,.1f} GB" if size >= 2**30 else f"{size / 2**20:.0f} MB"
+
+
+# --- exceptions
+
+
 @contextmanager
 def translate(memory: MemoryBudget, what: str | None = None, advice: str = "") -> Iterator[None]:
-    """Turn the exceptions of libraries into one-line errors of attnviz.
+    """Turn the exceptions of libraries into one-line errors: `what` failed, why, and `advice`.
 
-    Parameters
-    ----------
-    memory : MemoryBudget
-        Gives the error when memory runs out.
-    what : str, optional
-        What failed, such as "Expected …, but it fails"; the reason is added. Without it only
-        memory errors are translated.
-    advice : str
-        What to do next.
-
-    Raises
-    ------
-    ModelError
-        A library raised an exception.
+    Without `what` only memory errors are translated.
     """
     try:
         yield
     except AttnvizError:
         raise
     except BaseException as error:
-        if isinstance(error, Exception) and is_out_of_memory(error):
-            raise memory.shortage(requested_size(error)) from error
-        if what is None or not (is_panic(error) or isinstance(error, Exception)):
+        is_exception = isinstance(error, Exception)
+        if is_exception and is_out_of_memory(error):
+            size = _REQUESTED.search(str(error))
+            requested = None if size is None else int(float(size[1]) * _UNITS[size[2]])
+            raise memory.shortage(requested) from error
+        if what is None or not (is_exception or is_panic(error)):
             raise
-        todo = "; install what is missing" if isinstance(error, ImportError) else advice
-        raise ModelError(f"{what} ({one_line(error)}){todo}") from error
+        todo = " Install what is missing." if isinstance(error, ImportError) else f" {advice}"
+        raise ModelError(f"{what} ({one_line(error)}).{todo}") from error
+
+
+# --- logs
 
 
 def debugging() -> bool:
@@ -89,27 +168,24 @@ def silence_logs() -> Iterator[None]:
 
 @contextmanager
 def silence_rust() -> Iterator[None]:
-    """Keep the panic messages of libraries in Rust off standard error, unless debugging.
+    """Keep the panic messages of tokenizers off standard error, unless debugging.
 
-    No setting of tokenizers does this: its messages go to the file descriptor itself, which all
-    threads share. So one thread at a time, and only around short calls.
+    They go to the file descriptor itself, which all threads share: use it around short calls only.
     """
     if debugging():
         yield
         return
     with _stderr_lock:
-        with suppress(OSError, ValueError, AttributeError):
-            sys.stderr.flush()
         try:
             saved = os.dup(2)
         except OSError:  # standard error is closed
             yield
             return
+        null = os.open(os.devnull, os.O_WRONLY)
         try:
-            null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 2)
-            os.close(null)
             yield
         finally:
             os.dup2(saved, 2)
             os.close(saved)
+            os.close(null)

@@ -1,6 +1,6 @@
 """Progress of long runs, reported to a listener; without one, nothing happens.
 
-A task may have subtasks, so no code needs to know what it is a part of.
+A task may have subtasks, so no code needs to know which task it is a part of.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ _current: ContextVar[_Task | None] = ContextVar("task", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Call `listener` with the name of the current task and the share of the whole that is done.
-
-    >>> with listening(lambda name, done: print(name, done)), part(1, 2, "second half"):
-    ...     tell(0.5)
-    second half 0.5
-    second half 0.75
-    second half 1.0
-    """
+    """Call `listener` with the name of the current task and the share of the whole that is done."""
     token = _current.set(_Task(listener))
     try:
         yield
@@ -54,24 +47,18 @@ def part(number: int, count: int, name: str = "") -> Iterator[None]:
         return
     size = (task.end - task.start) / count
     start = task.start + min(number, count - 1) * size
-    token = _current.set(replace(task, name=name or task.name, start=start, end=start + size))
+    subtask = replace(task, name=name or task.name, start=start, end=start + size)
+    token = _current.set(subtask)
     try:
-        tell(0.0)
+        say(subtask.name)
         yield
-        tell(1.0)
+        say(subtask.name, 1.0)
     finally:
         _current.reset(token)
 
 
-def tell(share: float) -> None:
-    """Report the share of the current task that is done."""
-    task = _current.get()
-    if task is not None:
-        say(task.name, share)
-
-
 def say(name: str, share: float | None = None) -> None:
-    """Report what is being done, and the share of the current task that is done, if known."""
+    """Report the current work, and the share of the current task that is done, if known."""
     task = _current.get()
     if task is not None:
         task.listener(name, task.start + (task.end - task.start) * (share or 0.0))
@@ -80,13 +67,13 @@ def say(name: str, share: float | None = None) -> None:
 def track(items: Sequence[T], name: str = "") -> Iterator[T]:
     """Yield the items; the work on each is one part of the current task.
 
-    >>> with listening(lambda name, done: print(done)):
-    ...     for _ in track("ab"):
+    >>> with listening(lambda name, done: print(name, done)):
+    ...     for _ in track("ab", "letters"):
     ...         pass
-    0.0
-    0.5
-    0.5
-    1.0
+    letters 0.0
+    letters 0.5
+    letters 0.5
+    letters 1.0
     """
     for number, item in enumerate(items):
         with part(number, len(items), name):

@@ -1,25 +1,33 @@
-"""Maps on a CUDA device, reduced by kernels in Triton, for plain attention.
+"""Maps on a CUDA device, for plain attention: torch's fused attention, and kernels in Triton.
 
 This module launches the kernels and combines their results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from attnviz.streaming.buffers import MapBuffers
+from attnviz.formula.attention import repeat_heads
+from attnviz.results import MaskRule
+from attnviz.runtime.compat import cuda_attention_operators
+from attnviz.streaming.reference import MapBuffers
 from attnviz.streaming.scores import LOG2_E, NEVER, ScoreSpec
 
 _FAR = 2**30  # more than any distance
 _KEYS = 2**25  # bytes of keys per launch: they stay in the second-level cache
 _CELLS = 2**28  # bytes of partial cells per launch
+_ROWS = 4096  # queries whose weights for single keys are computed at once
+
+Operator: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool, float], tuple[Tensor, Tensor]]
+_refused: set[tuple[object, ...]] = set()
 
 
 @dataclass(frozen=True)
@@ -107,18 +115,6 @@ class Cut:
         return self.parts * self.lanes == self.cell
 
 
-@dataclass(frozen=True, eq=False)
-class MapSums:
-    """What the kernel computes: `mean` holds sums, `entropy` is in bits."""
-
-    mean: Tensor
-    largest: Tensor
-    received: Tensor
-    entropy: Tensor
-    distance: Tensor
-    marked: Tensor
-
-
 def available() -> bool:
     """Whether Triton is installed and there is a CUDA device that it compiles for."""
     return (
@@ -145,55 +141,48 @@ def supports(spec: ScoreSpec) -> bool:
     )
 
 
-def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> None:
-    """Fill the buffers, but for top keys and attention vectors; `buffers.lse` is known."""
-    sums = map_sums(spec, cell=buffers.cell, lse=buffers.lse, marked=buffers.marks)
-    buffers.mean, buffers.largest, buffers.received = sums.mean, sums.largest, sums.received
-    buffers.entropy, buffers.distance, buffers.marked = sums.entropy, sums.distance, sums.marked
-    buffers.fill_near(spec)
-
-
-def map_sums(
-    spec: ScoreSpec,
-    *,
-    cell: int,
-    lse: Tensor,
-    marked: Tensor | None = None,
-    tiling: Tiling | None = None,
-) -> MapSums:
-    """Return pooled maps and sums of the weights of every head; no tile leaves the chip.
+def reduce_map(
+    spec: ScoreSpec, buffers: MapBuffers, lse: Tensor | None = None, tiling: Tiling | None = None
+) -> None:
+    """Fill the buffers, but for top keys and attention vectors; no tile leaves the chip.
 
     Every run on one kind of device gives the same numbers. Memory: two floats for each key and
-    running program, and a bounded number of partial cells.
+    running program, and a bounded number of partial cells. No lane of a tile is idle if a cell
+    joins a power of two of rows, or a multiple of 128.
 
     Parameters
     ----------
     spec : ScoreSpec
         A plain attention, without bias and sinks, on a CUDA device.
-    cell : int
-        How many rows and columns a cell of the pooled maps joins. No lane of a tile idles if it is
-        a power of two, or a multiple of 128.
-    lse : Tensor
-        (H, m), the log-sum-exp of each row, natural; any value in empty rows.
-    marked : Tensor, optional
-        (n,), True for the keys whose total weight to compute, for each query.
+    lse : Tensor, optional
+        (H, m), the log-sum-exp of each row, natural; computed by default.
     tiling : Tiling, optional
         The size of a tile; chosen by default.
     """
     tiling = tiling or Tiling.of(spec)
-    (H, m, n), device = spec.shape, spec.query.device
+    (_, m, n), cell, device = spec.shape, buffers.cell, spec.query.device
     rows, columns = Cut.best(m, cell, tiling.rows), Cut.best(n, cell, tiling.columns)
-
-    def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.zeros(H, *shape, dtype=dtype, device=device)
-
-    mean, largest = (zeros(rows.pooled, columns.pooled) for _ in range(2))
-    results = MapSums(mean, largest, zeros(n, dtype=torch.float64), zeros(m), zeros(m), zeros(m))
-    empty = spec.visible.empty(m, n, device) | (lse == -torch.inf)
-    level = lse.float().masked_fill(empty, -NEVER) * LOG2_E  # in the units of the kernels
+    buffers.lse = log_sum_exp(spec, tiling=tiling) if lse is None else lse.float()
+    empty = spec.visible.empty(m, n, device) | (buffers.lse == -torch.inf)
+    level = buffers.lse.masked_fill(empty, -NEVER)
     for heads, terms in _launches(spec, tiling):
-        _MapPass(terms, rows, columns, tiling).run(heads, level[heads], marked, results)
-    return results
+        _MapPass(terms, rows, columns, tiling).run(heads, level[heads] * LOG2_E, buffers)
+    # The weights of each row for itself, the previous and the first key.
+    position = torch.arange(m, device=device) + spec.visible.offset
+    for i, keys in enumerate((position, position - 1, torch.zeros_like(position))):
+        for start in range(0, m, _ROWS):
+            block = slice(start, min(start + _ROWS, m))
+            scores = _scores_of_pairs(spec, block, keys[block])
+            buffers.near[:, i, block] = (scores - level[:, block]).exp()
+
+
+def _scores_of_pairs(spec: ScoreSpec, rows: slice, keys: Tensor) -> Tensor:
+    """Return the score of each query with one key, (H, rows), NEVER where it is hidden."""
+    query = spec.query[:, rows].float()
+    key = spec.key[:, keys.clamp(0, spec.shape[2] - 1)].float()
+    scores = (query * repeat_heads(key, len(query))).sum(-1) * spec.scale
+    i = torch.arange(rows.start, rows.stop, device=keys.device)
+    return scores.masked_fill(spec.hidden(i, keys), NEVER)
 
 
 def log_sum_exp(spec: ScoreSpec, *, tiling: Tiling | None = None) -> Tensor:
@@ -208,6 +197,98 @@ def log_sum_exp(spec: ScoreSpec, *, tiling: Tiling | None = None) -> Tensor:
         with _on(lse.device):
             triton_kernels.log_sum_exp[grid](lse=lse[heads], **terms)
     return lse
+
+
+def fused(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return the output of torch's fused attention and the log-sum-exp of its rows of scores.
+
+    The operators that also return the log-sum-exp are private. One that raises, or whose rows
+    differ from float64, is not called again for this kind of attention. The last resort is a kernel
+    of our own for the log-sum-exp.
+
+    Parameters
+    ----------
+    query : Tensor
+        (H, m, d).
+    key, value : Tensor
+        (G, n, d), each for H / G heads.
+    causal : bool
+        Whether a query reads no later key; then there are as many queries as keys.
+
+    Returns
+    -------
+    output : Tensor
+        (H, m, d), in the precision of the query.
+    lse : Tensor
+        (H, m), float32, natural.
+    """
+    Q, K, V = (tensor[None] for tensor in (query, key, value))
+    kind = query.dtype, query.shape[-1], len(query) > len(key), causal, query.device
+    for name, operator in _operators(query.device).items():
+        if (name, *kind) in _refused:
+            continue
+        try:
+            output, lse = operator(Q, K, V, causal, scale)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+            _refused.add((name, *kind))  # not in this build, or not for these shapes
+            continue
+        result = output[0], lse.reshape(len(query), -1)[:, : query.shape[1]].float()
+        if _agrees(*result, query, key, value, causal=causal, scale=scale):
+            return result
+        _refused.add((name, *kind))
+    output = scaled_dot_product_attention(Q, K, V, is_causal=causal, scale=scale, enable_gqa=True)
+    rule = MaskRule(after=0 if causal else None)
+    return output[0], log_sum_exp(ScoreSpec(query, key, scale, rule))
+
+
+def _operators(device: torch.device) -> dict[str, Operator]:
+    """Return the operators that return a log-sum-exp, the fastest first."""
+    operators = cuda_attention_operators()
+
+    def cudnn(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+        result = operators["cudnn"](Q, K, V, None, True, 0.0, causal, False, scale=scale)
+        return result[0], result[1]
+
+    def flash(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+        result = operators["flash"](Q, K, V, 0.0, causal, False, scale=scale)
+        return result[0], result[1]
+
+    def efficient(
+        Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
+        result = operators["efficient"](Q, K, V, None, True, 0.0, causal, scale=scale)
+        return result[0], result[1]
+
+    if torch.cuda.get_device_capability(device) >= (9, 0):
+        return {"cudnn": cudnn, "flash": flash, "efficient": efficient}
+    return {"flash": flash, "cudnn": cudnn, "efficient": efficient}
+
+
+def _agrees(
+    output: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, *,
+    causal: bool, scale: float,
+) -> bool:  # fmt: skip
+    """Return whether the middle and the last row of every head agree with float64."""
+    m, shared = query.shape[1], len(query) // len(key)
+    tolerance = 2e-3 if query.dtype == torch.float32 else 2e-2
+    agree = torch.ones((), dtype=torch.bool, device=query.device)
+    for row in {m // 2, m - 1}:
+        for g in range(len(key)):
+            heads = slice(g * shared, (g + 1) * shared)
+            visible = slice(0, row + 1) if causal else slice(None)
+            scores = query[heads, row].double() @ key[g, visible].double().mT * scale
+            expected = scores.softmax(-1) @ value[g, visible].double()
+            expected_lse = torch.logsumexp(scores, -1)
+            lse_error = (lse[heads, row] - expected_lse).abs()
+            agree &= (lse_error <= 2e-4 + 1e-5 * expected_lse.abs()).all()
+            error = (output[heads, row].double() - expected).norm(dim=-1)
+            agree &= (error <= tolerance * expected.norm(dim=-1)).all()
+    return bool(agree)
 
 
 def _launches(spec: ScoreSpec, tiling: Tiling) -> Iterator[tuple[slice, dict[str, Any]]]:
@@ -258,14 +339,14 @@ class _MapPass:
         most = _CELLS // (8 * self.h * self.width * rows.cells)
         self.band = max(1, most // rows.parts) * rows.parts  # tiles of rows, of whole cells
 
-    def run(self, heads: slice, level: Tensor, marked: Tensor | None, results: MapSums) -> None:
-        """Fill in the results of some heads."""
+    def run(self, heads: slice, level: Tensor, buffers: MapBuffers) -> None:
+        """Fill the buffers of some heads; `level` is their log-sum-exp in units of log₂."""
         from attnviz.streaming import triton_kernels
 
         rows, columns = self.rows, self.columns
         programs = min(self.programs, rows.tiles, self.band)
         received = torch.zeros(self.h, programs, columns.length, device=self.device)
-        marks = torch.zeros(1) if marked is None else marked
+        marks = torch.zeros(1) if buffers.marks is None else buffers.marks
         for first in range(0, rows.tiles, self.band):
             tiles = min(self.band, rows.tiles - first)
             sums = torch.zeros(self.h, tiles * rows.cells, self.width, device=self.device)
@@ -274,27 +355,29 @@ class _MapPass:
                 triton_kernels.map_pass[programs, self.h](
                     lse=level.contiguous(), marks=marks.to(self.device, torch.float32),
                     received=received, sums=sums, tops=tops,
-                    entropy=results.entropy[heads], distance=results.distance[heads],
-                    marked=results.marked[heads],
+                    entropy=buffers.entropy[heads], distance=buffers.distance[heads],
+                    marked=buffers.marked[heads],
                     row_cell=rows.cell, row_span=rows.span, row_parts=rows.parts,
                     first_tile=first, row_tiles=tiles, width=self.width,
                     cell=columns.cell, span=columns.span, parts=columns.parts,
-                    MARKS=marked is not None, WHOLE=columns.whole,
+                    MARKS=buffers.marks is not None, WHOLE=columns.whole,
                     BACKWARDS=self.terms["after"] <= 0,
                     ROW_CELLS=rows.cells, CELLS=columns.cells, **self.terms,
                 )  # fmt: skip
-            self._pool(heads, first, sums, tops, results)
-        results.received[heads] = received.sum(1, dtype=torch.float64)
+            self._pool(heads, first, sums, tops, buffers)
+        buffers.received[heads] = received.sum(1, dtype=torch.float64)
 
-    def _pool(self, heads: slice, first: int, sums: Tensor, tops: Tensor, results: MapSums) -> None:
+    def _pool(
+        self, heads: slice, first: int, sums: Tensor, tops: Tensor, buffers: MapBuffers
+    ) -> None:
         """Combine the parts of each cell."""
         rows, columns = self.rows, self.columns
         shape = self.h, -1, rows.parts, self.width // columns.parts, columns.parts
         start = first // rows.parts * rows.cells
         place = slice(start, min(rows.pooled, start + sums.shape[1] // rows.parts))
         count, across = place.stop - place.start, columns.pooled
-        results.mean[heads, place] = sums.view(shape).sum((2, 4))[:, :count, :across]
-        results.largest[heads, place] = tops.view(shape).amax((2, 4))[:, :count, :across].exp2()
+        buffers.mean[heads, place] = sums.view(shape).sum((2, 4))[:, :count, :across]
+        buffers.largest[heads, place] = tops.view(shape).amax((2, 4))[:, :count, :across].exp2()
 
 
 def _multiprocessors(device: torch.device) -> int:

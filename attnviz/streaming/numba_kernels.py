@@ -128,17 +128,20 @@ def pool(
             received[head, first + key] += share
         for c in range(cell_sums.shape[1]):
             p_sum, top, across = cell_sums[head, c], cell_maxima[head, c], first // cell + c
-            start = 0
+            for r in range(rows):
+                p_sum[r] *= by[r]
+                top[r] += log[r]
+            down, start = row // cell, 0
+            stop = (down + 1) * cell - row
             while start < rows:
-                down = (row + start) // cell
-                stop = min(rows, (down + 1) * cell - row)
+                stop = min(rows, stop)
                 share, most = f32(0), _NEVER
                 for r in range(start, stop):
-                    share += p_sum[r] * by[r]
-                    most = max(most, top[r] + log[r])
+                    share += p_sum[r]
+                    most = max(most, top[r])
                 mean[head, down, across] += share
                 largest[head, down, across] = max(largest[head, down, across], most)
-                start = stop
+                down, start, stop = down + 1, stop, stop + cell
         for r in range(rows):
             own = row_key + r - first
             if 0 <= own < keys:
@@ -185,20 +188,18 @@ def write_output(A, total, row, first_head, attended):
 
 @njit(fastmath=_LANES, nogil=True, cache=True)
 def find_largest(S, first, chunk, best):
-    """Sort into `best` (h, k, rows) the largest scores of each row, each packed with its key.
+    """Write the largest scores of each row into `best` (h, k, rows), each packed with its key.
 
-    In a tile they are in the k chunks of keys with the largest maxima: each is the maximum of its
-    chunk, or comes after a larger one in it. Chunks without a score above the k-th are skipped.
+    They are in the k chunks of keys with the largest maxima: each is the maximum of its chunk, or
+    comes after a larger one in it.
     """
     h, keys, rows = S.shape
     k = best.shape[1]
-    chunks = np.empty((k, rows), np.int64)
-    lowest, x = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    chunks, x = np.empty((k, rows), np.int64), np.empty(rows, np.int64)
     top = np.empty(rows, np.float32)
+    best[:] = NO_KEY
     for head in range(h):
-        for r in range(rows):
-            lowest[r] = best[head, k - 1, r] | _LOW  # of equal scores, the first key stays
-        chunks[:] = lowest
+        chunks[:] = NO_KEY
         for c in range(-(-keys // chunk)):
             top[:] = _NEVER
             for key in range(c * chunk, min(keys, (c + 1) * chunk)):
@@ -208,14 +209,11 @@ def find_largest(S, first, chunk, best):
             for r in range(rows):
                 x[r] = _packed(top[r], c)
             _sort_in(x, chunks)
-        for i in range(k):
-            if (chunks[i] == lowest).all():
-                break
+        for i in range(min(k, -(-keys // chunk))):
             for step in range(chunk):
                 for r in range(rows):
                     key = _index(chunks[i, r]) * chunk + step
-                    there = (chunks[i, r] != lowest[r]) & (key < keys)
-                    x[r] = _packed(S[head, key, r], first + key) if there else NO_KEY
+                    x[r] = _packed(S[head, key, r], first + key) if key < keys else NO_KEY
                 _sort_in(x, best[head])
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from attnviz.formula.attention import soft_cap
+from attnviz.formula.attention import repeat_heads, soft_cap
 from attnviz.results import AttentionRecord, MaskRule
 
-NEVER = -1e30  # in the place of -∞, so that 0 · NEVER is 0
+NEVER = -1e30  # used for -∞ where 0 · -∞ would be NaN
 LOG2_E = 1.4426950408889634
-_ROWS = 4096  # whose pairs are computed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +49,19 @@ class ScoreSpec:
                 mask = record.mask.float().clamp(min=NEVER)
                 bias = mask if bias is None else bias + mask
         return cls(
-            record.query, record.key, record.scale, visible, record.soft_cap,
-            record.capped_bias, bias, record.sinks,
-        )  # fmt: skip
+            record.query,
+            record.key,
+            record.scale,
+            visible,
+            record.soft_cap,
+            record.capped_bias,
+            bias,
+            record.sinks,
+        )
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """How many heads, queries and keys there are: H, m, n."""
+        """The numbers of heads, queries and keys: H, m, n."""
         return self.query.shape[0], self.query.shape[1], self.key.shape[1]
 
     @property
@@ -71,57 +76,44 @@ class ScoreSpec:
             return None
         return (self.sinks if self.sinks.dim() == 2 else self.sinks[:, None]).float()
 
+    def columns(self, rows: slice) -> slice:
+        """Return the keys that some rows may read: at least one, which may be hidden."""
+        n = self.shape[2]
+        first, stop = self.visible.columns(rows, n)
+        first = min(first, n - 1)
+        return slice(first, min(n, max(stop, first + 1)))
+
     def select_heads(self, heads: Sequence[int]) -> ScoreSpec:
-        """Return the attention of some of the heads, each with keys of its own."""
+        """Return the attention of some of the heads; each has a key head for itself."""
         index = list(heads)
 
         def select(term: Tensor | None) -> Tensor | None:
             return term if term is None or len(term) == 1 else term[index]
 
-        shared = len(self.query) // len(self.key)
         return replace(
             self,
             query=self.query[index],
-            key=self.key[[head // shared for head in index]],
+            key=self.of_heads(self.key, index),
             capped_bias=select(self.capped_bias),
             bias=select(self.bias),
             sinks=None if self.sinks is None else self.sinks[index],
         )
 
-    def rows(self, rows: slice) -> ScoreSpec:
-        """Return the attention of some of the queries."""
-
-        def cut(term: Tensor | None) -> Tensor | None:
-            return None if term is None else term[:, rows]
-
-        sinks = self.sinks if self.sinks is None or self.sinks.dim() == 1 else self.sinks[:, rows]
-        return replace(
-            self,
-            query=self.query[:, rows],
-            visible=self.visible.rows(rows),
-            capped_bias=cut(self.capped_bias),
-            bias=cut(self.bias),
-            sinks=sinks,
-        )
-
-    def expand_shared(self, heads: slice, tensor: Tensor) -> Tensor:
-        """Return the keys or values (G, n, d) of some heads, (heads or 1, n, d)."""
-        shared = self.query.shape[0] // self.key.shape[0]
-        first, last = heads.start // shared, (heads.stop - 1) // shared
-        if first == last:
-            return tensor[first : first + 1]
-        return tensor.repeat_interleave(shared, dim=0)[heads] if shared > 1 else tensor[heads]
+    def of_heads(self, tensor: Tensor, heads: Sequence[int]) -> Tensor:
+        """Return the keys or values (G, n, d) of some query heads, (heads, n, d)."""
+        shared = len(self.query) // len(self.key)
+        return tensor[[head // shared for head in heads]]
 
     def add_terms(self, products: Tensor, heads: slice, rows: slice, columns: slice) -> None:
         """Turn a tile of q · scale · kᵀ, (heads, rows, columns), into scores · log₂e in place.
 
-        If the spec is `plain`, log₂e is in the product already. Keys from n on do not change.
+        If the spec is `plain`, the products contain the factor log₂e already.
         """
 
         def add(term: Tensor | None, factor: float) -> None:
             if term is not None:
                 tile = (term if len(term) == 1 else term[heads])[:, rows, columns]
-                products[..., : tile.shape[-1]].add_(tile, alpha=factor)
+                products.add_(tile, alpha=factor)
 
         if not self.plain:
             add(self.capped_bias, 1)
@@ -131,66 +123,32 @@ class ScoreSpec:
         add(self.bias, LOG2_E)
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
-        """Return the scores of a part of the map, (H, rows, columns), NEVER where it is hidden."""
-        H, _, n = self.shape
-        K = self.key[:, columns].float().repeat_interleave(H // self.key.shape[0], dim=0)
+        """Return the scores of a part of the map, (H, rows, columns), -∞ where it is hidden."""
+        heads, _, n = self.shape
+        K = repeat_heads(self.key[:, columns].float(), heads)
         scores = self.query[:, rows].float() @ K.mT * self.scale
-        scores = self._with_terms(scores, lambda term: term[:, rows, columns])
-        i = torch.arange(rows.start, rows.stop, device=scores.device)[:, None]
-        distance = (
-            i
-            + self.visible.offset
-            - torch.arange(columns.start, columns.stop, device=scores.device)
-        )
-        return scores.masked_fill(self.visible.hidden(distance, columns, n), NEVER)
-
-    def pairs(self, keys: Tensor) -> Tensor:
-        """Return the score of each query with one key, (H, m), NEVER where it is hidden.
-
-        keys : (m,), which key; outside of 0 … n - 1 it is hidden.
-        """
-        H, m, _ = self.shape
-        scores = [
-            self.scores_of(
-                slice(0, H),
-                slice(start, min(start + _ROWS, m)),
-                keys[None, start : start + _ROWS, None],
-            )
-            for start in range(0, m, _ROWS)
-        ]
-        return torch.cat(scores, dim=1)[..., 0]
-
-    def scores_of(self, heads: slice, rows: slice, keys: Tensor) -> Tensor:
-        """Return the scores of some queries with some keys of each, (heads, rows, c).
-
-        keys : (heads or 1, rows, c), which keys; outside of 0 … n - 1 the score is NEVER.
-        """
-        H, _, n = self.shape
-        Q = self.query[heads, rows].float() * self.scale
-        index = keys.clamp(0, n - 1).expand(len(Q), -1, -1)
-        K = self.key.new_empty(len(Q), index[0].numel(), Q.shape[-1])
-        for i, head in enumerate(range(heads.start, heads.stop)):
-            head_keys = self.key[head // (H // len(self.key))]
-            torch.index_select(head_keys, 0, index[i].flatten(), out=K[i])
-        products = Q[:, :, None] @ K.view(*index.shape, -1).float().mT
-
-        def select(term: Tensor) -> Tensor:
-            row_terms = (term if len(term) == 1 else term[heads])[:, rows]
-            return row_terms.expand(len(Q), -1, -1).gather(2, index)
-
-        scores = self._with_terms(products[:, :, 0], select)
-        row = torch.arange(rows.start, rows.stop, device=keys.device)[:, None]
-        rule = replace(self.visible, keys=None)
-        hidden = rule.hidden(row + self.visible.offset - keys, slice(0, 0), 0)
-        hidden |= (keys < 0) | (keys >= n)
-        if self.visible.keys is not None:
-            hidden = hidden | ~self.visible.keys.to(keys.device)[index]
-        return scores.masked_fill(hidden, NEVER)
-
-    def _with_terms(self, scores: Tensor, select: Callable[[Tensor], Tensor]) -> Tensor:
-        """Add the terms between the product and the softmax; `select` gives theirs."""
         if self.capped_bias is not None:
-            scores = scores + select(self.capped_bias)
+            scores = scores + self.capped_bias[:, rows, columns]
         if self.soft_cap is not None:
             scores = soft_cap(scores, self.soft_cap)
-        return scores if self.bias is None else scores + select(self.bias)
+        if self.bias is not None:
+            scores = scores + self.bias[:, rows, columns]
+            scores.masked_fill_(scores <= NEVER / 2, -torch.inf)
+        if self.visible.hides(rows, columns, n):
+            i = torch.arange(rows.start, rows.stop, device=scores.device)
+            j = torch.arange(columns.start, columns.stop, device=scores.device)
+            scores.masked_fill_(self.hidden(i[:, None], j), -torch.inf)
+        return scores
+
+    def hidden(self, i: Tensor, j: Tensor) -> Tensor:
+        """Return whether the queries i may not read the keys j; their shapes are broadcast."""
+        rule, n = self.visible, self.shape[2]
+        position = i + rule.offset  # of the queries among the keys
+        hidden = (j < 0) | (j >= n)
+        if rule.before is not None:
+            hidden = hidden | (j < position - rule.before)
+        if rule.after is not None:
+            hidden = hidden | (j > position + rule.after)
+        if rule.keys is not None:
+            hidden = hidden | ~rule.keys.to(j.device)[j.clamp(0, n - 1)]
+        return hidden

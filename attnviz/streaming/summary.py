@@ -1,32 +1,36 @@
 """One pass over a map, which reduces it to what a person can look at.
 
 Three engines give the same numbers: `gpu` (Triton) and `cpu` (numba) where they support a map, and
-`tiled`, the reference in torch.
+`reference`, in torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.errors import InputError, whole_number
 from attnviz.results import MapSummary
-from attnviz.streaming import cpu, gpu, tiled
-from attnviz.streaming.buffers import MapBuffers
-from attnviz.streaming.fused import fused
-from attnviz.streaming.scores import NEVER, ScoreSpec
-from attnviz.streaming.tiled import log_sum_exp
+from attnviz.streaming import cpu, gpu, reference
+from attnviz.streaming.reference import MapBuffers
+from attnviz.streaming.scores import ScoreSpec
 
 
+@torch.no_grad()
 def attend(
     spec: ScoreSpec,
     value: Tensor,
     *,
+    heads: Sequence[int] | None = None,
     cells: int = 512,
     top: int = 0,
     marked: Tensor | None = None,
 ) -> tuple[Tensor, MapSummary]:
-    """Return the attention vectors, and the summary of the weights that they come from.
+    """Return the attention vectors of all heads, and the summary of the weights of some.
 
     Parameters
     ----------
@@ -34,6 +38,8 @@ def attend(
         The attention before its softmax.
     value : Tensor
         (G, n, d_v), for the same heads as the keys.
+    heads : sequence of int, optional
+        The heads to summarize, in this order; all by default.
     cells, top, marked
         As in `summarise`.
 
@@ -48,19 +54,23 @@ def attend(
     InputError
         `cells` or `top` is out of range.
     """
-    buffers, summary = _reduce(spec, cells, top, marked, value)
-    return buffers.attended, summary
+    settings: dict[str, Any] = {"cells": cells, "top": top, "marked": marked}
+    if heads is None or list(heads) == list(range(len(spec.query))):
+        output, lse = _fused(spec, value) if gpu.supports(spec) else (None, None)
+        buffers, summary = _reduce(spec, None if output is not None else value, lse, **settings)
+        return buffers.attended if output is None else output.float(), summary
+    output, lse = _fused(spec, value)
+    if output is None:
+        output = _reduce(spec, value, cells=1)[0].attended
+    lse = None if lse is None else lse[list(heads)]
+    return output.float(), _reduce(spec.select_heads(heads), None, lse, **settings)[1]
 
 
+@torch.no_grad()
 def summarise(
-    spec: ScoreSpec,
-    *,
-    cells: int = 512,
-    top: int = 0,
-    lse: Tensor | None = None,
-    marked: Tensor | None = None,
+    spec: ScoreSpec, *, cells: int = 512, top: int = 0, marked: Tensor | None = None
 ) -> MapSummary:
-    """Reduce the weights of every head exactly, never with more than a tile of them in memory.
+    """Reduce the weights of every head exactly, never with more than some rows in memory.
 
     Parameters
     ----------
@@ -70,9 +80,6 @@ def summarise(
         How many rows and columns the pooled maps have at most.
     top : int
         For how many keys to keep the weight, for each query.
-    lse : Tensor, optional
-        (H, m), the log-sum-exp of each row, sinks included, if a fused attention returned it;
-        without it a first pass computes it.
     marked : Tensor, optional
         (n,), True for the keys whose total weight to keep, for each query.
 
@@ -81,76 +88,54 @@ def summarise(
     InputError
         `cells` or `top` is out of range.
     """
-    return _reduce(spec, cells, top, marked, lse=lse)[1]
+    return _reduce(spec, cells=cells, top=top, marked=marked)[1]
 
 
-@torch.no_grad()
 def _reduce(
     spec: ScoreSpec,
-    cells: int,
-    top: int,
-    marked: Tensor | None,
     value: Tensor | None = None,
     lse: Tensor | None = None,
+    *,
+    cells: int,
+    top: int = 0,
+    marked: Tensor | None = None,
 ) -> tuple[MapBuffers, MapSummary]:
-    cells, top = whole_number(cells, "cells"), whole_number(top, "top")
-    if cells < 1 or top < 0:
-        raise InputError(
-            f"Expected one cell or more and no less than 0 keys, got {cells} and {top}."
-        )
+    """Fill buffers by an engine that supports the map; `lse` (H, m) is used on a GPU only."""
+    if whole_number(cells, "cells") < 1:
+        raise InputError(f"cells must be at least 1, not {cells}.")
+    if whole_number(top, "top") < 0:
+        raise InputError(f"top must be at least 0, not {top}.")
     buffers = MapBuffers(spec, cells, top, marked, value)
-    if not (cpu.in_one_pass(spec) and cpu.reduce_map(spec, buffers)):
-        buffers = _reduce_by_tiles(spec, cells, top, marked, value, lse)
+    if value is None and not top and gpu.supports(spec):
+        gpu.reduce_map(spec, buffers, lse)
+    elif not cpu.supports(spec):
+        reference.reduce_map(spec, buffers)
+    elif not cpu.reduce_map(spec, buffers):  # a score is NaN or infinite
+        buffers = MapBuffers(spec, cells, top, marked, value)
+        reference.reduce_map(spec, buffers)
     empty = spec.visible.empty(*spec.shape[1:], spec.query.device)
     return buffers, buffers.summary(empty | (buffers.lse == -torch.inf).all(0))
 
 
-def _reduce_by_tiles(
-    spec: ScoreSpec,
-    cells: int,
-    top: int,
-    marked: Tensor | None,
-    value: Tensor | None,
-    lse: Tensor | None,
-) -> MapBuffers:
-    """Fill buffers by an engine that needs the log-sum-exp of each row first."""
-    output = None
-    if value is not None and (result := fused(spec, value)) is not None:
-        (output, lse), value = result, None
-    buffers = MapBuffers(spec, cells, top, marked, value)
-    if value is None and not top and gpu.supports(spec):
-        buffers.lse = gpu.log_sum_exp(spec) if lse is None else lse.float()
-        gpu.reduce_map(spec, buffers)
-    else:
-        lse = log_sum_exp(spec) if lse is None else lse.float()
-        by_loops = cpu.supports(spec) and not cpu.in_one_pass(spec)
-        if not (by_loops and cpu.reduce_map(spec, buffers, lse)):
-            buffers = MapBuffers(spec, cells, top, marked, value)
-            buffers.lse = lse
-            tiled.reduce_map(spec, buffers)  # also where a score is NaN or infinite
-    if output is not None:
-        buffers.attended = output.float()
-    return buffers
+def _fused(spec: ScoreSpec, value: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return A = P V (H, m, d_v) of torch's fused attention, and on a GPU its log-sum-exp (H, m).
 
-
-def crop(
-    spec: ScoreSpec, *, rows: slice, columns: slice | None = None, lse: Tensor | None = None
-) -> Tensor:
-    """Return the exact weights of a part of the map, (H, rows, columns).
-
-    Parameters
-    ----------
-    rows : slice
-        Which queries.
-    columns : slice, optional
-        Which keys; all by default.
-    lse : Tensor, optional
-        (H, m), as in `summarise`; without it that of these rows is computed.
+    Both are None if the fused attention does not compute this one.
     """
-    m, n = spec.shape[1:]
-    start, stop, _ = rows.indices(m)
-    selected = spec.rows(slice(start, stop))
-    first, end, _ = (columns or slice(None)).indices(n)
-    lse = log_sum_exp(selected) if lse is None else lse[:, start:stop]
-    scores = selected.scores(slice(0, max(0, stop - start)), slice(first, end))
-    return (scores - lse.masked_fill(lse.isinf(), -NEVER)[..., None]).exp()
+    rule, (_, m, n) = spec.visible, spec.shape
+    causal = rule.after == 0
+    full = rule.before is None and rule.keys is None and (causal or rule.after is None)
+    aligned = not causal or (m == n and rule.offset == 0)
+    # On a CPU the sums of half precision are no better than 1e-4.
+    exact = gpu.supports(spec) if spec.query.is_cuda else spec.query.dtype == torch.float32
+    plain = spec.plain and spec.bias is None and spec.sinks is None
+    if not (full and aligned and plain and exact):
+        return None, None
+    if spec.query.is_cuda:
+        return gpu.fused(spec.query, spec.key, value, causal=causal, scale=spec.scale)
+    Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))
+    shared = len(spec.query) > len(spec.key)
+    output = scaled_dot_product_attention(
+        Q, K, V, is_causal=causal, scale=spec.scale, enable_gqa=shared
+    )
+    return output[0], None

@@ -54,22 +54,19 @@ def report(
 ) -> int:
     """Save a result, print it, and return the exit code.
 
-    Parameters
-    ----------
-    result : Result
-        What is saved, and printed as JSON.
-    *shown : RenderableType
-        What is printed for people: by default the result.
-    draw : callable
-        Draws the figure, if `path` asks for one.
-    path : Path or None
-        The file to write.
-    force, json : bool
-        Whether to overwrite data; whether to print JSON.
-    written : Path, optional
-        What is said to be written: by default `path`.
+    shown : what is printed for people: by default the result. draw : draws the figure, if `path`
+    asks for one. written : the path that is printed, if it is not `path`.
     """
-    save(result, draw, path, force=force)
+    if path is not None and path.suffix.lower() in DATA_SUFFIXES:
+        save_result(result, path, force=force)
+    elif path is not None:
+        import matplotlib.pyplot as plt
+
+        from attnviz.figures.layout import save
+
+        figure = draw()
+        save(figure, path, force=force)
+        plt.close(figure)
     if json:
         print_json(to_data(result))
     else:
@@ -77,22 +74,6 @@ def report(
             console.print(renderable)
     agreement: AgreementReport | None = getattr(result, "agreement", None)
     return print_verdict(agreement, written or path, json=json)
-
-
-def save(result: Result, draw: Callable[[], Figure], path: Path | None, *, force: bool) -> None:
-    """Write the figure or the data, whichever the suffix of `path` asks for."""
-    if path is None:
-        return
-    if path.suffix.lower() in DATA_SUFFIXES:
-        save_result(result, path, force=force)
-        return
-    import matplotlib.pyplot as plt
-
-    from attnviz.figures.save import save as save_figure
-
-    figure = draw()
-    save_figure(figure, path, force=force)
-    plt.close(figure)
 
 
 def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json: bool) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from json import dumps
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -23,11 +22,11 @@ from attnviz.models.architectures import (
 )
 from attnviz.terminal.options import ConsoleOptions, option_groups
 
-INITIALS = {
+_INITIALS = {
     "query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A", "head output": "H",
     "output": "O",
 }  # fmt: skip
-LEGEND = (
+_LEGEND = (
     "attn: how many attentions were executed; compared in each of them: Q, K, V from the input, "
     "S scores, A weights, H each head's output, O output; largest: difference of weights"
 )
@@ -35,16 +34,7 @@ _COLORS = {"agrees": "green", "differs": "bold red", "not read": "red"}
 _WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
 
 
-class State(StrEnum):
-    """Result of the last check of an architecture."""
-
-    agrees = "agrees"
-    differs = "differs"
-    not_read = "not read"
-    not_run = "not run"
-    no_attention = "no attention"
-    part = "part"
-    not_checked = "not checked"
+State = Literal["agrees", "differs", "not read", "not run", "no attention", "part", "not checked"]
 
 
 @option_groups()
@@ -64,11 +54,19 @@ def models(
     The states come from the last check of every architecture, which ships with attnviz.
     """
     matching = architectures(names or (), state=state)
-    print_json(matching) if console.json else print_models(matching)
+    if console.json:
+        data = {
+            "transformers": installed_version(),
+            "checked_with": last_check().transformers,
+            "models": [asdict(model) for model in matching],
+        }
+        sys.stdout.write(dumps(data, ensure_ascii=False, indent=1) + "\n")
+    else:
+        _print_models(matching)
     return 0
 
 
-def print_models(models: Sequence[Architecture]) -> None:
+def _print_models(models: Sequence[Architecture]) -> None:
     """Print a row for each model, the reasons of some states, and how many models agree."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -81,41 +79,24 @@ def print_models(models: Sequence[Architecture]) -> None:
     table.add_column("largest", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for model in models:
-        table.add_row(*_cells(model))
+        stages = [initial if name in model.stages else "·" for name, initial in _INITIALS.items()]
+        table.add_row(
+            Text(model.name),
+            str(model.attentions or ""),
+            model.reached,
+            "".join(stages) if model.stages else "",
+            "" if model.difference is None else f"{model.difference:.0e}",
+            Text(model.state, _COLORS.get(model.state, "dim")),
+        )
     if models:
         console.print(table)
-        console.print(Text(LEGEND, "dim"))
+        console.print(Text(_LEGEND, "dim"))
     for model in models:
         if model.reason:
             console.print(Text(f"{model.name}: {model.reason}"))
     console.print(Text(summary(models), "bold"))
     if installed_version() != last_check().transformers:
         console.print(Text(f"installed is transformers {installed_version()}"))
-
-
-def print_json(models: Sequence[Architecture]) -> None:
-    """Print the same as one JSON object."""
-    data = {
-        "transformers": installed_version(),
-        "checked_with": last_check().transformers,
-        "models": [asdict(model) for model in models],
-    }
-    sys.stdout.write(dumps(data, ensure_ascii=False, indent=1) + "\n")
-
-
-def _cells(model: Architecture) -> list[str | Text]:
-    """Return the row of a model."""
-    stages = "".join(
-        initial if stage in model.stages else "·" for stage, initial in INITIALS.items()
-    )
-    return [
-        Text(model.name),
-        str(model.attentions or ""),
-        model.reached,
-        stages if model.stages else "",
-        "" if model.difference is None else f"{model.difference:.0e}",
-        Text(model.state, _COLORS.get(model.state, "dim")),
-    ]
 
 
 COMMANDS = (models,)

@@ -10,10 +10,9 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import StrEnum
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -24,34 +23,11 @@ if TYPE_CHECKING:
     from attnviz.pipeline.attend import Model
     from attnviz.results import AttentionResult
 
-_MOST_BYTES = 2**26  # of a text file
-_MOST_SENTENCE_BYTES = 10_000_000  # of a file of sentences
+_MAX_TEXT_BYTES = 2**26  # of a text file
+_MAX_SENTENCE_BYTES = 10_000_000  # of a file of sentences
 
 
-class Special(StrEnum):
-    """How to show special tokens such as [CLS] and [SEP]."""
-
-    keep = "keep"
-    hide = "hide"
-    remove = "remove"
-
-
-class MapMode(StrEnum):
-    """How the attention maps of a run are stored."""
-
-    auto = "auto"
-    full = "full"
-    streamed = "streamed"
-
-
-class Device(StrEnum):
-    """Where the model runs."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
-
+MapMode = Literal["auto", "full", "streamed"]
 
 # --- single options that several commands share
 
@@ -72,7 +48,7 @@ Head = Annotated[
 ]
 Words = Annotated[bool, typer.Option("--words/--pieces", help="Merge word pieces into words.")]
 SpecialTokens = Annotated[
-    Special,
+    Literal["keep", "hide", "remove"],
     typer.Option(help="Keep special tokens, hide them, or remove them and renormalize the rows."),
 ]
 Force = Annotated[
@@ -127,35 +103,26 @@ class InputOptions:
     ] = None
 
     def checked(self) -> InputOptions:
-        """Return the inputs, with the text of --file as `text`.
-
-        Raises
-        ------
-        InputError
-            Nothing to read, an empty text, a file that is missing, or options that exclude each
-            other.
-        """
+        """Return the inputs, with the text of --file as `text`; raise InputError if unusable."""
         if self.result is not None:
             if replace(self, result=None) != InputOptions():
-                raise InputError(
-                    "Expected something to read or a --result, got both. Leave one out."
-                )
+                raise InputError("--result replaces all other inputs. Leave one of them out.")
             return self
         if self.file is not None:
             if self.text is not None:
-                raise InputError("Expected a text or a --file, got both. Leave one out.")
-            text = read_text(self.file, "a text", most=_MOST_BYTES)
+                raise InputError("A text and a --file exclude each other. Leave one out.")
+            text = read_text(self.file, most=_MAX_TEXT_BYTES)
             return replace(self, file=None, text=text).checked()
         for name, words in (("text", self.text), ("--pair", self.pair), ("--target", self.target)):
             if words is not None:
                 expect_words(words, name)
-        for name, path in (("--image", self.image), ("--audio", self.audio)):
+        for kind, path in (("image", self.image), ("audio", self.audio)):
             if path is not None and not is_file(path):
-                raise InputError(
-                    f"Expected a file for {name}, but there is no file {path}. Check its name."
-                )
+                raise InputError(f"There is no {kind} file {path}: check the path.")
         if self.text is None and self.image is None and self.audio is None:
-            raise InputError("Expected a text, an --image or an --audio file, got none. Give one.")
+            raise InputError(
+                "There is nothing to read. Give a text, an --image or an --audio file."
+            )
         return self
 
 
@@ -173,8 +140,9 @@ class ModelOptions:
         ),
     ] = None
     device: Annotated[
-        Device, typer.Option(help="Device to run on. auto uses CUDA if available.")
-    ] = Device.auto
+        Literal["auto", "cpu", "cuda", "mps"],
+        typer.Option(help="Device to run on. auto uses CUDA if available."),
+    ] = "auto"
     device_map: Annotated[
         str | None,
         typer.Option(
@@ -203,7 +171,7 @@ class ModelOptions:
 
         return load(
             name or self.model,
-            device=self.device.value,
+            device=self.device,
             dtype=self.dtype,
             device_map=self.device_map,
             offload_folder=self.offload_folder,
@@ -223,7 +191,7 @@ class RunOptions(ModelOptions):
             help="Store whole maps (full), or reduce them while the model runs (streamed). auto "
             "streams long texts."
         ),
-    ] = MapMode.auto
+    ] = "auto"
 
     @cached_property
     def loaded(self) -> Model:
@@ -251,17 +219,17 @@ class RunOptions(ModelOptions):
                 generate=inputs.generate,
                 model=model,
                 truncate=self.truncate,
-                mode=self.mode.value,
+                mode=self.mode,
                 **streaming,
             )
 
     def _read_result(self, path: Path) -> AttentionResult:
-        """Return the result of a file. Options of a run are refused: there is none."""
+        """Return the result of a file; refuse the options of a run."""
         for option in fields(self):
             if option.name != "mode" and getattr(self, option.name) != option.default:
+                name = option.name.replace("_", "-")
                 raise InputError(
-                    f"Expected a --result or --{option.name.replace('_', '-')}, got both. No model "
-                    "runs for a saved result: leave one out."
+                    f"--result runs no model, so --{name} does nothing. Leave one out."
                 )
         from attnviz.io.result_file import load_result
         from attnviz.results import AttentionResult
@@ -269,14 +237,13 @@ class RunOptions(ModelOptions):
         result = load_result(path)
         if not isinstance(result, AttentionResult):
             raise InputError(
-                f"Expected a whole result in {path}, got {type(result).__name__}. Save one: "
-                "attnviz verify TEXT -o result.safetensors."
+                f"{path} holds {type(result).__name__}, not a whole result. Save one: attnviz "
+                "verify TEXT -o result.safetensors."
             )
-        mode = MapMode.streamed if result.streamed else MapMode.full
-        if self.mode not in (mode, MapMode.auto):
+        mode = "streamed" if result.streamed else "full"
+        if self.mode not in (mode, "auto"):
             raise InputError(
-                f"Expected a result with {self.mode} maps, got one with {mode} maps in {path}. Run "
-                "the model again."
+                f"{path} holds {mode} maps, not {self.mode} maps. Run the model again."
             )
         return result
 
@@ -303,7 +270,7 @@ class FigureOptions:
 
     @property
     def described_default(self) -> str:
-        """What the help says of the default of --output."""
+        """The default of --output in the help."""
         return self.default_output or "no file"
 
     def path(self, *, json: bool, image: Path | None = None) -> Path | None:
@@ -319,9 +286,7 @@ class FigureOptions:
             return None
         path = check_output(output, force=self.force)
         if image is not None and path.exists() and path.samefile(image):
-            raise InputError(
-                f"{path} is the image that is read. Name another file to write: -o FILE."
-            )
+            raise InputError(f"{path} is the image to read. Name another file to write: -o FILE.")
         return path
 
 
@@ -344,55 +309,43 @@ def option_groups(
     defaults of the fields. The command gets an instance of each group. `{0.name}` in `show_default`
     stands for an attribute of the default instance.
 
-    Parameters
-    ----------
-    without : collection of str
-        Fields of the groups that the command does not offer.
+    without : fields of the groups that the command does not offer.
     """
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         groups: dict[str, Any] = {}
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            if not is_dataclass(parameter.annotation):
-                parameters.append(parameter)
-                continue
-            group = parameter.default
-            if group is parameter.empty:
-                group = parameter.annotation()  # type: ignore[operator]
-            groups[parameter.name] = group
-            parameters += [each for each in _group_parameters(group) if each.name not in without]
+            if is_dataclass(parameter.annotation):
+                group: Any = parameter.default
+                if group is parameter.empty:
+                    group = parameter.annotation()  # type: ignore[operator]
+                groups[parameter.name] = group
+                parameters += _group_parameters(group, without)
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
         @wraps(command)
         def run(**values: Any) -> int:
-            instances = {
-                name: replace(
-                    group,
-                    **{
-                        field.name: values.pop(field.name)
-                        for field in fields(group)
-                        if field.name in values
-                    },
-                )
-                for name, group in groups.items()
-            }
+            instances = {}
+            for name, group in groups.items():
+                names = [field.name for field in fields(group) if field.name in values]
+                instances[name] = replace(group, **{name: values.pop(name) for name in names})
             return command(**values, **instances)
 
-        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-        )
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {option.name: option.annotation for option in parameters}
         return run
 
     return decorate
 
 
-def _group_parameters(group: Any) -> list[inspect.Parameter]:
+def _group_parameters(group: Any, without: Collection[str]) -> list[inspect.Parameter]:
     """Return a parameter for each field of a group that is an option."""
     parameters = []
     hints = get_type_hints(type(group), include_extras=True)
     for field in fields(group):
-        if get_origin(hints[field.name]) is not Annotated:
+        if get_origin(hints[field.name]) is not Annotated or field.name in without:
             continue
         kind, option = get_args(hints[field.name])
         if isinstance(option.show_default, str):
@@ -409,7 +362,7 @@ def _group_parameters(group: Any) -> list[inspect.Parameter]:
     return parameters
 
 
-# --- values that are written in a syntax of their own
+# --- values with a syntax
 
 
 def parse_slice(value: str | None, option: str) -> slice | None:
@@ -418,9 +371,7 @@ def parse_slice(value: str | None, option: str) -> slice | None:
         return None
     start, colon, stop = (number.strip() for number in value.partition(":"))
     if not colon or not all(number == "" or _is_index(number) for number in (start, stop)):
-        raise InputError(
-            f"Expected {option} as START:STOP, got {value!r}. For example: {option} 0:20."
-        )
+        raise InputError(f"{option} must be START:STOP, not {value!r}. For example: {option} 0:20.")
     return slice(*(int(number) if number else None for number in (start, stop)))
 
 
@@ -439,7 +390,8 @@ def parse_word_pair(value: str) -> tuple[str, str]:
     query, colon, key = (word.strip() for word in value.partition(":"))
     if not (query and colon and key):
         raise InputError(
-            f"Expected two words as QUERY:KEY, got {value!r}. For example: --find train:station."
+            f"--find must be two words as QUERY:KEY, not {value!r}. For example: --find "
+            "train:station."
         )
     return query, key
 
@@ -448,36 +400,25 @@ def parse_named_sentences(values: Sequence[str], option: str) -> dict[str, list[
     """Return the sentences by name of NAME=SENTENCE or NAME=FILE; None without any.
 
     A file holds one sentence per line. A name may be used several times.
-
-    Raises
-    ------
-    InputError
-        No "=", no name, nothing after it, or a file that is missing, empty or not text.
     """
     sentences: dict[str, list[str]] = {}
     for value in values:
         name, equals, content = (side.strip() for side in value.partition("="))
         if not (equals and name and content):
             raise InputError(
-                f"Expected {option} as NAME=SENTENCE or NAME=FILE, got {value[:60]!r}. "
-                f'For example: {option} river="We sat on the bank."'
+                f"{option} must be NAME=SENTENCE or NAME=FILE, not {value[:60]!r}. Write {option} "
+                'river="We sat on the bank.", for example.'
             )
-        path, from_file = Path(content), is_file(content)
-        is_one_word = len(content.split()) == 1
-        looks_like_a_file = is_one_word and ("/" in content or path.suffix)
-        if not from_file and looks_like_a_file and content[-1] not in ".!?…":
-            raise InputError(
-                f"Expected sentences or a file for {name!r}, but there is no file {content}. "
-                "Check its name."
-            )
-        sentences.setdefault(name, []).extend(_read_lines(path, name) if from_file else [content])
+        if is_file(content):
+            text = read_text(Path(content), most=_MAX_SENTENCE_BYTES)
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            if not lines:
+                raise InputError(f"{content} has no sentences for {name!r}. Add some.")
+        else:
+            is_one_word = len(content.split()) == 1
+            looks_like_a_file = is_one_word and ("/" in content or Path(content).suffix)
+            if looks_like_a_file and content[-1] not in ".!?…":
+                raise InputError(f"For {name!r} there is no file {content}. Check its name.")
+            lines = [content]
+        sentences.setdefault(name, []).extend(lines)
     return sentences or None
-
-
-def _read_lines(path: Path, name: str) -> list[str]:
-    """Return the lines of a file of sentences that are not empty."""
-    text = read_text(path, "a file of sentences", most=_MOST_SENTENCE_BYTES)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise InputError(f"Expected sentences for {name!r} in {path}, but it is empty. Add some.")
-    return lines

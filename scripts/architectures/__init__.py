@@ -1,1 +1,1 @@
-"""Tiny random models of every architecture in the installed transformers, and a check of each."""
+"""Build a tiny random model of every architecture in the installed transformers and check it."""

@@ -1,4 +1,4 @@
-"""Which architectures the installed transformers has, and which class runs each."""
+"""List the architectures of the installed transformers and the class that runs each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.models.auto import modeling_auto
 
 from architectures.overrides import IN_PARTS, MODEL_CLASSES
 
-# Where an architecture has no bare model, the first of these tasks that names a class for it.
+# Tasks to search for a class when an architecture has no bare model; the first match is used.
 TASKS = [
     name
     for name in vars(modeling_auto)
@@ -26,62 +26,64 @@ def config_class(architecture: str) -> type[PretrainedConfig]:
 
 
 def family(cls: type) -> str:
-    """Return the folder of transformers that a class lives in: one family of models."""
+    """Return the transformers folder that defines a class: one family of models."""
     return cls.__module__.split(".")[2] if cls.__module__.startswith("transformers.models.") else ""
 
 
-def _parts(architecture: str) -> set[str]:
-    """Return the model types of which an architecture is composed, of its own family.
+def _components(architecture: str) -> set[str]:
+    """Return the model types of the components of an architecture, within its own family.
 
-    A text or vision tower is not an architecture beside the model that it is a part of.
+    A text or vision tower is not listed separately from the model that contains it.
     """
     cls = config_class(architecture)
-    found = list((getattr(cls, "sub_configs", None) or {}).values())
+    components = list((getattr(cls, "sub_configs", None) or {}).values())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             values = vars(cls()).values()
-        found += [type(value) for value in values if isinstance(value, PretrainedConfig)]
-    except Exception:  # a few need arguments; what they declare is enough then
+        components += [type(value) for value in values if isinstance(value, PretrainedConfig)]
+    except Exception:  # a few need arguments; the declared parts are enough then
         pass
-    return {part.model_type for part in found if family(part) == family(cls)} - {architecture}
+    return {part.model_type for part in components if family(part) == family(cls)} - {architecture}
 
 
 @cache
 def architectures() -> list[str]:
-    """Return every architecture: the model types that are not a part of another of their family.
+    """Return every architecture: model types that are not a component of another in their family.
 
-    Model types that are another name for the same configuration and model count once.
+    Model types that are aliases for the same configuration and model are counted once.
     """
     named = [name for name in CONFIG_MAPPING if model_class_name(name)]
     hollow = {name for name in named if not _has_forward(name)}
-    parts = set().union(*(_parts(name) for name in named if name not in hollow | IN_PARTS))
+    parts = set().union(*(_components(name) for name in named if name not in hollow | IN_PARTS))
     chosen: dict[tuple[type, str], str] = {}
     for name in sorted(named, key=lambda name: (config_class(name).model_type != name, name)):
-        if name not in parts | hollow and not _is_piece(name, named, hollow):
+        if name not in parts | hollow and not _is_component(name, named, hollow):
             chosen.setdefault((config_class(name), model_class_name(name)), name)
     return sorted(chosen.values())
 
 
-def belongs() -> dict[str, str]:
-    """Return what is not an architecture by itself, and of which one it is a part or other name."""
+def owners() -> dict[str, str]:
+    """Map each component or alias to the architecture that it belongs to."""
     checked = architectures()
-    found: dict[str, str] = {}
+    owner_of: dict[str, str] = {}
     for whole in checked:
-        for part in _parts(whole) | {config_class(whole).model_type}:
-            found.setdefault(part, whole)
+        for part in _components(whole) | {config_class(whole).model_type}:
+            owner_of.setdefault(part, whole)
     folder = {whole: family(config_class(whole)) for whole in checked}
     for name in CONFIG_MAPPING:
         same = [whole for whole in checked if folder[whole] == family(config_class(name))]
         near = [whole for whole in same if name.startswith(whole)]
         if same:
-            found.setdefault(name, max(near, key=len, default=min(same, key=len)))
-    known = set(checked)
-    return {name: found[name] for name in sorted(CONFIG_MAPPING) if name in found.keys() - known}
+            owner_of.setdefault(name, max(near, key=len, default=min(same, key=len)))
+    known = owner_of.keys() - set(checked)
+    return {
+        name: owner_of[name] for name in sorted(CONFIG_MAPPING) if name in owner_of.keys() - known
+    }
 
 
-def _is_piece(name: str, named: list[str], hollow: set[str]) -> bool:
-    """Return whether it is named as a part of another of its family: mimi_decoder of mimi."""
+def _is_component(name: str, named: list[str], hollow: set[str]) -> bool:
+    """Return whether the name marks a component of another model in its family: mimi_decoder."""
     return any(
         name.startswith(whole + "_") and family(config_class(name)) == family(config_class(whole))
         for whole in set(named) - hollow - IN_PARTS
@@ -89,15 +91,15 @@ def _is_piece(name: str, named: list[str], hollow: set[str]) -> bool:
 
 
 def _has_forward(architecture: str) -> bool:
-    """Return whether the class runs as a whole; some only hold parts that are run one by one."""
+    """Return whether the class has a forward; some only hold components that run separately."""
     try:
         return model_class(architecture).forward is not nn.Module.forward
-    except ImportError:  # of a package that is not installed: the check will say so
+    except ImportError:  # from a package that is not installed: the check reports it
         return True
 
 
 def model_class_name(architecture: str) -> str:
-    """Return the name of the class that is run for an architecture, empty where there is none."""
+    """Return the name of the class that runs an architecture, or "" if there is none."""
     if architecture in MODEL_CLASSES:
         return MODEL_CLASSES[architecture]
     for task in TASKS:
@@ -108,13 +110,13 @@ def model_class_name(architecture: str) -> str:
 
 
 def model_class(architecture: str) -> type[PreTrainedModel]:
-    """Return the class that is run for an architecture, the bare model where there is one."""
+    """Return the class that runs an architecture: the bare model if there is one."""
     name = model_class_name(architecture)
-    found = getattr(transformers, name, None)
-    if found is None:  # not public: look in the modules of the family
+    cls = getattr(transformers, name, None)
+    if cls is None:  # not public: search the modules of the family
         family_name = family(config_class(architecture))
         module = __import__(
             f"transformers.models.{family_name}.modeling_{family_name}", fromlist=[name]
         )
-        found = getattr(module, name)
-    return found
+        cls = getattr(module, name)
+    return cls

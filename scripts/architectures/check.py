@@ -1,4 +1,4 @@
-"""Check one architecture: build it, run it, count its softmaxes, compare what attnviz captures."""
+"""Check one architecture: build it, run it, count its softmaxes, compare the captured attention."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from architectures.tiny_models import build
 
 
 def check(architecture: str) -> dict[str, Any]:
-    """Return what was found, as one flat dictionary that JSON can hold.
+    """Return the results of one check as a flat dictionary that JSON can store.
 
-    Keys: architecture, class, parameters, softmaxes, sharpness and flattest (of the median and of
-    the flattest of them; 1 is uniform), finite, those of `compare`, and `others`: how many
-    softmaxes beyond the attentions were executed, by the class of the module that executed them
-    (routers, heads of detectors). Raises what building or running raises.
+    Keys: architecture, class, parameters, softmaxes, sharpness (median over the softmaxes; 1 is
+    uniform), flattest (the minimum), finite, the keys of `compare`, and `others`: the number of
+    executed softmaxes that are not captured attentions, by the class of the module that executed
+    them (routers, detector heads). Errors from building and running the model propagate.
     """
     torch.set_num_threads(1)
     model, inputs = build(architecture)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "architecture": architecture,
         "class": model_class_name(architecture),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
-    found |= count_softmaxes(model, inputs) | compare(model, inputs)
-    left = Counter(found.pop("softmax_paths")) - Counter(found.pop("paths", {}))
+    result |= count_softmaxes(model, inputs) | compare(model, inputs)
+    remaining = Counter(result.pop("softmax_paths")) - Counter(result.pop("paths", {}))
     others: Counter[str] = Counter()
-    for path, count in left.items():
+    for path, count in remaining.items():
         others[type(model.get_submodule(path)).__name__] += count
-    return found | {"others": dict(others)}
+    return result | {"others": dict(others)}

@@ -1,4 +1,4 @@
-"""Compare every attention that attnviz captures with the one that the model executed."""
+"""Compare every captured attention with the one that the model executed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnviz.agreement import verify
 from attnviz.capture import Capture, capture
 from attnviz.errors import ModelError
 from attnviz.results import AttentionRecord, Reference
-from attnviz.results.recompute import STAGES
+from attnviz.results.projection import STAGES
 
 ORDER = ("verified", "not proven", "failed")
 NONE = "executes no softmax over products of queries and keys"
@@ -23,18 +23,24 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
     Returns
     -------
-    attentions : how many were captured. paths : how many at each module. reached : by what they
-    were, "interface", "operators" or "both". difference : the largest |ours - the model's| of all
-    weights in float32. stages : which are compared in every attention. verdict and why : the worst
-    of all attentions, and its summary unless that is "verified". Only `unread`, the reason, where
-    capture raises.
+    attentions : number of captured attentions.
+    paths : number of attentions per module.
+    reached : how they were captured: "interface", "operators" or "both".
+    difference : largest |ours - the model's| over all weights, in float32.
+    stages : stages compared in every attention.
+    verdict, why : the worst verdict over all attentions, and its summary unless it is "verified".
+    unread : the reason, and the only key, if capture raises.
     """
     try:
         captures = capture(model, inputs)
     except ModelError as error:
         message = " ".join(str(error).split())
         return {"attentions": 0} if NONE in message else {"unread": message}
-    pairs = [pair for one in captures for pair in zip(one.records, one.references, strict=True)]
+    pairs = [
+        pair
+        for captured in captures
+        for pair in zip(captured.records, captured.references, strict=True)
+    ]
     ways = {record.through_interface for record, _ in pairs}
     stages, verdict, why = _agreement(captures)
     return {
@@ -49,10 +55,10 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(record: AttentionRecord, reference: Reference) -> float:
-    """Return the largest difference of weights, over all rows that see anything; inf for nan."""
+    """Return the largest weight difference over all rows with a visible key; inf for nan."""
     weights = record.weights()
     rows = torch.ones(weights.shape[:2], dtype=torch.bool)
-    if record.mask is not None:  # a row that sees nothing is uniform or nan, and means nothing
+    if record.mask is not None:  # a fully masked row is uniform or nan and carries no information
         hidden = record.mask <= torch.finfo(record.mask.dtype).min / 2
         rows = ~hidden.expand_as(weights).all(-1)
     if not rows.any():
@@ -64,7 +70,7 @@ def difference(record: AttentionRecord, reference: Reference) -> float:
 def _agreement(captures: list[Capture]) -> tuple[list[str], str, str]:
     """Return the stages that are compared in every attention, and the worst verdict.
 
-    An attention counts over all texts: what is all padding in one of them shows nothing there.
+    An attention is judged over all texts: a text that is all padding there proves nothing.
     """
     compared, worst, why = set(STAGES), 0, ""
     for attention in zip(
@@ -73,7 +79,7 @@ def _agreement(captures: list[Capture]) -> tuple[list[str], str, str]:
         reports = [verify([a], [b], versions={}, weights_sha256="") for a, b in attention]
         compared &= {check.stage for report in reports for check in report.checks}
         verdicts = [report.verdict for report in reports]
-        said = "failed" if "failed" in verdicts else max(verdicts)  # verified where one text is
-        if ORDER.index(said) > worst:
-            worst, why = ORDER.index(said), reports[verdicts.index(said)].summary()
+        verdict = "failed" if "failed" in verdicts else max(verdicts)  # verified if one text is
+        if ORDER.index(verdict) > worst:
+            worst, why = ORDER.index(verdict), reports[verdicts.index(verdict)].summary()
     return [stage for stage in STAGES if stage in compared], ORDER[worst], why

@@ -1,4 +1,4 @@
-"""Count the softmax calls of a forward, independently of any capture."""
+"""Count the softmax calls of a forward pass, independently of any capture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOFTMAX = {"aten::_softmax", "aten::_safe_softmax"}
 
 
 class SoftmaxCounter(TorchDispatchMode):
-    """Count softmax calls while it is entered; note how sharp each was, and in which module."""
+    """Count softmax calls while active; record the sharpness and the module of each."""
 
     def __init__(self, inside: list[str]) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class SoftmaxCounter(TorchDispatchMode):
         self._inside = inside
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator; look at what a softmax returns."""
-        with self:  # in inference mode composite operators come whole: take them apart
+        """Run an operator and record the result if it is a softmax."""
+        with self:  # inference mode dispatches composite operators whole: decompose them
             result = func.decompose(*args, **(kwargs or {}))
         if result is not NotImplemented:
             return result
@@ -42,7 +42,7 @@ class SoftmaxCounter(TorchDispatchMode):
 
 
 def count_softmaxes(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Run the model once; return how many softmaxes it executed, where, and how sharp they were."""
+    """Run the model once; return the number, location and sharpness of its softmaxes."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -61,15 +61,15 @@ def count_softmaxes(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
         "softmax_paths": dict(counter.paths),
         "sharpness": round(statistics.median(known), 2) if known else None,
         "flattest": round(min(known), 2) if known else None,
-        "finite": not any(one.isnan().any().item() for one in tensors(outputs)),
+        "finite": not any(tensor.isnan().any().item() for tensor in tensors(outputs)),
     }
 
 
 @contextmanager
 def entered_modules(model: nn.Module) -> Iterator[list[str]]:
-    """Yield the paths of the modules that are being run, the innermost last.
+    """Yield the paths of the modules that are currently running, innermost last.
 
-    A module without parameters (an activation, a dropout) counts as a part of the one around it.
+    A module without parameters (an activation, a dropout) counts as part of its parent.
     """
     inside: list[str] = []
     handles = []
@@ -87,7 +87,7 @@ def entered_modules(model: nn.Module) -> Iterator[list[str]]:
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """Return the numbers in what a model returned; minus infinity may be a mask, nan is none."""
+    """Return the float tensors in a model's output; -inf is allowed as a mask, nan is not."""
     if isinstance(value, torch.Tensor):
         return [value] if value.is_floating_point() else []
     if isinstance(value, dict):

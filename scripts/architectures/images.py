@@ -1,4 +1,4 @@
-"""Images and videos in the shapes that models take them."""
+"""Images and videos in the shapes that models accept."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ VISION = ("vision_config", "vision_tower_config", "image_config", "backbone_conf
           "encoder_config", "vision_model_config")  # fmt: skip
 
 
-def offers(request: Request) -> Iterator[dict[str, Any]]:
-    """Yield images as the model may take them; one empty offer where it takes none."""
+def candidates(request: Request) -> Iterator[dict[str, Any]]:
+    """Yield candidate image inputs for the model; one empty dictionary if it takes no images."""
     names = request.names
     if "image_grid_thw" in names and "pixel_values" in names:
         yield from _patches_of_grids(request)
@@ -41,14 +41,16 @@ def _square(value: Any) -> int:
 
 
 def _sizes(request: Request) -> list[tuple[int, int]]:
-    """Return heights and widths worth a try: the model's own first."""
+    """Return candidate heights and widths, starting with the model's own."""
     config = part(request.config, *VISION)
-    own = find(config, "image_size", "img_size", "input_size", "spec_size", kind=(int, list, tuple))
-    own = own or find(request.config, "image_size", kind=(int, list, tuple))
-    found = []
-    if own:
-        found.append((own, own) if isinstance(own, int) else tuple(own))
-    return [size for size in found if len(size) == 2] + [(64, 64), (96, 96), (128, 128), (224, 224)]
+    default = find(
+        config, "image_size", "img_size", "input_size", "spec_size", kind=(int, list, tuple)
+    )
+    default = default or find(request.config, "image_size", kind=(int, list, tuple))
+    sizes = []
+    if default:
+        sizes.append((default, default) if isinstance(default, int) else tuple(default))
+    return [size for size in sizes if len(size) == 2] + [(64, 64), (96, 96), (128, 128), (224, 224)]
 
 
 def _channels(request: Request) -> int:
@@ -63,7 +65,7 @@ def _frames(request: Request) -> int:
 def _pixels(request: Request) -> Iterator[dict[str, Any]]:
     names, channels = request.names, _channels(request)
     pinpoints = find(request.config, "image_grid_pinpoints", kind=(list, tuple))
-    if pinpoints and "image_sizes" in names:  # an image and its two halves, each
+    if pinpoints and "image_sizes" in names:  # an image and its two halves, for each text
         side = min(pinpoints[0])
         pixels = request.normal(BATCH, 3, channels, side, side)
         yield {"pixel_values": pixels, "image_sizes": torch.tensor(pinpoints)}
@@ -76,23 +78,23 @@ def _pixels(request: Request) -> Iterator[dict[str, Any]]:
         elif find(request.config, "num_frames", "tubelet_size", kind=(int, tuple, list)):
             shapes = [shapes[2], shapes[0]]
         for shape in shapes:
-            given: dict[str, Any] = {"pixel_values": request.normal(*shape)}
+            inputs: dict[str, Any] = {"pixel_values": request.normal(*shape)}
             if "pixel_attention_mask" in names:
                 mask_shape = (*shape[:-3], *size)
-                given["pixel_attention_mask"] = torch.ones(mask_shape, dtype=torch.bool)
-                yield given | {"pixel_attention_mask": torch.ones(shape[:-3], dtype=torch.bool)}
+                inputs["pixel_attention_mask"] = torch.ones(mask_shape, dtype=torch.bool)
+                yield inputs | {"pixel_attention_mask": torch.ones(shape[:-3], dtype=torch.bool)}
             if "pixel_mask" in names:
                 mask = torch.ones(BATCH, *size, dtype=torch.long)
                 mask[1, :, -size[1] // 4 :] = 0
                 if "input_ids" not in names:
-                    given["pixel_mask"] = mask
-            yield given
+                    inputs["pixel_mask"] = mask
+            yield inputs
             if "image_sizes" in names:
-                yield given | {"image_sizes": torch.tensor([size] * BATCH)}
+                yield inputs | {"image_sizes": torch.tensor([size] * BATCH)}
 
 
 def _patches_of_grids(request: Request) -> Iterator[dict[str, Any]]:
-    """Two images of unequal shape, cut into patches one after the other."""
+    """Two images of different shapes, cut into patches and concatenated."""
     config = part(request.config, *VISION)
     patch = _square(find(config, "patch_size", kind=(int, list, tuple)) or 14)
     temporal = _square(
@@ -110,7 +112,7 @@ def _patches_of_grids(request: Request) -> Iterator[dict[str, Any]]:
 
 
 def _padded_patches(request: Request) -> dict[str, Any]:
-    """Patches of two images of unequal shape, padded to the longer."""
+    """Patches of two images of different shapes, padded to the longer one."""
     config = part(request.config, *VISION)
     patch = find(config, "patch_size") or 16
     shapes = torch.tensor([[4, 4], [2, 4]])
@@ -122,7 +124,7 @@ def _padded_patches(request: Request) -> dict[str, Any]:
 
 
 def _positioned_patches(request: Request) -> dict[str, Any]:
-    """Patches of two images with the row and column of each."""
+    """Patches of two images, with the row and column of each patch."""
     config = part(request.config, *VISION)
     patch = getattr(config, "model_patch_size", None) or find(config, "patch_size") or 16
     side = 2 * (find(config, "pooling_kernel_size") or 2)
@@ -133,14 +135,14 @@ def _positioned_patches(request: Request) -> dict[str, Any]:
 
 
 def _flattened_patches(request: Request) -> dict[str, Any]:
-    """Patches that carry their row and column as their first two numbers."""
+    """Patches whose first two numbers are their row and column."""
     patch = find(part(request.config, *VISION), "patch_size") or 16
     row, column = torch.meshgrid(torch.arange(1, 5), torch.arange(1, 5), indexing="ij")
     places = torch.stack([row.flatten(), column.flatten()], -1).float().expand(BATCH, -1, -1)
     patches = torch.cat([places, request.normal(BATCH, 16, 3 * patch * patch)], -1)
-    given: dict[str, Any] = {"flattened_patches": patches}
+    inputs: dict[str, Any] = {"flattened_patches": patches}
     if "input_ids" not in request.names or request.config.is_encoder_decoder:
         mask = torch.ones(BATCH, 16, dtype=torch.long)
         mask[1, -4:] = 0
-        given["attention_mask"] = mask
-    return given
+        inputs["attention_mask"] = mask
+    return inputs

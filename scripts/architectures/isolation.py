@@ -1,6 +1,6 @@
-"""Run a function for many names, each in a process of its own that may crash, hang or swell.
+"""Run a check for each name in a separate process, which may crash, hang or run out of memory.
 
-One process imports the heavy libraries once; every name is run in a copy of it.
+A fork server imports the heavy libraries once; each process is forked from it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PRELOADED = ["architectures.check"]
 def run_each(
     names: Iterable[str], workers: int, seconds: float, gigabytes: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield a result per name as they are ready; a failure is a result with `reason`."""
-    scripts = str(Path(__file__).parent.parent)  # the server finds what it preloads only by this
+    """Yield results as they finish; a failure is a result with a `reason`."""
+    scripts = str(Path(__file__).parent.parent)  # lets the fork server find its preloads
     os.environ["PYTHONPATH"] = os.pathsep.join([scripts, os.environ.get("PYTHONPATH", "")])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -33,17 +33,17 @@ def run_each(
                 running.append(_Run(context, waiting.pop(0), seconds, gigabytes))
             wait([run.result for run in running], timeout=0.5)
             for run in list(running):
-                found = run.poll()
-                if found is not None:
+                result = run.poll()
+                if result is not None:
                     running.remove(run)
-                    yield found
+                    yield result
     finally:
         for run in running:
             run.process.kill()
 
 
 class _Run:
-    """One process at work."""
+    """One running process."""
 
     def __init__(self, context: Any, name: str, seconds: float, gigabytes: float) -> None:
         self.name, self.seconds, self.started = name, seconds, time.monotonic()
@@ -53,23 +53,23 @@ class _Run:
         sender.close()
 
     def poll(self) -> dict[str, Any] | None:
-        """Return the result, or what went wrong, or None while it is at work."""
-        took = round(time.monotonic() - self.started, 1)
+        """Return the result or the reason of the failure; None while the process is running."""
+        elapsed = round(time.monotonic() - self.started, 1)
         if self.result.poll():
             try:
-                found = self.result.recv()
+                result = self.result.recv()
             except EOFError:
                 self.process.join()
                 code = self.process.exitcode
-                found = {"reason": f"the process ended with code {code}"}
-        elif took > self.seconds:
+                result = {"reason": f"the process ended with code {code}"}
+        elif elapsed > self.seconds:
             self.process.kill()
-            found = {"reason": f"still at work after {self.seconds:g} seconds"}
+            result = {"reason": f"still running after {self.seconds:g} seconds"}
         else:
             return None
         self.process.join()
         self.result.close()
-        return {"architecture": self.name} | found | {"seconds": took}
+        return {"architecture": self.name} | result | {"seconds": elapsed}
 
 
 def _work(name: str, gigabytes: float, sender: Connection) -> None:
@@ -87,7 +87,7 @@ def _work(name: str, gigabytes: float, sender: Connection) -> None:
 
 
 def explain(error: BaseException) -> str:
-    """Return an error as one line: its kind, its message and the place that raised it."""
+    """Return an error as one line: its type, its message and the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     message = " ".join(str(error).split())[:400]
     return f"{type(error).__name__}: {message} ({Path(last.filename).name}:{last.lineno})"

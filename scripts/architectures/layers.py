@@ -1,4 +1,4 @@
-"""Which layers of a model are kept, so that every kind of layer is among them."""
+"""Select layers of a model so that every kind of layer is included."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from architectures.rules import TOKEN
 
 
 def is_layer_count(name: str) -> bool:
-    """Return whether a setting says how many layers a model has."""
+    """Return whether a setting holds the number of layers of a model."""
     return name in ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth", "layers")
 
 
 def layer_count(template: PretrainedConfig) -> int:
-    """Return the number of layers of the default model, 0 where that is not one number."""
+    """Return the number of layers of the default model, or 0 if it is not a single number."""
     if isinstance(template.__dict__.get("depths"), (list, tuple)):
         return 0
     for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "layers"):
@@ -26,8 +26,8 @@ def layer_count(template: PretrainedConfig) -> int:
     return 0
 
 
-def kept_layers(template: PretrainedConfig) -> list[int]:
-    """Return which layers of the default model stay: one of each kind, and at least two."""
+def selected_layers(template: PretrainedConfig) -> list[int]:
+    """Return the indices of the layers to keep: one of each kind, and at least two."""
     count = layer_count(template)
     lists = [
         [_hashable(v) for v in value]
@@ -36,28 +36,28 @@ def kept_layers(template: PretrainedConfig) -> list[int]:
         and not TOKEN.fullmatch(name) and not all(isinstance(v, float) for v in value)
     ]  # fmt: skip
     kinds = list(zip(*lists, strict=True)) if lists else [()] * count
-    kept = [i for i, kind in enumerate(kinds) if kind not in kinds[:i]]
-    if len(kept) > 8:  # something differs in every layer: no kinds
-        kept = [0, count - 1]
+    indices = [i for i, kind in enumerate(kinds) if kind not in kinds[:i]]
+    if len(indices) > 8:  # something differs in every layer, so there are no kinds
+        indices = [0, count - 1]
     outputs = len(template.__dict__.get("_out_indices") or [])
-    least = max(2, outputs if "depths" not in template.__dict__ else 0)
+    minimum = max(2, outputs if "depths" not in template.__dict__ else 0)
     for i in range(count):
-        if len(kept) < least and i not in kept:
-            kept.append(i)
-    return sorted(kept)
+        if len(indices) < minimum and i not in indices:
+            indices.append(i)
+    return sorted(indices)
 
 
 def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def last_stages(template: PretrainedConfig, kept: list[int]) -> dict[str, Any]:
-    """Return the outputs of a backbone: as many as before, the last stages."""
+def last_stages(template: PretrainedConfig, layers: list[int]) -> dict[str, Any]:
+    """Return the output indices of a backbone: the same number of outputs, from the last stages."""
     outputs = template.__dict__.get("_out_indices")
     if not outputs:
         return {}
     names = template.__dict__.get("stage_names") or []
     if len(names) == layer_count(template) + 1 and "depths" not in template.__dict__:
-        last = len(kept)
+        last = len(layers)
         return {"out_indices": list(range(last - len(outputs) + 1, last + 1))}
     return {"out_indices": list(outputs)}

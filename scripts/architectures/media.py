@@ -1,4 +1,4 @@
-"""What is known when inputs are made, and a few ways to draw them."""
+"""The context for building inputs, and helpers that draw random values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 BATCH, LENGTH = 2, 16
-Given = dict[str, Any]
+Inputs = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Request:
-    """A model and the arguments of its forward, by name: True where one must be given."""
+    """A model and the arguments of its forward method; True marks a required argument."""
 
     model: PreTrainedModel
     config: PretrainedConfig

@@ -1,10 +1,10 @@
-"""What the general rules cannot reach, by architecture: as short as it can be."""
+"""Exceptions to the general rules, by architecture. Keep this file short."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# The class to run, where the bare model has no forward of its own or lacks what has attention.
+# Classes for architectures whose bare model has no forward, or lacks the part with attention.
 MODEL_CLASSES: dict[str, str] = {
     "esmfold2": "EsmFold2Model",
     "rag": "RagModel",
@@ -12,7 +12,7 @@ MODEL_CLASSES: dict[str, str] = {
     "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
 }
 
-# Why these cannot be run here; a package that is missing says so by itself.
+# Why these architectures cannot run here; missing packages are reported automatically.
 _TOWER = "its image tower is one of the package timm, which was not installed"
 _NO_KEYS = (
     "transformers 5.23.0 builds none whose layers all read the keys of the model that it drafts for"
@@ -26,10 +26,10 @@ REASONS = {
     "pp_ocrv6_small_det": "no sizes were found at which its feature maps fit each other",
 }
 
-# Small enough as they are, and of widths that fit each other in ways of their own.
+# Already small, with widths that constrain each other in special ways.
 UNSHRUNK = {"efficientloftr"}
 
-# A model that drafts for another has no keys of its own: all its layers read those of the other.
+# A draft model has no keys: all of its layers read the keys of the target model.
 _DRAFTER = {
     "vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16,
@@ -37,10 +37,10 @@ _DRAFTER = {
     "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "sliding_window": 4,
 }  # fmt: skip
 
-# A wider model, where the width of something else is fixed at 64 in the code and must be less.
+# Larger model widths, for models with another width that is hard-coded as 64 and must be smaller.
 WIDTHS = {"sam2_video": 128, "sam3_tracker_video": 128, "edgetam_video": 128, "sam3_video": 128}
 
-# Where a tower of the timm package returns tokens, not maps of features.
+# Models whose timm tower returns tokens instead of feature maps.
 TOKEN_TOWERS = {"perception_lm"}
 
 _INTRACLASS = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]} | {
@@ -52,11 +52,11 @@ _INTRACLASS = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]} | {
     for ratio, size in (("long", 7), ("mid", 5), ("short", 3))
 }  # fmt: skip
 
-# Wholes whose parts are run one by one too: one part needs a package that may be missing, or is an
-# architecture of its own.
+# Models whose components are also checked separately: one component needs a package that may be
+# missing, or is an architecture itself.
 IN_PARTS = {"gemma3n", "fastspeech2_conformer_with_hifigan"}
 
-# Settings by model type, also where it is a part of another model.
+# Settings by model type, also when the type is a component of another model.
 SETTINGS: dict[str, dict[str, Any]] = {
     "align": {"projection_dim": 32},
     "align_vision_model": {"width_coefficient": 0.1, "depth_coefficient": 0.3, "hidden_dim": 128},

@@ -1,4 +1,4 @@
-"""Put the placeholders of images and sounds into a text, as many as the model makes vectors."""
+"""Insert image and audio placeholders into a text, one for each vector that the model makes."""
 
 from __future__ import annotations
 
@@ -22,75 +22,83 @@ KINDS = [
 
 
 @torch.no_grad()
-def place(model: PreTrainedModel, given: dict[str, Any]) -> None:
-    """Insert the placeholders near the front of each text, in place, and lengthen its mask."""
-    if not isinstance(given.get("input_ids"), Tensor):
+def place(model: PreTrainedModel, inputs: dict[str, Any]) -> None:
+    """Insert the placeholders near the front of each text, in place, and extend its mask."""
+    if not isinstance(inputs.get("input_ids"), Tensor):
         return
     types = None
-    told = given.pop("placeholders", None)
+    preset_counts = inputs.pop("placeholders", None)
     for method_name, main, token_names in KINDS:
         token = find(model.config, *token_names)
         method = next(
             (getattr(m, method_name) for m in model.modules() if hasattr(m, method_name)), None
         )
-        if main not in given or token is None or not (method or told):
+        if main not in inputs or token is None or not (method or preset_counts):
             continue
-        counts = told or _counts(method, given, len(given["input_ids"]))
+        counts = preset_counts or _counts(method, inputs, len(inputs["input_ids"]))
         if not counts:
             continue
-        texts = given["input_ids"]
+        texts = inputs["input_ids"]
         longest = max(counts)
         front = torch.full((len(texts), longest), token)
-        for row, count in enumerate(counts):  # a shorter image is followed by more text
+        for row, count in enumerate(counts):  # pad a shorter image with text tokens
             front[row, count:] = texts[row, :1]
-        given["input_ids"] = torch.cat([texts[:, :2], front, texts[:, 2:]], 1)
-        if isinstance(given.get("attention_mask"), Tensor):
+        inputs["input_ids"] = torch.cat([texts[:, :2], front, texts[:, 2:]], 1)
+        if isinstance(inputs.get("attention_mask"), Tensor):
             ones = torch.ones(len(texts), longest, dtype=torch.long)
-            given["attention_mask"] = torch.cat([ones, given["attention_mask"]], 1)
-        types = (given["input_ids"] == token).long()
+            inputs["attention_mask"] = torch.cat([ones, inputs["attention_mask"]], 1)
+        types = (inputs["input_ids"] == token).long()
     names = inspect.signature(model.forward).parameters
     if types is None:
-        types = torch.zeros_like(given["input_ids"])
+        types = torch.zeros_like(inputs["input_ids"])
     for name in ("mm_token_type_ids", "moe_mm_token_type_ids"):
         if name in names:
-            given.setdefault(name, types)
+            inputs.setdefault(name, types)
     if (
         "token_type_ids" in names
-        and "token_type_ids" not in given
+        and "token_type_ids" not in inputs
         and find(model.config, "type_vocab_size") is None
     ):
-        given["token_type_ids"] = types
+        inputs["token_type_ids"] = types
 
 
-def _counts(method: Any, given: dict[str, Any], rows: int) -> list[int]:
-    """Return how many vectors the model makes of the images or sounds of each text."""
-    wanted = inspect.signature(method).parameters
+def _counts(method: Any, inputs: dict[str, Any], rows: int) -> list[int]:
+    """Return the number of vectors that the model makes from the images or audio of each text."""
+    parameters = inspect.signature(method).parameters
     text = {"attention_mask"} | {
-        name for name, one in wanted.items() if name == "input_ids" and one.default is not one.empty
+        name
+        for name, item in parameters.items()
+        if name == "input_ids" and item.default is not item.empty
     }
-    media = {name: value for name, value in given.items() if name in wanted and name not in text}
-    if all(isinstance(one, Tensor) and len(one) == rows for one in media.values()):
-        per_row = [{name: one[i : i + 1] for name, one in media.items()} for i in range(rows)]
+    media = {
+        name: value for name, value in inputs.items() if name in parameters and name not in text
+    }
+    if all(isinstance(item, Tensor) and len(item) == rows for item in media.values()):
+        per_row = [{name: item[i : i + 1] for name, item in media.items()} for i in range(rows)]
         if "image_grid_thw" not in media:
             with suppress(Exception):  # some need the whole batch
-                return [sum(_sizes(method(**one))) for one in per_row]
+                return [sum(_sizes(method(**item))) for item in per_row]
     sizes = _sizes(method(**media))
     if len(sizes) == 1 and sizes[0] % rows == 0:
         return [sizes[0] // rows] * rows
     if len(sizes) % rows:
         return []
-    each = len(sizes) // rows
-    return [sum(sizes[row * each : (row + 1) * each]) for row in range(rows)]
+    images_per_row = len(sizes) // rows
+    return [sum(sizes[row * images_per_row : (row + 1) * images_per_row]) for row in range(rows)]
 
 
-def _sizes(found: Any) -> list[int]:
-    """Return the number of vectors in each of the tensors that a tower returned."""
-    valid = getattr(found, "attention_mask", None)
-    if isinstance(valid, Tensor) and valid.dim() == 2:  # which of them are no padding
+def _sizes(output: Any) -> list[int]:
+    """Return the number of vectors in each tensor that a tower returned."""
+    valid = getattr(output, "attention_mask", None)
+    if isinstance(valid, Tensor) and valid.dim() == 2:  # mask of the positions that are not padding
         return valid.sum(-1).tolist()
     for name in ("pooler_output", "last_hidden_state"):
-        if getattr(found, name, None) is not None:
-            found = getattr(found, name)
-    if isinstance(found, Tensor):
-        found = [found]
-    return [one.reshape(-1, one.shape[-1]).shape[0] for one in found if isinstance(one, Tensor)]
+        if getattr(output, name, None) is not None:
+            output = getattr(output, name)
+    if isinstance(output, Tensor):
+        output = [output]
+    return [
+        tensor.reshape(-1, tensor.shape[-1]).shape[0]
+        for tensor in output
+        if isinstance(tensor, Tensor)
+    ]

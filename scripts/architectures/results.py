@@ -1,4 +1,4 @@
-"""Results on disk: one JSON line per architecture, and what the package and docs make of them."""
+"""Results on disk: one JSON line per architecture; the catalogue and docs page built from them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ from its own configuration classes (nothing is downloaded), runs it on the CPU i
 compares every attention that it executes with the model's own. "agrees": the weights of all of them
 differ by at most {tolerance:.0e}, over all texts, heads, queries and keys, padded ones too.
 
-- **Sharp on purpose.** As transformers draws them, tiny models attend nearly uniformly, and almost
-  any fault would pass. So every parameter is redrawn: matrices with a gain of 1 over the square
-  root of their inputs, the projections to queries and keys with 1.5; biases, norms and position
-  tables are moved off 0 and 1. The largest weight of a row is then {sharpness:.1f} times
-  the uniform one (the median over all architectures; {flattest:.1f} in the flattest tenth).
+- **Sharp on purpose.** With the default initialization of transformers, tiny models attend nearly
+  uniformly, and almost any fault would pass. So every parameter is redrawn: matrices with a gain of
+  1 over the square root of their inputs, the query and key projections with 1.5; biases, norms and
+  position tables are moved away from 0 and 1. The largest weight of a row is then
+  {sharpness:.1f} times the uniform one (the median over all architectures;
+  {flattest:.1f} in the flattest tenth).
 - **Stress settings.** Sliding windows of 4 tokens in texts of 16; fewer key heads than query heads;
-  one layer of each kind; batches of two, the second text padded by 4; two images of different
-  content, or of different shape where a model takes that; two sounds, one of them padded.
-- **Nothing hidden.** Softmaxes are counted in a run of their own. Where there are more of them than
-  attentions, they and the modules that execute them are named at the end: routers, heads of
-  detectors, pooling, weights that no query and key make, or that nothing uses.
+  one layer of each kind; batches of two, the second text padded by 4; two different images, with
+  different shapes if the model accepts them; two audio clips, one of them padded.
+- **Nothing hidden.** A separate run counts the softmaxes. If there are more softmaxes than
+  attentions, the modules that execute the extra ones are listed at the end: routers, detector
+  heads, pooling, weights that are not computed from queries and keys, or unused weights.
 
 Reached: through transformers' attention interface, or among the operators that torch executes.
 Stages compared in every attention: Q, K, V from the module's input; S scores; A weights; H each
@@ -47,27 +48,27 @@ head's output; O the module's output. transformers {transformers}, torch {torch}
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the latest result of each architecture; a line cut short by a crash is ignored."""
-    found = {}
+    """Return the latest result of each architecture; skip lines truncated by a crash."""
+    latest = {}
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     for line in lines:
         try:
             result = json.loads(line)
         except json.JSONDecodeError:
             continue
-        found[result["architecture"]] = result
-    return found
+        latest[result["architecture"]] = result
+    return latest
 
 
 def append(path: Path, result: dict[str, Any]) -> None:
-    """Add one result."""
+    """Append one result."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(result) + "\n")
 
 
 def state(result: dict[str, Any], tolerance: float) -> str:
-    """Return a word or two: what came of an architecture."""
+    """Return the state of an architecture in one or two words."""
     if "reason" in result:
         return "not run"
     if "unread" in result:
@@ -78,21 +79,21 @@ def state(result: dict[str, Any], tolerance: float) -> str:
 
 
 def reason(result: dict[str, Any]) -> str:
-    """Return why an architecture was not run or read, or which stage of it does not agree."""
-    said = result.get("reason", "")
-    if said and result["architecture"] in REASONS:
+    """Return why an architecture was not run or read, or which stage does not agree."""
+    message = result.get("reason", "")
+    if message and result["architecture"] in REASONS:
         return REASONS[result["architecture"]]
-    if missing := MISSING.search(said):
+    if missing := MISSING.search(message):
         return f"needs the package {missing[1]}, which was not installed"
     if result.get("verdict", "verified") != "verified":
         return f"its weights agree; {result['why']}"
-    return str(said or result.get("unread", ""))
+    return str(message or result.get("unread", ""))
 
 
 def catalogue(
     results: list[dict[str, Any]], parts: dict[str, str], tolerance: float
 ) -> dict[str, Any]:
-    """Return what the package carries: one row per architecture."""
+    """Return the catalogue that ships with the package: one row per architecture."""
     rows = [
         [
             result["architecture"],
@@ -112,7 +113,7 @@ def catalogue(
 
 
 def to_json(data: dict[str, Any]) -> str:
-    """Return the catalogue as JSON with a line per row, so that changes can be read."""
+    """Return the catalogue as JSON with one line per row, to keep diffs readable."""
     lines = [f" {json.dumps(name)}: {json.dumps(data[name])}" for name in data if name not in
              ("architectures", "parts")]  # fmt: skip
     rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in data["architectures"])
@@ -122,17 +123,17 @@ def to_json(data: dict[str, Any]) -> str:
 
 
 def page(results: list[dict[str, Any]], data: dict[str, Any], tolerance: float) -> str:
-    """Return the Markdown page that the docs show."""
-    found = read_catalogue(data)
-    rows = list(found.architectures.values())
+    """Return the Markdown page for the docs."""
+    catalogue_data = read_catalogue(data)
+    rows = list(catalogue_data.architectures.values())
     sharp = sorted(result["flattest"] for result in results if result.get("attentions") and
                    result.get("flattest"))  # fmt: skip
     median = sorted(result["sharpness"] for result in results if result.get("attentions") and
                     result.get("sharpness"))  # fmt: skip
-    said = HEADER.format(
-        transformers=found.transformers,
-        torch=found.torch,
-        summary=summary(rows, found),
+    header = HEADER.format(
+        transformers=catalogue_data.transformers,
+        torch=catalogue_data.torch,
+        summary=summary(rows, catalogue_data),
         tolerance=tolerance,
         sharpness=median[len(median) // 2],
         flattest=sharp[len(sharp) // 10],
@@ -140,7 +141,7 @@ def page(results: list[dict[str, Any]], data: dict[str, Any], tolerance: float) 
     exceptions = [row for row in rows if row.state in ("differs", "not read", "not run")]
     noted = [row for row in rows if row.state == "agrees" and row.reason]
     sections = [
-        said,
+        header,
         "## Exceptions\n",
         *(f"- `{row.name}` ({row.state}): {row.reason}" for row in exceptions),
         "\n## Notes on some architectures\n",

@@ -1,4 +1,4 @@
-"""What becomes of a setting, by its name: the general rules of making a model tiny."""
+"""General rules that make a model tiny: new values for settings, by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import PretrainedConfig
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCABULARY, WINDOW = 64, 4, 2, 16, 256, 128, 4
 
 # The first pattern that matches the whole name of an integer setting gives its value. A rule only
-# makes smaller.
+# makes a value smaller.
 RULES: list[tuple[str, int]] = [
     (r"(patch_embed_hidden_size|keypoint_decoder_dim|.*num_encoder_blocks)", 10**9),  # kept
     (r"(output_channels|bottleneck_features|adapter_(in|out)_dim|adapter_input_size)", WIDTH),
@@ -77,26 +77,26 @@ INDEX_LIST = re.compile(r".*(indexes|indices|_idxs|layer_ids|_layers|target_laye
 
 
 def image_size(value: Any, template: PretrainedConfig) -> Any:
-    """Return a size of a few patches; of 64 pixels where patches are small or none are named."""
+    """Return a size of a few patches; 64 pixels if patches are small or not given."""
     patch = template.__dict__.get("patch_size")
     patch = patch[0] if isinstance(patch, (list, tuple)) else patch
     size = 4 * patch if isinstance(patch, int) and patch > 8 else 64
     if "depths" in template.__dict__ and "window_size" in template.__dict__:
-        size = 128  # so that a window still fits the last stage
-    return each(value, lambda old: min(old, size))
+        size = 128  # the window must still fit the last stage
+    return map_numbers(value, lambda old: min(old, size))
 
 
-def each(value: Any, function: Callable[[int], int]) -> Any:
-    """Return a number, or each of the numbers in a list of any depth, as a function changes it."""
+def map_numbers(value: Any, function: Callable[[int], int]) -> Any:
+    """Apply a function to a number, or to each number in a nested list."""
     if isinstance(value, int):
         return function(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(each(v, function) for v in value)
+        return type(value)(map_numbers(v, function) for v in value)
     return value
 
 
 def small(name: str, value: int, width: int = WIDTH) -> int:
-    """Return the tiny value of a number."""
+    """Return the tiny value of an integer setting."""
     for pattern, tiny in RULES:
         if re.fullmatch(pattern, name):
             return min(value, tiny * width // WIDTH if tiny in (WIDTH, WIDTH // 2) else tiny)
@@ -104,7 +104,7 @@ def small(name: str, value: int, width: int = WIDTH) -> int:
 
 
 def short_list(name: str, values: Any, layers: int) -> Any:
-    """Return the tiny value of a list: depths, heads and widths of stages, or indices of layers."""
+    """Return the tiny value of a list: stage depths, heads or widths, or layer indices."""
     kind = type(values)
     if not values or not all(type(v) is int for v in values):
         return values

@@ -1,4 +1,4 @@
-"""Read settings anywhere in a configuration and its parts."""
+"""Read settings anywhere in a configuration and its sub-configurations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import PretrainedConfig
 
 
 def parts(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
-    """Yield a configuration and, below it, those of its parts."""
+    """Yield a configuration and all of its sub-configurations."""
     yield config
     for value in vars(config).values():
         if isinstance(value, PretrainedConfig):
@@ -17,7 +17,7 @@ def parts(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
 
 
 def find(config: PretrainedConfig, *names: str, kind: type | tuple[type, ...] = int) -> Any:
-    """Return the first setting of one of these names, in the order of the names, or None."""
+    """Return the first setting found under one of these names, in this order, or None."""
     for name in names:
         for part in parts(config):
             value = vars(part).get(type(part).attribute_map.get(name, name))
@@ -27,7 +27,7 @@ def find(config: PretrainedConfig, *names: str, kind: type | tuple[type, ...] = 
 
 
 def part(config: PretrainedConfig, *names: str) -> PretrainedConfig:
-    """Return the first part under one of these names, or the configuration itself."""
+    """Return the first sub-configuration with one of these names, or the configuration itself."""
     for name in names:
         for owner in parts(config):
             value = vars(owner).get(name)

@@ -1,9 +1,9 @@
-"""Redraw a model's parameters so that its attention is far from uniform and nothing explodes.
+"""Redraw a model's parameters so that attention is far from uniform and activations stay bounded.
 
-As the library initialises a model, scores deviate by 0.025 and every row of weights is flat:
-almost any fault would pass a comparison. Here every matrix is drawn so that it keeps the size of
-its input, the projections to queries and keys make it larger, and no part stays at the zero or one
-it began at.
+With the library's default initialization, scores have a standard deviation of 0.025 and every row
+of weights is flat: almost any fault would pass a comparison. Here every matrix preserves the scale
+of its input, the query and key projections increase it, and no parameter stays at its initial zero
+or one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 GAIN = 1.0
-QUERY_KEY_GAIN = 1.5  # scores then deviate by about its square
+QUERY_KEY_GAIN = 1.5  # the standard deviation of scores is then about its square
 QUERY_KEY = re.compile(
     r"(^|[._])(q|k|qk|qkv|kv|wq|wk|wqkv|query|key|query_key_value|c_attn|in_proj|to_q|to_k|to_kv|"
     r"qkv_proj|q_proj|k_proj|q_lin|k_lin|kv_proj|q_[ab]_proj|kv_b_proj|attn_qkv|att_proj)([._]|$)"
@@ -37,7 +37,7 @@ def sharpen(model: nn.Module, seed: int = 0) -> None:
         parameter.copy_(_drawn(name, parameter, owner, noise))
     for owner in owners.values():
         if isinstance(owner, nn.Embedding) and owner.padding_idx is not None:
-            owner.weight[owner.padding_idx] = 0  # as the library leaves it
+            owner.weight[owner.padding_idx] = 0  # as the library initializes it
 
 
 def _drawn(name: str, old: Tensor, owner: nn.Module, noise: Tensor) -> Tensor:
@@ -61,20 +61,20 @@ def _drawn(name: str, old: Tensor, owner: nn.Module, noise: Tensor) -> Tensor:
 
 def _fan_in(weight: Tensor, owner: nn.Module) -> int:
     if "ConvTranspose" in type(owner).__name__ or type(owner).__name__ == "Conv1D":
-        return weight.shape[0]  # stored with the input first
+        return weight.shape[0]  # stored with the input dimension first
     if isinstance(owner, nn.Linear) or "Conv" in type(owner).__name__:
         return max(1, weight[0].numel())
-    return max(weight.shape[-2:])  # a stack of experts, whichever way round it is stored
+    return max(weight.shape[-2:])  # a stack of experts, in either orientation
 
 
 def sharpness(weights: Tensor) -> float:
-    """Return how far from uniform rows of softmax weights are: 1 is uniform.
+    """Return how far rows of softmax weights are from uniform; 1 is uniform.
 
-    The mean, over rows that see two keys or more, of the largest weight times the number of keys
-    seen. Rows that see one key cannot be anything but 1 and do not count; nan where all are so.
+    The mean, over rows with at least two visible keys, of the largest weight times the number of
+    visible keys. Rows with one visible key are always 1 and are excluded; nan if no row is left.
     """
-    seen = (weights > 0).sum(-1)
-    rows = seen >= 2
+    visible = (weights > 0).sum(-1)
+    rows = visible >= 2
     if not rows.any():
         return float("nan")
-    return float((weights.amax(-1) * seen)[rows].float().mean())
+    return float((weights.amax(-1) * visible)[rows].float().mean())

@@ -1,4 +1,4 @@
-"""A tiny random model of any architecture, with inputs that it runs on."""
+"""Build a tiny random model of any architecture, with inputs that it accepts."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from transformers import PreTrainedModel
 
 from architectures.catalogue import model_class
 from architectures.count import tensors
-from architectures.inputs import complete, offers
+from architectures.inputs import candidates, complete
 from architectures.sharpen import sharpen
 from architectures.shrink import tiny_config
 
 
 class CannotRunError(RuntimeError):
-    """No inputs were found that the model runs on; says what each attempt raised."""
+    """The model accepts no candidate inputs; the message lists what each attempt raised."""
 
 
 def build(architecture: str, seed: int = 0) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Return a tiny random model with sharp attention, and keyword inputs for its forward.
+    """Return a tiny random model with sharp attention, and keyword inputs for its forward method.
 
-    The model is in eval mode, in float32, with eager attention. The inputs are the first of
-    those offered for its signature that it runs on.
+    The model is in eval mode, in float32, with eager attention. The inputs are the first candidates
+    that the model accepts.
     """
     model = tiny_model(architecture, seed)
     failures: list[str] = []
     runs = None
-    for offer in offers(model, seed):
+    for candidate in candidates(model, seed):
         try:
             with torch.no_grad():
-                inputs = complete(model, architecture, offer, seed)
-                clean = not any(one.isnan().any() for one in tensors(model(**inputs)))
+                inputs = complete(model, architecture, candidate, seed)
+                clean = not any(tensor.isnan().any() for tensor in tensors(model(**inputs)))
         except Exception as error:
-            failures.append(_told(error))
+            failures.append(_describe(error))
             continue
         runs = runs or inputs
         if clean:
             return model, inputs
-    if runs:  # only so that some rows see nothing, and are nan
+    if runs:  # runs only with fully masked rows, which are nan
         return model, runs
     raise CannotRunError(" | ".join(dict.fromkeys(failures)))
 
 
-def _told(error: Exception) -> str:
-    """Return an error's message with the place that raised it."""
+def _describe(error: Exception) -> str:
+    """Return the message of an error and the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 

@@ -1,4 +1,4 @@
-"""Towers that a model may be without, or that come from a package that may not be installed."""
+"""Optional towers, and replacements for towers from packages that may not be installed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from architectures.rules import WIDTH, small
 
 
 def optional_part(cls: type, name: str) -> PretrainedConfig | None:
-    """Return the default configuration of a tower that the model can also be without."""
+    """Return the default configuration of an optional tower."""
     spec = (getattr(cls, "sub_configs_defaults", None) or {}).get(name)
     return spec.create_subconfig(name)[0] if hasattr(spec, "create_subconfig") else None
 
 
-def stand_in(config: PretrainedConfig, whole: str) -> PretrainedConfig:
-    """Return a tower of transformers' own in place of one of the timm package."""
+def replacement(config: PretrainedConfig, whole: str) -> PretrainedConfig:
+    """Return a transformers tower that replaces one from the timm package."""
     if config.model_type == "timm_backbone":
         outputs = len(config.__dict__.get("_out_indices") or config.out_indices or [4])
         return CONFIG_MAPPING["resnet"](out_indices=list(range(5 - outputs, 5)))
@@ -34,5 +34,5 @@ def stand_in(config: PretrainedConfig, whole: str) -> PretrainedConfig:
 
 
 def is_tiny(config: PretrainedConfig) -> bool:
-    """Return whether a tower was made tiny when it took another's place."""
+    """Return whether a tower was already made tiny as a replacement."""
     return vars(config).get("is_tiny", False)

@@ -1,1 +1,1 @@
-"""What `bench.py` measures, one file per command; what they share is in `measuring`."""
+"""The benchmarks of `bench.py`, one file per command; shared code is in `measuring`."""

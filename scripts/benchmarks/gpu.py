@@ -1,6 +1,6 @@
-"""One causal layer on CUDA: its exact maps, beside the fused attention that makes its output.
+"""Exact maps of one causal layer on CUDA, compared with the fused attention of its output.
 
-Every way runs in turn, round after round, timed by events of the device; medians are printed. The
+The variants alternate over several rounds and are timed by CUDA events; medians are printed. The
 numbers are compared with float64 in the same run.
 """
 
@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 console = Console()
-GOALS = {"map pass": 0.6, "capture in all": 1.5}  # of the default attention's time
+GOALS = {"map pass": 0.6, "capture in all": 1.5}  # relative to the default attention
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The shape of an attention: Llama 3.1 8B's by default."""
+    """The shape of an attention layer; the defaults are those of Llama 3.1 8B."""
 
     tokens: int
     heads: int = 32
@@ -41,9 +41,9 @@ def run(
     rounds: int = 5,
     tilings: bool = False,
 ) -> None:
-    """Print a table of times, memory and errors; refuse in one line where it cannot be measured.
+    """Print a table of times, memory and errors; exit with one line if it cannot be measured.
 
-    tilings : also compare sizes of the tiles of the map pass.
+    tilings : also compare tile sizes of the map pass.
     """
     import torch
 
@@ -51,40 +51,40 @@ def run(
 
     if not gpu.available():
         raise SystemExit(
-            "Expected a CUDA device of capability 8.0 or more, and Triton; run this where both are."
+            "This benchmark needs Triton and a CUDA device of capability 8.0 or higher."
         )
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
     with torch.no_grad():
         layer = Layer(tokens, heads, key_heads, width)
-        half = Measured(replace(layer, tokens=tokens // 2), cells).memory()
-        measured = Measured(layer, cells)
-        times = alternate(measured.ways(), rounds)
+        half = LayerBenchmark(replace(layer, tokens=tokens // 2), cells).memory()
+        measured = LayerBenchmark(layer, cells)
+        times = alternate(measured.variants(), rounds)
         title = f"{tokens:,} tokens, {heads} heads over {key_heads}, {width} features, bf16, causal"
         show(f"{title}, {cells:,}² map: milliseconds", times, "default attention")
         if tilings:
             show("map pass: milliseconds", alternate(measured.tilings(), rounds), "128 × 64")
         console.print(
-            f"memory: {measured.memory():,.0f} MB more, {half:,.0f} with half the tokens; "
+            f"memory: {measured.memory():,.0f} MB added, {half:,.0f} with half the tokens; "
             f"both maps {8e-6 * heads * cells**2:,.0f}, all weights {2e-6 * heads * tokens**2:,.0f}"
         )
-        wrong = ", ".join(f"{name} {value:.1e}" for name, value in measured.errors().items())
-        console.print(f"largest difference from float64: {wrong}")
+        errors = ", ".join(f"{name} {value:.1e}" for name, value in measured.errors().items())
+        console.print(f"largest difference from float64: {errors}")
     names = ("attnviz", "torch", "triton")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     device = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
     console.print(f"{versions}; {device}", style="dim")
 
 
-class Measured:
-    """One layer of random vectors, and what is done with it."""
+class LayerBenchmark:
+    """One layer of random vectors, and the operations measured on it."""
 
     def __init__(self, layer: Layer, cells: int) -> None:
         import torch
 
         from attnviz.results import MaskRule
         from attnviz.streaming import ScoreSpec
-        from attnviz.streaming.fused import fused_on_gpu
+        from attnviz.streaming.gpu import fused
 
         self.layer, self.cells = layer, cells
         Q, K, V = (
@@ -92,15 +92,14 @@ class Measured:
             for count in (layer.heads, layer.key_heads, layer.key_heads)
         )
         self.scoring, self.value = ScoreSpec(Q, K, layer.width**-0.5, MaskRule(after=0)), V
-        self.lse = fused_on_gpu(Q, K, V, causal=True, scale=self.scoring.scale)[1]
+        self.lse = fused(Q, K, V, causal=True, scale=self.scoring.scale)[1]
 
-    def ways(self) -> dict[str, Callable[[], Any]]:
-        """Return what is timed: torch's attention as it comes, and what a capture does."""
+    def variants(self) -> dict[str, Callable[[], Any]]:
+        """Return the timed operations: torch's attention, and the steps of a capture."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.functional import scaled_dot_product_attention
 
         from attnviz.streaming import gpu
-        from attnviz.streaming.fused import fused_on_gpu
 
         scoring, Q, K, V = self.scoring, self.scoring.query, self.scoring.key, self.value
 
@@ -110,51 +109,42 @@ class Measured:
             )
 
         def by(backend: SDPBackend) -> Callable[[], Any]:
-            def run_it() -> Any:
+            def run_backend() -> Any:
                 with sdpa_kernel(backend):
                     return attention()
 
-            return run_it
+            return run_backend
 
-        def telling() -> Any:
-            return fused_on_gpu(Q, K, V, causal=True, scale=scoring.scale)
+        def attention_with_lse() -> Any:
+            return gpu.fused(Q, K, V, causal=True, scale=scoring.scale)
 
         def capture() -> None:
-            self.reduce(telling()[1])
+            self.pass_over(lse=attention_with_lse()[1])
 
         return {
             "default attention": attention,
             "of which flash": by(SDPBackend.FLASH_ATTENTION),
             "of which cuDNN": by(SDPBackend.CUDNN_ATTENTION),
-            "attention that tells its log-sum-exp": telling,
-            "log-sum-exp by a kernel": lambda: gpu.log_sum_exp(scoring),
+            "attention that returns the log-sum-exp": attention_with_lse,
+            "log-sum-exp by our kernel": lambda: gpu.log_sum_exp(scoring),
             "map pass": self.pass_over,
-            "map pass, itself, previous, first": lambda: self.reduce(self.lse),
             "capture in all": capture,
         }
 
-    def pass_over(self, tiling: Any = None) -> Any:
-        """Make the pooled maps and the sums over rows and columns."""
+    def pass_over(self, tiling: Any = None, lse: Any = None) -> Any:
+        """Reduce the map, from a known log-sum-exp."""
         from attnviz.streaming import gpu
+        from attnviz.streaming.reference import MapBuffers
 
-        cell = -(-self.layer.tokens // self.cells)
-        return gpu.map_sums(self.scoring, cell=cell, lse=self.lse, tiling=tiling)
-
-    def reduce(self, lse: Any) -> Any:
-        """Make all that is kept of the map."""
-        from attnviz.streaming import gpu
-        from attnviz.streaming.buffers import MapBuffers
-
-        kept = MapBuffers(self.scoring, self.cells, 0, None, None)
-        kept.lse = lse
-        gpu.reduce_map(self.scoring, kept)
-        return kept
+        buffers = MapBuffers(self.scoring, self.cells, 0, None, None)
+        gpu.reduce_map(self.scoring, buffers, self.lse if lse is None else lse, tiling)
+        return buffers
 
     def tilings(self) -> dict[str, Callable[[], Any]]:
-        """Return the map pass with tiles of some sizes."""
+        """Return the map pass with several tile sizes."""
         from attnviz.streaming.gpu import Tiling
 
-        some = {
+        tilings = {
             "128 × 64": Tiling(),
             "128 × 64, 2 stages": Tiling(stages=2),
             "128 × 64, 4 stages": Tiling(stages=4),
@@ -162,10 +152,10 @@ class Measured:
             "128 × 128, 8 warps": Tiling(columns=128, warps=8, programs=1),
             "256 × 64, 8 warps": Tiling(rows=256, warps=8, programs=1),
         }
-        return {name: partial(self.pass_over, tiling) for name, tiling in some.items()}
+        return {name: partial(self.pass_over, tiling) for name, tiling in tilings.items()}
 
     def memory(self) -> float:
-        """Return by how many MB the map pass grows beyond its input, its results among them."""
+        """Return the memory growth of the map pass in MB, including its results."""
         import torch
 
         torch.cuda.synchronize()
@@ -179,11 +169,11 @@ class Measured:
         """Return the largest differences from float64 in some rows of the first and last head."""
         import torch
 
-        found, T, cell = self.pass_over(), self.layer.tokens, -(-self.layer.tokens // self.cells)
+        sums, T, cell = self.pass_over(), self.layer.tokens, -(-self.layer.tokens // self.cells)
         shared, largest = self.layer.heads // self.layer.key_heads, dict[str, float]()
         j = torch.arange(T, device="cuda")
         for head in (0, self.layer.heads - 1):
-            for row in (0, T // cell // 2):  # of the pooled map
+            for row in (0, T // cell // 2):  # rows of the pooled map
                 rows = slice(row * cell, min(T, (row + 1) * cell))
                 i = j[rows, None]
                 Q, K = self.scoring.query[head, rows], self.scoring.key[head // shared]
@@ -194,39 +184,39 @@ class Measured:
                 pairs = {
                     "log-sum-exp": (self.lse[head, rows], scores.logsumexp(-1)),
                     "entropy, bits": (
-                        found.entropy[head, rows],
+                        sums.entropy[head, rows],
                         torch.special.entr(P).sum(-1) / log(2),
                     ),
                     "distance ÷ tokens": (
-                        found.distance[head, rows] / T,
+                        sums.distance[head, rows] / T,
                         (P * (i - j)).sum(-1) / T,
                     ),
                     "mean, of a row's sum": (
-                        found.mean[head, row] / len(P),
+                        sums.mean[head, row] / len(P),
                         cells.sum((0, 2)) / len(P),
                     ),
-                    "largest": (found.largest[head, row], cells.amax((0, 2))),
+                    "largest": (sums.largest[head, row], cells.amax((0, 2))),
                 }
-                for name, (ours, right) in pairs.items():
-                    wrong = float((ours.double() - right).abs().max())
-                    largest[name] = max(largest.get(name, 0), wrong)
+                for name, (ours, expected) in pairs.items():
+                    error = float((ours.double() - expected).abs().max())
+                    largest[name] = max(largest.get(name, 0), error)
         return largest
 
 
-def alternate(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Return milliseconds of each way, in turn, after one round that compiles and warms up."""
+def alternate(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each variant, in turn, after one warm-up round that compiles."""
     import torch
 
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds + 1):
-        for name, way in ways.items():
+        for name, variant in variants.items():
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             try:
                 start.record()
-                way()
+                variant()
                 end.record()
                 end.synchronize()
-            except RuntimeError as error:  # not in this build, or too much for this device
+            except RuntimeError as error:  # not in this build, or out of memory on this device
                 if number == 0:
                     console.print(f"{name}: {str(error).splitlines()[0]}", style="yellow")
                 continue
@@ -236,7 +226,7 @@ def alternate(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list
 
 
 def show(title: str, times: dict[str, list[float]], against: str) -> None:
-    """Print medians, extremes and ratios, and whether goals are reached."""
+    """Print medians, extremes, ratios and whether the goals are met."""
     table = Table("", "median", "min – max", f"÷ {against}", "goal", title=title)
     base = statistics.median(times[against])
     for name, values in times.items():

@@ -1,7 +1,7 @@
-"""Ways of doing the same, alternating in one run: their times, their memory, and on what machine.
+"""Measure time and memory of alternatives that alternate in one run.
 
-Another machine, or the same one an hour later, has other times; a ratio of two ways that took
-turns holds.
+Absolute times vary with the machine and its load; the ratio of two alternatives that alternate in
+the same run is stable.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-console = Console(width=max(Console().width, 110))  # tables stay whole in a log, too
+console = Console(width=max(Console().width, 110))  # wide enough for tables in a log
 ENTRY = Path(__file__).parents[1] / "bench.py"
-Ways = Mapping[str, Callable[[], object]]
+Variants = Mapping[str, Callable[[], object]]
 
 
 def alternate(
-    ways: Ways, rounds: int, clock: Callable[[], float] = time.perf_counter
+    variants: Variants, rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Return the seconds of each way, that took turns `rounds` times.
+    """Return the seconds of each variant over `rounds` alternating rounds.
 
-    A round before these fills the caches; with 0 rounds it is the one that counts.
+    A warm-up round comes first and is discarded; with 0 rounds it is the measurement.
     """
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds + 1):
-        for name, way in ways.items():
+        for name, variant in variants.items():
             start = clock()
-            way()
+            variant()
             seconds = clock() - start
             if number or rounds == 0:
                 times[name].append(seconds)
@@ -45,7 +45,7 @@ def alternate(
 
 
 def process(command: Sequence[str]) -> Callable[[], object]:
-    """Return a way that runs a command to its end."""
+    """Return a function that runs a command to completion."""
     return lambda: subprocess.run(command, check=True, capture_output=True)
 
 
@@ -58,11 +58,11 @@ def show(
 ) -> None:
     """Print medians, extremes, ratios and peak memory.
 
-    megabytes : of each way, where memory was measured.
+    megabytes : peak memory of each variant, if it was measured.
     """
     table = Table("", "median", "min – max", f"÷ {against}", title=title)
     if megabytes:
-        table.add_column("peak MB more")
+        table.add_column("added peak MB")
     base = statistics.median(times[against]) if times.get(against) else float("nan")
     for name in dict.fromkeys([*times, *(megabytes or {})]):
         values = times.get(name)
@@ -79,27 +79,27 @@ def show(
 
 
 def show_setting(*packages: str) -> None:
-    """Print what ran, in which versions, and on what machine."""
+    """Print the versions and the machine."""
     console.print(f"{versions(packages)}\n{machine()}", style="dim", highlight=False)
 
 
 def versions(packages: Sequence[str]) -> str:
-    """Return the version of Python and of each package that is there."""
-    found = [f"Python {platform.python_version()}"]
+    """Return the versions of Python and of the installed packages."""
+    versions = [f"Python {platform.python_version()}"]
     for name in packages:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            found.append(f"{name} not installed")
-    return ", ".join(found)
+            versions.append(f"{name} not installed")
+    return ", ".join(versions)
 
 
 def machine() -> str:
-    """Return the processor, how many cores and threads of it, and the memory."""
+    """Return the processor, its cores, the memory and the thread setting."""
     model = platform.processor() or platform.machine()
-    told = Path("/proc/cpuinfo")
-    if told.exists():
-        names = [line for line in told.read_text().splitlines() if line.startswith("model name")]
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = names[0].partition(":")[2].strip() if names else model
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
@@ -110,41 +110,41 @@ def machine() -> str:
 
 
 def grown(work: Callable[[], object]) -> float:
-    """Return by how many MB this process grows at most while it works."""
-    most, done = [resident()], threading.Event()
+    """Return the peak memory growth of this process during a call, in MB."""
+    samples, done = [resident()], threading.Event()
 
     def watch() -> None:
         while not done.wait(0.005):
-            most.append(resident())
+            samples.append(resident())
 
-    watching = threading.Thread(target=watch)
-    watching.start()
+    thread = threading.Thread(target=watch)
+    thread.start()
     try:
-        kept = work()
-        most.append(resident())
-        del kept
+        result = work()
+        samples.append(resident())
+        del result
     finally:
         done.set()
-        watching.join()
-    return max(most) - most[0]
+        thread.join()
+    return max(samples) - samples[0]
 
 
 def resident() -> float:
-    """Return how much memory this process holds, in MB (Linux)."""
+    """Return the resident memory of this process in MB (Linux)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
 
 def available() -> float:
-    """Return how many bytes this machine could still hand out (Linux)."""
-    told = Path("/proc/meminfo").read_text().split()
-    return 1024.0 * int(told[told.index("MemAvailable:") + 1])
+    """Return the available memory of this machine in bytes (Linux)."""
+    meminfo = Path("/proc/meminfo").read_text().split()
+    return 1024.0 * int(meminfo[meminfo.index("MemAvailable:") + 1])
 
 
 def peak(*arguments: str, seconds: float | None = None) -> float | None:
-    """Return what `bench.py memory` says of one way, in a process of its own.
+    """Run `bench.py memory` in a separate process and return its result in MB.
 
-    None where it takes longer than `seconds` or fails; why is printed.
+    Return None and print the reason if it takes longer than `seconds` or fails.
     """
     command = [sys.executable, str(ENTRY), "memory", *arguments]
     try:
@@ -153,7 +153,7 @@ def peak(*arguments: str, seconds: float | None = None) -> float | None:
         console.print(f"{' '.join(arguments)}: stopped after {seconds:.0f} s", style="red")
         return None
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        console.print(f"{' '.join(arguments)}: {said}", style="red", markup=False)
+        message = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        console.print(f"{' '.join(arguments)}: {message}", style="red", markup=False)
         return None
     return float(done.stdout.split()[-1])

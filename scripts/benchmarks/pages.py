@@ -1,6 +1,6 @@
-"""Open a page in Chromium and see when it is drawn, when it answers the pointer, and what it holds.
+"""Open a page in Chromium; measure when it is drawn and when it responds, and count its elements.
 
-What BertViz loads from a CDN is served from npm packages, at once: no network is measured.
+Files that BertViz loads from a CDN are served from npm packages, so no network time is measured.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from playwright.sync_api import ConsoleMessage, Error, Route, sync_playwright
 
 _CDN = "https://cdnjs.cloudflare.com/ajax/libs/"
-_SERVED = {  # jquery 2.0.0, which BertViz asks for, is not on npm
+_SERVED = {  # BertViz requests jquery 2.0.0, which is not on npm
     "require.js/": ("requirejs@2.3.6", "require.js"),
     "d3/": ("d3@5.7.0", "dist/d3.min.js"),
     "jquery/": ("jquery@2.1.0", "dist/jquery.min.js"),
 }
 _FLAGS = ["--disable-gpu", "--no-first-run", "--disable-background-networking"]
-# A frame is drawn once the one after it begins. Canvases are blank while all pixels are alike.
+# A frame is drawn when the next one begins. A canvas is blank while all pixels are equal.
 _WATCH = """(() => {
   const small = Object.assign(document.createElement("canvas"), { width: 32, height: 32 });
   const pen = small.getContext("2d", { willReadFrequently: true });
@@ -58,7 +58,7 @@ _WATCH = """(() => {
 
 @dataclass(frozen=True)
 class Opened:
-    """What opening a page took: seconds since it was asked for, and elements once drawn."""
+    """Result of opening a page: seconds since the request, and the number of drawn elements."""
 
     drawn: float
     answered: float
@@ -66,13 +66,13 @@ class Opened:
 
 
 def open_page(file: Path, patience: float) -> Opened | None:
-    """Open a page in a browser of its own; None where it is not drawn after `patience` seconds."""
-    said: dict[str, dict[str, float]] = {}
+    """Open a page in a new browser; return None if it is not drawn within `patience` seconds."""
+    events: dict[str, dict[str, float]] = {}
 
-    def hear(message: ConsoleMessage) -> None:
+    def record_event(message: ConsoleMessage) -> None:
         if message.text.startswith("bench "):
-            told = json.loads(message.text.removeprefix("bench "))
-            said[told["name"]] = told
+            event = json.loads(message.text.removeprefix("bench "))
+            events[event["name"]] = event
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -81,36 +81,36 @@ def open_page(file: Path, patience: float) -> Opened | None:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.route(f"{_CDN}**", _serve)
         page.add_init_script(_WATCH)
-        page.on("console", hear)
+        page.on("console", record_event)
         try:
             page.goto(file.as_uri(), wait_until="commit", timeout=1000 * patience)
             end = time.monotonic() + patience
             for step in itertools.count():
-                if "answered" in said or time.monotonic() > end:
+                if "answered" in events or time.monotonic() > end:
                     break
-                if "drawn" in said:  # a pointer that wanders over the picture
+                if "drawn" in events:  # move the pointer over the picture
                     page.mouse.move((60, 180, 300)[step % 3], 90 + 11 * step % 400)
                 page.wait_for_timeout(10)
-        except Error:  # Chromium gave up
+        except Error:  # Chromium crashed
             return None
         finally:
             browser.close()
-    if "drawn" not in said:
+    if "drawn" not in events:
         return None
-    answered = said.get("answered", {"seconds": math.inf})
-    return Opened(said["drawn"]["seconds"], answered["seconds"], int(said["drawn"]["nodes"]))
+    answered = events.get("answered", {"seconds": math.inf})
+    return Opened(events["drawn"]["seconds"], answered["seconds"], int(events["drawn"]["nodes"]))
 
 
 def chromium() -> str:
-    """Return the path of Chromium; end where there is none."""
-    found = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    if found is None:
-        sys.exit("Expected Chromium, which opens the pages, on the PATH. Install it.")
-    return found
+    """Return the path of Chromium; exit if there is none."""
+    path = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    if path is None:
+        sys.exit("Chromium is not on the PATH. Install it to open the pages.")
+    return path
 
 
 def loaded_bytes() -> int:
-    """Return how many bytes a page of BertViz loads beside itself."""
+    """Return the number of bytes that a BertViz page loads in addition to itself."""
     return sum(_library(name).stat().st_size for name in _SERVED)
 
 
@@ -122,7 +122,7 @@ def _serve(route: Route) -> None:
 
 @cache
 def _library(name: str) -> Path:
-    """Return a file of an npm package, kept in the user's cache; end where npm cannot get it."""
+    """Return a file of an npm package from the user's cache; exit if npm cannot download it."""
     package, path = _SERVED[name]
     home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "attnviz-bench"
     file = home / package / "package" / path
@@ -131,7 +131,7 @@ def _library(name: str) -> Path:
         command = ["npm", "pack", package, "--silent", "--pack-destination", str(home / package)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
-            sys.exit(f"Expected npm to fetch {package}, which BertViz loads: {done.stderr.strip()}")
+            sys.exit(f"npm could not download {package} for BertViz: {done.stderr.strip()}")
         with tarfile.open(home / package / done.stdout.split()[-1]) as archive:
             archive.extractall(home / package, filter="data")
     return file

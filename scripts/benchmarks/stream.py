@@ -1,6 +1,6 @@
-"""One causal head of 64 features, streamed, beside the fused attention that tells its lse.
+"""Stream one causal head with 64 features; compare with torch's fused attention.
 
-One thread, CPU time; memory is what a process of its own grows by.
+One thread, CPU time; memory is the growth of a separate process.
 """
 
 from __future__ import annotations
@@ -10,15 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.results.attention_record import MaskRule
-from attnviz.streaming import (
-    ScoreSpec,
-    crop,
-    log_sum_exp,
-    summarise,
-)
+from attnviz.streaming import ScoreSpec, summarise
 from benchmarks.measuring import alternate, console, grown, peak, show, show_setting
 
 _FUSED = "fused attention"
@@ -26,41 +21,30 @@ _WITH_MEMORY = "summary", "summary and top 8"
 
 
 def measure(tokens: Sequence[int], rounds: int) -> None:
-    """Print the CPU seconds of each way at each length, and the memory of the summaries."""
+    """Print the CPU seconds of each variant at each length, and the memory of the summaries."""
     torch.set_num_threads(1)
     for T in tokens:
-        times = alternate(_ways(T), rounds, time.thread_time)
-        megabytes = {way: peak("stream", str(T), way) for way in _WITH_MEMORY}
+        times = alternate(_variants(T), rounds, time.thread_time)
+        megabytes = {variant: peak("stream", str(T), variant) for variant in _WITH_MEMORY}
         show(f"{T:,} tokens: CPU seconds", times, against=_FUSED, megabytes=megabytes)
-        console.print(f"the whole map has {4e-6 * T * T:,.0f} MB\n", style="dim")
+        console.print(f"the full map takes {4e-6 * T * T:,.0f} MB\n", style="dim")
     show_setting("attnviz", "torch")
 
 
-def memory(tokens: str, way: str) -> float:
-    """Return by how many MB this process grows while it streams one head, Q, K and V apart."""
+def memory(tokens: str, variant: str) -> float:
+    """Return the memory growth while this process streams one head, in MB, without Q, K, V."""
     torch.set_num_threads(1)
-    _ways(2048)[way]()  # whatever is loaded once, numba too
-    return grown(_ways(int(tokens))[way])
+    _variants(2048)[variant]()  # warm up: load everything that is loaded once, including numba
+    return grown(_variants(int(tokens))[variant])
 
 
-def _ways(T: int) -> dict[str, Callable[[], object]]:
-    """Return what to do at one length; the fused attention leaves its lse to those after it."""
+def _variants(T: int) -> dict[str, Callable[[], object]]:
+    """Return the work to measure at one length."""
     torch.manual_seed(0)
-    Q, K, V = torch.randn(3, 1, 1, T, 64)
-    scoring = ScoreSpec(Q[0], K[0], 64**-0.5, MaskRule(after=0))
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    told: list[Tensor] = []
-
-    def attention() -> None:
-        told[:] = [flash(Q, K, V, 0.0, True)[1][0]]
-
-    def from_lse(work: Callable[..., object]) -> None:
-        work(lse=told[0] if told else log_sum_exp(scoring))
-
-    part = {"rows": slice(T - 512, T), "columns": slice(0, 1024)}
-    followers: dict[str, Callable[..., object]] = {
-        "summary": partial(summarise, scoring),
-        "summary and top 8": partial(summarise, scoring, top=8),
-        "512 × 1,024 crop": partial(crop, scoring, **part),
+    Q, K, V = torch.randn(3, 1, T, 64)
+    spec = ScoreSpec(Q, K, 64**-0.5, MaskRule(after=0))
+    return {
+        _FUSED: partial(scaled_dot_product_attention, Q[None], K[None], V[None], is_causal=True),
+        "summary": partial(summarise, spec),
+        "summary and top 8": partial(summarise, spec, top=8),
     }
-    return {_FUSED: attention} | {name: partial(from_lse, work) for name, work in followers.items()}

@@ -1,7 +1,7 @@
-"""A survey of many sentences beside the obvious loop: one after the other, eager, all maps kept.
+"""Compare a survey of many sentences with a simple loop: one sentence at a time, eager, full maps.
 
-Both measure the same statistics of every head on each sentence, on the same sentence with its
-tokens shuffled, and of even weights; the largest difference between the two is printed.
+Both measure the same statistics of every head on each sentence, on the same sentence with shuffled
+tokens, and on uniform weights. The largest difference between the two is printed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from attnviz.analyses.survey.corpus import (
     read_corpus,
     tokenize_corpus,
 )
-from attnviz.analyses.survey.measure import HeadStatistics, shuffle
-from attnviz.analyses.survey.statistics import largest
+from attnviz.analyses.survey.statistics import HeadStatistics, largest, shuffle
 from benchmarks.measuring import alternate, console, peak, show, show_setting
 
 _LOOP, _TABLE, _SURVEY = "eager, one sentence at a time", "attnviz, table alone", "attnviz.survey"
@@ -29,19 +28,19 @@ _PATIENCE = 1800.0  # seconds
 
 
 def measure(corpus: Path, sentences: int, rounds: int) -> None:
-    """Print the time of each way, and by how much memory a survey grows with its corpus."""
+    """Print the time of each variant, and how the memory of a survey grows with its corpus."""
     model = attnviz.load()
     texts = _texts(corpus, sentences)
     reads = list(tokenize_corpus(model, read_corpus(texts), truncate=True, on_bad=None))
     heads = HeadStatistics(model.checkpoint, model.attend(texts[0]).records)
     _print_difference(model, heads, reads[:50])
-    ways = {
+    variants = {
         _LOOP: lambda: _loop(model, reads),
         _TABLE: lambda: heads.measure(reads),
         _SURVEY: lambda: attnviz.survey(texts, model=model, truncate=True),
     }
-    times = alternate(ways, rounds, time.perf_counter)
-    tokens = sum(len(each.encoding["input_ids"]) for each in reads) / len(reads)
+    times = alternate(variants, rounds, time.perf_counter)
+    tokens = sum(len(text.encoding["input_ids"]) for text in reads) / len(reads)
     threads = torch.get_num_threads()
     title = f"{len(texts):,} sentences of {tokens:.0f} tokens, {threads} threads: seconds"
     show(title, times, against=_LOOP)
@@ -57,8 +56,8 @@ def measure(corpus: Path, sentences: int, rounds: int) -> None:
     show_setting("attnviz", "torch", "transformers", "pyarrow")
 
 
-def memory(way: str, corpus: str, sentences: str) -> float:
-    """Return by how many MB a survey grows this process, over the loaded model."""
+def memory(variant: str, corpus: str, sentences: str) -> float:
+    """Return the memory growth of this process during a survey, over the loaded model, in MB."""
     from benchmarks.measuring import grown
 
     model = attnviz.load()
@@ -68,9 +67,9 @@ def memory(way: str, corpus: str, sentences: str) -> float:
 
 
 def _texts(corpus: Path, count: int) -> list[str]:
-    """Return so many texts of a corpus, which is read again where it has fewer."""
-    found = [each.text for each in read_corpus(corpus)]
-    return (found * (1 + count // len(found)))[:count]
+    """Return this number of texts from a corpus, repeating it if it is too short."""
+    texts = [text.text for text in read_corpus(corpus)]
+    return (texts * (1 + count // len(texts)))[:count]
 
 
 def _print_difference(
@@ -78,33 +77,33 @@ def _print_difference(
 ) -> None:
     ours = heads.measure(reads)
     loop = _loop(model, reads)
-    apart = 0.0
-    for n, (each, theirs) in enumerate(zip(reads, loop, strict=True)):
-        mine = torch.stack([ours.value[n], ours.shuffled[n], ours.even[n]])
-        scaled = (mine - theirs).abs() / largest(len(each))
-        assert torch.equal(mine.isnan(), theirs.isnan())
-        apart = max(apart, float(scaled.nan_to_num(0).max()))
+    difference = 0.0
+    for n, (text, expected) in enumerate(zip(reads, loop, strict=True)):
+        measured = torch.stack([ours.value[n], ours.shuffled[n], ours.even[n]])
+        scaled = (measured - expected).abs() / largest(len(text))
+        assert torch.equal(measured.isnan(), expected.isnan())
+        difference = max(difference, float(scaled.nan_to_num(0).max()))
     console.print(
-        f"largest difference between loop and survey, of the most they can be: {apart:.1e}"
+        f"largest difference between loop and survey, relative to the maximum: {difference:.1e}"
     )
 
 
 def _loop(model: attnviz.Model, reads: Sequence[TokenizedText]) -> list[Tensor]:
-    """Return (3, K, S) of each sentence: as it is, shuffled, and of even weights."""
-    stops = {model.tokenizer.convert_tokens_to_ids(each) for each in (".", ",")}
+    """Return (3, K, S) for each sentence: original, shuffled, and uniform weights."""
+    stops = {model.tokenizer.convert_tokens_to_ids(text) for text in (".", ",")}
     before = model.module.config._attn_implementation
     model.module.set_attn_implementation("eager")
-    found = []
+    results = []
     try:
-        for each in reads:
-            mixed = shuffle(each.encoding, f"0 {each.number}")
-            maps, other = _maps(model, each.encoding), _maps(model, mixed)
+        for text in reads:
+            mixed = shuffle(text.encoding, f"0 {text.number}")
+            maps, other = _maps(model, text.encoding), _maps(model, mixed)
             even = torch.full_like(maps, 1 / maps.shape[-1])
-            some = (maps, each.encoding), (other, mixed), (even, each.encoding)
-            found.append(torch.stack([_statistics(*one, stops) for one in some]))
+            variants = (maps, text.encoding), (other, mixed), (even, text.encoding)
+            results.append(torch.stack([_statistics(*variant, stops) for variant in variants]))
     finally:
         model.module.set_attn_implementation(before)
-    return found
+    return results
 
 
 @torch.inference_mode()
@@ -116,7 +115,7 @@ def _maps(model: attnviz.Model, encoding: Encoding) -> Tensor:
 
 
 def _statistics(maps: Tensor, encoding: Encoding, stops: set[int]) -> Tensor:
-    """Return the statistics of all heads, (K, S), as one writes them down."""
+    """Return the statistics of all heads, (K, S), written out from their definitions."""
     ids = torch.tensor(encoding["input_ids"])
     special = torch.tensor(encoding["special_tokens_mask"]).bool()
     stop = torch.tensor([id in stops for id in encoding["input_ids"]]) & ~special
@@ -132,21 +131,20 @@ def _statistics(maps: Tensor, encoding: Encoding, stops: set[int]) -> Tensor:
     def mean(weights: Tensor, counted: Tensor = rows) -> Tensor:
         return weights[:, counted & rows].mean(1)
 
-    def on(keys: Tensor) -> Tensor:
-        found = mean((maps * keys).sum(-1), keys.any(-1))
-        return found
+    def share_on(keys: Tensor) -> Tensor:
+        return mean((maps * keys).sum(-1), keys.any(-1))
 
     return torch.stack(
         [
             mean((maps * behind.abs()).sum(-1)),
             mean(maps.diagonal(dim1=1, dim2=2)),
-            on((behind == 1) & rows),
-            on((behind == -1) & rows),
+            share_on((behind == 1) & rows),
+            share_on((behind == -1) & rows),
             mean(maps[:, :, 0]),
-            on(special.expand(T, T)),
-            on(same),
-            on(follows),
-            on(stop.expand(T, T)),
+            share_on(special.expand(T, T)),
+            share_on(same),
+            share_on(follows),
+            share_on(stop.expand(T, T)),
             mean(-(maps * maps.clamp(min=1e-30).log()).sum(-1)),
             maps[:, rows][:, :, rows].mean(1).amax(-1),
         ],

@@ -1,9 +1,9 @@
-"""Which attribution methods name the words that moved a word? Methods beside interventions.
+"""Compare attribution methods with interventions that change the words of a sentence.
 
-The axis of each sentence leads from the mean of the other senses to its own sense, and is computed
-without the sentence. What the word loses along the axis when another word is masked, replaced,
-knocked out or deleted is the ground truth. The four interventions agree with each other only in
-part.
+The axis of each sentence points from the mean of the other senses to its own sense, and is computed
+without that sentence. The ground truth is the shift along the axis that the word loses when another
+word is masked, replaced, knocked out or deleted. The four interventions agree with each other only
+partly.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from torch import Tensor
 
 import attnviz
 from attnviz.analyses.senses.result import Occurrence, SensesResult
-from attnviz.analyses.shift.interventions import ALL, TargetWord, intervene
+from attnviz.analyses.shift.interventions import ALL, intervene
 from attnviz.analyses.shift.methods import AttributionInput
 from attnviz.analyses.shift.result import consensus, spearman
-from attnviz.capture.restore import restoring
+from attnviz.capture import restoring
 from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.results.words import token_groups
 from faithfulness.methods import compute_all
 
 RESAMPLES = 2000
-FEWEST = 3  # other words in a sentence
+FEWEST = 3  # minimum number of other words in a sentence
 _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 Sentences = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """One sentence: for each source word, its attributions and the effects of interventions.
+class Evaluation:
+    """One sentence: attributions and intervention effects for each source word.
 
-    attributions : by method, (words,). effects : by intervention, (words,), and their consensus.
+    attributions : by method, (words,).
+    effects : by intervention, (words,), and their consensus.
     total : how far the whole context moved the word along the axis.
     """
 
@@ -50,7 +51,7 @@ class Judged:
 
 
 def read(path: Path | None) -> Sentences:
-    """Return sentences by word and sense, from a JSON list or bundled with attnviz."""
+    """Return sentences by word and sense, from a JSON list or from the sentences in the package."""
     if path is None:
         from attnviz.analyses.senses.sentences import bundled
 
@@ -61,15 +62,15 @@ def read(path: Path | None) -> Sentences:
     return sentences
 
 
-def judge_all(sentences: Sentences, *, step: int = 1) -> list[Judged]:
-    """Judge every `step`-th occurrence that has at least three other words beside it."""
+def evaluate_all(sentences: Sentences, *, step: int = 1) -> list[Evaluation]:
+    """Evaluate every `step`-th occurrence in a sentence with at least three other words."""
     model = attnviz.load()
-    judged = []
+    evaluations = []
     for word, by_sense in track(sentences.items(), "words", console=Console(stderr=True)):
         senses = attnviz.senses(word, by_sense, model=model)
         for number, occurrence in list(enumerate(senses.occurrences))[::step]:
-            judged.append(_judge(model, occurrence, _axis(senses, number)))
-    return [sentence for sentence in judged if sentence is not None]
+            evaluations.append(_evaluate(model, occurrence, _axis(senses, number)))
+    return [sentence for sentence in evaluations if sentence is not None]
 
 
 def _axis(senses: SensesResult, number: int) -> Tensor:
@@ -85,7 +86,7 @@ def _axis(senses: SensesResult, number: int) -> Tensor:
     return (axis / axis.norm()).float()
 
 
-def _judge(model: attnviz.Model, occurrence: Occurrence, axis: Tensor) -> Judged | None:
+def _evaluate(model: attnviz.Model, occurrence: Occurrence, axis: Tensor) -> Evaluation | None:
     batch = encode(model.checkpoint, [occurrence.sentence])
     tokens = batch.axes["text"][0]
     spans = token_spans(model.checkpoint, occurrence.sentence)
@@ -106,64 +107,86 @@ def _judge(model: attnviz.Model, occurrence: Occurrence, axis: Tensor) -> Judged
         for name, attribution in by_token.items()
     }
     with restoring(model.module):
-        word = TargetWord.of(model.module, batch.inputs, rows)
-        changes = intervene(model, word, sources, ALL)
+        changes = intervene(target, sources, ALL)
     effects = {name: change @ axis.double() for name, change in changes.items()}
     effects["consensus"] = consensus(effects, list(range(len(sources))))
-    return Judged(attributions, effects, total)
+    return Evaluation(attributions, effects, total)
 
 
-def show(judged: Sequence[Judged], words: str, console: Console) -> None:
+def show(evaluations: Sequence[Evaluation], words: str, console: Console) -> None:
     """Print the rank correlations of methods and interventions, with 95% intervals."""
     columns = [*ALL, "consensus"]
     ranks = Table("", *columns, title="rank correlation with interventions, mean over sentences")
-    for name in judged[0].attributions:
+    for name in evaluations[0].attributions:
         ranks.add_row(
             name,
             *(
-                mean_interval([rho(j.attributions[name], j.effects[t]) for j in judged])
+                mean_interval(
+                    [
+                        rho(evaluation.attributions[name], evaluation.effects[t])
+                        for evaluation in evaluations
+                    ]
+                )
                 for t in columns
             ),
         )
     for name in ALL:
         ranks.add_row(
             name,
-            *(mean_interval([rho(j.effects[name], j.effects[t]) for j in judged]) for t in columns),
+            *(
+                mean_interval(
+                    [
+                        rho(evaluation.effects[name], evaluation.effects[t])
+                        for evaluation in evaluations
+                    ]
+                )
+                for t in columns
+            ),
         )
     console.print(ranks)
     lost = Table(
-        "", *ALL, "mean", "of the shift", title="changing the word that comes first ÷ a random word"
+        "", *ALL, "mean", "of the shift", title="effect of the top-ranked word ÷ a random word"
     )
-    for name in judged[0].attributions:
-        lost.add_row(name, *_losses([j.attributions[name] for j in judged], judged))
-    lost.add_row("consensus itself", *_losses([j.effects["consensus"] for j in judged], judged))
+    for name in evaluations[0].attributions:
+        lost.add_row(
+            name,
+            *_losses([evaluation.attributions[name] for evaluation in evaluations], evaluations),
+        )
+    lost.add_row(
+        "consensus itself",
+        *_losses([evaluation.effects["consensus"] for evaluation in evaluations], evaluations),
+    )
     console.print(lost)
     console.print(
-        f"{len(judged)} occurrences of {words}; intervals: 95 %, from a bootstrap over them.\n"
+        f"{len(evaluations)} occurrences of {words}; intervals: 95 %, from a bootstrap over them.\n"
         "raw attention and norms: last layer, mean or sum of all heads; split: over all paths "
-        "unless direct; of the shift: what changing the first word takes (mean of the four) as a "
-        "share of what the whole context moved along the axis.",
+        "unless direct; of the shift: the effect of changing the top word (mean of the four) as a "
+        "share of the whole shift along the axis.",
         style="dim",
     )
 
 
 def rho(a: Tensor, b: Tensor) -> float:
-    """Return Spearman's ρ, or 0 where there is nothing to rank."""
+    """Return Spearman's ρ, or 0 if there is nothing to rank."""
     return spearman(a, b) or 0.0
 
 
-def _losses(said: Sequence[Tensor], judged: Sequence[Judged]) -> list[str]:
-    """Return by intervention the effect of the first word over a random one, and of the shift."""
-    top, usual = first_and_random(said, judged)
+def _losses(attributions: Sequence[Tensor], evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return the effect of the top word over a random one, per intervention; then the shares."""
+    top, usual = first_and_random(attributions, evaluations)
     ratios = [_ratio(a, b) for a, b in zip(top.T, usual.T, strict=True)]
-    share = top.mean(1).sum() / sum(j.total for j in judged)
+    share = top.mean(1).sum() / sum(evaluation.total for evaluation in evaluations)
     return [*ratios, _ratio(top.mean(1), usual.mean(1)), f"{share:.0%}"]
 
 
-def first_and_random(said: Sequence[Tensor], judged: Sequence[Judged]) -> tuple[Tensor, Tensor]:
-    """Return the effects of the word ranked first, and of a random word: (sentences, 4) each."""
-    effects = [torch.stack([j.effects[name] for name in ALL]) for j in judged]
-    top = [effect[:, ranks.argmax()] for effect, ranks in zip(effects, said, strict=True)]
+def first_and_random(
+    attributions: Sequence[Tensor], evaluations: Sequence[Evaluation]
+) -> tuple[Tensor, Tensor]:
+    """Return the effects of the top-ranked word and of a random word, (sentences, 4) each."""
+    effects = [
+        torch.stack([evaluation.effects[name] for name in ALL]) for evaluation in evaluations
+    ]
+    top = [effect[:, ranks.argmax()] for effect, ranks in zip(effects, attributions, strict=True)]
     return torch.stack(top), torch.stack([effect.mean(1) for effect in effects])
 
 

@@ -1,7 +1,7 @@
-"""The attribution methods that the benchmark compares, by the name in its tables.
+"""The attribution methods that the benchmark compares, by their name in its tables.
 
 Each takes an `AttributionInput` and returns one number for each token, (T,). Methods that attnviz
-offers come from its registry. The norms read the modules of a BERT by name, so that the benchmark
+offers come from its registry. The norms look up the modules of a BERT by name, so the benchmark
 runs on the bundled model only.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnviz.analyses.shift.decomposition import ShiftDecomposition
+from attnviz.analyses.shift.compute import make_reference
 from attnviz.analyses.shift.deeplift import decompose_shift
 from attnviz.analyses.shift.methods import METHODS as REGISTERED
 from attnviz.analyses.shift.methods import AttributionInput, Method, multiply_layers
-from attnviz.analyses.shift.reference import make_reference
 from attnviz.analyses.shift.residual_stream import decompose_residual_stream
-from attnviz.capture.restore import restoring
+from attnviz.analyses.shift.result import ShiftDecomposition
+from attnviz.capture import restoring
 
 
 def value_norms(target: AttributionInput) -> Tensor:
@@ -25,13 +25,13 @@ def value_norms(target: AttributionInput) -> Tensor:
 
 
 def value_norm_rollout(target: AttributionInput) -> Tensor:
-    """Multiply the norms through the layers, with rows that sum to 1."""
+    """Multiply the norms across layers, with rows normalized to sum to 1."""
     shares = [norm / norm.sum(-1, keepdim=True) for norm in _value_norms(target)]
     return multiply_layers(share[None] for share in shares)[list(target.rows)].mean(0)
 
 
 def residual_stream(target: AttributionInput) -> Tensor:
-    """Return what attention added from each token in the decomposition of the residual stream."""
+    """Return the attention contribution of each token in the residual stream decomposition."""
     stream = decompose_residual_stream(
         target.model.module, target.inputs, rows=target.rows, direction=target.direction
     )
@@ -39,17 +39,17 @@ def residual_stream(target: AttributionInput) -> Tensor:
 
 
 def split_direct(target: AttributionInput) -> Tensor:
-    """Return the direct contribution of each token to the word, with the gate as reference."""
+    """Return the direct contribution of each token to the word, relative to the gated reference."""
     return _decompose(target, "gate").table.sum((0, 1))
 
 
 def split_gate(target: AttributionInput) -> Tensor:
-    """Return the contribution of each token over all paths, with the gate as reference."""
+    """Return the contribution of each token over all paths, relative to the gated reference."""
     return _decompose(target, "gate").credit
 
 
 def split_mask(target: AttributionInput) -> Tensor:
-    """Return the contribution of each token over all paths, with masked words as reference."""
+    """Return the contribution of each token over all paths, relative to masked words."""
     return _decompose(target, "mask").credit
 
 
@@ -77,9 +77,7 @@ def compute_all(target: AttributionInput) -> tuple[dict[str, Tensor], float]:
 
 
 def _decompose(target: AttributionInput, reference: str) -> ShiftDecomposition:
-    compared = make_reference(
-        target.model, target.inputs, reference, rows=target.rows, special=target.special
-    )
+    compared = make_reference(target, reference)
     return decompose_shift(
         target.model.module,
         compared.inputs,
@@ -90,7 +88,7 @@ def _decompose(target: AttributionInput, reference: str) -> ShiftDecomposition:
 
 
 def _value_norms(target: AttributionInput) -> list[Tensor]:
-    """Return for each layer the norms of the weighted, projected values, (T, T)."""
+    """Return the norms of the weighted, projected values for each layer, (T, T)."""
     norms = []
     module = target.model.module
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A small corpus, with what heads care for: repeated tokens, commas, texts of other lengths."""
+"""A small corpus for the head statistics: repeated tokens, commas, texts of different lengths."""
 
 import pytest
 
@@ -19,12 +19,12 @@ TEXTS = [
 
 @pytest.fixture(scope="session")
 def texts():
-    """Return forty texts, eight of them different."""
+    """Return forty texts, eight of them distinct."""
     return TEXTS
 
 
 @pytest.fixture(scope="session")
 def found(texts, model, tmp_path_factory):
-    """Return the census of the bundled model on 128 texts, and the folder that it is in."""
+    """Return the survey of the bundled model on 128 texts, and its folder."""
     folder = tmp_path_factory.mktemp("survey")
     return attnviz.survey([*texts[:8], *sentences(120)], model=model, out=folder), folder

@@ -1,7 +1,7 @@
-"""A real Chromium that reaches nothing but what a test gives it, and what went wrong in it.
+"""A real Chromium without network access, which reports errors of the page.
 
-A test here is skipped where there is no Chromium (or npm); with ATTNVIZ_BROWSER=required, as in
-continuous integration, it fails instead.
+These tests are skipped without Chromium (or npm); with ATTNVIZ_BROWSER=required, as in continuous
+integration, they fail instead.
 """
 
 import os
@@ -16,11 +16,11 @@ from playwright.sync_api import expect, sync_playwright
 FLAGS = [
     "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
-    # else a frame may ask for something before Playwright looks on
+    # otherwise a frame may send a request before Playwright intercepts it
     "--disable-features=IsolateSandboxedIframes",
 ]  # fmt: skip
-NOWHERE = {"server": "http://127.0.0.1:9", "bypass": "127.0.0.1"}  # what the network is to it
-AT_HAND = ("file:", "about:", "data:", "blob:")  # what no network is needed for
+NOWHERE = {"server": "http://127.0.0.1:9", "bypass": "127.0.0.1"}  # there is no network here
+AT_HAND = ("file:", "about:", "data:", "blob:")  # schemes that need no network
 
 
 def pytest_collection_modifyitems(items):
@@ -30,26 +30,26 @@ def pytest_collection_modifyitems(items):
 
 
 def needed(*names):
-    """Return the path of the first of these programs that is there, or skip (fail where told)."""
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
+    """Return the path of the first of these programs that exists; skip, or fail if required."""
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
         why = f"needs {' or '.join(names)}: none is on the PATH"
         (pytest.fail if os.environ.get("ATTNVIZ_BROWSER") == "required" else pytest.skip)(why)
-    return found
+    return path
 
 
 @pytest.fixture(scope="session")
 def npm():
-    """The path of npm."""
+    """Return the path of npm."""
     return needed("npm")
 
 
-# Not for the session: while Playwright runs, no other test could start an event loop of its own.
+# Not session-scoped: while Playwright runs, no other test can start an event loop.
 @pytest.fixture(scope="module")
 def browser():
-    """Chromium, without a window."""
+    """Headless Chromium."""
     chromium = needed("chromium", "chromium-browser", "google-chrome")
-    expect.set_options(timeout=30_000)  # milliseconds: a machine may be busy
+    expect.set_options(timeout=30_000)  # milliseconds; the machine may be busy
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=chromium, args=FLAGS, chromium_sandbox=False, proxy=NOWHERE
@@ -63,9 +63,9 @@ def open_page(browser, tmp_path):
     """Open pages without a network: a file, HTML as text, or the address of a local server.
 
     open_page(what, width=1280, height=800, dark=False, expects=()) → Playwright's page. The test
-    fails in the end where a page asked for anything that is not at hand (of a server: of another
-    origin) or reported an error, in its console or uncaught. `expects` are regular expressions of
-    such lines that have to come, and then are no failure.
+    fails at the end if a page requested anything else (for a server: from another origin) or
+    reported an error, in its console or uncaught. `expects` are regular expressions of such lines
+    that are required and allowed.
     """
     opened = []
 
@@ -105,7 +105,7 @@ def _address(what, file):
 
 
 def _allowed(address):
-    """Return how the addresses begin that a page may ask for."""
+    """Return the address prefixes that a page may request."""
     if address.startswith("file:"):
         return AT_HAND
     host = re.match(r"http://[^/]+/?", address)[0].rstrip("/") + "/"
@@ -126,5 +126,7 @@ def _watch(context, allowed, troubles):
     context.on("weberror", lambda error: troubles.append(f"error: {error.error}"))
     context.on(
         "console",
-        lambda said: troubles.append(f"console: {said.text}") if said.type == "error" else None,
+        lambda message: (
+            troubles.append(f"console: {message.text}") if message.type == "error" else None
+        ),
     )

@@ -1,12 +1,12 @@
-"""Chromium reads of any page what Python's parser does: its own elements, and the same data."""
+"""Chromium parses any page like Python's parser does: the same elements and the same data."""
 
 import json
 
-from anything import AWKWARD, strings
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from strategies import AWKWARD, strings
 
-from attnviz.interactive.page import make_frame, make_page, static
+from attnviz.interactive.view import make_frame, make_page, static
 from attnviz.results.words import literal
 
 OWN = [
@@ -35,12 +35,12 @@ def test_pages_and_their_frames(browser, several):
         for text, labels in several
     ]
     frames = [make_frame(make_page(each, ""), each["results"][0]["source"]) for each in payloads]
-    found = tab.evaluate(READ, frames)
+    contents = tab.evaluate(READ, frames)
     tab.close()
-    for payload, read in zip(payloads, found, strict=True):
+    for payload, read in zip(payloads, contents, strict=True):
         assert read["around"] == ["html", "head", "body", "iframe"]
         assert read["inside"] == OWN
         assert json.loads(read["data"]) == payload
         assert read["script"] == static("attnviz.iife.js")
-        # A title that is asked for leaves out blanks.
+        # document.title strips and collapses whitespace.
         assert read["title"].split() == payload["results"][0]["source"].split()

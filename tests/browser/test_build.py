@@ -1,4 +1,4 @@
-"""What is committed of the front end is what its sources build, byte for byte."""
+"""The committed front-end bundle equals a fresh build of its sources, byte for byte."""
 
 import json
 import re
@@ -12,7 +12,7 @@ ROOM = Path(attnviz.interactive.view.__file__).parent
 FILES = "attnviz.iife.js", "attnviz.es.js", "attnviz.css"
 
 
-def test_the_committed_files_are_what_the_sources_build(npm, tmp_path):
+def test_the_committed_files_match_a_fresh_build(npm, tmp_path):
     copy = tmp_path / "frontend"
     shutil.copytree(ROOM / "frontend", copy, ignore=shutil.ignore_patterns("node_modules"))
     for command in (["ci"], ["run", "check"], ["run", "build"]):
@@ -23,21 +23,21 @@ def test_the_committed_files_are_what_the_sources_build(npm, tmp_path):
         assert (ROOM / "static" / name).read_bytes().isascii()
 
 
-def test_no_registry_is_written_down_and_versions_are_exact():
+def test_no_registry_is_recorded_and_versions_are_exact():
     lock = (ROOM / "frontend/package-lock.json").read_text()
     assert "resolved" not in lock
     assert "registry" not in lock
-    wanted = json.loads((ROOM / "frontend/package.json").read_text())
-    assert "dependencies" not in wanted
-    for version in wanted["devDependencies"].values():
+    package = json.loads((ROOM / "frontend/package.json").read_text())
+    assert "dependencies" not in package
+    for version in package["devDependencies"].values():
         assert re.fullmatch(r"\d+\.\d+\.\d+", version)
 
 
-def test_nothing_makes_markup_or_code_of_text():
-    found = [
+def test_no_code_turns_text_into_markup_or_code():
+    uses = [
         f"{file.name}: {word}"
         for file in (ROOM / "frontend/src").rglob("*.ts")
         for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "Function(", "style=")
         if word in file.read_text("utf-8")
     ]
-    assert not found
+    assert not uses

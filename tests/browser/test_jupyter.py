@@ -1,4 +1,4 @@
-"""Notebooks show the view: JupyterLab, what nbconvert makes of them, and the widget."""
+"""Notebooks show the view: JupyterLab, nbconvert output and the widget."""
 
 import io
 import json
@@ -22,7 +22,7 @@ CELLS = [
     "widget.selection = {'view': 'head', 'layer': 5, 'heads': [3]}",
     "print('now at layer', widget.selection['layer'], 'of', widget.selection['stack'])",
 ]
-# nbconvert's own page asks for these, which the view does not need.
+# nbconvert's page requests these; the view does not need them.
 CONVERTED = ["request: https://cdnjs", "console: .*ERR_FAILED"]
 
 
@@ -33,20 +33,20 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(folder):
-    """Jupyter's settings, kernels and history lie in a folder of the test, and nowhere else."""
-    own = {
+    """Keep Jupyter's settings, kernels and history in a folder of the test."""
+    variables = {
         name: str(folder / name.lower())
         for name in (
             "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR",
             "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
         )
     }  # fmt: skip
-    return os.environ | own
+    return os.environ | variables
 
 
 @pytest.fixture(scope="module")
 def lab(folder, environment):
-    """The address of a JupyterLab of this test, which asks nothing of the network."""
+    """Start a JupyterLab for this test without network access; return its address."""
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
         "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", f"--ServerApp.root_dir={folder}",
@@ -67,8 +67,8 @@ def lab(folder, environment):
 
 def _address(server, folder):
     for _ in range(600):
-        for told in (folder / "jupyter_runtime_dir").glob("jpserver-*.json"):
-            return json.loads(told.read_text())["url"]
+        for server_file in (folder / "jupyter_runtime_dir").glob("jpserver-*.json"):
+            return json.loads(server_file.read_text())["url"]
         assert server.poll() is None, (folder / "log").read_text()
         time.sleep(0.1)
     raise AssertionError(
@@ -78,7 +78,7 @@ def _address(server, folder):
 
 @pytest.fixture(scope="module")
 def notebook(folder):
-    """A notebook whose cells show the view and the widget, none of which has run."""
+    """A notebook with cells that show the view and the widget, not yet run."""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(book, folder / "view.ipynb")
@@ -86,12 +86,12 @@ def notebook(folder):
 
 
 def expect_view(frame):
-    """Expect what a reader sees at first: maps, the verdict, and a tooltip under the pointer."""
+    """Expect what a reader sees first: maps, the verdict, and a tooltip under the pointer."""
     expect(frame.locator(".stage[aria-busy=false]")).to_be_visible(timeout=90_000)
     expect(frame.get_by_text("verified: 72 heads recomputed in float64")).to_be_visible()
     canvas = frame.locator("canvas")
-    seen = Image.open(io.BytesIO(canvas.screenshot())).convert("RGB")
-    assert len(seen.getcolors(seen.width * seen.height)) > 30, "the canvas is blank"
+    image = Image.open(io.BytesIO(canvas.screenshot())).convert("RGB")
+    assert len(image.getcolors(image.width * image.height)) > 30, "the canvas is blank"
     expect(frame.get_by_role("tooltip")).to_be_hidden()
     canvas.hover(position={"x": 200, "y": 200})
     expect(frame.get_by_role("tooltip")).to_contain_text("Layer")
@@ -117,17 +117,17 @@ def test_jupyterlab_shows_the_view_and_the_widget_and_nbconvert_keeps_the_view(
     cells.nth(2).locator(".jp-InputArea").click()
     page.keyboard.press("Shift+Enter")
     expect(cells.nth(2)).to_contain_text("looked at token [3]")
-    expect(widget).to_have_attribute("data-view", "head")  # as Python asked
+    expect(widget).to_have_attribute("data-view", "head")  # as requested from Python
     page.keyboard.press("Shift+Enter")
     expect(cells.nth(3)).to_contain_text("now at layer 5 of encoder")
 
     page.keyboard.press("Control+s")
     expect(page.locator("li.jp-mod-dirty")).to_have_count(0)
     assert "srcdoc" in notebook.read_text()
-    page.reload()  # what was run here is trusted when it is opened again
+    page.reload()  # outputs of this session are trusted when the notebook is opened again
     expect_view(cells.nth(0).frame_locator("iframe"))
 
     command = [sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)]
     subprocess.run(command, check=True, env=environment, capture_output=True)
-    kept = open_page(notebook.with_suffix(".html"), expects=CONVERTED)
-    expect_view(kept.frame_locator("iframe"))
+    converted = open_page(notebook.with_suffix(".html"), expects=CONVERTED)
+    expect_view(converted.frame_locator("iframe"))

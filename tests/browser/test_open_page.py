@@ -1,4 +1,4 @@
-"""What a page should not do is seen: no test of a page passes because nobody looked."""
+"""The open_page fixture detects errors, so that no page test passes silently."""
 
 import os
 import shutil
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 INNER = "<iframe sandbox='allow-scripts' srcdoc=\"<script>{}</script>\"></iframe>"
-REFUSED = "console: .*ERR_"  # what Chromium says of a request that was not answered
+REFUSED = "console: .*ERR_"  # Chromium's message for a request without an answer
 
 
-def test_a_quiet_page_has_no_trouble_and_is_as_asked(open_page):
+def test_a_page_without_errors_passes(open_page):
     page = open_page("<title>a ⊕ b</title><p>text", width=400, height=300, dark=True)
     assert page.title() == "a ⊕ b"
     assert page.viewport_size == {"width": 400, "height": 300}
@@ -38,34 +38,34 @@ def test_a_file_opens_from_disk(open_page, tmp_path):
         (INNER.format("fetch(`http://a.example`)"), ["request: http:", "error: ", REFUSED]),
     ],
 )
-def test_what_it_should_not_do_is_seen(open_page, html, expects):
+def test_forbidden_actions_are_detected(open_page, html, expects):
     page = open_page(html, expects=expects)
     page.wait_for_timeout(300)
 
 
-def test_trouble_fails_the_test_and_so_does_expected_trouble_that_stays_away(tmp_path):
-    said = outcome(
+def test_errors_fail_the_test_and_so_do_missing_expected_errors(tmp_path):
+    output = outcome(
         tmp_path,
         "def test_trouble(open_page): open_page('<script>throw Error(1)</script>')\n"
         "def test_absent(open_page): open_page('<p>', expects=['console: a'])\n"
         "def test_quiet(open_page): open_page('<p>')\n",
     )
-    assert "3 passed, 2 errors" in said
-    assert "error: 1" in said
-    assert "expected 'console: a', which did not come" in said
+    assert "3 passed, 2 errors" in output
+    assert "error: 1" in output
+    assert "expected 'console: a', which did not come" in output
 
 
-@pytest.mark.parametrize(("told", "end"), [("", "2 skipped"), ("required", "2 errors")])
-def test_without_the_programs_a_test_is_skipped_or_fails_as_told(tmp_path, told, end):
+@pytest.mark.parametrize(("setting", "end"), [("", "2 skipped"), ("required", "2 errors")])
+def test_without_the_programs_tests_are_skipped_or_fail(tmp_path, setting, end):
     tests = "def test_page(open_page): ...\ndef test_npm(npm): ...\n"
-    said = outcome(tmp_path, tests, PATH=str(tmp_path), ATTNVIZ_BROWSER=told)
-    assert end in said
-    assert "needs chromium or chromium-browser or google-chrome: none is on the PATH" in said
-    assert "needs npm: none is on the PATH" in said
+    output = outcome(tmp_path, tests, PATH=str(tmp_path), ATTNVIZ_BROWSER=setting)
+    assert end in output
+    assert "needs chromium or chromium-browser or google-chrome: none is on the PATH" in output
+    assert "needs npm: none is on the PATH" in output
 
 
 def outcome(folder, tests, **environment):
-    """Return what pytest says of tests that lie beside a copy of this folder's conftest."""
+    """Return the outcome of pytest on tests beside a copy of this folder's conftest."""
     shutil.copy(Path(__file__).with_name("conftest.py"), folder)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = browser: ...\n")
     (folder / "test_it.py").write_text(tests)

@@ -1,4 +1,4 @@
-"""The page of `attnviz serve`, used as a reader uses it, in Chromium."""
+"""The page of `attnviz serve` in Chromium, used as a reader uses it."""
 
 import re
 import threading
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import expect
 
-from tests.interactive.serve.served import serving
+from tests.interactive.serve.live_server import serving
 
 
 @pytest.fixture(scope="module")
@@ -18,13 +18,12 @@ def served():
 
 @pytest.fixture
 def page(served, open_page):
-    """The page, opened by its link."""
+    """Open the page by its link."""
 
     def open_(**how):
         opened = open_page(served.link, **how)
-        served.read_link()
-        expect(opened).to_have_url(f"{served.address}/")  # the token is not in the address
-        expect(opened.get_by_label("Sentence").first).to_be_focused()  # it is ready
+        expect(opened).to_have_url(f"{served.address}/")  # the address does not contain the token
+        expect(opened.get_by_label("Sentence").first).to_be_focused()  # the page is ready
         return opened
 
     return open_
@@ -34,7 +33,7 @@ def asked(page, n):
     return page.locator(f"#panel-{n}")
 
 
-def test_a_sentence_is_shown_as_it_is_typed_and_what_is_looked_at_stays(page):
+def test_a_typed_sentence_is_shown_and_the_selection_stays(page):
     shown = page()
     sentence = shown.get_by_label("Sentence").first
     shown.keyboard.press("Enter")
@@ -73,13 +72,13 @@ def test_a_figure_of_a_word(page, tab, n, drawn):
     expect(panel.locator(".verdict")).to_contain_text("verified")
 
 
-def test_what_is_wrong_is_told_and_the_last_answer_stays(page):
+def test_errors_are_shown_and_the_last_answer_stays(page):
     shown = page(expects=["400"])
     shown.keyboard.press("Enter")
     expect(shown.locator("canvas")).to_be_visible(timeout=20_000)
     shown.get_by_label("Sentence").first.fill("go " * 100)
     shown.keyboard.press("Enter")
-    expect(asked(shown, 0).get_by_role("status").first).to_contain_text("at most 64 tokens")
+    expect(asked(shown, 0).get_by_role("status").first).to_contain_text("at most 64 are read here")
     expect(shown.locator("canvas")).to_be_visible()
 
 
@@ -100,7 +99,7 @@ def test_cancel_leaves_the_server_free(served, page):
     panel.get_by_label("Sentence").fill("The bank was full of {mud|cash} " + "and so were we " * 14)
     panel.get_by_label("Sentence").press("Enter")
     panel.get_by_role("button", name="Cancel").click()
-    expect(panel.get_by_role("status")).to_have_text("Cancelled.")
+    expect(panel.get_by_role("status")).to_have_text("Canceled.")
     with served.stranger() as asking:
         for _ in range(200):
             if asking.get("/health").json()["running"] == 0:
@@ -132,7 +131,7 @@ Promise.all([post("application/json", "cors"), post("text/plain", "no-cors"),
 </script>"""
 
 
-def test_a_page_of_another_port_can_neither_frame_nor_ask_nor_read(served, browser):
+def test_a_page_on_another_port_cannot_frame_request_or_read(served, browser):
     forged = FORGED.format(there=served.address).encode()
 
     class Elsewhere(BaseHTTPRequestHandler):
@@ -151,15 +150,14 @@ def test_a_page_of_another_port_can_neither_frame_nor_ask_nor_read(served, brows
         served.stranger() as asking,
     ):
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        context.new_page().goto(served.link)  # the cookie is there, and of the same site
-        served.read_link()
+        context.new_page().goto(served.link)  # the cookie is set, from the same site
         before = asking.get("/health").json()["served"]
         page, posts = context.new_page(), []
         page.on("response", lambda got: posts.append((got.url, got.status)))
         page.goto(f"http://127.0.0.1:{other.server_port}/")
         expect(page).to_have_title("refused refused refused")
         page.wait_for_load_state("networkidle")
-        assert (f"{served.address}/attention", 403) in posts  # the form's
+        assert (f"{served.address}/attention", 403) in posts  # from the form
         assert (f"{served.address}/attention", 200) not in posts
         framed = page.frame(name="framed")
         assert framed.locator("main").count() == 0

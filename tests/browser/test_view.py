@@ -1,4 +1,4 @@
-"""The page as its readers use it: real Chromium, a real mouse and keyboard, and no network."""
+"""The page as readers use it: real Chromium, a real mouse and keyboard, and no network."""
 
 import io
 import itertools
@@ -17,9 +17,8 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import attnviz
-from attnviz.interactive.encode import Head
-from attnviz.interactive.page import make_page
-from attnviz.interactive.view import view
+from attnviz.interactive.payload import Head
+from attnviz.interactive.view import make_page, view
 from attnviz.results import one_result
 
 TEXT = "The unfathomable train left the old station on time"
@@ -38,7 +37,7 @@ def result():
 
 @pytest.fixture(scope="module")
 def saved(result, tmp_path_factory):
-    """Pages on disk, made once: of another text, or with two results where `other` is given."""
+    """Return pages on disk, each written once; with `other`, the page holds two results."""
     folder = tmp_path_factory.mktemp("pages")
 
     def save(name, *, text=None, size=None, other=None):
@@ -53,7 +52,7 @@ def saved(result, tmp_path_factory):
 
 @dataclass
 class Reader:
-    """Someone who looks at a page: mouse, keys, and what they read."""
+    """A person who reads a page: mouse, keys and visible text."""
 
     page: object
 
@@ -73,9 +72,9 @@ class Reader:
         return self.page.evaluate(script, place)
 
     def hover(self, **place):
-        at = self.locate(**place)
-        assert at, place
-        self.page.mouse.move(at["x"], at["y"])
+        position = self.locate(**place)
+        assert position, place
+        self.page.mouse.move(position["x"], position["y"])
         return self
 
     def click(self, **place):
@@ -98,13 +97,13 @@ class Reader:
         return self.page.locator(f"[data-control='{name}']")
 
     def picture(self):
-        """What the canvas holds, once it was drawn."""
+        """Return the pixels of the canvas once it is drawn."""
         script = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
             () => done(document.querySelector('.stage canvas').toDataURL()))))"""
         return self.page.evaluate(script)
 
     def ink(self):
-        """How much is drawn where the lines are, 0 to 255."""
+        """Return the amount of ink of the lines, 0 to 255."""
         script = """() => {
             const canvas = document.querySelector('.stage canvas');
             const {data} = canvas.getContext('2d').getImageData(200, 90, 80, 400);
@@ -113,19 +112,19 @@ class Reader:
         return self.page.evaluate(script)
 
     def alpha(self, **place):
-        """How much is drawn at a place, 0 to 255, a third of a cell beside its number."""
-        at = self.locate(**place)
+        """Return the opacity at a position, 0 to 255, a third of a cell away from its number."""
+        position = self.locate(**place)
         script = """({x, y}) => {
             const canvas = document.querySelector('.stage canvas');
             const {left, top} = canvas.getBoundingClientRect();
             return canvas.getContext('2d').getImageData(x - left - 14, y - top - 12, 1, 1).data[3];
         }"""
-        return self.page.evaluate(script, at)
+        return self.page.evaluate(script, position)
 
 
 @pytest.fixture
 def read(open_page, saved):
-    """Open a page, large enough to see all of it."""
+    """Open a page in a window large enough to show all of it."""
 
     def read_(what=None, *, width=1280, height=1600, fragment="", dark=False):
         path = saved("short") if what is None else what
@@ -140,7 +139,7 @@ def read(open_page, saved):
 
 
 def number(tip):
-    """Return the last number of a tooltip's first line, and half of its last digit."""
+    """Return the last number on the first line of a tooltip, and half of its last digit."""
     line = tip.splitlines()[0]
     if line.endswith("0 (masked)"):
         return 0.0, 0.0
@@ -157,7 +156,7 @@ def weights_of(result, layer, heads, *, words, special):
 
 
 def unit_positions(result, *, words, special):
-    """Return the first position of each row of a map, and the most pieces that one joins."""
+    """Return the first position of each row of a map, and the largest number of merged pieces."""
     axis = one_result(result).records[0].query_axis
     joined = {}
     for position, word in enumerate(axis.words):
@@ -185,14 +184,14 @@ TREATED = (False, "keep"), (True, "keep"), (True, "remove"), (False, "hide")  # 
 
 
 @pytest.mark.parametrize(("layer", "heads"), [(0, [3]), (1, [8]), (5, [11]), (2, [0, 5, 9])])
-def test_the_number_under_the_pointer_is_the_records(read, result, layer, heads):
+def test_the_number_under_the_pointer_matches_the_record(read, result, layer, heads):
     reader = read().show(view="head", layer=layer, heads=heads)
     for words, special in TREATED:
         reader.show(words=words, special=special)
         drawn = weights_of(result, layer, heads, words=words, special=special)
         places, widest = unit_positions(result, words=words, special=special)
         error = max(exact_errors(result)[layer][head] for head in heads)
-        if special == "remove":  # what is left divides it
+        if special == "remove":  # the remaining weights are divided by their sum
             left = weights_of(result, layer, heads, words=words, special="hide").weights.sum(1)
             error /= left.min().item()
         size = len(places)
@@ -200,9 +199,9 @@ def test_the_number_under_the_pointer_is_the_records(read, result, layer, heads)
         for cell in range(0, size * size, 7):
             row, column = divmod(cell, size)
             tip = reader.hover(part="matrix", query=places[row], key=places[column]).tip()
-            said, rounding = number(tip)
+            value, rounding = number(tip)
             weight = drawn.weights[row, column].item()
-            assert said == pytest.approx(weight, abs=widest * error + rounding)
+            assert value == pytest.approx(weight, abs=widest * error + rounding)
             assert tip.startswith(f"{drawn.rows[row]} ← {drawn.columns[column]}  ")
 
 
@@ -212,7 +211,7 @@ def exact_errors(result, size=None):
     return [[exact["error"] for exact in layer["exact"]] for layer in stack["layers"]]
 
 
-def test_every_digit_holds_where_weights_are_coarse_and_rows_renormalised(read, saved):
+def test_every_digit_is_correct_for_coarse_weights_and_renormalized_rows(read, saved):
     text = "The unfathomable train left the immemorial station on time . " * 3 + "So it was ."
     coarse = attnviz.attend(text)
     reader = read(saved("coarse", text=text, size=0.4)).show(view="head", special="remove")
@@ -221,7 +220,7 @@ def test_every_digit_holds_where_weights_are_coarse_and_rows_renormalised(read, 
         (layer, head): weights_of(coarse, layer, [head], words=True, special="hide").weights.sum(1)
         for layer, head in itertools.product(range(6), range(12))
     }
-    for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:3]:  # little is left
+    for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:3]:  # little weight remains
         assert 5e-5 < exact_errors(coarse, 0.4)[layer][head] < 2e-3
         reader.show(layer=layer, heads=[head])
         drawn = weights_of(coarse, layer, [head], words=True, special="remove").weights
@@ -232,7 +231,7 @@ def test_every_digit_holds_where_weights_are_coarse_and_rows_renormalised(read, 
             assert said == pytest.approx(drawn[row, column].item(), abs=2 * rounding)
 
 
-def test_a_number_has_no_more_digits_than_its_error_leaves(read, result):
+def test_numbers_show_only_significant_digits(read, result):
     reader = read().show(view="head", layer=1, heads=[8], words=False)
     error = exact_errors(result)[1][8]
     for key in range(8):
@@ -240,7 +239,7 @@ def test_a_number_has_no_more_digits_than_its_error_leaves(read, result):
         assert 2 * rounding >= 10 ** math.floor(math.log10(error))
 
 
-def test_pointing_shows_one_tokens_lines_and_a_click_keeps_them(read):
+def test_hovering_shows_the_lines_of_one_token_and_a_click_locks_them(read):
     reader = read().show(view="head", layer=1, heads=[4])
     calm = reader.away()
     reader.hover(part="lines", query=3)
@@ -251,7 +250,7 @@ def test_pointing_shows_one_tokens_lines_and_a_click_keeps_them(read):
     assert (reader.state()["lock"], reader.state()["query"]) == (True, 2)  # its first piece
     locked = reader.away()
     assert locked != calm
-    reader.hover(part="lines", query=6)  # what is locked stays, and is told
+    reader.hover(part="lines", query=6)  # the locked query stays and is described
     assert reader.picture() == locked
     assert "←" in reader.tip()
     reader.click(part="lines", query=3)
@@ -264,7 +263,7 @@ def test_pointing_shows_one_tokens_lines_and_a_click_keeps_them(read):
     assert reader.away() == calm
 
 
-def test_a_head_of_the_grid_opens(read, result):
+def test_clicking_the_grid_opens_a_head(read, result):
     reader = read()
     tip = reader.hover(layer=4, head=9).tip()
     assert tip.startswith("Layer 4, head 9\nlargest ")
@@ -277,7 +276,7 @@ def test_a_head_of_the_grid_opens(read, result):
     assert (state["view"], state["layer"], state["heads"]) == ("head", 4, [9])
 
 
-def test_layers_and_heads_are_chosen(read):
+def test_layers_and_heads_can_be_selected(read):
     reader = read()
     reader.control("layers").fill("0-1, 5")
     reader.control("layers").press("Enter")
@@ -296,7 +295,7 @@ def test_layers_and_heads_are_chosen(read):
     assert reader.state()["layer"] == 3
 
 
-def test_special_tokens_and_words_are_chosen_by_hand(read):
+def test_special_tokens_and_words_can_be_set(read):
     reader = read().show(view="head")
     assert reader.locate(part="matrix", query=0, key=0)
     reader.control("special").select_option("remove")
@@ -323,16 +322,16 @@ def test_weights_below_the_threshold_are_not_drawn(read, result):
     assert reader.state()["threshold"] == 1
 
 
-def test_a_token_is_searched(read):
+def test_tokens_can_be_searched(read):
     reader = read().show(view="head")
     reader.page.keyboard.press("/")
     reader.page.keyboard.type("th")
-    found = []
+    positions = []
     for _ in range(4):
         reader.page.keyboard.press("Enter")
         reader.settle()
-        found.append(reader.state()["query"])
-    assert found == [1, 2, 8, 1]  # The, unfathomable, the
+        positions.append(reader.state()["query"])
+    assert positions == [1, 2, 8, 1]  # The, unfathomable, the
     assert reader.state()["lock"]
 
 
@@ -342,13 +341,13 @@ def test_two_results_are_compared(read, saved, result):
         weights_of(each, 2, [9], words=False, special="keep").weights
         for each in (result, attnviz.attend(OTHER))
     )
-    for show, wanted in (("first", one), ("second", other), ("difference", one - other)):
+    for show, expected in (("first", one), ("second", other), ("difference", one - other)):
         reader.control("show").select_option(show)
         reader.settle()
         for query, key in ((0, 0), (2, 1), (6, 3), (10, 9), (5, 10)):
             tip = reader.hover(part="matrix", query=query, key=key).tip()
-            said, rounding = number(tip)
-            assert said == pytest.approx(wanted[query, key].item(), abs=1e-4 + rounding), tip
+            value, rounding = number(tip)
+            assert value == pytest.approx(expected[query, key].item(), abs=1e-4 + rounding), tip
     assert "train | ship" in reader.hover(part="matrix", query=6, key=0).tip()
     footer = reader.page.locator("footer").inner_text()
     assert "ship" in footer
@@ -396,7 +395,7 @@ def test_a_link_opens_the_same_view(read, saved):
      "threshold=NaN&range=1,2&range=9,3,2,1", "stack=<script>&find=%3Cimg&words=maybe",
      "__proto__=1&constructor=2&layers=900&only=-&threshold=1e99"],
 )  # fmt: skip
-def test_a_fragment_that_makes_no_sense_does_no_harm(read, saved, fragment):
+def test_invalid_fragments_are_ignored(read, saved, fragment):
     reader = read(saved("short"), fragment=fragment)
     assert reader.state()["view"] == "grid"
     assert reader.hover(layer=0, head=0).tip().startswith("Layer 0, head 0")
@@ -421,15 +420,15 @@ def data_of(result):
 def test_strange_tokens_are_text(open_page, result):
     payload, blocks = data_of(result)
     axis = payload["results"][0]["axes"][0]
-    for at, label in enumerate(STRANGE[: len(axis["labels"])]):
-        axis["labels"][at] = label
+    for index, label in enumerate(STRANGE[: len(axis["labels"])]):
+        axis["labels"][index] = label
     assert len(axis["labels"]) >= len(STRANGE) - 2
     payload["start"] |= {"words": False, "view": "head"}
     reader = Reader(open_page(make_page(payload, blocks), height=1400))
     reader.settle()
-    for at, shown in enumerate(SHOWN[: len(axis["labels"])]):
-        tip = reader.hover(part="matrix", query=at, key=at).tip()
-        assert tip.startswith(f"{shown} ← {shown}  ")
+    for index, text in enumerate(SHOWN[: len(axis["labels"])]):
+        tip = reader.hover(part="matrix", query=index, key=index).tip()
+        assert tip.startswith(f"{text} ← {text}  ")
     assert reader.page.evaluate("window.ran") is None
     assert reader.page.locator("img").count() == 0
     for name in VIEWS:
@@ -440,7 +439,7 @@ def test_strange_tokens_are_text(open_page, result):
     assert reader.page.evaluate("window.ran") is None
 
 
-def test_it_is_used_by_keyboard_alone(read):
+def test_the_keyboard_alone_is_sufficient(read):
     reader = read()
     keys = reader.page.keyboard
     for _ in range(30):
@@ -466,7 +465,7 @@ def test_it_is_used_by_keyboard_alone(read):
     assert reader.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
 
 
-def test_another_token_is_chosen_by_keyboard(read):
+def test_the_keyboard_selects_another_token(read):
     for name in ("token", "steps"):
         reader = read().show(view=name, query=6)
         reader.page.locator(".stage canvas").focus()
@@ -477,10 +476,10 @@ def test_another_token_is_chosen_by_keyboard(read):
         assert reader.state()["view"] == name
 
 
-def test_the_caption_says_what_was_done_to_the_weights(read):
+def test_the_caption_describes_how_weights_were_processed(read):
     reader = read().show(view="head", special="remove", threshold=0.1)
     caption = reader.page.locator(".source")
-    expect(caption).to_contain_text("Special tokens removed, rows renormalised to 1")
+    expect(caption).to_contain_text("Special tokens removed, rows renormalized to 1")
     expect(caption).to_contain_text("Word pieces merged (columns summed, rows averaged)")
     expect(caption).to_contain_text("Weights below 0.1 not drawn")
     reader.show(special="keep", threshold=0, words=False)
@@ -491,27 +490,27 @@ def test_the_caption_says_what_was_done_to_the_weights(read):
 def test_the_token_view_shows_one_row_of_every_head(read, result):
     reader = read().show(view="token", query=6, words=False)
     column = {"part": "rows", "key": 3}
-    for by, wanted in (("query", lambda w: w[6, 3]), ("key", lambda w: w[3, 6])):
+    for by, expected in (("query", lambda w: w[6, 3]), ("key", lambda w: w[3, 6])):
         reader.show(by=by, key=6)
         for layer, head in ((0, 0), (2, 7), (5, 11)):
             place = column if by == "query" else {"part": "rows", "query": 3}
-            said, rounding = number(reader.hover(layer=layer, head=head, **place).tip())
+            value, rounding = number(reader.hover(layer=layer, head=head, **place).tip())
             drawn = weights_of(result, layer, [head], words=False, special="keep").weights
-            assert said == pytest.approx(wanted(drawn).item(), abs=2e-5 + rounding)
+            assert value == pytest.approx(expected(drawn).item(), abs=2e-5 + rounding)
     reader.click(part="text", key=2)
     assert reader.state()["key"] == 2
     reader.click(layer=2, head=7, part="rows", query=3)
     assert (reader.state()["view"], reader.state()["heads"]) == ("head", [7])
 
 
-def test_steps_say_what_a_weight_is_made_of(read, result):
+def test_steps_show_how_a_weight_is_computed(read, result):
     reader = read().show(view="steps", layer=1, heads=[4], query=6)
     record = result.record(1)
     q, k = record.query[4, 6].double(), record.key[4].double()
     for key in (0, 3, 8):
         tip = reader.hover(part="score", query=6, key=key).tip()
-        said = tip.replace("−", "-").splitlines()[1]
-        score, weight = map(float, re.findall(r"-?\d+\.\d+(?:e-\d+)?", said))
+        line = tip.replace("−", "-").splitlines()[1]
+        score, weight = map(float, re.findall(r"-?\d+\.\d+(?:e-\d+)?", line))
         assert score == pytest.approx((q @ k[key] * record.scale).item(), abs=2e-3)
         assert weight == pytest.approx(record.weights(4)[6, key].item(), rel=1e-2, abs=1e-4)
     tip = reader.hover(part="product", query=6, key=3, dimension=7).tip().replace("−", "-")
@@ -520,7 +519,7 @@ def test_steps_say_what_a_weight_is_made_of(read, result):
 
 
 @pytest.mark.parametrize("family", ["bloom", "t5-encoder", "mpnet"])
-def test_steps_of_a_model_that_adds_to_its_scores(family, tokenizer, read, tmp_path):
+def test_steps_of_a_model_with_a_score_bias(family, tokenizer, read, tmp_path):
     result = attnviz.attend(TEXT, model=attnviz.load(tiny(family), tokenizer=tokenizer))
     path = tmp_path / "view.html"
     view(result, show="steps", layer=1, head=2).save(path)
@@ -534,17 +533,17 @@ def test_steps_of_a_model_that_adds_to_its_scores(family, tokenizer, read, tmp_p
         assert weight == pytest.approx(record.weights(2)[5, key].item(), rel=1e-2, abs=1e-4)
 
 
-def test_a_weight_among_the_steps_has_no_digit_that_its_error_leaves_open(read, result):
+def test_weights_in_steps_show_only_significant_digits(read, result):
     heads = [Head(record, number) for record in result for number in range(record.heads)]
     head = max(heads, key=lambda each: each.error_of_vectors)
     layer, weights = head.record.layer, head.weights
     coded = by_formula(head.query.values, head.key.values, head.rule)
     worst = (coded - weights).abs().flatten().topk(6).indices.tolist()
-    for query, key in (divmod(at, len(weights)) for at in worst):
+    for query, key in (divmod(index, len(weights)) for index in worst):
         reader = read().show(view="steps", layer=layer, heads=[head.head], query=query)
-        said = reader.hover(part="score", query=query, key=key).tip().splitlines()[1].split()[-1]
-        rounding = 10.0 ** -len(said.partition(".")[2]) / 2
-        assert float(said) == pytest.approx(weights[query, key].item(), abs=2e-5 + rounding)
+        text = reader.hover(part="score", query=query, key=key).tip().splitlines()[1].split()[-1]
+        rounding = 10.0 ** -len(text.partition(".")[2]) / 2
+        assert float(text) == pytest.approx(weights[query, key].item(), abs=2e-5 + rounding)
 
 
 RULES = {
@@ -569,12 +568,12 @@ def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result, 
     reader = Reader(open_page(make_page(payload, blocks), height=1400))
     reader.settle()
     record = result.record(2)
-    wanted = by_formula(record.query[3].double(), record.key[3].double(), exact["rule"])
+    expected = by_formula(record.query[3].double(), record.key[3].double(), exact["rule"])
     for query, key in ((0, 0), (0, 5), (3, 3), (5, 4), (7, 9), (12, 12)):
         tip = reader.hover(part="matrix", query=query, key=key).tip()
-        said, rounding = number(tip)
-        assert said == pytest.approx(wanted[query, key].item(), abs=5e-4 + rounding)
-        assert ("masked" in tip) == (wanted[query, key] == 0)
+        value, rounding = number(tip)
+        assert value == pytest.approx(expected[query, key].item(), abs=5e-4 + rounding)
+        assert ("masked" in tip) == (expected[query, key] == 0)
 
 
 def by_formula(Q, K, rule):
@@ -588,10 +587,10 @@ def by_formula(Q, K, rule):
     scores[:, rule["hidden"]] = -torch.inf
     sink = torch.tensor(-torch.inf if rule["sink"] is None else rule["sink"]).double()
     odds = torch.cat([scores, sink.expand(len(Q))[:, None]], 1).softmax(1)
-    return odds[:, :-1].nan_to_num(0)  # a row without any key
+    return odds[:, :-1].nan_to_num(0)  # a row without keys
 
 
-def test_a_long_text_is_pooled_first_and_exact_where_it_is_zoomed(read, saved):
+def test_a_long_text_is_pooled_and_exact_after_zooming(read, saved):
     reader = read(saved("long", text=LONG), height=1400)
     long = attnviz.attend(LONG)
     record = long.record(1)
@@ -602,9 +601,9 @@ def test_a_long_text_is_pooled_first_and_exact_where_it_is_zoomed(read, saved):
     cell = payload["results"][0]["stacks"][0]["layers"][1]["pooled"]["cell"]
     weights = record.weights(4, dtype=torch.float64)
     tip = reader.hover(part="matrix", query=2 * cell, key=3 * cell).tip()
-    said, rounding = number(tip)
+    value, rounding = number(tip)
     rows, columns = (slice(n * cell, (n + 1) * cell) for n in (2, 3))
-    assert said == pytest.approx(weights[rows, columns].sum(1).mean().item(), abs=1e-3 + rounding)
+    assert value == pytest.approx(weights[rows, columns].sum(1).mean().item(), abs=1e-3 + rounding)
     for _ in range(12):
         reader.hover(part="matrix", query=2 * cell, key=2 * cell)
         reader.page.mouse.wheel(0, -240)
@@ -614,8 +613,8 @@ def test_a_long_text_is_pooled_first_and_exact_where_it_is_zoomed(read, saved):
     first, end, left, right = reader.state()["range"]
     assert end - first < 60 > right - left
     for query, key in ((first, left), (first + 5, left + 9), (end - 1, right - 1)):
-        said, rounding = number(reader.hover(part="matrix", query=query, key=key).tip())
-        assert said == pytest.approx(weights[query, key].item(), abs=1e-3 + rounding)
+        value, rounding = number(reader.hover(part="matrix", query=query, key=key).tip())
+        assert value == pytest.approx(weights[query, key].item(), abs=1e-3 + rounding)
     reader.hover(part="matrix", query=first + 10, key=left + 10)
     box = reader.locate(part="matrix", query=first + 10, key=left + 10)
     reader.page.mouse.down()
@@ -631,14 +630,14 @@ def test_a_long_text_is_pooled_first_and_exact_where_it_is_zoomed(read, saved):
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_narrow_window_needs_no_scrolling_sideways(read, name, dark):
+def test_a_narrow_window_needs_no_horizontal_scrolling(read, name, dark):
     reader = read(width=400, height=800, dark=dark).show(view=name, layer=1)
     assert reader.page.evaluate("document.documentElement.scrollWidth") == 400
     theme = reader.page.locator(".attnviz").get_attribute("data-theme")
     assert theme == ("dark" if dark else "light")
 
 
-def test_what_is_said_follows_what_is_drawn(read, result):
+def test_the_tooltip_follows_the_drawing(read, result):
     reader = read(fragment="layer=0&special=keep&words=0").hover(layer=2, head=5)
     assert "Layer 2, head 5" in reader.tip()
     reader.page.keyboard.press("2")
@@ -648,11 +647,11 @@ def test_what_is_said_follows_what_is_drawn(read, result):
     for layer in (0, 4):
         reader.show(layer=layer, heads=[7])
         value, half = number(reader.tip())
-        wanted = float(result.weights(layer=layer, head=7)[3, 1])
-        assert value == pytest.approx(wanted, abs=half + 1e-4)
+        expected = float(result.weights(layer=layer, head=7)[3, 1])
+        assert value == pytest.approx(expected, abs=half + 1e-4)
 
 
-def test_a_window_may_change_while_another_view_is_on_its_way(read, saved):
+def test_resizing_while_a_view_is_loading(read, saved):
     reader = read(saved("long", text=LONG), width=900)
     reader.page.evaluate("""async () => {
         const root = document.querySelector('.attnviz');
@@ -663,10 +662,10 @@ def test_a_window_may_change_while_another_view_is_on_its_way(read, saved):
         }
         await root.attnviz.ready;
     }""")
-    assert reader.state()["view"] == "grid"  # and no error, as open_page sees to it
+    assert reader.state()["view"] == "grid"  # no error either, as open_page checks
 
 
-def test_a_zoomed_page_is_drawn_finely(read):
+def test_a_zoomed_page_is_sharp(read):
     reader = read(width=2560)
     zoomed = {"width": 2048, "height": 1280, "deviceScaleFactor": 1.25, "mobile": False}
     devtools = reader.page.context.new_cdp_session(reader.page)
@@ -677,7 +676,7 @@ def test_a_zoomed_page_is_drawn_finely(read):
     }""")
 
 
-def test_a_state_that_makes_no_sense_does_no_harm(read):
+def test_invalid_states_are_ignored(read):
     reader = read().show(view="nix", special="?", theme="pink")
     assert reader.state()["view"] == "grid"
     assert reader.state()["special"] == "keep"
@@ -687,7 +686,7 @@ def test_a_state_that_makes_no_sense_does_no_harm(read):
     expect(threshold).to_have_value("1")
 
 
-def test_a_short_streamed_text_is_shown_as_any_other(read, result, tmp_path):
+def test_a_short_streamed_text_is_shown_like_any_other(read, result, tmp_path):
     view(attnviz.attend(TEXT, mode="streamed")).save(tmp_path / "streamed.html")
     reader = read(tmp_path / "streamed.html", fragment="view=head&layer=3&heads=2&special=remove")
     expect(reader.page.locator(".notice")).to_be_hidden()
@@ -700,7 +699,7 @@ def test_a_short_streamed_text_is_shown_as_any_other(read, result, tmp_path):
     assert value == pytest.approx(float(expected), abs=half + 2e-3)
 
 
-def test_many_lines_leave_those_of_most_weight_to_be_seen(read, saved):
+def test_strong_lines_stay_visible_among_many(read, saved):
     reader = read(saved("long", text=LONG), fragment="view=head&layer=0&heads=0")
     assert 40 < reader.ink() < 160
 
@@ -716,11 +715,11 @@ def test_it_works_in_the_frame_of_a_notebook(open_page, result):
     ET.parse(started.value.path())
 
 
-def test_heads_that_travel_whole_are_offered_where_others_do_not(read, saved):
+def test_heads_with_exact_weights_are_offered(read, saved):
     path = saved("small", text=LONG, size=1.2)
     reader = read(path, height=1400)
-    held = re.search(r'id="attnviz-data">(.*?)</script>', path.read_text("utf-8"))[1]
-    layers = json.loads(held)["results"][0]["stacks"][0]
+    data = re.search(r'id="attnviz-data">(.*?)</script>', path.read_text("utf-8"))[1]
+    layers = json.loads(data)["results"][0]["stacks"][0]
     exact = {
         (layer["layer"], head)
         for layer in layers["layers"]
@@ -728,11 +727,16 @@ def test_heads_that_travel_whole_are_offered_where_others_do_not(read, saved):
         if each
     }
     assert 0 < len(exact) < 72
-    poor = next((at, head) for at in range(6) for head in range(12) if (at, head) not in exact)
+    poor = next(
+        (layer_index, head)
+        for layer_index in range(6)
+        for head in range(12)
+        if (layer_index, head) not in exact
+    )
     reader.show(view="head", layer=poor[0], heads=[poor[1]])
     notice = reader.page.locator(".notice")
-    expect(notice).to_contain_text("only such pooled weights")
-    expect(notice).to_contain_text(f"Exact weights do for {len(exact)} heads")
+    expect(notice).to_contain_text("stores only these pooled weights")
+    expect(notice).to_contain_text(f"Exact weights are stored for {len(exact)} heads")
     offered = notice.locator("button").first
     name = offered.get_attribute("data-control")
     offered.click()
@@ -741,28 +745,28 @@ def test_heads_that_travel_whole_are_offered_where_others_do_not(read, saved):
     assert name == f"offer-{chosen[0]}-{chosen[1]}"
     assert chosen in exact
     reader.show(view="steps", layer=poor[0], heads=[poor[1]])
-    expect(notice).to_contain_text(f"layer {poor[0]}, head {poor[1]} do not travel with this page")
+    expect(notice).to_contain_text(f"layer {poor[0]}, head {poor[1]} are not stored in this page")
     expect(reader.page.locator(".stage")).to_be_hidden()
 
 
 @pytest.mark.parametrize("verdict", ["failed", "not proven"])
-def test_what_is_not_verified_is_said_loudly_in_every_view(open_page, result, verdict):
+def test_every_view_marks_unverified_results(open_page, result, verdict):
     payload, blocks = data_of(result)
     payload["results"][0] |= {"verdict": verdict, "summary": "3 of 72 heads differ by 0.12"}
     reader = Reader(open_page(make_page(payload, blocks), height=1400))
     for name in VIEWS:
         reader.show(view=name)
-        said = reader.control("verdict")
-        expect(said).to_be_visible()
-        expect(said).to_have_text("✗ 3 of 72 heads differ by 0.12")
-        expect(said).to_have_css("background-color", "rgb(176, 0, 32)")
-        expect(said).to_have_css("font-weight", "600")
+        verdict_line = reader.control("verdict")
+        expect(verdict_line).to_be_visible()
+        expect(verdict_line).to_have_text("✗ 3 of 72 heads differ by 0.12")
+        expect(verdict_line).to_have_css("background-color", "rgb(176, 0, 32)")
+        expect(verdict_line).to_have_css("font-weight", "600")
     with reader.page.expect_download() as started:
         reader.control("save-svg").click()
     assert "3 of 72 heads differ by 0.12" in started.value.path().read_text("utf-8")
 
 
-def test_stacks_of_an_encoder_and_decoder_are_chosen(open_page, tmp_path, tokenizer):
+def test_encoder_decoder_stacks_can_be_selected(open_page, tmp_path, tokenizer):
     model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
     result = attnviz.attend("the train left", model=model, target="le train est parti")
     view(result, show="head", words=False).save(tmp_path / "t5.html")
@@ -775,5 +779,5 @@ def test_stacks_of_an_encoder_and_decoder_are_chosen(open_page, tmp_path, tokeni
         reader.show(layer=record.layer, heads=[2])
         drawn = record.weights(2, dtype=torch.float64)
         for query, key in ((0, 0), (2, 1), (3, 4)):
-            said, rounding = number(reader.hover(part="matrix", query=query, key=key).tip())
-            assert said == pytest.approx(drawn[query, key].item(), abs=5e-5 + rounding)
+            value, rounding = number(reader.hover(part="matrix", query=query, key=key).tip())
+            assert value == pytest.approx(drawn[query, key].item(), abs=5e-5 + rounding)

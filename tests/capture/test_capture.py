@@ -1,4 +1,4 @@
-"""Recording leaves no trace, misses nothing in silence, and keeps what the model really had."""
+"""Capture leaves the model unchanged, misses nothing silently, and records the model's values."""
 
 import copy
 import itertools
@@ -15,12 +15,12 @@ from transformers import (
 from transformers.models.bert import modeling_bert
 
 import attnviz
-from attnviz.capture.restore import restoring
+from attnviz.capture import restoring
 from attnviz.errors import ModelError
 
 
 def trace(module):
-    """Return everything about a model that a run could leave changed."""
+    """Return everything about a model that a run could change."""
     hooks = {
         (path, name): dict(value)
         for path, child in module.named_modules()
@@ -44,7 +44,7 @@ def assert_same_trace(before, after):
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_model_is_left_as_it_was_found(family, implementation, tokenizer):
+def test_the_model_is_left_unchanged(family, implementation, tokenizer):
     module = tiny(family)
     if implementation == "sdpa" and not module._supports_sdpa:
         pytest.skip("the library runs this family in eager mode only")
@@ -61,7 +61,7 @@ def test_the_model_is_left_as_it_was_found(family, implementation, tokenizer):
 
 @pytest.mark.parametrize("raised", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("run", [1, 2])
-def test_a_run_that_raises_leaves_the_model_as_it_was_found(run, raised, tokenizer, monkeypatch):
+def test_a_run_that_raises_leaves_the_model_unchanged(run, raised, tokenizer, monkeypatch):
     module = tiny("bert").train()
     before = trace(module)
     last = type(module.bert.encoder.layer[2].output)
@@ -107,12 +107,12 @@ def test_hooks_of_the_user_stay_and_run(tokenizer):
     seen = []
     module.bert.encoder.layer[0].register_forward_hook(lambda *_: seen.append(1))
     attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
-    assert len(seen) == 2  # the recorded run, and the one compared with
+    assert len(seen) == 2  # the recorded run and the reference run
     module(**tokenizer(TEXTS[0], return_tensors="pt"))
     assert len(seen) == 3
 
 
-def test_unchanged_restores_what_was_added_and_what_was_replaced():
+def test_added_and_replaced_attributes_are_restored():
     module = nn.Sequential(nn.Linear(2, 2))
     with restoring(module):
         module.added = 1
@@ -137,7 +137,7 @@ def test_records_know_their_module_and_kind(tokenizer):
         assert record.stack == "decoder"
 
 
-def test_attention_that_cannot_be_read_is_refused_not_skipped(tokenizer, monkeypatch):
+def test_unreadable_attention_is_refused_not_skipped(tokenizer, monkeypatch):
     module = tiny("bert")
     attention = module.bert.encoder.layer[1].attention.self
 
@@ -147,7 +147,7 @@ def test_attention_that_cannot_be_read_is_refused_not_skipped(tokenizer, monkeyp
 
     monkeypatch.setattr(attention, "forward", squared_scores)
     message = (
-        r"read each of the 3 attentions.*1 cannot be: in bert\.encoder\.layer\.1\.attention\.self, "
+        r"1 of the 3 attentions of .* cannot be read: in bert\.encoder\.layer\.1\.attention\.self, "
         "a row sees scores that are no product of a query and a key"
     )
     with pytest.raises(ModelError, match=message):
@@ -182,7 +182,7 @@ def test_a_model_whose_runs_differ_is_refused(tokenizer, monkeypatch):
         )
 
     monkeypatch.setattr(first, "forward", sometimes)
-    with pytest.raises(ModelError, match="same attentions in every run, but two runs"):
+    with pytest.raises(ModelError, match="does not execute the same attentions in every run"):
         attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
 
 
@@ -200,7 +200,7 @@ def test_the_recorded_run_is_the_model_s_own_bit_for_bit(tokenizer):
     assert len(kept) == 2
 
 
-def test_what_a_module_does_to_its_queries_and_we_do_not_know_is_not_compared(tokenizer):
+def test_unknown_operations_on_queries_are_not_compared(tokenizer):
     module = tiny("llama")
     attention = module.model.layers[1].self_attn
     attention.q_proj.register_forward_hook(lambda _, __, queries: queries * queries.abs())

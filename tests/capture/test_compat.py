@@ -1,4 +1,4 @@
-"""Private names of torch, transformers and accelerate stand in one file."""
+"""Private names of torch, transformers and accelerate are used in a single file."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ from attnviz.runtime.compat import outside_dispatch_modes
 PACKAGE = Path(attnviz.__file__).parent
 COMPAT = PACKAGE / "runtime" / "compat.py"
 LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "safetensors")
-# As strings: names of operators, and attributes that getattr reads.
+# As strings: operator names, and attributes for getattr.
 STRINGS = re.compile(r"^_(softmax|safe_softmax|to_copy|scaled_dot_product|hf_|attn_impl|supports_)")
 
 
@@ -24,7 +24,7 @@ def is_private(name):
 
 
 def own_names(tree):
-    """Return the private names that a file defines: its own attributes, methods and functions."""
+    """Return the private names that a file defines: attributes, methods and functions."""
     names = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -53,7 +53,7 @@ def private_names(path):
 def test_no_other_file_uses_a_private_name():
     others = [path for path in PACKAGE.rglob("*.py") if path != COMPAT]
     used = {str(path.relative_to(PACKAGE)): [*private_names(path)] for path in others}
-    allowed = {"os._exit"}  # of the standard library
+    allowed = {"os._exit"}  # from the standard library
     assert {path: [*names] for path, names in used.items() if set(names) - allowed} == {}
 
 

@@ -1,4 +1,4 @@
-"""No softmax over products q·k is missed in silence, however its module is written."""
+"""No softmax over products q·k is missed silently, however the module is written."""
 
 import threading
 
@@ -15,7 +15,7 @@ N, T, H, D = 2, 6, 4, 16
 
 
 class Layer(nn.Module):
-    """Four heads; a subclass says how scores become outputs."""
+    """Four heads; a subclass defines how scores become outputs."""
 
     num_heads = H
 
@@ -107,7 +107,7 @@ def x():
 @pytest.mark.parametrize(
     ("kind", "attentions"), [(Layer, 3), (ByHand, 3), (TwoAtOnce, 4), (Unused, 3)]
 )
-def test_it_is_read_whatever_it_looks_like(kind, attentions, x):
+def test_unusual_attention_code_is_recorded(kind, attentions, x):
     model = Model(kind)
     for n, found in enumerate(capture(model, {"x": x})):
         assert len(found.records) == attentions
@@ -128,6 +128,6 @@ def test_it_is_read_whatever_it_looks_like(kind, attentions, x):
         (Elsewhere, "it runs in another thread"),
     ],
 )
-def test_what_cannot_be_read_is_refused(kind, reason, x):
+def test_unreadable_attention_is_refused(kind, reason, x):
     with pytest.raises(ModelError, match=rf"in layers\.1.*, {reason}"):
         capture(Model(kind), {"x": x})

@@ -1,4 +1,4 @@
-"""What is found in a module: its layouts, its angles, and what each head adds to the output."""
+"""Properties found in a module: layouts, rotary angles, and the contribution of each head."""
 
 import pytest
 import torch
@@ -8,9 +8,16 @@ from transformers.pytorch_utils import Conv1D
 
 import attnviz
 from attnviz.capture import capture
-from attnviz.capture.projections import find_attention_modules, read_inputs
-from attnviz.capture.projections.find import angles, linear_child, norms, plain_linear
-from attnviz.capture.projections.layouts import Sizes, layouts
+from attnviz.capture.projections.find import (
+    Sizes,
+    angles,
+    find_attention_modules,
+    layouts,
+    linear_child,
+    norms,
+    plain_linear,
+    read_inputs,
+)
 from attnviz.errors import ModelError
 from attnviz.formula.projection import rotary_angles
 from attnviz.inputs import encode
@@ -20,7 +27,7 @@ from attnviz.results import (
     Projection,
     Rotation,
 )
-from attnviz.results.recompute import follow, value_input
+from attnviz.results.projection import follow, value_input
 
 
 def captured(family, tokenizer):
@@ -45,8 +52,8 @@ def captured(family, tokenizer):
         "t5",
     ],
 )
-def test_what_the_heads_add_sums_up_to_the_output(family, tokenizer):
-    """Σ_h A_h (X W_h^V + b_h) W_h^O + b^O is what the module gave."""
+def test_head_contributions_sum_to_the_output(family, tokenizer):
+    """Σ_h A_h (X W_h^V + b_h) W_h^O + b^O equals the output of the module."""
     each = captured(family, tokenizer)
     for record, reference in zip(each.records, each.references, strict=True):
         projection, X = record.projection, value_input(record)
@@ -63,18 +70,18 @@ def test_what_the_heads_add_sums_up_to_the_output(family, tokenizer):
         torch.testing.assert_close(output.float(), reference.output, rtol=1e-4, atol=1e-4)
 
 
-def test_values_that_are_no_linear_map_have_no_matrix(tokenizer):
-    with pytest.raises(ModelError, match=r"linear map of the input.*changed after it"):
+def test_nonlinear_values_have_no_matrix(tokenizer):
+    with pytest.raises(ModelError, match=r"values .* are not a linear map of its input"):
         captured("gemma4", tokenizer).records[0].projection.value_of(0)
     unknown = Projection(heads=4, query=None, key=None, value=None)
-    with pytest.raises(ModelError, match=r"linear map of the input.*not known"):
+    with pytest.raises(ModelError, match=r"values of this module are not known"):
         unknown.value_of(0)
-    with pytest.raises(ModelError, match=r"matrix W\^O.*it has none"):
+    with pytest.raises(ModelError, match=r"has no matrix W\^O"):
         unknown.output_of(0)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "gpt-neox", "phi3", "deepseek-v3"])
-def test_matrices_are_views_of_the_model_s_own(family, tokenizer):
+def test_matrices_are_views_of_the_models_parameters(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     own = {each.untyped_storage().data_ptr() for each in model.module.parameters()}
     for record in model.attend(TEXTS[2]):
@@ -84,7 +91,7 @@ def test_matrices_are_views_of_the_model_s_own(family, tokenizer):
 
 
 class Fused(nn.Module):
-    """A module whose one matrix makes everything; column c of W says where it came from: c."""
+    """A module with one fused matrix; column c of W holds the number c."""
 
     def __init__(self, columns):
         super().__init__()
@@ -101,7 +108,7 @@ def test_every_layout_of_a_fused_matrix_two_heads_two_features():
         stage: [columns(part) for part in layouts(Fused(12), stage, Sizes(2, 2, 2))]
         for stage in ("query", "key", "value")
     }
-    # side by side, then head by head; then both with the values before the keys
+    # Side by side, then head by head; then both with the values before the keys.
     assert found["query"] == [[[0, 1], [2, 3]], [[0, 1], [6, 7]]] * 2
     assert found["key"][:2] == [[[4, 5], [6, 7]], [[2, 3], [8, 9]]]
     assert found["key"][2:] == found["value"][:2] == [[[8, 9], [10, 11]], [[4, 5], [10, 11]]]
@@ -117,8 +124,8 @@ def test_a_fused_matrix_of_grouped_heads_and_one_that_is_too_narrow():
     assert [*layouts(Fused(4), "key", sizes)] == []
 
 
-def test_plain_matrices_and_what_is_more():
-    linear, conv = nn.Linear(3, 2), Conv1D(2, 3)  # Conv1D takes its widths the other way round
+def test_plain_matrices_and_extra_steps():
+    linear, conv = nn.Linear(3, 2), Conv1D(2, 3)  # Conv1D takes its widths in the opposite order
     for module in (linear, conv):
         X = torch.randn(4, 3)
         found = plain_linear(module)
@@ -132,7 +139,7 @@ def test_plain_matrices_and_what_is_more():
     assert linear_child(nn.ModuleDict({"q": linear, "k": adapted}), "k", "query", "q") is not None
 
 
-def test_what_mixes_without_attention_holds_none():
+def test_mixing_without_attention_has_no_holder():
     mixer = nn.Module()
     mixer.in_proj, mixer.out_proj = nn.Linear(8, 32), nn.Linear(16, 8)
     assert find_attention_modules(nn.ModuleDict({"mixer": mixer})) == {}
@@ -149,7 +156,7 @@ def test_one_norm_per_head_is_stacked_and_one_for_all_is_wide():
     assert [*norms(module, ("missing",), 2, 3)] == []
 
 
-def test_angles_in_every_form_that_models_hand_over():
+def test_angles_in_every_form_that_models_pass():
     cos, sin = rotary_angles(torch.arange(5), 6)
     expected = cos.unsqueeze(0), sin.unsqueeze(0)
     once = cos[:, :3], sin[:, :3]
@@ -170,7 +177,7 @@ def test_angles_in_every_form_that_models_hand_over():
     assert angles((1, 2)) is None
 
 
-def test_what_arrives_is_found_by_name_or_by_place():
+def test_inputs_are_found_by_name_or_position():
     class Attention(nn.Module):
         def forward(self, states, mask=None, position_embeddings=None, key_value_states=None):
             raise NotImplementedError
@@ -183,7 +190,7 @@ def test_what_arrives_is_found_by_name_or_by_place():
         found = read_inputs(Attention(), args, kwargs, texts=1)
         assert torch.equal(found.input, X)
         assert torch.equal(found.key_input, X)
-        assert found.input is not X  # the model may go on to change it
+        assert found.input is not X  # the model may modify it later
         assert found.rotation[0].shape == (1, 2, 4)
     nothing = read_inputs(Attention(), (), {}, texts=1)
     assert (nothing.input, nothing.key_input, nothing.rotation) == (None, None, None)
@@ -191,8 +198,8 @@ def test_what_arrives_is_found_by_name_or_by_place():
     assert read_inputs(Attention(), (X,), of_pictures, texts=1).rotation is None
 
 
-def test_a_step_that_lacks_what_it_needs_is_refused():
-    with pytest.raises(ValueError, match="expected what Rotation needs, got None"):
+def test_a_step_with_missing_inputs_is_refused():
+    with pytest.raises(ValueError, match="Rotation needs angles or the input"):
         follow((Rotation(),), torch.ones(1, 2, 4))
 
 

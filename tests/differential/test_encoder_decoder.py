@@ -1,4 +1,4 @@
-"""Encoder, decoder and the attention between them: each has axes of its own, and all agree."""
+"""Encoder, decoder and cross-attention: each has its own axes, and all agree."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from attnviz import agreement
 from attnviz.capture import capture
 from attnviz.errors import InputError
 from attnviz.inputs import encode
-from attnviz.results.recompute import STAGES
+from attnviz.results.projection import STAGES
 
 CASES = [
     pytest.param(family, dtype, id=f"{family}-{dtype}")
@@ -32,7 +32,7 @@ def test_every_stage_of_every_stack_agrees(family, dtype, tokenizer):
 
 
 @pytest.mark.parametrize("family", TWO_SIDED)
-def test_each_stack_gives_what_the_model_reports(family, tokenizer):
+def test_each_stack_matches_the_models_attentions(family, tokenizer):
     module = tiny(family)
     model = attnviz.load(module, tokenizer=tokenizer)
     result = model.attend(TEXTS[0], target=TARGETS[0])
@@ -63,7 +63,7 @@ def test_the_axes_are_what_the_decoder_and_the_encoder_read(tokenizer):
     result = attnviz.load(tiny("bart"), tokenizer=tokenizer).attend("a train", target="un train")
     cross = result.stack().record(0)
     assert cross.stack == "cross"
-    # The decoder reads its start token first, and never the last word that it says.
+    # The decoder reads its start token first, and never reads the last target word.
     start = tokenizer.convert_ids_to_tokens(2)
     assert cross.query_axis.labels == (start, "[CLS]", "un", "train")
     assert cross.key_axis.labels == ("[CLS]", "a", "train", "[SEP]")
@@ -73,27 +73,27 @@ def test_the_axes_are_what_the_decoder_and_the_encoder_read(tokenizer):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", TWO_SIDED)
-def test_the_two_sides_of_cross_attention_swapped_are_caught(family, dtype, tokenizer):
+def test_swapped_sides_of_cross_attention_are_caught(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
-    batch = encode(model.checkpoint, [TEXTS[0]], targets=[TEXTS[0]])  # of the same length
-    (found,) = capture(model.module, batch.inputs, batch.axes)
+    batch = encode(model.checkpoint, [TEXTS[0]], targets=[TEXTS[0]])  # with equal lengths
+    (captured,) = capture(model.module, batch.inputs, batch.axes)
     records = [
         replace(record, input=record.key_input, key_input=record.input)
         if record.key_input is not None
         else record
-        for record in found.records
+        for record in captured.records
     ]
-    report = agreement.verify(records, found.references, versions={}, weights_sha256="")
+    report = agreement.verify(records, captured.references, versions={}, weights_sha256="")
     assert (report.first_difference.stack, report.first_difference.stage) == ("cross", "query")
 
 
-def test_a_target_that_is_missing_or_means_nothing(model, tokenizer):
-    with pytest.raises(InputError, match=r"Expected a text and a target.*--target"):
+def test_a_missing_or_meaningless_target(model, tokenizer):
+    with pytest.raises(InputError, match=r"but a target is missing.*--target"):
         attnviz.load(tiny("t5"), tokenizer=tokenizer).attend(TEXTS[0])
-    with pytest.raises(InputError, match=r"Expected a text, .* got a target\. Leave it"):
+    with pytest.raises(InputError, match=r"reads a text, not a target\. Leave it"):
         model.attend(TEXTS[0], target=TARGETS[0])
 
 
-def test_a_stack_that_is_not_there(train):
-    with pytest.raises(InputError, match="Expected a stack of all-MiniLM-L6-v2, encoder, got"):
+def test_a_missing_stack(train):
+    with pytest.raises(InputError, match="'cross' is not a stack of all-MiniLM-L6-v2"):
         train.stack("cross")

@@ -1,6 +1,6 @@
-"""Words that the split names are words whose change matters, sense axes fitted without them.
+"""Changing the words named by the decomposition has an effect; the axes exclude the sentence.
 
-On a part of the sentences; `scripts/bench.py faithfulness` judges all, and other methods too.
+On a subset of the sentences; `scripts/bench.py faithfulness` evaluates all sentences and methods.
 """
 
 import sys
@@ -21,25 +21,25 @@ ALL = faithfulness.ALL
 @pytest.fixture(scope="module")
 def judged():
     with pytest.MonkeyPatch.context() as patch:
-        kept = {"rollout": methods.METHODS["rollout"], "split": methods.split_gate}
-        patch.setattr(methods, "METHODS", kept)
+        selected = {"rollout": methods.METHODS["rollout"], "split": methods.split_gate}
+        patch.setattr(methods, "METHODS", selected)
         sentences = faithfulness.read(ROOT / "tests" / "data" / "sense_sentences.json")
-        return faithfulness.judge_all(sentences, step=4)
+        return faithfulness.evaluate_all(sentences, step=4)
 
 
-def mean_rho(judged, said, change):
-    rhos = [faithfulness.rho(each.attributions[said], each.effects[change]) for each in judged]
+def mean_rho(judged, method, change):
+    rhos = [faithfulness.rho(each.attributions[method], each.effects[change]) for each in judged]
     return sum(rhos) / len(rhos)
 
 
-def test_the_split_ranks_words_as_changing_them_does(judged):
+def test_the_decomposition_ranks_words_like_interventions(judged):
     assert len(judged) >= 45
     assert mean_rho(judged, "split", "consensus") >= 0.62
     assert min(mean_rho(judged, "split", change) for change in ALL) >= 0.50
-    assert mean_rho(judged, "rollout", "consensus") < 0.3  # the same yardstick finds others wanting
+    assert mean_rho(judged, "rollout", "consensus") < 0.3  # other methods score lower
 
 
-def test_the_first_word_takes_more_than_a_random_one(judged):
+def test_the_top_word_has_more_effect_than_a_random_one(judged):
     top, usual = faithfulness.first_and_random(
         [each.attributions["split"] for each in judged], judged
     )
@@ -47,7 +47,7 @@ def test_the_first_word_takes_more_than_a_random_one(judged):
     assert top.shape == usual.shape == (len(judged), 4)
 
 
-def test_what_is_printed(judged, capsys):
+def test_the_printed_tables(judged, capsys):
     faithfulness.show(judged, "ten words", faithfulness.Console(width=160))
     out = capsys.readouterr().out
     assert "rank correlation with interventions" in out
@@ -55,12 +55,14 @@ def test_what_is_printed(judged, capsys):
     assert f"{len(judged)} occurrences of ten words" in out
 
 
-def test_intervals_hold_the_mean_and_narrow_with_the_sentences():
+def test_intervals_contain_the_mean_and_narrow_with_more_sentences():
     values = torch.randn(400, generator=torch.Generator().manual_seed(0)).tolist()
 
-    def ends(said):
+    def ends(text):
         mean, low, high = (
-            float(part) for part in said.replace("(", "").replace(")", "").split() if part != "–"
+            float(number)
+            for number in text.replace("(", "").replace(")", "").split()
+            if number != "–"
         )
         assert low <= mean <= high
         return high - low

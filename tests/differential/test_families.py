@@ -1,4 +1,4 @@
-"""Every family, every precision, one text and a padded batch: every stage agrees."""
+"""Every stage agrees in every family, in every precision, for one text and for a padded batch."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.inputs import encode
-from attnviz.results.recompute import STAGES
+from attnviz.results.projection import STAGES
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 CASES = [
@@ -31,7 +31,7 @@ def test_every_stage_of_every_head_agrees(family, dtype, tokenizer):
             assert _spread(record) > 0.5, "attention this flat would hide a fault"
 
 
-# Whose keys and values are not compared, and mostly not their queries, and why.
+# Families whose keys, values and often queries are not compared, and the reason.
 NOT_COMPARED = {
     "xlnet": "its matrices are parameters with three dimensions, and a bias is added to queries",
     "funnel": "its queries are pooled, and a bias is added to them",
@@ -42,7 +42,7 @@ NOT_COMPARED = {
 
 
 @pytest.mark.parametrize("family", sorted(OWN_CODE.keys() - NOT_COMPARED.keys()))
-def test_attention_code_of_its_own_is_compared_from_the_input_on(family, tokenizer):
+def test_custom_attention_code_is_compared_from_the_input(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     for result in model.attend(TEXTS):
         agreement = result.agreement
@@ -51,7 +51,7 @@ def test_attention_code_of_its_own_is_compared_from_the_input_on(family, tokeniz
 
 
 @pytest.mark.parametrize("family", NOT_COMPARED)
-def test_what_is_not_compared_is_said_to_be_so(family, tokenizer):
+def test_stages_that_are_not_compared_are_reported(family, tokenizer):
     agreement = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXTS)[0].agreement
     assert {"key", "value"} <= {stage for _, stage, _ in agreement.not_compared}
 
@@ -67,7 +67,7 @@ def test_every_stage_agrees_on_cuda(family, dtype, tokenizer):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_records_give_the_weights_that_the_model_reports(family, tokenizer):
+def test_records_give_the_weights_that_the_model_returns(family, tokenizer):
     module = tiny(family)
     model = attnviz.load(module, tokenizer=tokenizer)
     result = model.attend(TEXTS[0])
@@ -97,8 +97,8 @@ def test_grouped_queries_are_recorded_as_such(tokenizer):
 
 
 def _spread(record):
-    """Return the standard deviation of the scores that count, about the mean of their row."""
+    """Return the standard deviation of the visible scores around the mean of their row."""
     logs = record.weights().clamp(min=1e-30).log()[:, ~torch.tensor(record.query_axis.padding)]
-    seen = logs > -40
-    mean = (logs * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
-    return (logs - mean)[seen].std().item()
+    visible = logs > -40
+    mean = (logs * visible).sum(-1, keepdim=True) / visible.sum(-1, keepdim=True)
+    return (logs - mean)[visible].std().item()

@@ -1,4 +1,4 @@
-"""A generation, stitched from its steps: the same maps as one pass over the whole."""
+"""A generation, assembled from its steps, gives the same maps as a single pass."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ TOKENS = 7
 
 def sharp(family, dtype=torch.float32):
     module = tiny(family, dtype)
-    if family == "llama":  # sharpened less: rounding grows from layer to layer with the scores
+    if family == "llama":  # sharpened less: rounding grows with the scores from layer to layer
         for name, parameter in module.named_parameters():
             if "q_proj" in name:
                 parameter.data /= 4
@@ -43,8 +43,8 @@ def test_in_bfloat16_too(family, tokenizer):
     assert agreement.verdict == "verified", agreement.summary()
 
 
-def test_the_map_is_that_of_the_text_that_was_said(tokenizer):
-    """The oracle shares nothing with stitching: the whole text, given as a text."""
+def test_the_map_is_that_of_the_generated_text(tokenizer):
+    """The oracle is independent of the assembly: a single pass over the complete text."""
     module = tiny("gpt2")
     model = attnviz.load(module, tokenizer=tokenizer)
     result = model.attend(TEXTS[2], generate=TOKENS)
@@ -60,12 +60,12 @@ def test_the_map_is_that_of_the_text_that_was_said(tokenizer):
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])
-def test_both_sides_are_told_what_they_read(family, tokenizer):
+def test_both_sides_have_the_right_tokens(family, tokenizer):
     result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("a train", generate=4)
     cross = result.stack().record(0)
     assert result.stacks == ("encoder", "decoder", "cross")
     assert cross.key_axis.labels == ("[CLS]", "a", "train", "[SEP]")
-    assert cross.query_axis.special[0]  # the token that the decoder begins with
+    assert cross.query_axis.special[0]  # the start token of the decoder
     read = "".join(cross.query_axis.labels[1:]).replace("##", "")
     assert result.provenance.generated.replace(" ", "").startswith(read)
 
@@ -73,34 +73,36 @@ def test_both_sides_are_told_what_they_read(family, tokenizer):
 def test_several_texts_are_continued_one_by_one(tokenizer):
     model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
     texts = TEXTS[1:]
-    for text, found in zip(texts, model.attend(texts, generate=3), strict=True):
+    for text, result in zip(texts, model.attend(texts, generate=3), strict=True):
         alone = model.attend(text, generate=3)
-        assert found.provenance == alone.provenance
-        assert_close(found.weights(1), alone.weights(1))
+        assert result.provenance == alone.provenance
+        assert_close(result.weights(1), alone.weights(1))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_step_that_is_not_the_model_s_is_caught(family, tokenizer):
+def test_a_wrong_step_is_caught(family, tokenizer):
     module = sharp(family)
     inputs = encode(attnviz.load(module, tokenizer=tokenizer).checkpoint, [TEXTS[2]],
                     generating=True).inputs  # fmt: skip
     kind = "target" if family in TWO_SIDED else "text"
-    found, _ = capture_generation(
+    captured, _ = capture_generation(
         module, inputs, TOKENS, lambda read: {kind: [Axis.numbered(len(read))]}
     )
-    last = found.records[-1]
+    last = captured.records[-1]
     query = last.query.clone()
-    query[:, -2:] = query[:, [-1, -2]]  # two steps in the wrong order
-    records = [*found.records[:-1], replace(last, query=query)]
-    told = {"versions": {}, "weights_sha256": ""}
-    report = agreement.verify(records, found.references, in_one_pass=found.in_one_pass, **told)
+    query[:, -2:] = query[:, [-1, -2]]  # swap two steps
+    records = [*captured.records[:-1], replace(last, query=query)]
+    no_provenance = {"versions": {}, "weights_sha256": ""}
+    report = agreement.verify(
+        records, captured.references, in_one_pass=captured.in_one_pass, **no_provenance
+    )
     stages = {check.stage for check in report.checks if not check.passed}
     assert "one pass" in stages
     assert report.verdict == "failed"
 
 
 def test_a_model_that_cannot_generate_says_so():
-    with pytest.raises(ModelError, match="Expected a model that generates text, but BertModel"):
+    with pytest.raises(ModelError, match="BertModel cannot generate text"):
         attnviz.attend("a train", generate=3)
 
 
@@ -110,27 +112,27 @@ def test_a_single_token_is_enough(family, tokenizer):
     assert result.agreement.verdict == "verified", result.agreement.summary()
 
 
-def test_a_checkpoint_s_own_ways_to_generate_are_left_out(tokenizer):
+def test_the_checkpoints_generation_settings_are_ignored(tokenizer):
     module = tiny("gpt2")
     model = attnviz.load(module, tokenizer=tokenizer)
     expected = model.attend(TEXTS[0], generate=TOKENS).provenance.generated
-    own = module.generation_config
-    own.repetition_penalty, own.num_return_sequences, own.use_cache = 5.0, 2, False
+    settings = module.generation_config
+    settings.repetition_penalty, settings.num_return_sequences, settings.use_cache = 5.0, 2, False
     assert model.attend(TEXTS[0], generate=TOKENS).provenance.generated == expected
-    assert module.generation_config is own
-    assert own.repetition_penalty == 5.0
+    assert module.generation_config is settings
+    assert settings.repetition_penalty == 5.0
 
 
 def test_more_tokens_than_the_model_can_read_are_refused(tokenizer):
     model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
-    with pytest.raises(InputError, match=r"at most 59 tokens to generate after these 6, since"):
+    with pytest.raises(InputError, match=r"after these 6 it can generate at most 59, not"):
         model.attend(TEXTS[2], generate=70)
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    ({"generate": 0}, "to be 1 token or more, got 0"),
-    ({"generate": "many"}, "to be 1 token or more, got 'many'"),
-    ({"generate": 3, "target": "un train"}, "got both"),
+    ({"generate": 0}, "must be 1 token or more, not 0"),
+    ({"generate": "many"}, "must be 1 token or more, not 'many'"),
+    ({"generate": 3, "target": "un train"}, "exclude each other"),
 ])  # fmt: skip
 def test_wrong_numbers_are_refused(wrong, message, tokenizer):
     with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""Attention found among the operators: what the interface shows, and further."""
+"""Attention found among the operators: equal to the interface, and beyond it."""
 
 import pytest
 import torch
@@ -6,22 +6,21 @@ from families import FAMILIES, OWN_CODE, TARGETS, TEXTS, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.capture import capture
+from attnviz.capture import capture, restoring
 from attnviz.capture import recorder as recording
-from attnviz.capture.restore import restoring
 from attnviz.formula.attention import repeat_heads
 
 DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *TWO_SIDED])
-def test_both_ways_of_seeing_give_the_same_record(family, tokenizer, monkeypatch):
+def test_interface_and_operators_give_the_same_record(family, tokenizer, monkeypatch):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     target = TARGETS if family in TWO_SIDED else None
-    shown = model.attend(TEXTS, target=target)
+    by_interface = model.attend(TEXTS, target=target)
     monkeypatch.setattr(recording._Recorder, "_can_read", lambda *_: False)
-    found = model.attend(TEXTS, target=target)
-    for here, there in zip(shown, found, strict=True):
+    by_operators = model.attend(TEXTS, target=target)
+    for here, there in zip(by_interface, by_operators, strict=True):
         assert there.agreement.verdict == "verified", there.agreement.summary()
         for one, other in zip(here, there, strict=True):
             assert one.through_interface
@@ -40,13 +39,13 @@ def test_both_ways_of_seeing_give_the_same_record(family, tokenizer, monkeypatch
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("family", OWN_CODE)
-def test_families_with_attention_code_of_their_own_agree(family, dtype, tokenizer):
+def test_families_with_custom_attention_code_agree(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
     for result in model.attend(TEXTS):
         verdict = result.agreement.verdict
-        # In bfloat16 a scale 1 % off may drown where position makes up most of the scores.
+        # In bfloat16, rounding may hide a 1 % error of the scale if position dominates the scores.
         expected = ["verified"] if dtype == torch.float32 else ["verified", "not proven"]
-        if (family, dtype) != ("reformer", torch.bfloat16):  # exponentiates in bfloat16
+        if (family, dtype) != ("reformer", torch.bfloat16):  # it exponentiates in bfloat16
             assert verdict in expected, result.agreement.summary()
         assert not any(record.through_interface for record in result)
         compared = {check.stage for check in result.agreement.checks}
@@ -57,14 +56,14 @@ REPORTING = sorted(OWN_CODE.keys() - {"funnel", "longformer", "bigbird", "reform
 
 
 @pytest.mark.parametrize("family", REPORTING)
-def test_heads_and_rows_stand_where_the_model_reports_them(family, tokenizer):
-    """What the model itself calls its attentions knows nothing of how we arrange them."""
+def test_heads_and_rows_have_the_models_order(family, tokenizer):
+    """Compare with the attentions that the model returns, which are independent of our layout."""
     module = tiny(family)
     inputs = tokenizer(TEXTS, return_tensors="pt", padding=True, return_token_type_ids=False)
-    # In eager mode: under SDPA Falcon reports weights that have lost their causal mask.
+    # In eager mode: under SDPA Falcon returns weights without their causal mask.
     with torch.no_grad(), restoring(module):
         reported = module(**inputs, output_attentions=True).attentions
-    for n, found in enumerate(capture(module, dict(inputs))):
+    for n, captured in enumerate(capture(module, dict(inputs))):
         rows = inputs["attention_mask"][n].bool()
-        for record, weights in zip(found.records, reported, strict=True):
+        for record, weights in zip(captured.records, reported, strict=True):
             assert_close(record.weights()[:, rows], weights[n][:, rows], rtol=0, atol=2e-6)

@@ -1,4 +1,4 @@
-"""The formula against implementations that share no code with it: PyTorch's and ONNX's."""
+"""The formula compared with independent implementations: PyTorch's and ONNX's."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def queries_keys_values(dtype, key_heads=4):
 
 
 def some_visible():
-    """Booleans (2, 1, 5, 7), True = visible, with at least one visible key in every row."""
+    """Booleans (2, 1, 5, 7); True is visible, and every row has at least one visible key."""
     visible = random(2, 1, 5, 7, seed=4) > 0
     visible[..., 0] = True
     return visible
@@ -95,7 +95,7 @@ class TestTorchScaledDotProductAttention:
         expected = F.scaled_dot_product_attention(Q, K, identity, attn_mask=some_visible())
         close(attention_weights(Q, K, mask=hide(~some_visible())), expected)
 
-    def test_a_row_of_which_all_is_hidden(self, dtype):
+    def test_a_fully_masked_row(self, dtype):
         Q, K, V = queries_keys_values(dtype)
         visible = some_visible()
         visible[0, 0, 2] = False
@@ -134,19 +134,19 @@ def test_gradients_by_finite_differences():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 class TestTorchMultiheadAttention:
-    """torch.nn.MultiheadAttention, with its own weights and biases, and its weights per head."""
+    """torch.nn.MultiheadAttention with its weights, biases and per-head attention weights."""
 
     @staticmethod
     def layer(dtype, **widths):
         torch.manual_seed(0)
         layer = torch.nn.MultiheadAttention(12, 3, batch_first=True, dtype=dtype, **widths).eval()
         for bias in (layer.in_proj_bias, layer.out_proj.bias):
-            torch.nn.init.normal_(bias)  # they start at 0, which would hide a lost bias
+            torch.nn.init.normal_(bias)  # biases start at 0, which would hide a missing bias
         return layer.requires_grad_(False)
 
     @staticmethod
     def ours(layer):
-        """The layer's matrices and biases, as `multi_head_attention` takes them."""
+        """The layer's matrices and biases, as `multi_head_attention` expects them."""
         packed = layer.in_proj_weight
         matrices = (
             (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
@@ -196,7 +196,7 @@ class TestTorchMultiheadAttention:
 
 
 def onnx_operator(name, *inputs, opset=23, outputs=1, **attributes):
-    """Run one operator of the ONNX standard in its reference implementation; its last output."""
+    """Run an operator of the ONNX reference implementation; return its last output."""
 
     def info(label, array):
         return helper.make_tensor_value_info(
@@ -219,7 +219,7 @@ def onnx_operator(name, *inputs, opset=23, outputs=1, **attributes):
 @pytest.mark.parametrize("opset", [23, 24])
 @pytest.mark.parametrize("dtype", DTYPES)
 class TestOnnxAttention:
-    @pytest.mark.parametrize("scale", [None, 0.25])  # its root, taken in float32, is exact
+    @pytest.mark.parametrize("scale", [None, 0.25])  # its float32 square root is exact
     def test_plain(self, dtype, opset, scale):
         Q, K, V = queries_keys_values(dtype)
         attributes = {} if scale is None else {"scale": scale}
@@ -251,7 +251,7 @@ class TestOnnxAttention:
         close(attention_weights(Q, K, mask=causal_mask(5, 7)), expected)
 
     def test_heads_side_by_side(self, dtype, opset):
-        """Three dimensions: the operator itself splits and merges the heads."""
+        """With three dimensions, the operator splits and merges the heads."""
         Q, K, V = (merge_heads(x) for x in queries_keys_values(dtype, key_heads=2))
         expected = onnx_operator(
             "Attention", Q, K, V, opset=opset, q_num_heads=4, kv_num_heads=2, is_causal=1

@@ -1,4 +1,4 @@
-"""Padding changes nothing, on whichever side it stands: each text has the maps it has alone."""
+"""Padding on either side changes nothing: each text has the same maps as alone."""
 
 import inspect
 from dataclasses import replace
@@ -11,11 +11,11 @@ from attnviz import agreement
 from attnviz.capture import capture
 from attnviz.results import Axis
 
-# These find the positions of words among padding by themselves.
+# These families find word positions in padded text by themselves.
 KNOW_POSITIONS = {"roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "esm",
                   "roberta-prelayernorm", "opt"}  # fmt: skip  # fmt: skip
-# In these padding moves the text itself: blocks, chunks and pools are cut from the left, the length
-# of the batch chooses the angles, or the tokenizer's padding is not the one that the model expects.
+# In these families padding changes the text: blocks, chunks and pools are cut from the left, the
+# batch length selects the rotary angles, or the tokenizer's padding differs from the model's.
 MOVED = {
     "left": {"bigbird", "reformer", "longformer", "funnel", "roformer", "lfm2", "qwen3-next",
              "llama4", "phi3-longrope", "mpnet"},
@@ -24,11 +24,11 @@ MOVED = {
 
 
 def padded(family, module, tokenizer, side):
-    """Return the inputs of a batch, and the axis of every text in it."""
+    """Return the inputs of a batch, and the axis of every text."""
     tokenizer.padding_side = side
     inputs = dict(tokenizer(TEXTS, return_tensors="pt", padding=True, return_token_type_ids=False))
-    known = inspect.signature(module.forward).parameters
-    if side == "left" and "position_ids" in known and family not in KNOW_POSITIONS:
+    parameters = inspect.signature(module.forward).parameters
+    if side == "left" and "position_ids" in parameters and family not in KNOW_POSITIONS:
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
     axes = [
         replace(Axis.numbered(len(mask)), padding=tuple((mask == 0).tolist()))
@@ -44,7 +44,7 @@ def own_tokenizer(tokenizer):
     tokenizer.padding_side = side
 
 
-# Rounding that its router makes large: 5e-5 in float32, 2e-8 in float64.
+# Its router amplifies rounding: 5e-5 in float32, 2e-8 in float64.
 ROUGH = {"dbrx": 1e-4}
 CASES = [
     pytest.param(family, side, id=f"{family}-{side}")
@@ -55,19 +55,19 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "side"), CASES)
-def test_a_padded_text_has_the_maps_that_it_has_alone(family, side, own_tokenizer):
+def test_a_padded_text_has_the_same_maps_as_alone(family, side, own_tokenizer):
     module = tiny(family)
     inputs, axes = padded(family, module, own_tokenizer, side)
-    told = {"versions": {}, "weights_sha256": ""}
-    for n, found in enumerate(capture(module, inputs, {"text": axes})):
-        report = agreement.verify(found.records, found.references, **told)
+    no_provenance = {"versions": {}, "weights_sha256": ""}
+    for n, captured in enumerate(capture(module, inputs, {"text": axes})):
+        report = agreement.verify(captured.records, captured.references, **no_provenance)
         assert report.verdict == "verified", report.summary()
         alone = own_tokenizer(TEXTS[n], return_tensors="pt", return_token_type_ids=False)
         (single,) = capture(module, dict(alone))
         length = alone["input_ids"].shape[1]
         place = slice(-length, None) if side == "left" else slice(length)
-        for among, one in zip(found.records, single.records, strict=True):
-            # What rounds in another order errs in proportion to the scores.
+        for among, one in zip(captured.records, single.records, strict=True):
+            # A different rounding order gives errors proportional to the scores.
             largest = one.scores().where(one.weights() > 0, 0).abs().max().item()
             atol = ROUGH.get(family, 1e-5) * max(1, largest / 10)
             assert_close(among.weights()[:, place, place], one.weights(), rtol=0, atol=atol)

@@ -1,6 +1,6 @@
-"""Modules with attention code of their own: what enters their products is what a recipe makes.
+"""Modules with custom attention code: a recipe reproduces the inputs of their products.
 
-Their maps are recorded by other means; here only the way from X to Q, K and V is looked at.
+Their maps are recorded by other means; these tests only cover the path from X to Q, K and V.
 """
 
 import pytest
@@ -8,10 +8,11 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnviz.capture.projections import find_attention_modules, match_projections, read_inputs
+from attnviz.capture.projections.find import find_attention_modules, read_inputs
+from attnviz.capture.projections.match import match_projections
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import AttentionRecord, Axis
-from attnviz.results.recompute import project
+from attnviz.results.projection import project
 
 _sizes = {
     "vocab_size": 99, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -23,7 +24,7 @@ _gpt = {
     "initializer_range": 0.1, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 _relative = {**_sizes, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
-# The model's class, its configuration, and the number of key heads in its weights.
+# The model class, its configuration, and the number of key heads in its weights.
 OWN_CODE = {
     "bigbird": ("BigBirdModel", _sizes | {"attention_type": "original_full"}, 4),
     "bloom": ("BloomModel", {"vocab_size": 99, "hidden_size": 48, "n_layer": 2, "n_head": 4}, 4),
@@ -53,7 +54,7 @@ OWN_CODE = {
 
 
 class _Products(TorchDispatchMode):
-    """Keep the factors of every batched product, and where a softmax stands between them."""
+    """Record the factors of every batched product, and the softmax calls between them."""
 
     def __init__(self):
         super().__init__()
@@ -70,7 +71,7 @@ class _Products(TorchDispatchMode):
 
 
 def _first_attention(family):
-    """Return the holder of the first layer, and the record of its attention to nine tokens."""
+    """Return the holder of the first layer, and the record of its attention on nine tokens."""
     name, sizes, _ = OWN_CODE[family]
     torch.manual_seed(0)
     model_class = getattr(transformers, name)
@@ -88,35 +89,35 @@ def _first_attention(family):
     holder.module.register_forward_pre_hook(arrive, with_kwargs=True)
     with torch.no_grad(), products:
         model(input_ids=torch.arange(3, 12).unsqueeze(0))
-    first, seen = entered[0]
+    first, recorded = entered[0]
     mixing = next(number for number in products.softmaxes if number > first)
     axis = Axis.numbered(9)
     query, key = products.factors[first]
     return holder, AttentionRecord(
         path=path, call=0, layer=0, stack="encoder", query_axis=axis, key_axis=axis,
         query=query, key=key.mT, value=products.factors[mixing][1], scale=1.0,
-        input=seen.input[0],
-        rotation=None if seen.rotation is None else tuple(part[0] for part in seen.rotation),
+        input=recorded.input[0],
+        rotation=None if recorded.rotation is None else tuple(x[0] for x in recorded.rotation),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("family", OWN_CODE)
-def test_the_recipe_makes_what_enters_the_products(family):
+def test_the_recipe_reproduces_the_inputs_of_the_products(family):
     holder, record = _first_attention(family)
-    found = match_projections(record, holder)
-    made = project(found, torch.float32)
-    assert [*made] == ["query", "key", "value"]
-    for stage, tensor in made.items():
+    projection = match_projections(record, holder)
+    factors = project(projection, torch.float32)
+    assert [*factors] == ["query", "key", "value"]
+    for stage, tensor in factors.items():
         torch.testing.assert_close(tensor, getattr(record, stage), rtol=0, atol=1e-6)
-    assert found.projection.output is not None
-    assert len(found.projection.key.weight) == OWN_CODE[family][2]
+    assert projection.projection.output is not None
+    assert len(projection.projection.key.weight) == OWN_CODE[family][2]
 
 
-def test_of_many_key_heads_in_the_weights_each_query_head_finds_its_own():
+def test_each_query_head_finds_its_key_head():
     holder, record = _first_attention("falcon")
-    found = match_projections(record, holder)
+    projection = match_projections(record, holder)
     values = torch.stack([
-        record.input @ found.projection.value_of(head).weight for head in range(record.heads)
+        record.input @ projection.projection.value_of(head).weight for head in range(record.heads)
     ])  # fmt: skip
     torch.testing.assert_close(values, record.value, rtol=0, atol=1e-6)
     assert torch.equal(values, repeat_heads(values[::2], 4))

@@ -1,4 +1,4 @@
-"""Models that one device does not hold. Every map is that of one device."""
+"""Models that are split across devices or offloaded. Every map equals that of a single device."""
 
 import pytest
 import torch
@@ -20,13 +20,13 @@ def stages(result):
 
 def test_a_tensor_parallel_model_is_refused_in_one_line(tokenizer):
     model = tiny("llama")
-    model.lm_head.weight.full_tensor = lambda: None  # as every DTensor has
+    model.lm_head.weight.full_tensor = lambda: None  # as on every DTensor
     with pytest.raises(InputError, match="tensor parallelism is not supported") as caught:
         attnviz.load(model, tokenizer=tokenizer)
     assert "\n" not in str(caught.value)
 
 
-def test_input_is_seen_where_a_hook_wraps_the_attention_itself(tokenizer):
+def test_input_is_recorded_if_a_hook_wraps_the_attention(tokenizer):
     model = tiny("llama")
 
     def wrapped(forward):
@@ -39,7 +39,7 @@ def test_input_is_seen_where_a_hook_wraps_the_attention_itself(tokenizer):
     assert agreement.not_compared == ()
 
 
-# --- on the disk
+# --- on disk
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ HALF = {
         (None, "disk", "streamed"),
         ("llama", HALF, "full"),
         ("llama", "auto", "full"),
-        # What they compute by themselves is followed from operator to operator.
+        # Attention code of the model itself is traced across operators.
         ("bloom", {"": "disk"}, "full"),
         ("longformer", "disk", "full"),
     ],
     ids=lambda given: "half" if given is HALF else str(given),
 )
-def test_weights_on_the_disk_change_nothing(folder, tmp_path, family, device_map, mode):
+def test_weights_on_disk_change_nothing(folder, tmp_path, family, device_map, mode):
     place = None if family is None else folder(family)
     alone = attnviz.load(place, device="cpu")
     spread = attnviz.load(place, device_map=device_map, offload_folder=tmp_path / "offloaded")
@@ -89,8 +89,8 @@ def test_weights_on_the_disk_change_nothing(folder, tmp_path, family, device_map
     for ours, expected in zip(*(m.attend(texts, mode=mode) for m in (spread, alone)), strict=True):
         for record, other in zip(ours.records, expected.records, strict=True):
             assert_close(record.weights(), other.weights(), atol=1e-6, rtol=0)
-        for kept, other in zip(ours.streamed, expected.streamed, strict=True):
-            assert_close(kept.summary.mean, other.summary.mean, atol=1e-6, rtol=0)
+        for streamed, other in zip(ours.streamed, expected.streamed, strict=True):
+            assert_close(streamed.summary.mean, other.summary.mean, atol=1e-6, rtol=0)
         assert ours.agreement.verdict == "verified", ours.agreement.summary()
         assert stages(ours) == stages(expected)
         assert ours.agreement.not_compared == expected.agreement.not_compared
@@ -102,7 +102,7 @@ def test_weights_on_the_disk_change_nothing(folder, tmp_path, family, device_map
         assert all(vars(each)[key] is value for key, value in members[name].items())
 
 
-def test_an_object_on_the_disk_has_the_sha256_of_one_in_memory(folder, tokenizer):
+def test_an_offloaded_model_has_the_same_sha256(folder, tokenizer):
     place = folder("llama")
     whole = LlamaForCausalLM.from_pretrained(place)
     spread = LlamaForCausalLM.from_pretrained(place, device_map=HALF)
@@ -113,7 +113,7 @@ def test_an_object_on_the_disk_has_the_sha256_of_one_in_memory(folder, tokenizer
     assert_close(*(found.decomposition.credit for found in shifts), atol=1e-6, rtol=0)
 
 
-def test_what_is_no_number_is_found_on_the_disk(folder):
+def test_nan_on_disk_is_found(folder):
     place = folder("llama")
     file = place / "model.safetensors"
     weights = load_file(file)
@@ -124,32 +124,34 @@ def test_what_is_no_number_is_found_on_the_disk(folder):
 
 
 BAD = {
-    "no module": ({"device_map": {"": "cpu", "encoder.layr": "disk"}}, "mean encoder.layer"),
+    "no module": ({"device_map": {"": "cpu", "encoder.layr": "disk"}}, "Did you mean encoder"),
     "not all": ({"device_map": {"encoder": "disk"}}, "any device for the following parameters"),
     "no way to choose": ({"device_map": "evenly"}, "'balanced', 'balanced_low_0', 'sequential'"),
-    "no device": ({"device_map": {"": "moon"}}, "got 'moon'"),
-    "both": ({"device_map": "auto", "device": "cpu"}, "got both ('cpu' and 'auto')"),
+    "no device": ({"device_map": {"": "moon"}}, "'moon' is not a device"),
+    "both": ({"device_map": "auto", "device": "cpu"}, "'cpu' and device_map 'auto' exclude"),
     "alone": ({"offload_folder": "anywhere"}, "add device_map='auto' (--device-map auto)"),
-    "below a file": ({"device_map": "disk", "offload_folder": __file__}, "that can be written"),
+    "below a file": ({"device_map": "disk", "offload_folder": __file__}, "cannot be written"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "message"), BAD.values(), ids=BAD)
-def test_a_place_that_cannot_be_is_refused_in_one_line(given, message):
+@pytest.mark.parametrize(("device_map", "message"), BAD.values(), ids=BAD)
+def test_an_impossible_device_map_is_refused_in_one_line(device_map, message):
     with pytest.raises(InputError) as caught:
-        attnviz.load(**given)
+        attnviz.load(**device_map)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_accelerate_is_asked_for(monkeypatch):
+def test_accelerate_is_required(monkeypatch):
     monkeypatch.setattr("attnviz.models.devices.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"accelerate.*pip install 'attnviz\[large\]'"):
         attnviz.load(device_map="auto")
 
 
-def test_a_model_object_is_not_placed_anew(tokenizer):
-    with pytest.raises(InputError, match="got a model object, which is never changed"):
+def test_a_model_object_is_not_moved(tokenizer):
+    with pytest.raises(
+        InputError, match="does not apply to a model object, which is never changed"
+    ):
         attnviz.load(tiny("llama"), tokenizer=tokenizer, device_map="auto")
 
 
@@ -157,17 +159,23 @@ def test_a_model_object_is_not_placed_anew(tokenizer):
 
 
 def test_the_command_line_places_a_model(tmp_path, capsys):
-    kept = str(tmp_path / "kept.safetensors")
+    path = str(tmp_path / "kept.safetensors")
     placed = ["--device-map", "disk", "--offload-folder", str(tmp_path / "offloaded")]
-    assert run(["verify", TEXT, *placed, "-o", kept]) == 0
+    assert run(["verify", TEXT, *placed, "-o", path]) == 0
     assert "verified: 72 heads" in capsys.readouterr().out
     for typed, message in (
         (["verify", TEXT, "--device-map", "evenly"], "'balanced', 'balanced_low_0', 'sequential'"),
-        (["senses", "bank", *placed, "--device", "cpu"], "got both ('cpu' and 'disk')"),
+        (
+            ["senses", "bank", *placed, "--device", "cpu"],
+            "'cpu' and device_map 'disk' exclude each other",
+        ),
         (["shift", "train", TEXT, *placed[2:]], "add device_map='auto'"),
-        (["heads", "--result", kept, *placed[:2]], "a --result or --device-map, got both"),
+        (
+            ["heads", "--result", path, *placed[:2]],
+            "--result runs no model, so --device-map does nothing",
+        ),
     ):
         assert run(typed) == 2
-        said = capsys.readouterr()
-        assert message in said.err
-        assert len(said.err.splitlines()) == 1, said.err
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert len(captured.err.splitlines()) == 1, captured.err

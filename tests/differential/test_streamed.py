@@ -1,4 +1,4 @@
-"""What is kept of a streamed text is what its whole maps say, in every family, and it is proven."""
+"""Streamed summaries equal those of the full maps in every family, and are verified."""
 
 import threading
 
@@ -9,7 +9,7 @@ from families import FAMILIES, FURTHER, TEXTS, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.capture import streamed
+from attnviz.capture import watch
 from attnviz.errors import InputError, ModelError
 
 NEAR = {"atol": 1e-5, "rtol": 1e-4}
@@ -26,68 +26,72 @@ def test_every_family(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     whole = attnviz.attend(TEXTS[0], model=model)
     every = [record.layer for record in whole]
-    found = attnviz.attend(TEXTS[0], model=model, mode="streamed", layers=every, top=2)
-    assert found.agreement.verdict == "verified", found.agreement.summary()
-    assert len(found.streamed) == len(whole.records)
-    for kept, record in zip(found.streamed, whole, strict=True):
-        assert (kept.path, kept.layer, kept.stack) == (record.path, record.layer, record.stack)
-        P = kept.record.weights(dtype=torch.float64)
-        # Another run rounds in another order.
+    result = attnviz.attend(TEXTS[0], model=model, mode="streamed", layers=every, top=2)
+    assert result.agreement.verdict == "verified", result.agreement.summary()
+    assert len(result.streamed) == len(whole.records)
+    for attention, record in zip(result.streamed, whole, strict=True):
+        assert (attention.path, attention.layer, attention.stack) == (
+            record.path,
+            record.layer,
+            record.stack,
+        )
+        P = attention.record.weights(dtype=torch.float64)
+        # A second run has a different rounding order.
         assert_close(P, record.weights(dtype=torch.float64), atol=1e-3, rtol=1e-3)
-        assert_close(kept.summary.received.double(), P.sum(1), **NEAR)
-        assert_close(kept.summary.mean.double(), P, **NEAR)
-        assert_close(kept.summary.top_weights.double(), P.topk(2).values, **NEAR)
+        assert_close(attention.summary.received.double(), P.sum(1), **NEAR)
+        assert_close(attention.summary.mean.double(), P, **NEAR)
+        assert_close(attention.summary.top_weights.double(), P.topk(2).values, **NEAR)
 
 
-def test_exact_parts_of_one_layer_beside_the_maps_of_all(model):
-    found = attnviz.attend(LONG, model=model, mode="streamed", exact=2)
-    assert found.layers == (0, 1, 2, 3, 4, 5)
-    assert [kept.record is not None for kept in found.streamed] == [False] * 2 + [True] + [
-        False
-    ] * 3
+def test_exact_regions_of_one_layer_with_the_maps_of_all(model):
+    result = attnviz.attend(LONG, model=model, mode="streamed", exact=2)
+    assert result.layers == (0, 1, 2, 3, 4, 5)
+    assert [attention.record is not None for attention in result.streamed] == [False] * 2 + [
+        True
+    ] + [False] * 3
     whole = attnviz.attend(LONG, model=model, mode="full").weights(2, 3)[20:30, 5:25]
-    part = found.layer(2).crop(3, slice(20, 30), slice(5, 25))
-    assert_close(part, whole, **NEAR)
+    region = result.layer(2).crop(3, slice(20, 30), slice(5, 25))
+    assert_close(region, whole, **NEAR)
     with pytest.raises(InputError, match=r"exact=\[4\]"):
-        found.layer(4).crop(3, slice(20, 30), slice(5, 25))
+        result.layer(4).crop(3, slice(20, 30), slice(5, 25))
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("layers", "message"),
     [
-        ({"exact": 6}, "Expected a layer from 0 to 5, got 6"),
-        ({"exact": [1], "layers": [0, 2]}, "Expected exact layers among those that are kept, 0, 2"),
-        ({"exact": []}, "Expected a layer"),
+        ({"exact": 6}, "Layer 6 is out of range: the model has layers 0–5"),
+        ({"exact": [1], "layers": [0, 2]}, "exact layer 1 is not stored: layers selects 0, 2"),
+        ({"exact": []}, "exact must be a number, or a list of them"),
     ],
 )
-def test_exact_layers_that_there_are_not(model, asked, said):
-    with pytest.raises(InputError, match=said):
-        attnviz.attend(LONG, model=model, mode="streamed", **asked)
+def test_exact_layers_that_do_not_exist(model, layers, message):
+    with pytest.raises(InputError, match=message):
+        attnviz.attend(LONG, model=model, mode="streamed", **layers)
 
 
 @pytest.mark.parametrize("family", ["bloom", "mpt", "deberta", "longformer", "reformer"])
-def test_attention_that_nobody_shows_is_refused(family, tokenizer):
+def test_invisible_attention_is_refused(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     with pytest.raises(ModelError, match='mode="full"'):
         attnviz.attend(TEXTS[0], model=model, mode="streamed")
 
 
-def test_a_long_text_of_the_model_that_comes_along(model):
+def test_a_long_text_with_the_bundled_model(model):
     whole = attnviz.attend(LONG, model=model)
-    found = attnviz.attend(LONG, model=model, mode="streamed", layers=[0, 4], heads=[7, 2], top=3)
-    assert found.layers == (0, 4)
-    assert found.agreement.rows is not None
-    assert found.agreement.rows[0] < found.agreement.rows[1]
-    assert "one row of cells" in found.agreement.summary()
-    for kept in found.streamed:
-        P = kept.record.weights(dtype=torch.float64)[[7, 2]]
-        assert_close(P, whole.record(kept.layer).weights(dtype=torch.float64)[[7, 2]], **NEAR)
-        assert kept.kept == (7, 2)
-        assert_close(kept.summary.entropy.double(), -(P * P.log()).sum(-1), **NEAR)
-        assert_close(kept.crop(2, slice(3, 9), slice(0, 5)).double(), P[1, 3:9, :5], **NEAR)
+    result = attnviz.attend(LONG, model=model, mode="streamed", layers=[0, 4], heads=[7, 2], top=3)
+    assert result.layers == (0, 4)
+    assert result.agreement.rows is not None
+    assert result.agreement.rows[0] < result.agreement.rows[1]
+    assert "one row of cells" in result.agreement.summary()
+    for attention in result.streamed:
+        P = attention.record.weights(dtype=torch.float64)[[7, 2]]
+        assert_close(P, whole.record(attention.layer).weights(dtype=torch.float64)[[7, 2]], **NEAR)
+        assert attention.kept == (7, 2)
+        assert_close(attention.summary.entropy.double(), -(P * P.log()).sum(-1), **NEAR)
+        assert_close(attention.crop(2, slice(3, 9), slice(0, 5)).double(), P[1, 3:9, :5], **NEAR)
 
 
-def test_a_long_text_is_streamed_by_itself_and_a_short_one_is_not(model, monkeypatch):
+def test_long_texts_are_streamed_automatically_and_short_ones_are_not(model, monkeypatch):
     monkeypatch.setattr("attnviz.pipeline.run._MOST_WHOLE_WEIGHTS", 100_000)
     short, long = (attnviz.attend(text, model=model) for text in (TEXTS[2], LONG))
     assert (len(short.streamed), len(short.records)) == (0, 6)
@@ -95,7 +99,7 @@ def test_a_long_text_is_streamed_by_itself_and_a_short_one_is_not(model, monkeyp
     assert attnviz.attend(LONG, model=model, mode="full").records
 
 
-def test_the_model_is_left_as_it_was(model):
+def test_the_model_is_left_unchanged(model):
     module = model.module
     hooks = [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in module.modules()]
     before = module.config._attn_implementation
@@ -105,7 +109,7 @@ def test_the_model_is_left_as_it_was(model):
     assert after == hooks
 
 
-def test_an_attention_that_torch_fuses_by_itself_is_not_missed(tokenizer):
+def test_attention_fused_by_torch_is_not_missed(tokenizer):
     module = tiny("bert")
     layer = module.bert.encoder.layer[1].attention.self
 
@@ -119,32 +123,32 @@ def test_an_attention_that_torch_fuses_by_itself_is_not_missed(tokenizer):
 
     layer.forward = forward
     model = attnviz.load(module, tokenizer=tokenizer)
-    with pytest.raises(ModelError, match="computes some by itself"):
+    with pytest.raises(ModelError, match="computes some attention without transformers"):
         attnviz.attend(TEXTS[0], model=model, mode="streamed")
 
 
-def test_a_run_with_fewer_attentions_is_not_believed(model, monkeypatch):
-    done = streamed._Streamer.on_call
+def test_a_run_with_fewer_attentions_is_rejected(model, monkeypatch):
+    on_call = watch.RepeatedRun.on_call
 
     def skipped(self, args):
         if self.paths[args.module].startswith("encoder.layer.5."):
             return args.query.transpose(1, 2), None
-        return done(self, args)
+        return on_call(self, args)
 
-    monkeypatch.setattr(streamed._Streamer, "on_call", skipped)
+    monkeypatch.setattr(watch.RepeatedRun, "on_call", skipped)
     with pytest.raises(ModelError, match="same attentions in every run"):
         attnviz.attend(TEXTS[0], model=model, mode="streamed")
 
 
-def test_chunked_attention_stands_where_it_does_in_whole_maps(tokenizer):
+def test_chunked_attention_has_the_positions_of_full_maps(tokenizer):
     config = transformers.Llama4TextConfig(**_llama4)
     model = attnviz.load(transformers.Llama4ForCausalLM(config), tokenizer=tokenizer)
-    kept = attnviz.attend(LONG[:200], model=model, mode="streamed").streamed
+    attentions = attnviz.attend(LONG[:200], model=model, mode="streamed").streamed
     whole = attnviz.attend(LONG[:200], model=model).records
-    assert [(each.stack, each.layer) for each in kept] == [(r.stack, r.layer) for r in whole]
+    assert [(each.stack, each.layer) for each in attentions] == [(r.stack, r.layer) for r in whole]
 
 
-def test_another_model_may_run_beside(model, tokenizer):
+def test_another_model_can_run_in_parallel(model, tokenizer):
     other, stop = tiny("llama"), threading.Event()
     ids, errors = torch.ones(1, 5, dtype=torch.long), []
 
@@ -156,13 +160,13 @@ def test_another_model_may_run_beside(model, tokenizer):
                 errors.append(error)
                 return
 
-    beside = threading.Thread(target=keep_running)
-    beside.start()
+    thread = threading.Thread(target=keep_running)
+    thread.start()
     try:
         attnviz.attend(LONG, model=model, mode="streamed")
     finally:
         stop.set()
-        beside.join()
+        thread.join()
     assert not errors
 
 
@@ -173,37 +177,37 @@ def test_low_precision_is_verified(dtype):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
-        ({"mode": "fast"}, "auto, full or streamed"),
-        ({"layers": [9]}, "a layer from 0 to 5"),
-        ({"layers": []}, "a layer, counted from 0"),
-        ({"layers": [-1]}, "a layer from 0 to 5"),
-        ({"heads": [12]}, "a head from 0 to 11"),
-        ({"heads": "zzz"}, "a head, or a list"),
-        ({"cells": 0}, "cells to be 1 or more"),
-        ({"top": -1}, "top to be from 0"),
-        ({"mode": "full", "top": 3}, "for a streamed text only"),
+        ({"mode": "fast"}, "mode must be auto, full or streamed, not 'fast'"),
+        ({"layers": [9]}, "Layer 9 is out of range: the model has layers 0–5"),
+        ({"layers": []}, r"layers must be a number, or a list of them, counted from 0, not \[\]"),
+        ({"layers": [-1]}, "Layer -1 is out of range: the model has layers 0–5"),
+        ({"heads": [12]}, "Head 12 is out of range: the model has heads 0–11"),
+        ({"heads": "zzz"}, "heads must be a number, or a list of them, counted from 0, not 'zzz'"),
+        ({"cells": 0}, r"cells must be at least 1, not 0\."),
+        ({"top": -1}, "top must be from 0 to 1024 keys, not -1"),
+        ({"mode": "full", "top": 3}, "cells and top are for a streamed text only"),
         ({"generate": 3}, "mode"),
     ],
 )
-def test_what_cannot_be_streamed_is_refused(wrong, said, model):
-    with pytest.raises(InputError, match=said):
+def test_models_that_cannot_be_streamed_are_refused(wrong, message, model):
+    with pytest.raises(InputError, match=message):
         attnviz.attend(LONG, **{"model": model, "mode": "streamed"} | wrong)
 
 
-def test_what_needs_whole_maps_says_so(model):
-    found = attnviz.attend(LONG, model=model, mode="streamed", layers=[2])
+def test_functions_that_need_full_maps_say_so(model):
+    result = attnviz.attend(LONG, model=model, mode="streamed", layers=[2])
     for need in (
-        lambda: attnviz.find_heads(found, query="train", key="station"),
-        lambda: attnviz.steps(found, layer=2, head=0),
-        lambda: found.weights(2, 0),
+        lambda: attnviz.find_heads(result, query="train", key="station"),
+        lambda: attnviz.steps(result, layer=2, head=0),
+        lambda: result.weights(2, 0),
     ):
-        with pytest.raises(InputError, match="only summaries were kept"):
+        with pytest.raises(InputError, match="Only summaries of the maps were kept"):
             need()
-    with pytest.raises(InputError, match="layers that were kept, 2"):
-        found.layer(1)
-    with pytest.raises(InputError, match="special tokens to be kept"):
-        attnviz.attention_map(found, layer=2, head=0, special="remove")
-    with pytest.raises(InputError, match="rows from 0 to"):
-        attnviz.attention_map(found, layer=2, head=0, rows=slice(5, 2))
+    with pytest.raises(InputError, match="was not kept, only 2"):
+        result.layer(1)
+    with pytest.raises(InputError, match="Special tokens cannot be left out of the map"):
+        attnviz.attention_map(result, layer=2, head=0, special="remove")
+    with pytest.raises(InputError, match="Rows 5:2 are not part of the map"):
+        attnviz.attention_map(result, layer=2, head=0, rows=slice(5, 2))

@@ -1,4 +1,4 @@
-"""What the README and the guides tell people to type works as written."""
+"""Commands and snippets in the README and the guides work as written."""
 
 import re
 import shlex
@@ -25,7 +25,7 @@ def blocks(language, page=README):
 
 
 def snippets(language):
-    """Return every block of a language on every page, with a name for the test."""
+    """Return every code block of one language on every page, with a test name."""
     return [
         pytest.param(block, id=f"{name}-{number}")
         for name, page in PAGES.items()
@@ -42,7 +42,7 @@ COMMANDS = [
 ]
 
 
-def test_the_two_commands_that_set_everything_up():
+def test_the_two_setup_commands():
     first = f'{INSTALL} . && .venv/bin/attnviz heatmap "the train left the station"\n'
     tests = f'{INSTALL} ".[test]" && .venv/bin/pytest\n'
     assert blocks("bash")[0] == first
@@ -55,10 +55,10 @@ def test_continuous_integration_runs_the_test_command_and_nothing_else():
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
-def test_every_command_runs_and_writes_what_it_says(command, tmp_path, monkeypatch):
+def test_every_command_runs_and_writes_its_files(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)
-    # What the reader has: a long text, a corpus, and two checkpoints.
+    # Files that a reader has: a long text, a corpus, and two checkpoints.
     shutil.copy(ROOT / "LICENSE", tmp_path)
     (tmp_path / "corpus.txt").write_text("The train left.\nThe cat saw the dog.\n" * 3)
     for name in ("before", "after"):
@@ -72,7 +72,7 @@ def test_every_command_runs_and_writes_what_it_says(command, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("text", snippets("json"))
-def test_every_file_that_is_shown_can_be_replayed(text, tmp_path, monkeypatch, capsys):
+def test_every_example_file_can_be_replayed(text, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("own.json").write_text(text, encoding="utf-8")
     assert run(["example", "--file", "own.json"]) == 0
@@ -80,13 +80,13 @@ def test_every_file_that_is_shown_can_be_replayed(text, tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize("code", snippets("python"))
-def test_every_piece_of_python_runs(code, tmp_path, monkeypatch):
+def test_every_python_block_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
 
 
 @pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md"])
-def test_links_and_pictures_are_there(name):
+def test_links_and_images_exist(name):
     page = ROOT / name
     for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
         if not target.startswith("https://"):

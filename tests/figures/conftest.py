@@ -1,4 +1,4 @@
-"""Texts that a figure must cope with, read by the real model."""
+"""Attention on texts that are hard to draw, from the real model."""
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -33,7 +33,7 @@ def long(model):
 
 @pytest.fixture(scope="session")
 def odd(model):
-    """Words that a renderer could take for markup, and one that is very long."""
+    """Words that a renderer could interpret as markup, and a very long word."""
     text = "pay $5 to $6, $$ <b>bold</b> _x ^2 \\frac{1}{2} & 100% #1 " + "x" * 60
     return attnviz.attend(text, model=model)
 
@@ -45,5 +45,5 @@ def one_word(model):
 
 @pytest.fixture(scope="session")
 def foreign(model):
-    """Scripts that our font lacks, without blanks, as a pair."""
+    """Scripts that our font lacks, without spaces, as a pair."""
     return attnviz.attend("漢字かな交じり文を読む電車" * 5, pair="हिन्दी 漢字 🚂", model=model)

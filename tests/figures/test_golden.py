@@ -1,7 +1,7 @@
-"""A few figures against pictures of them that were looked at and found good.
+"""A few figures compared with reference images that were inspected by eye.
 
-To make the pictures anew: pytest tests/figures/test_golden.py \
-    --mpl-generate-path=tests/figures/baseline, then look at each.
+To regenerate the images: pytest tests/figures/test_golden.py
+--mpl-generate-path=tests/figures/baseline, then inspect each one.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ golden = partial(
     pytest.mark.mpl_image_compare,
     baseline_dir="baseline",
     style="default",
-    tolerance=8,  # root mean square over all pixels, of 255: hinting differs between machines
+    tolerance=8,  # root mean square over all pixels, of 255; hinting varies by machine
     savefig_kwargs={"dpi": 100},
 )
 

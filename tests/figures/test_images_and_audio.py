@@ -1,4 +1,4 @@
-"""What is drawn of images and sounds: cells over an image, scales instead of hundreds of labels."""
+"""Figures of images and audio: cells over an image, scales instead of hundreds of labels."""
 
 import base64
 import io
@@ -29,7 +29,7 @@ def vision(tokenizer):
 
 @pytest.fixture(scope="session")
 def fine(tokenizer):
-    """An image of 16 × 16 patches, too many to label each."""
+    """An image of 16 × 16 patches, too many to label each one."""
     from media import image_processor
     from transformers import ViTConfig, ViTModel
 
@@ -74,7 +74,7 @@ def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
     assert "Layer 1, head 2, from the patch in row 3, column 1" in page_text(ax.figure)
 
 
-def test_the_image_darkens_the_cells_and_keeps_their_colour(vision):
+def test_the_image_darkens_the_cells_and_keeps_their_color(vision):
     (shades,) = attnviz.plot.heatmap(vision, layer=1, head=2).images
     black = np.asarray(shades.get_array())
     assert (black[..., :3] == 0).all()
@@ -104,17 +104,17 @@ def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
     assert "NOT VERIFIED" in " ".join(alarms)
 
 
-def test_beside_a_head_that_was_chosen_all_heads_show_the_same_query(vision):
+def test_the_overview_shows_the_same_query_as_the_chosen_head(vision):
     figure = attnviz.plot.heatmap(vision, patch=(0, 2)).figure
     assert "All 8 heads" in page_text(figure)
     mosaic = figure.axes[3].images[0]
     tiles = np.asarray(mosaic.get_array())
     expected = vision.weights(0, 0)[3, 1:].reshape(4, 4).numpy()
     np.testing.assert_allclose(tiles[1:5, :4], expected)
-    assert mosaic.norm.vmax < 1  # with many keys each gets little
+    assert mosaic.norm.vmax < 1  # with many keys, each has a small weight
 
 
-def test_without_a_class_token_the_patch_in_the_middle_asks(tokenizer):
+def test_without_a_class_token_the_center_patch_is_the_query(tokenizer):
     result = seeing("swin", tokenizer).attend(image=picture())
     ax = attnviz.plot.heatmap(result, layer=0, head=1)
     assert outlined(ax) == [(4, 4)]
@@ -125,11 +125,11 @@ def test_without_a_class_token_the_patch_in_the_middle_asks(tokenizer):
         if patch is not None:
             weights[patch] = weight
     np.testing.assert_allclose(ax.collections[0].get_array(), weights)
-    assert (weights > 1e-6).sum() <= 9  # only its window of 3 × 3
-    assert attnviz.plot.heatmap(result).figure  # layers that differ in their heads: no overview
+    assert (weights > 1e-6).sum() <= 9  # only the 3 × 3 window
+    assert attnviz.plot.heatmap(result).figure  # layers with different head counts: no overview
 
 
-def test_words_ask_an_image_in_cross_attention_and_beside_placeholders(tokenizer):
+def test_words_are_queries_in_cross_attention_and_with_placeholders(tokenizer):
     blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
     ax = attnviz.plot.heatmap(blip, layer=0, head=0)
     assert "Cross-attention, layer 0, head 0, from “circle”" in page_text(ax.figure)
@@ -145,12 +145,13 @@ def test_words_ask_an_image_in_cross_attention_and_beside_placeholders(tokenizer
 @pytest.mark.parametrize(
     ("patch", "said"),
     [
-        ((4, 0), "a patch from row 0 to 3 and column 0 to 3, got (4, 0)"),
-        ((-1, 0), "a patch from row 0 to 3"),
-        ("[SEP]", "Expected [CLS] or a patch as (row, column), got '[SEP]'"),
+        ((4, 0), "(4, 0) is not a query of the map. Choose [CLS] or a patch"),
+        ((0, 9), "a patch as (row, column) from (0, 0) to (3, 3)."),
+        ((-1, 0), "(-1, 0) is not a query of the map."),
+        ("[SEP]", "'[SEP]' is not a query of the map. Choose [CLS] or a patch as (row, column)"),
     ],
 )
-def test_a_patch_that_is_not_there(vision, patch, said):
+def test_a_missing_patch(vision, patch, said):
     with pytest.raises(InputError) as caught:
         attnviz.plot.heatmap(vision, patch=patch)
     assert said in str(caught.value)
@@ -158,10 +159,10 @@ def test_a_patch_that_is_not_there(vision, patch, said):
 
 def test_a_patch_of_a_matrix_or_of_a_text_is_refused(vision, train, tokenizer):
     for result, how in ((vision, {"matrix": True}), (train, {})):
-        with pytest.raises(InputError, match="only where weights are drawn over an image"):
+        with pytest.raises(InputError, match="only for weights that are drawn over an image"):
             attnviz.plot.heatmap(result, patch=(0, 0), **how)
     blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
-    with pytest.raises(InputError, match="the queries of the cross stack are no patches"):
+    with pytest.raises(InputError, match=r"not a query of the map\. Choose .*red or circle"):
         attnviz.plot.heatmap(blip, patch=(0, 0))
 
 
@@ -183,7 +184,7 @@ def test_a_matrix_of_few_patches_names_each(vision):
     assert labels(ax.xaxis) == ["[CLS]", *(f"r{r} c{c}" for r in range(4) for c in range(4))]
 
 
-def test_frames_of_a_sound_get_a_scale_of_seconds(speech):
+def test_audio_frames_get_a_scale_in_seconds(speech):
     ax = attnviz.plot.heatmap(speech, layer=1, head=0)
     assert ax.get_xlabel() == "key (attended to), s"
     ticks = dict(zip(labels(ax.xaxis), ax.get_xticks(), strict=True))
@@ -191,14 +192,14 @@ def test_frames_of_a_sound_get_a_scale_of_seconds(speech):
     assert ticks["1"] == pytest.approx(50)  # frames of 20 ms
     assert ticks["2"] == pytest.approx(100)
     assert labels(ax.yaxis) == ["[CLS]", "the", "train", "left", "the", "station"]
-    assert ax.get_aspect() == "auto"  # six rows of a hundred columns would be a line
+    assert ax.get_aspect() == "auto"  # six rows of a hundred columns would be a thin line
     both = attnviz.plot.heatmap(speech.stack("encoder"), layer=0, head=0, special="remove")
     assert both.get_ylabel() == "query (attending), s"
     assert both.get_aspect() == 1
     assert max(float(label) for label in labels(both.yaxis)) == 1
 
 
-def test_more_frames_than_a_page_can_show_are_drawn_by_the_largest(speech):
+def test_more_frames_than_fit_are_drawn_by_their_maximum(speech):
     drawn = attnviz.attention_map(speech, layer=0, head=0)
     weights = torch.rand(6, 1500)
     seconds = tuple(0.02 * n for n in range(1500))
@@ -214,7 +215,7 @@ def test_more_frames_than_a_page_can_show_are_drawn_by_the_largest(speech):
 
 
 @pytest.mark.parametrize("width", [COLUMN, FULL])
-def test_nothing_overlaps_over_images_and_sounds(vision, fine, speech, width):
+def test_nothing_overlaps_for_images_and_audio(vision, fine, speech, width):
     for result in (vision, fine):
         check_layout(attnviz.plot.heatmap(result, width=width).figure)
         check_layout(
@@ -226,7 +227,7 @@ def test_nothing_overlaps_over_images_and_sounds(vision, fine, speech, width):
         check_layout(attnviz.plot.heatmap(speech.stack(stack), width=width).figure)
 
 
-def test_an_overlay_in_axes_of_the_users(vision):
+def test_an_overlay_in_user_axes(vision):
     figure, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
     for head, ax in enumerate(axes):
         assert attnviz.plot.heatmap(vision, layer=0, head=head, ax=ax) is ax
@@ -234,7 +235,7 @@ def test_an_overlay_in_axes_of_the_users(vision):
     check_layout(figure)
 
 
-def test_images_are_the_right_way_up_whatever_a_user_has_set(vision):
+def test_images_are_upright_for_any_user_settings(vision):
     with mpl.rc_context({"image.origin": "lower"}):
         ax = plt.subplots()[1]
         attnviz.plot.heatmap(vision, ax=ax)
@@ -244,7 +245,7 @@ def test_images_are_the_right_way_up_whatever_a_user_has_set(vision):
     assert {image.origin for image in images} == {"upper"}
 
 
-def test_the_image_and_the_places_are_stored_with_the_map(vision, tmp_path):
+def test_the_image_and_patch_positions_are_stored_with_the_map(vision, tmp_path):
     drawn = attnviz.attention_map(vision, layer=0, head=0)
     for suffix in ("json", "npz", "safetensors"):
         attnviz.save_result(drawn, tmp_path / f"map.{suffix}")

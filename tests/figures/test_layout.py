@@ -1,18 +1,18 @@
-"""Nothing overlaps and nothing leaves the page, at the widths that journals print."""
+"""Nothing overlaps or leaves the page, at the column widths of journals."""
 
 import itertools
 
 import matplotlib.pyplot as plt
 import pytest
 from families import tiny
-from legible import check_texts, overlap
+from readable_text import check_texts, overlap
 
 import attnviz
 
 INPUTS = ["short", "long", "pair", "odd", "one_word", "foreign"]
 COLUMN, FULL = 89, 183
 
-# Whether a font for every script is installed is the machine's affair.
+# The machine may lack fonts for some scripts.
 pytestmark = pytest.mark.filterwarnings("ignore:No installed font")
 
 
@@ -55,14 +55,14 @@ def test_other_widths(pair, width):
     check_layout(attnviz.plot.heads(pair, layer=0, width=width))
 
 
-def test_two_heatmaps_side_by_side_in_a_figure_of_the_users(pair):
+def test_two_heatmaps_side_by_side_in_a_user_figure(pair):
     figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
     for head, ax in enumerate(axes):
         attnviz.plot.heatmap(pair, layer=0, head=head, ax=ax)
     check_layout(figure)
 
 
-def test_the_check_sees_an_overlap_and_a_text_that_leaves_the_page():
+def test_the_check_detects_overlaps_and_text_outside_the_page():
     figure = plt.figure(figsize=(2, 1))
     figure.text(0.5, 0.5, "station")
     check_layout(figure)
@@ -93,7 +93,7 @@ def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer):
 
 @pytest.mark.parametrize("layout", ["constrained", None])
 def test_captions_below_captions(train, layout):
-    """A figure of one's own may get several; each stands below what was there."""
+    """A user's figure may have several captions; each is placed below the existing ones."""
     with attnviz.plot.style():
         figure, axes = plt.subplots(figsize=(4, 2), layout=layout)
         axes.set_xlabel("time")
@@ -110,5 +110,5 @@ def test_captions_below_captions(train, layout):
 
 
 def test_steps_have_a_smallest_width(train):
-    with pytest.raises(attnviz.InputError, match="Expected a width of 80 mm or more"):
+    with pytest.raises(attnviz.InputError, match="The width must be at least 80 mm for all stages"):
         attnviz.plot.steps(train, width=60)

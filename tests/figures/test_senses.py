@@ -1,12 +1,12 @@
-"""The figure of senses: every occurrence in every layer, numbers as measured, no overlap."""
+"""The senses figure: every occurrence in every layer, measured values, no overlap."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from legible import visible_texts
 from matplotlib.collections import PathCollection
+from readable_text import visible_texts
 
 import attnviz
 from attnviz.analyses.senses.plot import shown_states
@@ -25,7 +25,7 @@ def words_on(figure):
 
 
 def panels(figure):
-    """Return the axes with dots and the places of their dots, each panel."""
+    """Return the axes with dots, and the positions of the dots in each panel."""
     found = []
     for axes in figure.axes:
         dots = [c.get_offsets() for c in axes.collections if isinstance(c, PathCollection)]
@@ -48,7 +48,7 @@ def test_every_occurrence_is_drawn_in_every_layer_and_the_best_twice(results):
         assert x0 < places[:, 0].min() <= places[:, 0].max() < x1
 
 
-def test_what_is_nearer_to_another_sense_is_hollow(results):
+def test_dots_closer_to_another_sense_are_hollow(results):
     result = results["check"]
     (axes, _), *_ = panels(attnviz.plot.senses(result))
     hollow = [
@@ -60,7 +60,7 @@ def test_what_is_nearer_to_another_sense_is_hollow(results):
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_the_numbers_are_those_that_were_measured(results, word):
+def test_the_numbers_are_the_measured_ones(results, word):
     result = results[word]
     said = words_on(attnviz.plot.senses(result))
     for score, plane in zip(result.scores, result.plane_accuracy, strict=True):
@@ -85,7 +85,7 @@ def test_nothing_overlaps_or_leaves_the_page(results, word, width):
     check_layout(attnviz.plot.senses(results[word], width=width))
 
 
-def test_odd_names_are_drawn_as_they_are(results):
+def test_unusual_names_are_drawn_literally(results):
     names = ("$a_1$", "an uncommonly long name for a sense " * 3)
     found = results["bank"]
     renamed = [

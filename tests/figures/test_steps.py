@@ -1,13 +1,13 @@
-"""What a head taken apart looks like: every stage is there, the word is framed, faults shout."""
+"""The steps figure: every stage is present, the word is framed, faults are prominent."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from legible import visible_texts
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from readable_text import visible_texts
 
 import attnviz
 from attnviz.figures.style import ACCENT
@@ -53,7 +53,7 @@ def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(taken):
         if isinstance(patch, Rectangle) and to_hex(patch.get_edgecolor()) == ACCENT
     ]
     rows = [patch for _, patch in frames if patch.get_height() == 1]
-    assert len(rows) == 8  # X, Q, three maps, A, heads, output; keys have rows of their own
+    assert len(rows) == 8  # X, Q, three maps, A, heads, output; keys have separate rows
     assert {patch.get_y() for patch in rows} == {taken.row}
     (part,) = [patch for _, patch in frames if patch.get_height() == 9]
     assert (part.get_x(), part.get_width()) == (96, 32)
@@ -82,7 +82,7 @@ def test_the_attention_vector_adds_up(taken):
     assert len(shares) == 10
 
 
-def test_many_keys_are_joined_and_still_add_up(long):
+def test_many_keys_are_grouped_and_still_add_up(long):
     taken = attnviz.steps(long, layer=2, head=3)
     figure = attnviz.plot.attention_vector(taken)
     matrices = [mesh.get_array().data for mesh in meshes(figure)]
@@ -106,8 +106,8 @@ def test_a_stage_that_differs_or_was_not_compared_says_so(taken):
     assert "not compared" in said
 
 
-def test_a_choice_beside_steps_that_are_chosen_is_refused(taken):
+def test_a_selection_with_precomputed_steps_is_refused(taken):
     for choice in ({"layer": 0}, {"head": 3}, {"word": "left"}):
         for draw in (attnviz.plot.steps, attnviz.plot.attention_vector):
-            with pytest.raises(attnviz.InputError, match="for steps of layer 5, head 3"):
+            with pytest.raises(attnviz.InputError, match="These steps show layer 5, head 3"):
                 draw(taken, **choice)

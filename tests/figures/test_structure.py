@@ -1,4 +1,4 @@
-"""What the figures draw: cells, labels, limits, caption, and words as they stand in the text."""
+"""Figure contents: cells, labels, limits, captions, and words as written in the text."""
 
 import re
 import zlib
@@ -30,7 +30,7 @@ def page_text(figure):
 
 
 def tiles(axes):
-    """Return the widths of the edges around the tiles of a mosaic, by the place of each."""
+    """Return the edge widths of the tiles of a mosaic, by position."""
     (edges,) = axes.collections
     corners = [tuple(path.get_extents().min) for path in edges.get_paths()]
     assert all(path.get_extents().width < 1 for path in edges.get_paths())
@@ -47,23 +47,24 @@ def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
     assert labels(ax.xaxis) == labels(ax.yaxis) == words
     assert list(ax.get_xticks()) == list(ax.get_yticks()) == [i + 0.5 for i in range(9)]
     assert ax.get_xlim() == (0, 9)
-    assert ax.get_ylim() == (9, 0)  # the first query on top
+    assert ax.get_ylim() == (9, 0)  # the first query is on top
     assert ax.get_aspect() == 1
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("key (attended to)", "query (attending)")
 
 
-def test_colours_start_at_white_for_0_and_end_at_the_largest_weight(train):
+def test_colors_range_from_white_at_0_to_the_largest_weight(train):
     (mesh,) = attnviz.plot.heatmap(train, layer=2, head=3).collections
     assert mesh.norm.vmin == 0
-    # What [CLS] and [SEP] give does not set the scale; where it exceeds it the bar has an arrow.
+    # The weights of [CLS] and [SEP] do not set the scale; if they exceed it, the colorbar has an
+    # arrow.
     assert mesh.norm.vmax == pytest.approx(train.weights(2, 3)[1:-1].max().item())
     assert min(mesh.cmap(0.0)[:3]) > 0.98
     lightness = mesh.cmap(np.linspace(0, 1, 50))[:, :3] @ [0.2126, 0.7152, 0.0722]
-    assert (np.diff(lightness) < 0).all(), "darker means more, also in grey"
+    assert (np.diff(lightness) < 0).all(), "darker means more, in gray too"
 
 
 @pytest.mark.parametrize("special", ["keep", "remove"])
-def test_the_colour_bar_is_labelled_and_covers_the_weights_of_words(train, special):
+def test_the_colorbar_is_labeled_and_covers_the_weights_of_words(train, special):
     drawn = attention_map(train, layer=2, head=3, special=special)
     bar = attnviz.plot.heatmap(drawn).figure.axes[1]
     assert bar.get_ylabel() == "attention weight"
@@ -72,7 +73,7 @@ def test_the_colour_bar_is_labelled_and_covers_the_weights_of_words(train, speci
     assert drawn.top == words.max().item()
 
 
-def test_every_cell_carries_its_weight_in_numbers_that_can_be_read(train):
+def test_every_cell_has_its_weight_in_readable_numbers(train):
     ax = attnviz.plot.heatmap(train, layer=2, head=3)
     weights = train.weights(2, 3)
     assert len(ax.texts) == 81
@@ -89,7 +90,7 @@ def test_every_cell_carries_its_weight_in_numbers_that_can_be_read(train):
 
 
 def luminance(rgb):
-    """Relative luminance of sRGB, as WCAG 2 defines it."""
+    """Relative luminance of sRGB, as defined by WCAG 2."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
@@ -103,12 +104,12 @@ def test_the_caption_says_model_text_layer_head_and_verdict(train):
     assert f"float32 weights by at most {difference}." in said
 
 
-def test_the_caption_says_what_was_averaged_removed_and_renormalised(train):
+def test_the_caption_names_averages_removals_and_renormalization(train):
     figure = attnviz.plot.heatmap(train, layer=2, head=[3, 4], special="remove").figure
     said = page_text(figure)
     assert "Layer 2, mean of heads 3, 4" in said
     assert "[CLS], [SEP] removed" in said
-    assert "rows renormalised to 1." in said
+    assert "rows renormalized to 1." in said
 
 
 @pytest.mark.parametrize("draw", [attnviz.plot.heatmap, attnviz.plot.heads])
@@ -122,7 +123,7 @@ def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
     assert all(text.get_fontweight() == "bold" for text in alarms)
 
 
-def test_a_map_that_could_not_be_proven_says_so(short):
+def test_an_unproven_map_says_so(short):
     unproven = replace(short.agreement, unproven=("encoder layer 1", "encoder layer 4"))
     figure = attnviz.plot.heatmap(replace(short, agreement=unproven), layer=0, head=0).figure
     assert (
@@ -131,7 +132,7 @@ def test_a_map_that_could_not_be_proven_says_so(short):
     )
 
 
-def test_without_layer_and_head_the_best_is_drawn_and_marked_among_all(train):
+def test_without_layer_and_head_the_best_head_is_drawn_and_marked(train):
     best = attnviz.rank_heads(train).best
     figure = attnviz.plot.heatmap(train).figure
     assert f"Layer {best.layer}, head {best.head}" in page_text(figure)
@@ -139,10 +140,10 @@ def test_without_layer_and_head_the_best_is_drawn_and_marked_among_all(train):
     (mosaic,) = [axes for axes in figure.axes if axes.images]
     (marked,) = [n for n, width in enumerate(tiles(mosaic)) if width > 1]
     assert divmod(marked, 12) == (best.layer, best.head)
-    assert mosaic.collections[0].get_linewidths()[-1] > 1  # drawn last, over its neighbours
+    assert mosaic.collections[0].get_linewidths()[-1] > 1  # drawn last, above its neighbors
 
 
-def test_the_overview_is_drawn_or_not_as_asked(train):
+def test_the_overview_is_optional(train):
     def has_overview(**how):
         return any(axes.images for axes in attnviz.plot.heatmap(train, **how).figure.axes)
 
@@ -181,7 +182,7 @@ def test_a_head_grid_draws_every_head_of_every_layer(train):
 
 
 def tile_of(image, row, column, size):
-    """Return the cells at the bottom left of one place of a mosaic of squares."""
+    """Return the bottom-left cells of one position in a mosaic of squares."""
     cells = np.asarray(image.get_array().filled(np.nan))
     rows, columns = (int(extent) for extent in (image.get_extent()[2], image.get_extent()[1]))
     high, wide = cells.shape[0] // rows, cells.shape[1] // columns
@@ -264,7 +265,7 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone(short):
     assert mpl.rcParams == before
 
 
-# What a matplotlibrc, or a style sheet such as ggplot, may say.
+# Settings that a matplotlibrc or a style sheet such as ggplot may contain.
 OF_A_USER = {
     "image.origin": "lower",
     "image.interpolation": "bilinear",
@@ -291,7 +292,7 @@ OF_A_USER = {
 }
 
 
-def test_settings_of_a_user_change_no_figure(tmp_path, short):
+def test_user_settings_change_no_figure(tmp_path, short):
     def drawn(name):
         axes = attnviz.plot.heatmap(short)  # with the mosaic of all heads
         plot.save(axes.figure, tmp_path / name)
@@ -302,7 +303,7 @@ def test_settings_of_a_user_change_no_figure(tmp_path, short):
         assert drawn("other.png") == plain
 
 
-def test_cells_in_axes_of_a_user_have_their_first_row_on_top_and_no_lines_through_them(short):
+def test_cells_in_user_axes_have_the_first_row_on_top_and_no_grid_lines(short):
     with mpl.rc_context({"axes.grid": True}):
         ax = plt.subplots()[1]
     ax.invert_yaxis()
@@ -312,7 +313,7 @@ def test_cells_in_axes_of_a_user_have_their_first_row_on_top_and_no_lines_throug
     assert not any(line.get_visible() for line in ax.get_xgridlines() + ax.get_ygridlines())
 
 
-def test_a_heatmap_draws_into_axes_that_are_given_and_into_nothing_else(train, odd):
+def test_a_heatmap_draws_only_into_the_given_axes(train, odd):
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
     assert attnviz.plot.heatmap(train, layer=2, head=3, ax=left) is left
     attnviz.plot.heatmap(odd, layer=0, head=1, ax=right)
@@ -368,7 +369,7 @@ def test_text_in_an_svg_is_text_and_literal(tmp_path, odd, draw):
     assert not list(root.iter("{http://www.w3.org/2000/svg}b"))
 
 
-def test_each_odd_word_is_a_label_of_its_own(tmp_path, odd):
+def test_each_unusual_word_has_its_own_label(tmp_path, odd):
     figure = attnviz.plot.heatmap(odd, layer=0, head=0, width=400).figure
     plot.save(figure, tmp_path / "x.svg")
     texts = svg_texts(tmp_path / "x.svg")
@@ -403,7 +404,7 @@ def test_text_in_a_pdf_is_text(tmp_path, short):
 
 
 def pdf_texts(written):
-    """Return what each text object of a PDF shows, where it is ASCII."""
+    """Return the ASCII text of each text object in a PDF."""
     texts = []
     for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", written, re.DOTALL):
         try:
@@ -427,13 +428,13 @@ def test_the_same_figure_gives_the_same_file(tmp_path, short):
 
 
 @pytest.mark.parametrize("width", [89, 183])
-def test_a_figure_is_as_wide_as_asked(tmp_path, short, width):
+def test_a_figure_has_the_requested_width(tmp_path, short, width):
     plot.save(attnviz.plot.heatmap(short, width=width).figure, tmp_path / "x.svg")
     points = ElementTree.parse(tmp_path / "x.svg").getroot().get("width")
     assert float(points.removesuffix("pt")) == pytest.approx(width / 25.4 * 72, abs=0.1)
 
 
-def test_a_script_that_no_font_has_is_said_once_in_our_words(tmp_path, caplog, recwarn, foreign):
+def test_a_script_without_a_font_gives_one_warning_of_ours(tmp_path, caplog, recwarn, foreign):
     for drawn in (attnviz.plot.heatmap(foreign), attnviz.plot.heads(foreign)):
         plot.save(getattr(drawn, "figure", drawn), tmp_path / "x.png")
     said = [str(warning.message) for warning in recwarn]
@@ -461,7 +462,7 @@ def test_a_text_in_our_font_needs_no_other():
     assert fallback_fonts(frozenset("the train — “left”… é привет")) == ()
 
 
-def test_words_from_right_to_left_leave_the_caption_in_its_order(model):
+def test_right_to_left_words_keep_the_order_of_the_caption(model):
     result = attnviz.attend("שלום עולם", model=model)
     figure = attnviz.plot.heatmap(result, layer=0, head=0).figure
     (line,) = [t.get_text() for t in figure.texts if "read by all-MiniLM-L6-v2" in t.get_text()]

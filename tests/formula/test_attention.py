@@ -1,4 +1,4 @@
-"""The formula, against cases worked out by hand and against the lessons' own numbers."""
+"""The formula, compared with cases computed by hand and with the numbers of the lessons."""
 
 import inspect
 import math
@@ -51,7 +51,7 @@ def test_one_updated_vector():
     the_cat_sat = f64([0.1, 0.2], [0.3, 0.4], [0.5, 0.6])
     weights = f64([0.10, 0.40, 0.50])
     close(context(weights, the_cat_sat), [[0.38, 0.48]])
-    # log-weights as scores: the whole formula gives the same vector.
+    # With log-weights as scores, the whole formula gives the same vector.
     close(attention(weights.log(), torch.eye(3).double(), the_cat_sat, scale=1.0), [[0.38, 0.48]])
 
 
@@ -62,7 +62,7 @@ def test_i_like_cats_is_the_true_softmax():
 
 
 class TestILoveApplePhones:
-    """Every stage of the lesson's head 1, as it follows from X and the three matrices."""
+    """Every stage of head 1 of the lesson, computed from X and the three matrices."""
 
     X = f64([1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, 0.0], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.4, 1.2])
     W_q = f64([1, 0], [0, 1], [1, 0], [0, 1])
@@ -125,7 +125,7 @@ class TestILoveApplePhones:
         printed_values = f64([1.2, 0.6], [0.9, 1.1], [1.1, 1.2], [1.3, 1.3])
         printed_output = f64([1.128, 1.034], [1.119, 1.049], [1.124, 1.035], [1.125, 1.082])
         close(softmax(printed_scores / math.sqrt(2)), printed_weights, atol=1e-3)
-        # Where the printed digits end: 1.1251 at (apple, 0) is printed as 1.124.
+        # The precision of the printed digits: 1.1251 at (apple, 0) is printed as 1.124.
         close(context(printed_weights, printed_values), printed_output, atol=1.2e-3)
 
 
@@ -174,7 +174,7 @@ def test_one_over_root_d_k_keeps_the_variance_of_the_scores_at_one():
     assert scaled_scores(Q, K).var().item() == pytest.approx(1, rel=0.05)
 
 
-def test_batched_is_every_sequence_by_itself():
+def test_a_batch_equals_every_sequence_alone():
     Q, K, V = random(2, 3, 4, 5), random(2, 3, 6, 5, seed=1), random(2, 3, 6, 7, seed=2)
     close(attention(Q, K, V)[1, 2], attention(Q[1, 2], K[1, 2], V[1, 2]))
     W, U, v = random(3, 5), random(3, 7), random(3)
@@ -207,14 +207,14 @@ def test_masks_add_up():
     assert mask.tolist() == [[-INF, -INF, -INF], [-INF, 0, -INF], [-INF, 0, 0]]
 
 
-def test_a_hidden_key_might_as_well_not_be_there():
+def test_a_hidden_key_equals_an_absent_key():
     Q, K, V = random(3, 4), random(5, 4, seed=1), random(5, 2, seed=2)
-    kept = tensor([0, 1, 3])
+    visible = tensor([0, 1, 3])
     mask = padding_mask(tensor([True, True, False, True, False]))
-    close(attention(Q, K, V, mask=mask), attention(Q, K[kept], V[kept]))
+    close(attention(Q, K, V, mask=mask), attention(Q, K[visible], V[visible]))
 
 
-def test_a_very_negative_number_hides_as_well():
+def test_a_very_negative_number_hides_a_key():
     Q, K = random(3, 4), random(3, 4, seed=1)
     hidden = torch.ones(3, 3, dtype=torch.bool).triu(1)
     lowest = torch.zeros(3, 3).masked_fill(hidden, torch.finfo(torch.float32).min)
@@ -223,7 +223,7 @@ def test_a_very_negative_number_hides_as_well():
     )
 
 
-def test_a_row_of_which_all_is_hidden_has_weights_and_output_zero():
+def test_a_fully_masked_row_has_zero_weights_and_output():
     Q, K, V = random(2, 4), random(3, 4, seed=1), random(3, 2, seed=2)
     mask = hide(tensor([[True, True, True], [False, True, False]]))
     assert attention_weights(Q, K, mask=mask)[0].tolist() == [0, 0, 0]
@@ -232,7 +232,7 @@ def test_a_row_of_which_all_is_hidden_has_weights_and_output_zero():
     assert (output[1] != 0).all()
 
 
-def test_a_row_of_which_all_is_hidden_sends_no_gradient():
+def test_a_fully_masked_row_has_no_gradient():
     logits = f64([-INF, -INF], [1.0, 0.0]).requires_grad_()
     (softmax(logits) * f64([1, 2], [3, 4])).sum().backward()
     assert logits.grad[0].tolist() == [0, 0]
@@ -240,7 +240,7 @@ def test_a_row_of_which_all_is_hidden_sends_no_gradient():
     close(logits.grad[1], [-p * (1 - p), p * (1 - p)])
 
 
-def test_softmax_survives_scores_that_exp_does_not():
+def test_softmax_handles_scores_that_overflow_exp():
     close(softmax(f64([1e4, 1e4, -1e4])), [[0.5, 0.5, 0]])
     close(softmax(tensor([[-3e38, -3e38]])), [[0.5, 0.5]])
 
@@ -291,9 +291,9 @@ def test_cross_attention_takes_keys_and_values_from_the_context():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_dtype_stays(dtype):
+def test_the_dtype_is_preserved(dtype):
     X, W, v = random(3, 4, dtype=dtype), random(4, 4, dtype=dtype), random(4, dtype=dtype)
-    mask = causal_mask(3, 3)  # float32: it must not raise half precision to its own
+    mask = causal_mask(3, 3)  # float32: it must not promote half precision
     results = [
         additive_scores(X, X, W, W, v),
         multiplicative_scores(X, X, W),
@@ -318,7 +318,7 @@ def test_query_heads_must_be_a_multiple_of_the_key_heads(heads):
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
-def test_a_mask_that_does_not_add_is_refused(dtype):
-    # Unwrapped: where shapes and dtypes are checked at run time, the signature refuses it first.
+def test_a_non_additive_mask_is_refused(dtype):
+    # Unwrapped: with run-time shape and dtype checks, the signature fails first.
     with pytest.raises(ValueError, match=rf"additive mask.*, got {dtype}; make one with hide"):
         inspect.unwrap(masked_scores)(random(3, 3), torch.ones(3, 3, dtype=dtype))

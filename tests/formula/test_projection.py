@@ -1,4 +1,4 @@
-"""Projection, norm and rotary position embedding, against their definitions."""
+"""Projection, norm and rotary position embedding, compared with their definitions."""
 
 import math
 
@@ -64,7 +64,7 @@ def test_a_norm_without_weight_gives_vectors_of_root_mean_square_one():
     close(rms_norm(random(3, 8), eps=0.0).square().mean(-1), torch.ones(3))
 
 
-def test_every_head_may_have_a_norm_weight_of_its_own():
+def test_every_head_can_have_its_own_norm_weight():
     x, weight = random(2, 3, 4), random(2, 4, seed=1)
     together = rms_norm(x, weight.unsqueeze(-2))
     close(together[1], rms_norm(x[1], weight[1]))
@@ -78,17 +78,17 @@ def test_layer_norm_is_torchs(bias):
         torch.nn.init.normal_(layer.bias)
     x = random(2, 5, 4)
     close(layer_norm(x, layer.weight, layer.bias, eps=1e-3), layer(x))
-    close(layer_norm(x + 7), layer_norm(x))  # it is blind to what is added to all features
+    close(layer_norm(x + 7), layer_norm(x))  # invariant to a constant added to all features
 
 
-def test_clip_leaves_small_numbers_and_is_its_own_bound():
+def test_clip_keeps_small_numbers_and_is_idempotent():
     x = random(5, 6)
     assert clip(10 * x, 2.0).abs().max() == 2
     close(clip(x, 100.0), x)
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_head_linear_is_linear_cut_into_heads(bias):
+def test_head_linear_is_linear_split_into_heads(bias):
     X, W, b = random(3, 5, 6), random(2, 6, 4, seed=1), random(2, 4, seed=2)
     side_by_side = W.movedim(0, 1).flatten(1)
     heads = head_linear(X, W, b if bias else None)
@@ -102,7 +102,7 @@ def test_shared_features_come_last_in_every_head():
     assert all(torch.equal(head, shared) for head in joined[..., 2:])
 
 
-def test_regrouped_features_turn_as_pairs_side_by_side_do():
+def test_regrouped_features_rotate_like_adjacent_pairs():
     q, k = random(2, 6, 8)
     cos, sin = rotary_angles(positions(6), 8)
     close(rotary(regroup(q), cos, sin), regroup(rotary(q, cos, sin, interleaved=True)))
@@ -119,9 +119,9 @@ def test_rotary_angles_position_by_position():
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_multiplies_each_pair_as_a_complex_number(interleaved):
-    """The definition of Su et al.: the pair (a, b) is a + ib, and turns by e^{iθ}."""
+    """The definition of Su et al.: the pair (a, b) is a + ib, rotated by e^{iθ}."""
     x = random(2, 3, 5, 8)
-    theta = positions(5).outer(100.0 ** (-positions(3) / 3))  # width 6: features 6 and 7 stay
+    theta = positions(5).outer(100.0 ** (-positions(3) / 3))  # width 6: 6 and 7 are unchanged
     a, b = (x[..., 0:6:2], x[..., 1:6:2]) if interleaved else (x[..., :3], x[..., 3:6])
     turned = torch.complex(a, b) * torch.polar(torch.ones_like(theta), theta)
 
@@ -154,7 +154,7 @@ def test_each_sequence_of_a_batch_may_have_its_own_positions():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_dtype_stays(dtype):
+def test_the_dtype_is_preserved(dtype):
     x = random(3, 4, dtype=dtype)
     assert linear(x, x.mT, x[:, 0]).dtype == dtype
     assert rms_norm(x, x[0]).dtype == dtype

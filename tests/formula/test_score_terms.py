@@ -1,4 +1,4 @@
-"""What a model may do between its products q·k and its values, seen among the operators."""
+"""Operations between the products q·k and the values, traced among the operators."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def by_distance(scores):
     return -(torch.arange(m)[:, None] - torch.arange(n)).abs() / 4
 
 
-def test_a_bias_before_the_soft_cap_is_told_from_one_after_it(attended):
+def test_a_bias_before_the_soft_cap_is_distinguished_from_one_after_it(attended):
     def weights(scores):
         inside = 3.0 * torch.tanh((scores * 0.3 + by_distance(scores)) / 3.0)
         return (inside + 0.5 * by_distance(scores)).softmax(-1)
@@ -61,7 +61,7 @@ def test_a_bias_before_the_soft_cap_is_told_from_one_after_it(attended):
     torch.testing.assert_close(record.weights(2, rows), record.weights()[2, rows])
 
 
-def test_a_bias_before_the_soft_cap_that_is_left_out_is_caught(attended):
+def test_a_missing_bias_before_the_soft_cap_is_caught(attended):
     def weights(scores):
         return (2.0 * torch.tanh((scores * 0.3 + by_distance(scores)) / 2.0)).softmax(-1)
 
@@ -72,7 +72,7 @@ def test_a_bias_before_the_soft_cap_that_is_left_out_is_caught(attended):
     assert report.first_difference.stage == "weights"
 
 
-def test_each_query_may_have_a_sink_of_its_own(attended):
+def test_each_query_can_have_its_own_sink(attended):
     sinks = []
 
     def weights(scores):
@@ -89,7 +89,7 @@ def test_each_query_may_have_a_sink_of_its_own(attended):
     torch.testing.assert_close(softmax_with_sink(torch.zeros(1, 2, 3), torch.zeros(1, 2)), shared)
 
 
-def test_what_is_mixed_with_other_weights_is_no_head_output(attended):
+def test_outputs_mixed_with_other_weights_are_not_head_outputs(attended):
     def hard(scores):
         weights = (scores * 0.3).softmax(-1)
         best = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
@@ -101,7 +101,7 @@ def test_what_is_mixed_with_other_weights_is_no_head_output(attended):
     assert {check.stage for check in agreement.checks if check.layer == 0} >= {"weights"}
 
 
-def test_the_output_of_patches_in_rows_and_columns_is_cut_by_text():
+def test_the_output_of_a_patch_grid_is_split_by_text():
     from transformers import SwinConfig, SwinModel
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Every figure of the gallery can be drawn and read, and its page shows what the scripts draw."""
+"""Every gallery figure can be drawn and read, and its page matches the scripts."""
 
 import ast
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
-from legible import check_texts
+from readable_text import check_texts
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -16,7 +16,7 @@ import build_gallery  # noqa: E402
 
 mpl.use("agg")
 SCRIPTS = build_gallery.scripts()
-FIGURES = range(21)  # the fifteen of the lessons, some in two, a first one, and three beyond
+FIGURES = range(21)  # fifteen from the lessons, some in two parts, an introduction, and three more
 
 
 def test_every_figure_of_the_lessons_has_a_script():
@@ -25,14 +25,14 @@ def test_every_figure_of_the_lessons_has_a_script():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_a_script_draws_what_can_be_read_and_says_what_it_computed(script):
+def test_a_script_draws_a_readable_figure_with_its_caption(script):
     figure, title, caption = build_gallery.draw(script)
     check_texts(figure)
     assert not title.endswith(".")
     assert len(title) < 80
     assert len(caption) > 150
     assert not re.search(r"[{}]", title + caption)
-    # The page says the same, up to what another machine measures and rounds.
+    # The page has the same text, up to measured and rounded numbers of other machines.
     built = json.loads((ROOT / "gallery" / "built.json").read_text(encoding="utf-8"))
     assert words(built[script.stem]["caption"]) == words(caption)
 
@@ -49,12 +49,12 @@ def test_a_script_is_short_and_every_number_in_its_caption_computed(script):
     assert len([line for line in code.splitlines() if line.strip()]) <= 40
     caption = docstring.partition("\n")[2]
     typed = re.sub(r"\{[^}]*\}", "", " ".join(caption.split()))
-    numbers = {found.rstrip(".,") for found in re.findall(r"(?<!\w)\d[\d.,]*%?", typed)}
+    numbers = {match.rstrip(".,") for match in re.findall(r"(?<!\w)\d[\d.,]*%?", typed)}
     assert numbers <= {"0", "1"}, "0 and 1 may define a scale; every other number is computed"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_a_script_that_is_short_ends_in_its_figure(script):
+def test_a_script_ends_with_its_figure(script):
     source = script.read_text(encoding="utf-8")
     last = ast.unparse(ast.parse(source).body[-1])
     caption = "plot.add_caption(fig" if "add_caption" in source else ""
@@ -87,8 +87,8 @@ ax.plot(range(count))
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    """Return a gallery with one script of its own."""
+def custom_gallery(tmp_path, monkeypatch):
+    """Return a gallery with a single script."""
     monkeypatch.setattr(build_gallery, "GALLERY", tmp_path)
     (tmp_path / "fig00_line.py").write_text(GOOD)
     return tmp_path
@@ -98,19 +98,19 @@ def drawn(folder):
     return {path.name: path.stat().st_mtime_ns for path in (folder / "images").iterdir()}
 
 
-def test_only_what_changed_is_drawn_unless_all_is(own):
+def test_only_changed_figures_are_drawn_unless_all_is_given(custom_gallery):
     build_gallery.main()
-    first = drawn(own)
+    first = drawn(custom_gallery)
     assert set(first) == {"fig00_line.png", "fig00_line.svg"}
-    assert "## 0. A line" in (own / "README.md").read_text()
-    assert "It has 2 points." in (own / "README.md").read_text()
+    assert "## 0. A line" in (custom_gallery / "README.md").read_text()
+    assert "It has 2 points." in (custom_gallery / "README.md").read_text()
     build_gallery.main()
-    assert drawn(own) == first
+    assert drawn(custom_gallery) == first
     build_gallery.main(everything=True)
-    assert drawn(own) != first
-    (own / "fig00_line.py").write_text(GOOD.replace("count = 2", "count = 3"))
+    assert drawn(custom_gallery) != first
+    (custom_gallery / "fig00_line.py").write_text(GOOD.replace("count = 2", "count = 3"))
     build_gallery.main()
-    assert "It has 3 points." in (own / "README.md").read_text()
+    assert "It has 3 points." in (custom_gallery / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,15 @@ def test_only_what_changed_is_drawn_unless_all_is(own):
     ],
     ids=["error", "warning", "no figure", "not computed"],
 )
-def test_one_script_that_fails_fails_the_build_and_keeps_the_others(own, broken, capsys):
-    (own / "fig01_broken.py").write_text(broken)
+def test_one_script_that_fails_fails_the_build_and_keeps_the_others(custom_gallery, broken, capsys):
+    (custom_gallery / "fig01_broken.py").write_text(broken)
     with pytest.raises(SystemExit, match="1 of 2 scripts failed: fig01_broken"):
         build_gallery.main()
-    assert "## 0. A line" in (own / "README.md").read_text()
-    assert "fig01" not in (own / "README.md").read_text()
+    assert "## 0. A line" in (custom_gallery / "README.md").read_text()
+    assert "fig01" not in (custom_gallery / "README.md").read_text()
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_unknown_name_is_refused(own):
-    with pytest.raises(SystemExit, match="Expected scripts of the gallery, got fig09"):
+def test_an_unknown_name_is_refused(custom_gallery):
+    with pytest.raises(SystemExit, match="Unknown gallery scripts: fig09"):
         build_gallery.main(["fig09"])

@@ -1,1 +1,1 @@
-"""What attnviz gave before it was restructured, kept so that every later step can be held to it."""
+"""Golden outputs from before the restructuring; every later version must reproduce them."""

@@ -1,8 +1,8 @@
-"""Every command, figure and saved result is as it was.
+"""Every command, figure and saved result matches its golden output.
 
-pytest tests/golden -n 0 compares: structure, texts and whole numbers exactly, floats to what other
-processors may round otherwise. ATTNVIZ_GOLDEN=exact compares floats bit for bit, on the machine
-that wrote the goldens. ATTNVIZ_GOLDEN=write writes them anew; look at the diff.
+pytest tests/golden -n 0 compares structure, texts and integers exactly, and floats up to the
+rounding differences between processors. ATTNVIZ_GOLDEN=exact compares floats bit for bit, on the
+machine that wrote the goldens. ATTNVIZ_GOLDEN=write rewrites them; inspect the diff.
 """
 
 import json
@@ -15,9 +15,9 @@ from families import tiny
 from media import RATE, chirp, picture, processor_of, seeing
 
 import attnviz
-from golden.drawn import structure
-from golden.frozen import DATA, MODE, check, check_text
-from golden.making import MAKERS, SAVED, described, make_missing
+from golden.figure_structure import structure
+from golden.goldens import DATA, MODE, check, check_text
+from golden.saved_results import MAKERS, SAVED, describe, write_missing
 
 TRAIN = "the train left the station"
 LETTER = "the old station master wrote a letter to his sister in the city, and she kept it. " * 4
@@ -26,7 +26,7 @@ COMMANDS = (
     "example", "models", "serve",
 )  # fmt: skip
 
-# name: (arguments, files and folders of `place` that they need)
+# name: arguments, with files and folders from `place`
 RUNS = {
     "heatmap": ("heatmap", TRAIN),
     "heatmap-head": ("heatmap", TRAIN, "--layer", "5", "--head", "3"),
@@ -91,7 +91,7 @@ def command(*arguments):
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread():
-    """Sums over several threads are rounded in another order."""
+    """Use one thread, because sums over several threads round in a different order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -107,7 +107,7 @@ def _plain_terminal(monkeypatch):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, model):
-    """A folder with the inputs and the models that commands name."""
+    """Return a folder with the inputs and models that the commands use."""
     folder = tmp_path_factory.mktemp("golden")
     (folder / "letter.txt").write_text(LETTER, encoding="utf-8")
     corpus = (DATA / "corpus.txt").read_text(encoding="utf-8")
@@ -134,25 +134,25 @@ def place(tmp_path_factory, model):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_command_prints_the_same_data(name, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    given = [*RUNS[name], "--json"]
-    if given[0] not in ("example", "models"):
-        given += ["--device", "cpu"]
-    code = command(*given)
+    arguments = [*RUNS[name], "--json"]
+    if arguments[0] not in ("example", "models"):
+        arguments += ["--device", "cpu"]
+    code = command(*arguments)
     out, err = capsys.readouterr()
     data = json.loads(out) if out else None
-    if data and given[0] != "verify":
+    if data and arguments[0] != "verify":
         _shorten(data)
-    if data and any(folder in given for folder in ("qwen3", "gpt2", "t5", "vit", "wav2vec2")):
-        _forget(data, "weights_sha256")  # random numbers are rounded otherwise elsewhere
-    # A split adds up many differences; bfloat16 has three digits.
-    rounding = 2e-2 if "bfloat16" in given else 5e-5 if given[0] == "shift" else 1e-5
+    if data and any(folder in arguments for folder in ("qwen3", "gpt2", "t5", "vit", "wav2vec2")):
+        _forget(data, "weights_sha256")  # random weights are rounded differently on other machines
+    # A decomposition sums many differences; bfloat16 has three digits.
+    rounding = 2e-2 if "bfloat16" in arguments else 5e-5 if arguments[0] == "shift" else 1e-5
     check(f"commands/{name}", {"exit code": code, "standard error": err, "data": data}, rounding)
 
 
 def _shorten(data):
-    """Leave of the stages of every layer the first, which verify has, and of vectors some."""
+    """Keep the first stage of each report, and every fourth element of each vector."""
     if "vectors" in data:
-        data["vectors"] = [each[::4] for each in data["vectors"]]
+        data["vectors"] = [vector[::4] for vector in data["vectors"]]
     for report in [data.get("agreement"), *data.get("agreements", [])]:
         if report:
             report["checks"] = [len(report["checks"]), report["checks"][0]]
@@ -161,35 +161,35 @@ def _shorten(data):
 def _forget(node, key):
     if isinstance(node, dict):
         node.pop(key, None)
-    for each in node.values() if isinstance(node, dict) else node:
-        if isinstance(each, dict | list):
-            _forget(each, key)
+    for item in node.values() if isinstance(node, dict) else node:
+        if isinstance(item, dict | list):
+            _forget(item, key)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_explains_itself_in_the_same_words(name, capsys):
+def test_a_command_has_the_same_help(name, capsys):
     assert command(*name.split(), "--help") == 0
-    said = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    lines = [line.rstrip() for line in said.strip().splitlines()]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    lines = [line.rstrip() for line in text.strip().splitlines()]
     check_text(f"help/{name or 'attnviz'}", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_saved_result_of_before_is_read_and_holds_the_same(name):
+def test_an_old_saved_result_loads_with_the_same_contents(name):
     if MODE == "write":
-        make_missing()
-    found = attnviz.load_result(SAVED / f"{name}.safetensors")
-    told = {"all": described(found)}
-    if isinstance(found, attnviz.AttentionResult) and not found.streamed:
-        told |= {f"weights {each.place}": each.weights().tolist() for each in found}
-    check(f"saved/{name}", told)
+        write_missing()
+    result = attnviz.load_result(SAVED / f"{name}.safetensors")
+    values = {"all": describe(result)}
+    if isinstance(result, attnviz.AttentionResult) and not result.streamed:
+        values |= {f"weights {record.place}": record.weights().tolist() for record in result}
+    check(f"saved/{name}", values)
 
 
-def test_a_saved_result_is_saved_again_without_a_loss(tmp_path):
+def test_a_saved_result_round_trips(tmp_path):
     for path in SAVED.glob("*.safetensors"):
         attnviz.save_result(attnviz.load_result(path), tmp_path / path.name)
         again = attnviz.load_result(tmp_path / path.name)
-        assert described(again) == described(attnviz.load_result(path)), path.name
+        assert describe(again) == describe(attnviz.load_result(path)), path.name
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def senses_of_bank(model):
     return attnviz.senses("bank", model=model)
 
 
-# name: what draws it, of a result (train or letter), or of the model where it says so
+# name: the drawing function; its argument names the fixture: train, letter or model
 FIGURES = {
     "heatmap": lambda train: attnviz.plot.heatmap(train),
     "heatmap-head": lambda train: attnviz.plot.heatmap(train, layer=5, head=3),
@@ -241,14 +241,14 @@ FIGURES = {
     "steps-latent": lambda: attnviz.plot.steps(saved("result-latent"), layer=0, head=1),
     "vector": lambda train: attnviz.plot.attention_vector(train, layer=5, head=3, word="train"),
     "vector-of-saved": lambda: attnviz.plot.attention_vector(saved("steps"), width=89),
-    "disambiguation": lambda model: attnviz.plot.senses(senses_of_bank(model)),
-    "disambiguation-of-saved": lambda: attnviz.plot.senses(saved("senses"), width=89),
-    "waterfall": lambda: attnviz.plot.shift(saved("shift")),
-    "waterfall-column": lambda: attnviz.plot.shift(saved("shift"), width=89),
-    "waterfall-causally": lambda: attnviz.plot.shift(saved("shift-causally")),
-    "census": lambda: attnviz.plot.survey(saved("census")),
-    "census-column": lambda: attnviz.plot.survey(saved("census"), width=89),
-    "comparison": lambda: attnviz.plot.compare(saved("comparison")),
+    "senses": lambda model: attnviz.plot.senses(senses_of_bank(model)),
+    "senses-of-saved": lambda: attnviz.plot.senses(saved("senses"), width=89),
+    "shift": lambda: attnviz.plot.shift(saved("shift")),
+    "shift-column": lambda: attnviz.plot.shift(saved("shift"), width=89),
+    "shift-causally": lambda: attnviz.plot.shift(saved("shift-causally")),
+    "survey": lambda: attnviz.plot.survey(saved("survey")),
+    "survey-column": lambda: attnviz.plot.survey(saved("survey"), width=89),
+    "compare": lambda: attnviz.plot.compare(saved("compare")),
     "example-phones": lambda: attnviz.plot.example("phones"),
     "example-cat": lambda: attnviz.plot.example("cat"),
     "example-likes": lambda: attnviz.plot.example("likes", width=89),
@@ -259,5 +259,5 @@ FIGURES = {
 def test_a_figure_has_the_same_structure(name, request):
     draw = FIGURES[name]
     needed = draw.__code__.co_varnames[: draw.__code__.co_argcount]
-    drawn = draw(*map(request.getfixturevalue, needed))
-    check(f"figures/{name}", structure(getattr(drawn, "figure", drawn)), 1e-4)
+    figure = draw(*map(request.getfixturevalue, needed))
+    check(f"figures/{name}", structure(getattr(figure, "figure", figure)), 1e-4)

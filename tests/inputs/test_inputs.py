@@ -1,4 +1,4 @@
-"""Images, sounds and texts together: what each position is, what is read, what is refused."""
+"""Images, audio and text together: what each position means, and invalid inputs."""
 
 import sys
 import wave
@@ -50,7 +50,7 @@ def look(family, tokenizer, image=None):
 
 
 @pytest.mark.parametrize("family", IMAGES)
-def test_patches_have_a_row_and_a_column_and_special_tokens_none(family, tokenizer):
+def test_patches_have_a_row_and_a_column_and_special_tokens_do_not(family, tokenizer):
     stack, specials = IMAGES[family]
     result = look(family, tokenizer)
     axis = result.stack(stack).record(0).key_axis
@@ -64,7 +64,7 @@ def test_patches_have_a_row_and_a_column_and_special_tokens_none(family, tokeniz
 
 
 @pytest.mark.parametrize("family", [*IMAGES, "swin"])
-def test_a_patch_is_where_the_pixels_are_that_change_it(family, tokenizer):
+def test_a_patch_matches_the_pixels_that_affect_it(family, tokenizer):
     first = np.array(picture(SIDE, SIDE))
     other = first.copy()
     size = PATCH if family != "swin" else 4
@@ -75,7 +75,7 @@ def test_a_patch_is_where_the_pixels_are_that_change_it(family, tokenizer):
     assert int((change > 1e-4).sum()) == 1
 
 
-def test_windows_are_named_in_the_order_in_which_the_model_sees_them(tokenizer):
+def test_windows_are_labeled_in_the_models_order(tokenizer):
     first = np.array(picture(SIDE, SIDE))
     other = first.copy()
     other[0:4, 20:24] = 255 - other[0:4, 20:24]  # the patch in row 0, column 5
@@ -86,23 +86,23 @@ def test_windows_are_named_in_the_order_in_which_the_model_sees_them(tokenizer):
         for patch, is_changed in zip(one.records[1].query_axis.patches, change, strict=True)
         if is_changed and patch is not None
     }
-    # In layer 0 it was seen by its window of 3 × 3; layer 1 rolls the windows, and names follow.
+    # In layer 0 the patch was inside a 3 × 3 window; layer 1 shifts the windows, and names follow.
     assert changed == {(row, column) for row in range(3) for column in range(3, 6)}
     assert one.records[2].query_axis.patches[:2] == ((0, 0), (0, 1))
-    assert max(p for p in one.records[2].query_axis.patches if p) == (3, 3)  # joined two by two
+    assert max(p for p in one.records[2].query_axis.patches if p) == (3, 3)  # merged two by two
 
 
-def test_the_image_is_kept_as_the_model_saw_it(tokenizer):
+def test_the_stored_image_is_the_models_input(tokenizer):
     seen = look("vit", tokenizer).image
     assert (seen.dtype, tuple(seen.shape)) == (torch.uint8, (SIDE, SIDE, 3))
     expected = np.array(picture().resize((SIDE, SIDE), Image.Resampling.BILINEAR))
     assert np.abs(seen.numpy().astype(int) - expected).max() <= 1
-    cropped = look("clip", tokenizer).image  # the shorter edge resized, the middle cut out
+    cropped = look("clip", tokenizer).image  # the shorter edge is resized, the center is cropped
     assert tuple(cropped.shape) == (SIDE, SIDE, 3)
     assert torch.dist(cropped.float(), seen.float()) > 100
 
 
-def test_an_image_may_be_a_file_an_object_or_an_array(tokenizer, tmp_path):
+def test_an_image_can_be_a_file_an_object_or_an_array(tokenizer, tmp_path):
     model = seeing("vit", tokenizer)
     picture().save(tmp_path / "shapes.png")
     path = tmp_path / "shapes.png"
@@ -115,15 +115,15 @@ def test_an_image_may_be_a_file_an_object_or_an_array(tokenizer, tmp_path):
     assert repr(results[0]).startswith("AttentionResult('shapes.png (80×60)', ViTModel, 2 att")
 
 
-def test_a_photo_is_turned_upright_and_made_rgb(tmp_path):
+def test_a_photo_is_rotated_upright_and_converted_to_rgb(tmp_path):
     image = picture()
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was held on its side
+    exif[0x0112] = 6  # the camera was held sideways
     image.save(tmp_path / "turned.jpg", exif=exif)
     (picture_read,) = parse_inputs(image=tmp_path / "turned.jpg").pictures
     assert picture_read.pixels.size == (60, 80)
-    (grey,) = parse_inputs(image=image.convert("L")).pictures
-    assert grey.pixels.mode == "RGB"
+    (gray,) = parse_inputs(image=image.convert("L")).pictures
+    assert gray.pixels.mode == "RGB"
 
 
 def test_a_model_of_text_and_image_has_an_axis_for_each(tokenizer):
@@ -151,25 +151,25 @@ def test_placeholders_in_a_text_are_the_patches_that_fill_them(tokenizer):
     assert result.agreement.verdict == "verified"
 
 
-def test_a_placeholder_that_was_not_typed_goes_in_front(tokenizer):
+def test_a_missing_placeholder_is_prepended(tokenizer):
     result = seeing("llava", tokenizer).attend("a red circle", image=picture())
     axis = result.stack("decoder").record(0).query_axis
     assert axis.labels[1] == "r0 c0"
     assert axis.labels[-4:] == ("a", "red", "circle", "[SEP]")
 
 
-def test_a_model_with_placeholders_reads_a_text_alone(tokenizer):
+def test_a_model_with_placeholders_accepts_text_alone(tokenizer):
     result = seeing("llava", tokenizer).attend("a red circle")
     assert (result.stacks, result.image) == (("decoder",), None)
 
 
 @pytest.mark.parametrize("family", ["whisper", "wav2vec2"])
-def test_frames_begin_where_the_samples_are_that_change_them(family, tokenizer):
+def test_frames_match_the_samples_that_affect_them(family, tokenizer):
     model = seeing(family, tokenizer)
     beside = {"target": "a tone"} if family == "whisper" else {}
     sound = chirp(1.0)
     other = sound.copy()
-    other[10_000:10_160] = 0.9  # 10 ms from 0.625 s on
+    other[10_000:10_160] = 0.9  # 10 ms starting at 0.625 s
     one, two = (
         model.attend(audio=samples, sampling_rate=RATE, **beside).stack("encoder").record(0)
         for samples in (sound, other)
@@ -180,21 +180,21 @@ def test_frames_begin_where_the_samples_are_that_change_them(family, tokenizer):
     assert one.query_axis.labels[50 if family == "whisper" else 48] in ("[silence]", "0.96 s")
 
 
-def test_silence_that_a_processor_adds_is_special(tokenizer):
+def test_padding_silence_is_special(tokenizer):
     result = seeing("whisper", tokenizer).attend(
         audio=chirp(0.5), sampling_rate=RATE, target="a tone"
     )
     axis = result.stack("cross").record(0).key_axis
-    assert len(axis) == 100  # of 20 ms; this one pads all sounds to 2 s
+    assert len(axis) == 100  # 20 ms each; this processor pads all audio to 2 s
     assert sum(axis.special) == 75
-    assert not any(axis.padding)  # the model does look there
+    assert not any(axis.padding)  # the model does attend to them
     drawn = attnviz.attention_map(result, layer=0, head=0, special="remove")
     assert len(drawn.columns) == 25
     assert "[silence]" in drawn.notes[-1]
     assert drawn.sides[1].seconds[-1] == pytest.approx(0.48)
 
 
-def test_sounds_of_different_length_are_what_they_are_alone(tokenizer):
+def test_audio_of_different_lengths_gives_the_same_as_alone(tokenizer):
     model = seeing("wav2vec2", tokenizer)
     sounds = [chirp(1.0), chirp(0.4)]
     for sound, among in zip(sounds, model.attend(audio=sounds, sampling_rate=RATE), strict=True):
@@ -203,7 +203,7 @@ def test_sounds_of_different_length_are_what_they_are_alone(tokenizer):
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_a_wav_file_is_read_in_every_width_and_its_channels_are_averaged(tmp_path, width):
+def test_wav_files_of_every_width_are_read_and_channels_averaged(tmp_path, width):
     samples = np.stack([chirp(0.1), np.zeros_like(chirp(0.1))], axis=1)
     whole = np.round(samples * (2 ** (8 * width - 1) - 1)).astype("<i4")
     raw = whole.astype("<i4").tobytes()
@@ -233,12 +233,14 @@ def test_a_missing_soundfile_is_one_line(monkeypatch):
         read_sound("tone.wav")
 
 
-def test_a_rate_that_no_sound_has_is_refused():
-    with pytest.raises(InputError, match="at most 1,000,000 samples a second in sound, got"):
+def test_an_impossible_sampling_rate_is_refused():
+    with pytest.raises(
+        InputError, match="sampling rate of 1,000,000,000: it must be from 1 to 1,000,000"
+    ):
         read_sound(np.zeros(9), 10**9)
 
 
-def test_a_sound_of_another_rate_is_resampled():
+def test_audio_with_another_rate_is_resampled():
     time = np.arange(44_100) / 44_100
     sound = resample(read_sound(np.sin(2 * np.pi * 440 * time), 44_100), RATE)
     assert sound.name == "sound (1.00 s at 44,100 Hz, resampled to 16,000 Hz)"
@@ -252,7 +254,7 @@ def test_integers_use_their_full_range():
 
 
 @pytest.mark.parametrize(("family", "start"), [("vit-bert", "[SEP]"), ("whisper", "[CLS]")])
-def test_a_decoder_begins_with_its_start_token_once(family, start, tokenizer):
+def test_a_decoder_starts_with_one_start_token(family, start, tokenizer):
     given = (
         {"image": picture()} if family == "vit-bert" else {"audio": chirp(), "sampling_rate": RATE}
     )
@@ -265,89 +267,98 @@ def test_a_decoder_begins_with_its_start_token_once(family, start, tokenizer):
 WRONG = {
     "image for a text model": (
         lambda t: attnviz.load().attend("a", image=picture()),
-        "Expected a text, which is what all-MiniLM-L6-v2 reads, got an image. Leave it out",
+        "all-MiniLM-L6-v2 reads a text, not an image. Leave it out",
     ),
     "text for an image model": (
         lambda t: seeing("vit", t).attend("a cat"),
-        "Expected an image, which is what ViTModel reads, got a text",
+        "ViTModel reads an image, not a text",
     ),
     "no image": (
         lambda t: seeing("clip", t).attend("a cat"),
-        r"Expected a text and an image, .* got a text. Give one with --image \(image=…\)",
+        r"but an image is missing. Give one with --image \(image=…\)",
     ),
     "no text": (
         lambda t: seeing("clip", t).attend(image=picture()),
-        "Expected a text and an image, .* got an image. Type one",
+        "reads a text and an image, but a text is missing. Type one",
     ),
     "no target": (
         lambda t: seeing("whisper", t).attend(audio=chirp(), sampling_rate=RATE),
-        "Expected a sound and a target, .* got a sound. Give the text .*--target",
+        "reads a sound and a target, but a target is missing. Give the text .*--target",
     ),
-    "nothing": (lambda t: seeing("vit", t).attend(), "Expected a text, an image or a sound, got"),
-    "an empty list": (lambda t: seeing("vit", t).attend(image=[]), "at least one image, got none"),
+    "nothing": (
+        lambda t: seeing("vit", t).attend(),
+        "nothing to read: give a text, an image or a sound",
+    ),
+    "an empty list": (
+        lambda t: seeing("vit", t).attend(image=[]),
+        "The list has no image: give at least one",
+    ),
     "no such file": (
         lambda t: seeing("vit", t).attend(image="none.png"),
-        "Expected an image, but there is no file none.png",
+        "There is no image file none.png",
     ),
     "no picture": (
         lambda t: seeing("vit", t).attend(image=__file__),
         "it holds no picture that can be read. Give a PNG or a JPEG",
     ),
-    "a folder": (lambda t: seeing("vit", t).attend(image="/"), "Expected an image in /, but"),
+    "a folder": (lambda t: seeing("vit", t).attend(image="/"), "/ cannot be read as an image: "),
     "floats": (
         lambda t: seeing("vit", t).attend(image=np.zeros((8, 8, 3))),
-        r"\(height, width, 3\) of uint8, got \(8, 8, 3\) of float64",
+        r"of float64 is not an image: convert it to \(height, width, 3\) of uint8",
     ),
-    "a number": (lambda t: seeing("vit", t).attend(image=3), "Pillow image or an array .* got int"),
+    "a number": (
+        lambda t: seeing("vit", t).attend(image=3),
+        "int is not an image: give a file, a Pillow image or an array",
+    ),
     "no rate": (
         lambda t: seeing("wav2vec2", t).attend(audio=chirp()),
-        "Expected the sampling rate of the array in samples a second, got None",
+        "The sampling rate of the array is None: give the samples a second",
     ),
     "a rate without a sound": (
         lambda t: attnviz.load().attend("a", sampling_rate=RATE),
-        "Expected a sound with sampling_rate, got none",
+        "sampling_rate needs a sound",
     ),
     "no WAV": (
         lambda t: seeing("wav2vec2", t).attend(audio=__file__),
-        "Expected a sound in .*, but: .* Give a WAV, FLAC or OGG file",
+        "cannot be read as a sound .*. Give a WAV, FLAC or OGG file",
     ),
     "no samples": (
         lambda t: seeing("wav2vec2", t).attend(audio=np.zeros(0), sampling_rate=RATE),
-        "an array without samples",
+        "The sound has no samples",
     ),
     "no numbers": (
         lambda t: seeing("wav2vec2", t).attend(audio=np.full(9000, np.nan), sampling_rate=RATE),
-        "Expected samples in sound, got some that are no numbers",
+        "sound has samples that are not finite",
     ),
     "too short": (
         lambda t: seeing("wav2vec2", t).attend(audio=chirp(0.01), sampling_rate=RATE),
-        "Expected a sound long enough for one frame of Wav2Vec2Model, got 0.010 s",
+        "sound of 0.010 s is too short for one frame of Wav2Vec2Model",
     ),
     "too long": (
         lambda t: seeing("whisper", t).attend(
             audio=chirp(3.0), sampling_rate=RATE, target="a tone"
         ),
-        "Expected a sound of at most 2 s, .* got 3.00 s. .*--truncate",
+        "can read 2 s, not 3.00 s. .*--truncate",
     ),
     "as many": (
         lambda t: seeing("clip", t).attend(["a", "b"], image=[picture()]),
-        "Expected an image for each of 2 texts, got 1",
+        "There are 2 texts but 1 images: give one for each",
     ),
     "two placeholders": (
         lambda t: seeing("llava", t).attend("<image> <image>", image=picture()),
-        "Expected one <image> in the text, for the one image given, got 2",
+        "The text has 2 <image>, but there is one image",
     ),
 }
 
 
 @pytest.mark.parametrize(("attend", "said"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_read_is_refused_in_one_line(attend, said, tokenizer):
+def test_unreadable_input_is_refused_in_one_line(attend, said, tokenizer):
     with pytest.raises(InputError, match=said) as caught:
         attend(tokenizer)
     assert "\n" not in str(caught.value)
 
 
-def test_a_sound_that_is_too_long_is_cut_where_asked(tokenizer):
+def test_audio_that_is_too_long_is_truncated_on_request(tokenizer):
     result = seeing("whisper", tokenizer).attend(
         audio=chirp(3.0), sampling_rate=RATE, target="a tone", truncate=True
     )
@@ -355,8 +366,8 @@ def test_a_sound_that_is_too_long_is_cut_where_asked(tokenizer):
     assert (len(axis), sum(axis.special)) == (100, 0)
 
 
-def test_the_heads_of_an_image_are_ranked_by_what_patches_give_to_patches(tokenizer):
-    from attnviz.analyses.maps.heads import rank_heads
+def test_image_heads_are_ranked_by_weight_between_patches(tokenizer):
+    from attnviz.analyses.maps.compute import rank_heads
 
     assert rank_heads(look("vit", tokenizer)).meaning == (
         "mean weight from patches to other patches"
@@ -368,21 +379,33 @@ def test_the_heads_of_an_image_are_ranked_by_what_patches_give_to_patches(tokeni
 
 
 def test_processors_of_another_kind_are_refused():
-    with pytest.raises(InputError, match="ViTModel: expected a processor that reads image, found"):
+    with pytest.raises(InputError, match="ViTModel: there is no processor that reads image"):
         attnviz.load(seeing("vit", None).module)
-    with pytest.raises(InputError, match="expected a processor that reads image, found none"):
+    with pytest.raises(InputError, match="there is no processor that reads image"):
         attnviz.load(seeing("vit", None).module, processor=Wav2Vec2FeatureExtractor())
-    with pytest.raises(InputError, match=r"expected a processor, an image processor .* got int"):
+    with pytest.raises(InputError, match=r"should be a processor, an image processor .* not int"):
         attnviz.load(seeing("vit", None).module, processor=3)
 
 
-def test_a_text_model_needs_no_processor_and_is_not_disturbed_by_one(tokenizer):
+def test_a_text_model_needs_no_processor_and_ignores_one(tokenizer):
     model = attnviz.load(tiny("bert"), tokenizer=tokenizer, processor=image_processor())
     assert model.attend("a train").agreement.verdict == "verified"
 
 
-def test_a_picture_of_sixteen_bits_is_refused_not_clipped(tmp_path, tokenizer):
+def test_a_16_bit_image_is_refused_not_clipped(tmp_path, tokenizer):
     file = tmp_path / "deep.png"
     Image.fromarray(np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)).save(file)
-    with pytest.raises(InputError, match=r"8 bits a channel, got deep\.png of mode I;16"):
+    with pytest.raises(InputError, match=r"deep\.png of mode I;16 does not have 8 bits a channel"):
         seeing("vit", tokenizer).attend(image=file)
+
+
+def test_a_model_whose_layers_have_different_numbers_of_heads():
+    from transformers import SwinConfig, SwinModel, ViTImageProcessorPil
+
+    config = SwinConfig(
+        image_size=32, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4
+    )
+    processor = ViTImageProcessorPil(size={"height": 32, "width": 32})
+    model = attnviz.load(SwinModel(config).eval(), processor=processor)
+    result = model.attend(image=torch.zeros(3, 32, 32, dtype=torch.uint8).permute(1, 2, 0).numpy())
+    assert {record.heads for record in result} == {2, 4}

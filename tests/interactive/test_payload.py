@@ -1,4 +1,4 @@
-"""What travels with a page is what was verified, to the error that the page states."""
+"""The data in a page equal the verified data, up to the error that the page states."""
 
 import base64
 import hashlib
@@ -17,8 +17,7 @@ from media import picture, seeing
 
 import attnviz
 from attnviz.errors import InputError, OutputError
-from attnviz.interactive import encode
-from attnviz.interactive.encode import Head
+from attnviz.interactive.payload import Codes, Head
 
 SENTENCE = " ".join(TEXTS[0:2])
 FAMILIES = [
@@ -28,7 +27,7 @@ FAMILIES = [
 
 
 def numbers(about, blocks, places):
-    """Undo codes as a reader of the page does, with nothing of the package."""
+    """Decode as a reader of the page does, without the package."""
     start, length = places[about["block"]]
     data = zlib.decompress(base64.b64decode(blocks[start : start + length]), -15)
     size, planes = np.prod(about["shape"]), 1 + (about["levels"] > 255)
@@ -43,7 +42,7 @@ def numbers(about, blocks, places):
 
 
 def by_the_rule(Q, K, rule):
-    """The formula, written out once more, with what the page knows of masks."""
+    """Compute the formula independently, with the page's description of masks."""
     scores = Q @ K.T * rule["scale"]
     if rule["softCap"]:
         scores = rule["softCap"] * np.tanh(scores / rule["softCap"])
@@ -66,7 +65,7 @@ def in_float64(record, head):
 
 
 def travelled(data, result=0):
-    """Yield (stack, layer, head, weights, error) of every head of which more than a map travels."""
+    """Yield (stack, layer, head, weights, error) of every head whose full map is in the page."""
     payload, blocks = data["payload"], data["blocks"]
     for stack in payload["results"][result]["stacks"]:
         for layer in stack["layers"]:
@@ -96,7 +95,7 @@ def test_every_weight_of_every_family(family, size, tokenizer):
         assert np.abs(ways[0] - P).max() <= error + 1e-12
         assert error <= 1e-3
         assert all(((W == 0) == (P == 0)).all() for W in ways[:1])
-        for W in ways:  # both, where both travel
+        for W in ways:  # both, if the page has both
             assert np.abs(W - P).max() <= 1e-3
         seen += 1
     assert seen == sum(record.heads for record in result.records)
@@ -108,23 +107,23 @@ def test_no_weight_vanishes_and_the_error_is_bounded(seed, levels):
     scores = torch.randn(3, 6, 9, generator=generator) * 8
     P = scores.masked_fill(torch.rand(3, 6, 9, generator=generator) < 0.3, -torch.inf)
     P = P.softmax(-1).nan_to_num().double()
-    coded = encode.Codes.of_weights(P, levels)
+    coded = Codes.of_weights(P, levels)
     top = P.amax((1, 2))[:, None, None]
     bound = (P * top).sqrt() / levels + top / levels**2
     assert ((coded.values - P).abs() <= bound * (1 + 1e-9)).all()
     assert ((coded.values > 0) == (P > 0)).all()
 
 
-def test_vectors_are_finer_than_float16_where_it_counts():
+def test_vectors_are_more_precise_than_float16_where_it_matters():
     x = torch.randn(50, 32, dtype=torch.float64)
-    coded = encode.Codes.of_vectors(x)
+    coded = Codes.of_vectors(x)
     assert (coded.values - x).abs().max() <= x.abs().max() / 32767 / 2 * (1 + 1e-9)
     assert (coded.values - x).abs().max() < (x.half().double() - x).abs().max()
 
 
 @pytest.fixture(scope="module")
 def sixty_four(model):
-    """A sentence of exactly 64 tokens."""
+    """Return a sentence of exactly 64 tokens."""
     result = attnviz.attend(
         "the train left the station on time . " * 7 + "it was so early today .", model=model
     )
@@ -132,7 +131,7 @@ def sixty_four(model):
     return result
 
 
-def test_sixty_four_tokens_weigh_half_a_megabyte(sixty_four, tmp_path):
+def test_sixty_four_tokens_take_half_a_megabyte(sixty_four, tmp_path):
     attnviz.view(sixty_four).save(tmp_path / "view.html")
     assert (tmp_path / "view.html").stat().st_size <= 500_000
     error = max(error for *_, error in travelled(attnviz.view(sixty_four).data()))
@@ -141,12 +140,12 @@ def test_sixty_four_tokens_weigh_half_a_megabyte(sixty_four, tmp_path):
 
 @pytest.fixture(scope="module")
 def long(model):
-    """As many tokens as the bundled model reads."""
+    """Return a text with the maximum number of tokens of the bundled model."""
     text = "the train left the station on time and nobody noticed that it was early . " * 40
     return attnviz.attend(text, model=model, truncate=True)
 
 
-def test_all_heads_of_512_tokens_travel_exactly_within_eight_megabytes(long, tmp_path):
+def test_all_heads_of_512_tokens_are_exact_within_eight_megabytes(long, tmp_path):
     view = attnviz.view(long)
     view.save(tmp_path / "view.html")
     assert (tmp_path / "view.html").stat().st_size <= 8_000_000
@@ -156,7 +155,7 @@ def test_all_heads_of_512_tokens_travel_exactly_within_eight_megabytes(long, tmp
         assert np.abs(ways[0] - in_float64(long.record(layer), head)).max() <= error + 1e-12 <= 1e-3
 
 
-def test_pooled_maps_join_weights_as_words_join_pieces(long):
+def test_pooled_maps_merge_weights_as_words_merge_pieces(long):
     data = attnviz.view(long).data()
     layer = data["payload"]["results"][0]["stacks"][0]["layers"][2]["pooled"]
     maps = numbers(layer["maps"], data["blocks"], data["payload"]["blocks"])
@@ -174,7 +173,7 @@ def test_the_last_cells_of_a_pooled_map_may_be_smaller(model):
     data = attnviz.view(result).data()
     layer = data["payload"]["results"][0]["stacks"][0]["layers"][1]["pooled"]
     assert layer["cell"] == 2
-    assert n % 2  # the last row and column hold one token
+    assert n % 2  # the last row and column hold a single token
     maps = numbers(layer["maps"], data["blocks"], data["payload"]["blocks"])
     P = np.pad(result.record(1).weights().numpy(), ((0, 0), (0, 1), (0, 1)))
     summed = P.reshape(12, n // 2 + 1, 2, n // 2 + 1, 2).sum((2, 4))
@@ -190,7 +189,7 @@ def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(model):
     assert axis["special"] == [0, 4, 8]
 
 
-def test_what_does_not_fit_is_pooled_and_said(long):
+def test_maps_that_do_not_fit_are_pooled_with_a_note(long):
     data = attnviz.view(long, size=2.0).data()
     found = list(travelled(data))
     assert 0 < len(found) < 72
@@ -201,12 +200,12 @@ def test_what_does_not_fit_is_pooled_and_said(long):
 
 
 @pytest.mark.parametrize("size", [1.2, 2.0, 3.7])
-def test_a_page_weighs_no_more_than_was_asked(long, tmp_path, size):
+def test_a_page_respects_the_size_limit(long, tmp_path, size):
     attnviz.view(long, size=size).save(tmp_path / "view.html")
     assert size * 0.9 < (tmp_path / "view.html").stat().st_size / 1e6 <= size
 
 
-def test_a_streamed_text_shows_pooled_maps_and_the_layers_that_were_kept(model):
+def test_a_streamed_text_shows_pooled_maps_and_exact_layers(model):
     text = "the train left the station on time and nobody noticed that it was early . " * 12
     found = attnviz.attend(text, model=model, mode="streamed", layers=[0, 3])
     data = attnviz.view(found).data()
@@ -220,12 +219,12 @@ def test_a_streamed_text_shows_pooled_maps_and_the_layers_that_were_kept(model):
     pooled = attnviz.attend(text, model=model, mode="streamed")
     data = attnviz.view(pooled).data()
     assert not list(travelled(data))
-    notes = " ".join(data["payload"]["notes"])  # no size brings what was not kept
+    notes = " ".join(data["payload"]["notes"])  # no size restores what was not stored
     assert "exact=[layer]" in notes
     assert "size=" not in notes
 
 
-def test_of_a_short_streamed_text_nothing_is_said_to_be_joined(model):
+def test_a_short_streamed_text_is_not_described_as_pooled(model):
     found = attnviz.attend("the train left", model=model, mode="streamed")
     assert "cell" not in " ".join(attnviz.view(found).data()["payload"]["notes"])
 
@@ -258,7 +257,7 @@ def test_strange_tokens_cannot_leave_their_place(model, tmp_path):
     assert json.loads(data) == json.loads(json.dumps(view.data()["payload"]))
     frame = view._repr_html_()
     assert frame.isascii()
-    assert frame.count("<") == 2  # the frame, and its end
+    assert frame.count("<") == 2  # the frame, and its end tag
     assert 'sandbox="allow-scripts allow-downloads"' in frame
 
 
@@ -279,7 +278,7 @@ def test_two_results_are_compared_weight_by_weight(model):
         attnviz.view(one, compare=longer)
 
 
-def test_padding_is_no_token_where_two_are_compared(model):
+def test_comparisons_ignore_padding(model):
     short, full = attnviz.attend(["the train left", "the train left the station"], model=model)
     alone = attnviz.attend("the train left", model=model)
     with pytest.raises(InputError, match=r"on 5 and 6 × 12 on 7\."):
@@ -291,7 +290,7 @@ def test_padding_is_no_token_where_two_are_compared(model):
     assert lengths == [5, 5]
 
 
-def test_texts_that_were_pooled_otherwise_are_not_compared(model):
+def test_texts_with_different_pooling_are_not_compared(model):
     one, other = (
         attnviz.attend("the train left " * 40, model=model, mode="streamed", cells=cells)
         for cells in (16, 32)
@@ -300,28 +299,28 @@ def test_texts_that_were_pooled_otherwise_are_not_compared(model):
         attnviz.view(one, compare=other)
 
 
-def test_the_first_layer_is_the_one_asked_for_where_stacks_are_told_apart(tokenizer):
+def test_the_requested_layer_is_shown_first_with_several_stacks(tokenizer):
     result = seeing("swin", tokenizer).attend(image=picture())
     payload = attnviz.view(result, layer=1, show="head").data()["payload"]
     named = {stack["name"]: stack for stack in payload["results"][0]["stacks"]}
     assert [layer["layer"] for layer in named[payload["start"]["stack"]]["layers"]] == [1]
 
 
-def test_every_head_can_be_seen_whatever_the_lengths_of_encoder_and_decoder(tokenizer):
+def test_every_head_is_visible_for_any_encoder_and_decoder_length(tokenizer):
     model = attnviz.load(tiny("bart"), tokenizer=tokenizer)
     text = "the train left the station on time . " * 10
     result = attnviz.attend(text, model=model, target="le train est parti")
     stacks = attnviz.view(result, size=0.12).data()["payload"]["results"][0]["stacks"]
     layers = [layer for stack in stacks for layer in stack["layers"]]
-    assert not all(all(layer["exact"]) for layer in layers)  # some are pooled only
+    assert not all(all(layer["exact"]) for layer in layers)  # some are only pooled
     assert all(layer["pooled"] or all(layer["exact"]) for layer in layers)
 
 
-def test_a_row_without_any_key_travels_as_the_model_has_it(train):
+def test_a_row_without_visible_keys_matches_the_model(train):
     record = train.record(0)
     mask = torch.zeros(1, *[len(record.query_axis)] * 2)
     mask[0].masked_fill_(torch.ones_like(mask[0]).triu(1).bool(), torch.finfo(torch.float32).min)
-    mask[0, :, 0] = torch.finfo(torch.float32).min  # now the first query may read nothing
+    mask[0, :, 0] = torch.finfo(torch.float32).min  # now the first query has no visible key
     head = Head(replace(record, mask=mask), 0)
     assert head.weights[0].tolist() == pytest.approx([1 / len(mask[0])] * len(mask[0]))
     assert not head.follows
@@ -330,7 +329,7 @@ def test_a_row_without_any_key_travels_as_the_model_has_it(train):
 
 @pytest.mark.parametrize("text", TEXTS[:3])
 @pytest.mark.parametrize("size", [0.2, 0.5])
-def test_the_error_that_is_said_is_not_exceeded(model, text, size):
+def test_the_stated_error_is_not_exceeded(model, text, size):
     data = attnviz.view(attnviz.attend(text, model=model), size=size).data()
     said = re.search(r"within (\S+) of", " ".join(data["payload"]["notes"])).group(1)
     worst = max(error for *_, error in travelled(data))
@@ -341,8 +340,8 @@ def test_the_error_that_is_said_is_not_exceeded(model, text, size):
     ("asked", "said"),
     [
         ({"show": "brain"}, "Choose one of grid, head, token, steps"),
-        ({"layer": 6}, "Expected a layer from 0 to 5"),
-        ({"head": 12}, "Expected a head from 0 to 11"),
+        ({"layer": 6}, "layer 6 is out of range"),
+        ({"head": 12}, "head 12 is out of range"),
         ({"head": [1, 2]}, "shows one head first"),
         ({"size": 0}, "above 0"),
         ({"size": True}, "above 0"),
@@ -350,12 +349,12 @@ def test_the_error_that_is_said_is_not_exceeded(model, text, size):
         ({"size": 0.02}, "it has 0.00 MB. Give it a larger size"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(train, asked, said):
+def test_invalid_views_are_refused(train, asked, said):
     with pytest.raises(InputError, match=said):
         attnviz.view(train, **asked).data()
 
 
-def test_a_page_is_written_whole_or_not_at_all(train, tmp_path):
+def test_a_page_is_written_atomically(train, tmp_path):
     with pytest.raises(InputError, match=r"\.html"):
         attnviz.view(train).save(tmp_path / "view.png")
     with pytest.raises(OutputError, match="Create it first"):
@@ -363,7 +362,7 @@ def test_a_page_is_written_whole_or_not_at_all(train, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_results_that_nothing_tells_apart_are_numbered(train):
+def test_indistinguishable_results_are_numbered(train):
     payload = attnviz.view(train, compare=train).data()["payload"]
     names = [each["name"] for each in payload["results"]]
     assert names == ["all-MiniLM-L6-v2 (1)", "all-MiniLM-L6-v2 (2)"]
@@ -375,6 +374,6 @@ def test_the_steps_of_a_generation_follow_from_queries_and_keys(tokenizer):
     heads = list(travelled(attnviz.view(result).data()))
     assert len(heads) == sum(record.heads for record in result.records)
     for _, layer, head, ways, error in heads:
-        assert len(ways) == 2  # its map, and what it follows from
+        assert len(ways) == 2  # its map, and the data to compute it
         P = in_float64(result.record(layer), head)
         assert all(np.abs(W - P).max() <= max(error, 1e-3) for W in ways)

@@ -1,4 +1,4 @@
-"""The widget's side in Python; the other one is looked at in tests/browser/test_jupyter.py."""
+"""The Python side of the widget; tests/browser/test_jupyter.py covers the other side."""
 
 import sys
 
@@ -12,7 +12,7 @@ def view(train):
     return attnviz.view(train, layer=4, head=7, show="head", words=False)
 
 
-def test_it_starts_with_what_the_view_starts_with(view):
+def test_it_starts_like_the_view(view):
     widget = view.widget()
     assert widget.selection == {
         "view": "head", "stack": "encoder", "layer": 4, "heads": [7],
@@ -30,7 +30,7 @@ def test_its_selection_can_be_set_in_part(view):
 @pytest.mark.parametrize(
     "wrong", [{"head": 3}, {"heads": 3}, {"layer": "5"}, {"query": 1.5}, {"words": 1}]
 )
-def test_a_selection_that_cannot_be_is_refused(view, wrong):
+def test_an_invalid_selection_is_refused(view, wrong):
     widget = view.widget()
     before = widget.selection
     with pytest.raises(attnviz.InputError, match=r"A selection cannot have '.* keys are view, "):
@@ -38,7 +38,7 @@ def test_a_selection_that_cannot_be_is_refused(view, wrong):
     assert widget.selection == before
 
 
-def test_without_anywidget_it_says_what_to_install(view, monkeypatch):
+def test_without_anywidget_the_error_says_what_to_install(view, monkeypatch):
     monkeypatch.delitem(sys.modules, "attnviz.interactive.widget", raising=False)
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(attnviz.InputError, match=r"pip install 'attnviz\[widget\]'"):

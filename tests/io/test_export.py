@@ -1,4 +1,4 @@
-"""Data formats give back what went in, and a file appears whole or not at all."""
+"""Data formats round-trip, and files are written atomically."""
 
 import json
 import math
@@ -56,7 +56,7 @@ READERS = [(".json", from_json), (".npz", from_npz), (".safetensors", from_safet
 
 @pytest.mark.parametrize(("suffix", "read"), READERS)
 @pytest.mark.parametrize("what", ["drawn", "maps"])
-def test_every_format_gives_back_exactly_what_was_drawn(tmp_path, request, what, suffix, read):
+def test_every_format_stores_the_drawn_numbers_exactly(tmp_path, request, what, suffix, read):
     given = request.getfixturevalue(what)
     save_result(given, tmp_path / f"map{suffix}")
     weights, data = read(tmp_path / f"map{suffix}")
@@ -69,7 +69,7 @@ def test_every_format_gives_back_exactly_what_was_drawn(tmp_path, request, what,
     assert data["agreement"]["verdict"] == "verified"
 
 
-def test_capital_letters_in_an_ending_make_no_difference(tmp_path, drawn):
+def test_file_extensions_are_case_insensitive(tmp_path, drawn):
     save_result(drawn, tmp_path / "MAP.JSON")
     assert torch.equal(from_json(tmp_path / "MAP.JSON")[0], drawn.weights)
 
@@ -82,7 +82,7 @@ def test_the_report_names_every_stage_of_every_head(train):
     assert data["first_difference"] is None
 
 
-def test_what_is_no_number_is_null_since_json_has_no_nan(tmp_path, drawn):
+def test_nan_is_null_in_json(tmp_path, drawn):
     weights = drawn.weights.clone()
     weights[0, 0], weights[0, 1] = math.nan, math.inf
     save_result(replace(drawn, weights=weights), tmp_path / "map.json")
@@ -94,7 +94,7 @@ def test_what_is_no_number_is_null_since_json_has_no_nan(tmp_path, drawn):
     assert data["weights"][0][:2] == [None, None]
 
 
-def test_a_file_is_replaced_whole_and_readable_by_others(tmp_path):
+def test_a_file_is_replaced_atomically_and_readable_by_others(tmp_path):
     path = tmp_path / "map.json"
     path.write_text("old")
     with atomic(path) as temporary:
@@ -108,7 +108,7 @@ def test_a_file_is_replaced_whole_and_readable_by_others(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [ValueError, KeyboardInterrupt, SystemExit])
-def test_a_failure_leaves_the_old_file_and_no_temporary_one(tmp_path, wrong):
+def test_a_failure_keeps_the_old_file_and_no_temporary_file(tmp_path, wrong):
     path = tmp_path / "map.json"
     path.write_text("old")
 
@@ -123,7 +123,7 @@ def test_a_failure_leaves_the_old_file_and_no_temporary_one(tmp_path, wrong):
     assert names_in(tmp_path) == ["map.json"]
 
 
-def test_a_failure_to_write_is_said_in_one_line_and_changes_nothing(tmp_path):
+def test_a_failed_write_is_one_line_and_changes_nothing(tmp_path):
     path = tmp_path / "map.json"
     path.write_text("old")
     with (
@@ -149,7 +149,7 @@ def test_a_full_disk_is_an_output_error_in_every_format(tmp_path, monkeypatch, d
     assert names_in(tmp_path) == []
 
 
-def test_a_folder_that_vanished_meanwhile_is_an_output_error(tmp_path, drawn):
+def test_a_deleted_folder_is_an_output_error(tmp_path, drawn):
     with (
         pytest.raises(OutputError, match="No such file or directory"),
         atomic(tmp_path / "gone" / "map.json"),
@@ -163,16 +163,16 @@ def test_a_folder_that_vanished_meanwhile_is_an_output_error(tmp_path, drawn):
         (
             "map.gif",
             InputError,
-            r"ends in .png, .svg, .pdf, .json, .npz, .safetensors, .parquet, got 'map.gif'",
+            r"'map.gif' must end in .png, .svg, .pdf, .json, .npz, .safetensors, .parquet: ",
         ),
-        ("map", InputError, r"got 'map'"),
-        ("none/map.png", OutputError, r"Expected the folder .*none to exist. Create it first."),
-        ("file/map.png", OutputError, r"Expected the folder .*file to exist"),
+        ("map", InputError, r"'map' must end in .png"),
+        ("none/map.png", OutputError, r"The folder .*none does not exist. Create it first."),
+        ("file/map.png", OutputError, r"The folder .*file does not exist"),
         ("folder", OutputError, r"folder is a folder. Add a file name."),
         ("folder.png", OutputError, r"folder.png is a folder. Add a file name."),
     ],
 )
-def test_a_path_that_cannot_be_written_is_refused_before_anything_is(tmp_path, name, error, said):
+def test_an_unwritable_path_is_refused_before_writing(tmp_path, name, error, said):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder.png").mkdir()
@@ -185,17 +185,17 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is(tmp_path, n
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_refused(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
-    with pytest.raises(OutputError, match="locked, but it is read-only"):
+    with pytest.raises(OutputError, match="locked is read-only"):
         check_output(tmp_path / "locked" / "map.png")
 
 
-def test_a_figure_is_no_data_and_data_no_figure(tmp_path, drawn, train):
+def test_figures_and_data_are_not_interchangeable(tmp_path, drawn, train):
     with pytest.raises(
-        InputError, match=r"ends in \.json, \.npz, \.safetensors, \.parquet, got 'a\.png'"
+        InputError, match=r"'a\.png' must end in \.json, \.npz, \.safetensors, \.parquet: "
     ):
         save_result(drawn, tmp_path / "a.png")
-    with pytest.raises(InputError, match=r"ends in \.png, \.svg, \.pdf, got 'a\.json'"):
+    with pytest.raises(InputError, match=r"'a\.json' must end in \.png, \.svg, \.pdf: "):
         attnviz.plot.save(attnviz.plot.heatmap(train).figure, tmp_path / "a.json")
-    with pytest.raises(InputError, match="Expected what a figure shows, got AttentionResult"):
+    with pytest.raises(InputError, match="No figure shows AttentionResult"):
         save_result(train, tmp_path / "a.json")
     assert not names_in(tmp_path)

@@ -1,4 +1,4 @@
-"""A result comes back from disk as it was, bit for bit; and nothing else is taken for one."""
+"""A result is restored from disk bit for bit; other files are rejected."""
 
 import hashlib
 import json
@@ -19,8 +19,7 @@ from torch import Tensor
 
 import attnviz
 from attnviz import load_result, save_result
-from attnviz.analyses.maps.compute import attention_map, head_maps
-from attnviz.analyses.maps.heads import choose_head
+from attnviz.analyses.maps.compute import attention_map, choose_head, head_maps
 from attnviz.analyses.maps.result import AttentionMap
 from attnviz.analyses.steps.compute import steps as take_steps
 from attnviz.errors import InputError
@@ -113,7 +112,7 @@ def result(request, model):
     return MADE[request.param](model)
 
 
-def test_every_result_comes_back_bit_for_bit(result, tmp_path):
+def test_every_result_is_restored_bit_for_bit(result, tmp_path):
     assert_same(result, on_disk(result, tmp_path))
     for part in (*getattr(result, "records", ())[-1:], *getattr(result, "streamed", ())[-1:]):
         assert_same(part, on_disk(part, tmp_path))
@@ -121,7 +120,7 @@ def test_every_result_comes_back_bit_for_bit(result, tmp_path):
             assert_same(summary, on_disk(summary, tmp_path))
 
 
-def test_what_is_drawn_of_it_is_the_same(result, tmp_path):
+def test_its_figures_are_the_same(result, tmp_path):
     again = on_disk(result, tmp_path)
     if not isinstance(result, attnviz.AttentionResult):
         assert repr(again) == repr(result)
@@ -169,12 +168,12 @@ def test_every_kind_of_number(number, tmp_path):
 
 
 @pytest.mark.parametrize("of", [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0DEAD0000BEEF])
-def test_what_is_no_number_keeps_its_bits(of, tmp_path):
+def test_nan_keeps_its_bits(of, tmp_path):
     (number,) = struct.unpack(">d", of.to_bytes(8))
     assert bits(on_disk(Factor(number), tmp_path).factor) == of.to_bytes(8)
 
 
-def test_what_is_held_twice_is_stored_once(train, tmp_path):
+def test_shared_tensors_are_stored_once(train, tmp_path):
     again = on_disk(train, tmp_path)
     first, *others = again.records
     assert all(each.query_axis is first.key_axis for each in others)
@@ -187,7 +186,7 @@ def test_what_is_held_twice_is_stored_once(train, tmp_path):
         assert "key_input" not in file.keys()  # noqa: SIM118
 
 
-def test_what_lies_in_the_same_memory_is_not_the_same(train, tmp_path):
+def test_overlapping_memory_is_not_sharing(train, tmp_path):
     X = torch.arange(81.0).reshape(9, 9)
     terms = {"bias": X.view(torch.int32)[None], "mask": X[None]}
     one = replace(train.records[0], input=X, key_input=X.mT, **terms)
@@ -195,13 +194,13 @@ def test_what_lies_in_the_same_memory_is_not_the_same(train, tmp_path):
 
 
 @pytest.mark.gpu
-def test_it_comes_back_on_the_cpu(tmp_path):
+def test_results_are_restored_on_the_cpu(tmp_path):
     result = attnviz.attend(TEXTS[0], model=attnviz.load(device="cuda"))
     assert result.records[0].query.is_cuda
     assert_same(result, on_disk(result, tmp_path))
 
 
-def test_other_programs_find_what_they_found(train, tmp_path):
+def test_other_programs_can_read_the_file(train, tmp_path):
     save_result(train, tmp_path / "x.safetensors")
     metadata, tensors = parts(tmp_path / "x.safetensors")
     about = json.loads(metadata["about"])
@@ -216,28 +215,28 @@ def test_other_programs_find_what_they_found(train, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda train: [train], "Expected a result of attnviz, got list"),
-        (lambda train: torch.ones(2), "Expected a result of attnviz, got Tensor"),
+        (lambda train: [train], "list is not a result of attnviz"),
+        (lambda train: torch.ones(2), "Tensor is not a result of attnviz"),
         (lambda train: Factor("2"), "Factor.factor cannot hold this str"),
         (lambda train: replace(train, records=list(train.records)), "AttentionResult.records"),
         (lambda train: replace(train.records[0], layer=True), "AttentionRecord.layer"),
     ],
 )
-def test_what_could_not_be_read_is_not_written(wrong, said, train, tmp_path):
+def test_unreadable_results_are_not_written(wrong, said, train, tmp_path):
     with pytest.raises(InputError, match=said):
         save_result(wrong(train), tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 def test_more_labels_than_a_header_holds(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnviz.io.result_file._LARGEST", 10_000)
-    with pytest.raises(InputError, match="labels of at most 10,000 bytes"):
+    monkeypatch.setattr("attnviz.io.result_file._MAX_HEADER", 10_000)
+    with pytest.raises(InputError, match="a file holds at most 10,000"):
         save_result(train, tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 def signed(metadata, tensors):
-    """Return a file whose digest is right, whatever is in it."""
+    """Return a file with a valid digest for any contents."""
     data = save(tensors, metadata | {"sha256": "0" * 64})
     digest = hashlib.sha256(data).hexdigest().encode()
     return data.replace(BLANK, BLANK[:-64] + digest, 1)
@@ -250,7 +249,7 @@ def parts(path):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """The file of a small result, and the result, with labels that are hard to write."""
+    """Return a small result and its file, with labels that are hard to serialize."""
     generator = torch.Generator().manual_seed(0)
     agreement = AgreementReport((), (("layer 0", "query", "why"),), (), "f", "cpu", {}, "00")
     result = AttentionMap(
@@ -272,13 +271,14 @@ def small(tmp_path_factory):
 
 
 def refusal(path):
-    """Return why a file is refused: it must be, in one line, by an error that says what to do."""
+    """Return the one-line error for a rejected file; it must say what to do."""
     with pytest.raises(InputError) as refused:
         load_result(path)
     said = str(refused.value)
     assert said.isprintable()
     assert len(said) < 400 + len(str(path))
-    assert said.startswith("Expected ")
+    assert " cannot be loaded: " in said
+    assert said.endswith(". Name another file, or save the result again.")
     return said
 
 
@@ -308,7 +308,7 @@ CONTRADICTORY = {
         one, records=tuple(replace(each, key=each.key * math.nan) for each in one.records)
     ),
     "nothing at all": lambda one: replace(one, records=()),
-    "a grey image": lambda one: replace(one, image=torch.zeros(4, 4)),
+    "a gray image": lambda one: replace(one, image=torch.zeros(4, 4)),
     "differences that do not pass": lambda one: in_check(one, differences=(9.0,) * 12),
     "differences that are nan": lambda one: in_check(one, differences=(math.nan,) * 12),
     "tolerances of nothing": lambda one: in_check(one, tolerances=(0.0,) * 12),
@@ -321,44 +321,44 @@ CONTRADICTORY = {
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    """Write also what breaks its rules, as somebody else's program could."""
+    """Also write results that break the rules, as a foreign program could."""
     with monkeypatch.context() as patched:
         patched.setattr("attnviz.results.base.Savable.check", lambda *_, **__: None)
         yield patched
 
 
 @pytest.mark.parametrize("name", [*UNSOUND, *CONTRADICTORY])
-def test_a_sound_file_of_an_unsound_result_is_refused(name, train, tmp_path, unchecked):
+def test_a_valid_file_with_an_invalid_result_is_refused(name, train, tmp_path, unchecked):
     if name in UNSOUND:
         unsound = replace(train, records=(UNSOUND[name](train.records[0]), *train.records[1:2]))
     else:
         unsound = CONTRADICTORY[name](train)
     save_result(unsound, tmp_path / "x.safetensors")
     unchecked.undo()
-    assert "it makes no sense: " in (said := refusal(tmp_path / "x.safetensors"))
+    assert "its content is not valid: " in (said := refusal(tmp_path / "x.safetensors"))
     assert " should have " in said
-    with pytest.raises(InputError, match=r"Expected a valid result, but .* should have"):
+    with pytest.raises(InputError, match=r"The result is not valid: .* should have"):
         save_result(unsound, tmp_path / "y.safetensors")
 
 
-def test_a_file_of_numbers_that_no_result_has_is_refused(small, tmp_path):
+def test_a_file_with_impossible_numbers_is_refused(small, tmp_path):
     metadata, tensors = parts(small[0])
     for kind in (torch.float8_e4m3fn, torch.complex64, torch.int8):
         path = tmp_path / "x.safetensors"
         path.write_bytes(signed(metadata, tensors | {"weights": tensors["weights"].to(kind)}))
         assert f"no tensor of a result is of {kind}" in refusal(path)
     nan = replace(small[1], weights=small[1].weights * math.nan)
-    assert_same(nan, on_disk(nan, tmp_path))  # it was not verified, and does not say so
+    assert_same(nan, on_disk(nan, tmp_path))  # it was not verified, and does not claim to be
 
 
-def test_half_a_surrogate(small, tmp_path):
+def test_a_lone_surrogate(small, tmp_path):
     result = replace(small[1], rows=("a", "\ud83d", "b"))
     assert_same(result, on_disk(result, tmp_path))
     about = json.loads(parts(tmp_path / "result.safetensors")[0]["about"])
     assert about["rows"] == ["a", "\ud83d", "b"]
 
 
-def test_a_file_that_was_cut_short_anywhere(small, tmp_path):
+def test_a_file_truncated_anywhere(small, tmp_path):
     data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
     lengths = {*range(64), *range(len(data) - 64, len(data)), *range(0, len(data), 29)}
     assert len(lengths) > 200
@@ -366,10 +366,10 @@ def test_a_file_that_was_cut_short_anywhere(small, tmp_path):
         path.write_bytes(data[:length])
         refusal(path)
     path.write_bytes(data + b"\0")
-    assert "more was put into it" in refusal(path)
+    assert "it changed after it was written" in refusal(path)
 
 
-def test_one_bit_that_was_flipped_anywhere(small, tmp_path):
+def test_one_bit_flipped_anywhere(small, tmp_path):
     data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
     assert_same(load_result(small[0]), small[1])
     places = random.Random(0)
@@ -385,10 +385,10 @@ def test_one_bit_that_was_flipped_anywhere(small, tmp_path):
 def test_a_file_of_another_kind(small, tmp_path, name):
     path = tmp_path / name
     picture().save(path) if name == "x.png" else save_result(small[1], path)
-    assert "it is no safetensors file" in refusal(path)
+    assert "it is not a safetensors file" in refusal(path)
 
 
-def test_what_is_no_file_of_a_result(tmp_path):
+def test_files_that_are_not_results(tmp_path):
     assert "there is no such file" in refusal(tmp_path / "none.safetensors")
     assert "it is a folder" in refusal(tmp_path)
     (tmp_path / "empty").touch()
@@ -398,26 +398,28 @@ def test_what_is_no_file_of_a_result(tmp_path):
     assert "such as the weights of a model" in refusal(save_file)
     save_file.write_bytes(save({"weight": torch.ones(3)}))
     assert "such as the weights of a model" in refusal(save_file)
-    with pytest.raises(InputError, match="it makes no sense: embedded null byte"):
+    with pytest.raises(InputError, match="its content is not valid: embedded null byte"):
         load_result(tmp_path / "a\0b")
     assert "it cannot be read" in refusal(tmp_path / ("long" * 100))
     if Path("/dev/zero").exists():
-        assert "it is no plain file" in refusal(Path("/dev/zero"))
+        assert "it is not a plain file" in refusal(Path("/dev/zero"))
 
 
-def test_a_result_for_which_there_is_no_memory(small, monkeypatch):
+def test_a_result_too_large_for_memory(small, monkeypatch):
     def load(data):
         raise MemoryError
 
     monkeypatch.setattr("attnviz.io.result_file.load", load)
-    assert "MB or more for the result in" in refusal(small[0])
+    with pytest.raises(InputError, match="MB is needed for the result in"):
+        load_result(small[0])
 
 
-def test_a_newer_format_says_who_wrote_it(small, tmp_path):
+def test_a_newer_format_names_its_version(small, tmp_path):
     metadata, tensors = parts(small[0])
     path = tmp_path / "x.safetensors"
     path.write_bytes(signed(metadata | {"format": "2", "attnviz": "9.1"}, tensors))
-    assert "in format '2', written by attnviz '9.1'. Upgrade attnviz." in refusal(path)
+    with pytest.raises(InputError, match=r"in format '2' of attnviz '9\.1', .* Upgrade attnviz\."):
+        load_result(path)
 
 
 HUGE = 2**62
@@ -454,11 +456,11 @@ def test_a_header_that_lies_about_sizes(small, tmp_path, header):
     path.write_bytes((99_000_000).to_bytes(8, "little") + data[8:])
     assert "it was cut short" in refusal(path)
     path.write_bytes((2**63).to_bytes(8, "little") + data[8:])
-    assert "it is no safetensors file" in refusal(path)
+    assert "it is not a safetensors file" in refusal(path)
 
 
 def put(*path, value):
-    """Return what changes a tree at one place."""
+    """Return a function that changes a tree at one position."""
 
     def change(tree):
         at = tree
@@ -471,6 +473,7 @@ def put(*path, value):
 
 
 MAP = (0, "AttentionMap")
+NOT_VALID = "its content is not valid"
 SIDES = [{"AxisGeometry": {"start": 0, "unknown": 1}}] * 2
 NESTED: list = []
 for _ in range(900):
@@ -507,30 +510,42 @@ FORGED = {
     "a missing tensor": (put(*MAP, "image", value={"tensor": ["gone", 0]}), "'gone' is missing"),
     "a surplus tensor": (
         lambda tree: put(*MAP, "image", value=None)(tree)[:2],
-        "nothing holds the tensor 'image'",
+        "the result has no tensor 'image'",
     ),
     "wrong dimensions": (put(*MAP, "weights", value={"tensor": ["weights", 0]}), "RuntimeError"),
-    "no dimensions": (put(*MAP, "weights", value={"tensor": ["weights", "a", []]}), "makes no"),
-    "no tensor's name": (put(*MAP, "weights", value={"tensor": [["weights"], 0]}), "makes no"),
+    "no dimensions": (
+        put(*MAP, "weights", value={"tensor": ["weights", "a", []]}),
+        NOT_VALID,
+    ),
+    "no tensor's name": (
+        put(*MAP, "weights", value={"tensor": [["weights"], 0]}),
+        NOT_VALID,
+    ),
     "a place that is not yet": (put(*MAP, "sides", value=[{"same": "sides.1"}] * 2), "KeyError"),
-    "itself": (lambda tree: [{"same": ""}, *tree[1:]], "KeyError"),
-    "half a float": (put(*MAP, "layer", value={"float": "7ff8"}), "makes no sense"),
-    "no float": (put(*MAP, "layer", value={"float": 7}), "makes no sense"),
-    "two in one": (put(*MAP, "layer", value={"float": "7ff8", "dict": {}}), "makes no sense"),
-    "an empty object": (put(*MAP, "layer", value={}), "makes no sense"),
-    "no dict": (put(*MAP, "provenance", "Provenance", "versions", value={"dict": 1}), "makes no"),
-    "a tensor alone": (lambda tree: tree[1:], "what it holds is a Tensor"),
-    "a number alone": (lambda tree: [7, *tree[1:]], "what it holds is a int"),
-    "nothing": (lambda tree: [], "makes no sense"),
-    "no list": (lambda tree: tree[0], "makes no sense"),
-    "too deep": (put(*MAP, "rows", value=NESTED), "makes no sense"),
+    "itself": (lambda tree: [{"same": ""}, *tree[1:]], "no type 'same'"),
+    "half a float": (put(*MAP, "layer", value={"float": "7ff8"}), NOT_VALID),
+    "no float": (put(*MAP, "layer", value={"float": 7}), NOT_VALID),
+    "two in one": (
+        put(*MAP, "layer", value={"float": "7ff8", "dict": {}}),
+        NOT_VALID,
+    ),
+    "an empty object": (put(*MAP, "layer", value={}), NOT_VALID),
+    "no dict": (
+        put(*MAP, "provenance", "Provenance", "versions", value={"dict": 1}),
+        NOT_VALID,
+    ),
+    "a tensor alone": (lambda tree: tree[1:], "no type 'tensor'"),
+    "a number alone": (lambda tree: [7, *tree[1:]], "it holds a int"),
+    "nothing": (lambda tree: [], NOT_VALID),
+    "no list": (lambda tree: tree[0], NOT_VALID),
+    "too deep": (put(*MAP, "rows", value=NESTED), NOT_VALID),
     "a name that breaks lines": (lambda tree: [{"a\n\x1b[2J": {}}], "no type 'a\\\\n\\\\x1b"),
     "a name without end": (lambda tree: [{"a" * 9999: {}}], "no type 'aaaa"),
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_tree_that_is_none(small, tmp_path, name):
+def test_an_invalid_tree(small, tmp_path, name):
     metadata, tensors = parts(small[0])
     change, said = FORGED[name]
     metadata["tree"] = json.dumps(change(json.loads(metadata["tree"])))
@@ -540,15 +555,15 @@ def test_a_tree_that_is_none(small, tmp_path, name):
 
 
 @pytest.mark.parametrize("tree", ["", "{", "[" * 100_000, "nonsense", "null", "1" * 5000])
-def test_a_tree_that_is_no_json(small, tmp_path, tree):
+def test_a_tree_that_is_not_json(small, tmp_path, tree):
     metadata, tensors = parts(small[0])
     path = tmp_path / "x.safetensors"
     path.write_bytes(signed(metadata | {"tree": tree}, tensors))
-    assert "makes no sense" in refusal(path)
+    assert NOT_VALID in refusal(path)
 
 
-def test_nothing_else_escapes_whatever_is_in_the_file(small, tmp_path):
-    """Files that are as they were written, by somebody who means ill: never another error."""
+def test_no_other_error_escapes_for_any_file(small, tmp_path):
+    """Files that were modified with malicious intent raise no other error."""
     metadata, tensors = parts(small[0])
     path, places = tmp_path / "x.safetensors", random.Random(1)
     refused = 0

@@ -1,4 +1,4 @@
-"""Long tables: every number once, beside what it belongs to."""
+"""Long tables: every number once, beside its labels."""
 
 import json
 
@@ -86,7 +86,7 @@ def test_stages_and_worked_examples(tmp_path, train):
     assert rows
 
 
-def test_without_pyarrow_it_says_how_to_get_it(tmp_path, train, monkeypatch, capsys):
+def test_without_pyarrow_the_error_says_how_to_install_it(tmp_path, train, monkeypatch, capsys):
     monkeypatch.setattr("attnviz.io.files.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'attnviz\[parquet\]'"):
         attnviz.save_result(head_maps(train), tmp_path / "x.parquet")

@@ -1,8 +1,9 @@
-"""What is installed is known without loading it, and what the last check found is joined to it."""
+"""List installed architectures without importing them, and join the results of the last check."""
 
 import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import transformers
@@ -10,23 +11,23 @@ import transformers
 import attnviz
 from attnviz.errors import InputError
 from attnviz.models import architectures as catalogue
-from attnviz.results.recompute import STAGES
+from attnviz.results.projection import STAGES
 from attnviz.terminal.models import State
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
-def test_what_is_read_from_the_source_is_what_transformers_lists():
+def test_names_read_from_the_source_match_transformers():
     assert catalogue.installed() == set(transformers.CONFIG_MAPPING)
 
 
-def test_transformers_is_asked_where_its_source_says_it_in_another_way(monkeypatch):
-    monkeypatch.setattr(catalogue, "_configurations", lambda _: set())
+def test_transformers_is_imported_if_its_source_has_another_form(monkeypatch):
+    monkeypatch.setattr(catalogue, "_CONFIG_CLASS", "nothing that it says")
     assert catalogue.installed.__wrapped__() == set(transformers.CONFIG_MAPPING)
 
 
-def test_nearly_all_that_attend_agree_and_each_exception_has_a_reason():
+def test_nearly_all_architectures_agree_and_each_exception_has_a_reason():
     checked = catalogue.last_check().architectures.values()
     agreeing = [one for one in checked if one.state == "agrees"]
     assert len(agreeing) >= 465
@@ -69,20 +70,20 @@ def test_a_model_newer_than_the_check_is_not_checked(monkeypatch):
     )
 
 
-def test_what_is_wrong_is_said():
-    with pytest.raises(InputError, match=r"got 'brt'\. Did you mean bert"):
+def test_errors_are_reported():
+    with pytest.raises(InputError, match=r"has no model 'brt'\. Did you mean bert"):
         attnviz.architectures("brt")
-    with pytest.raises(InputError, match=r"one of agrees, differs, .*; got 'good'"):
+    with pytest.raises(InputError, match=r"'good' is not a state: choose one of agrees, differs"):
         attnviz.architectures(state="good")
     with pytest.raises(FrozenInstanceError):
         attnviz.architectures("bert")[0].name = "other"
 
 
 def test_the_command_knows_the_same_states():
-    assert tuple(state.value for state in State) == catalogue.STATES
+    assert get_args(State) == catalogue.STATES
 
 
-def test_the_page_of_the_docs_and_the_data_of_the_package_say_the_same():
+def test_the_docs_page_matches_the_package_data():
     from architectures.results import COLUMNS
 
     page = (ROOT / "gallery" / "architectures.md").read_text(encoding="utf-8")

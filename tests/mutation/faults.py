@@ -1,4 +1,4 @@
-"""All faults that are planted in a record: one table."""
+"""The table of all faults that are planted in a record."""
 
 from faults_of_formula import FAULTS as OF_FORMULA
 from faults_of_projections import FAULTS as OF_PROJECTIONS

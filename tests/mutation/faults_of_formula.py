@@ -1,4 +1,4 @@
-"""What may go wrong in the formula itself, and in what is made of the weights."""
+"""Possible faults in the formula and in what follows from the weights."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from faults_of_projections import ALL, EVERY, ONLY_FINE
 from faults_of_scores import CAUSAL, HIDDEN
-from planted import Fault
+from planting import Fault
 
 from attnviz.results import AttentionRecord
 
 
 def formula(stage):
-    """Return a decorator: the fault of a record that computes its scores or weights like this."""
+    """Return a decorator for a fault: a record that computes its scores or weights differently."""
 
     def of(compute):
         def changed(self, head=None, rows=None, dtype=None):
@@ -33,7 +33,7 @@ def formula(stage):
 
 
 def softmax(record, dtype, of=lambda scores: scores.softmax(-1)):
-    """Return the softmax of the scores, as models take it: in float32 or wider."""
+    """Return the softmax of the scores in at least float32, as models compute it."""
     scores = record.scores(dtype=dtype)
     wide = torch.promote_types(scores.dtype, torch.float32)
     return of(scores.to(wide)).to(scores.dtype)
@@ -57,7 +57,7 @@ def scores_transposed(record, dtype):
 
 @formula("scores")
 def queries_of_a_group_apart(record, dtype):
-    """Head h reads key head h mod G, where h // (H / G) is right."""
+    """Head h reads key head h mod G instead of h // (H / G)."""
     repeated = record.key.repeat(record.heads // record.key_heads, 1, 1)
     return replace(record, key=repeated).scores(dtype=dtype)
 
@@ -80,7 +80,7 @@ def softmax_in_base_two(record, dtype):
 
 @formula("weights")
 def one_more_in_the_sum(record, dtype):
-    """Divide by 1 more than the sum of the exponentials, as if there were a sink."""
+    """Divide by the sum of the exponentials plus 1, as if there were a sink."""
 
     def of(scores):
         raised = exponentials(scores)
@@ -96,7 +96,7 @@ def not_divided_by_the_sum(record, dtype):
 
 @formula("weights")
 def masked_after_the_softmax(record, dtype):
-    """Weights of hidden keys are set to 0, and the others do not sum to 1 again."""
+    """Set the weights of hidden keys to 0 without renormalizing the others."""
     visible = record.mask > torch.finfo(record.mask.dtype).min / 2
     return softmax(replace(record, mask=None), dtype) * visible
 
@@ -129,7 +129,7 @@ def weights_of_the_head_mean(record, dtype):
     return weights.mean(0, keepdim=True).expand_as(weights)
 
 
-# -------------------------------------------------------------------- another record altogether
+# -------------------------------------------------------------------- a wrong record
 def the_layer_before(record, before):
     return replace(before, layer=record.layer, path=record.path)
 
@@ -164,7 +164,7 @@ def output_two_per_cent_off(record):
 
 
 def output_of_one_head_two_per_cent_off(record):
-    """In the sum of all heads rounding hides it; in what the head adds it does not."""
+    """Rounding hides it in the sum of all heads, but not in the contribution of the head."""
     width = record.value.shape[-1]
     factor = torch.ones(record.heads * width, 1)
     factor[2 * width : 3 * width] = 1.02

@@ -1,12 +1,12 @@
-"""What may go wrong on the way from the input to queries, keys and values."""
+"""Possible faults between the input and the queries, keys and values."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import torch
-from planted import OFTEN as EVERY
-from planted import Fault
+from planting import MAIN_PLACES as EVERY
+from planting import Fault
 
 from attnviz.formula.projection import rotary, rotary_angles
 from attnviz.results import Norm, Rotation
@@ -17,13 +17,13 @@ ALL = {0, 1, 2, 3}
 
 
 def with_parts(record, *parts, of):
-    """Return the record with some of what makes Q, K and V changed."""
+    """Return the record with changes to the steps that compute Q, K and V."""
     changed = {name: of(getattr(record.projection, name)) for name in parts}
     return replace(record, projection=replace(record.projection, **changed))
 
 
 def without(kind):
-    """Leave out the steps of one kind."""
+    """Remove the projection steps of one kind."""
 
     def change(part):
         assert any(isinstance(step, kind) for step in part.after)
@@ -48,29 +48,31 @@ def key_and_value_swapped(record):
 
 
 def matrices_of_query_and_key_swapped(record):
-    known = record.projection
-    return replace(record, projection=replace(known, query=known.key, key=known.query))
+    projection = record.projection
+    return replace(
+        record, projection=replace(projection, query=projection.key, key=projection.query)
+    )
 
 
 def matrices_of_key_and_value_swapped(record):
-    known = record.projection
+    projection = record.projection
     key, value = (
-        replace(known.value, after=known.key.after),
-        replace(known.key, after=known.value.after),
+        replace(projection.value, after=projection.key.after),
+        replace(projection.key, after=projection.value.after),
     )
-    return replace(record, projection=replace(known, key=key, value=value))
+    return replace(record, projection=replace(projection, key=key, value=value))
 
 
 def query_matrix_transposed(record):
     def of(part):
-        square = part.weight.movedim(0, 1).flatten(1).mT  # (d_model, H · d_k), as wide as high
+        square = part.weight.movedim(0, 1).flatten(1).mT  # (d_model, H · d_k), a square matrix
         return replace(part, weight=square.unflatten(1, part.weight.shape[::2]).movedim(1, 0))
 
     return with_parts(record, "query", of=of)
 
 
 def heads_cut_the_other_way(record):
-    """Take feature by feature what lies head by head."""
+    """Treat contiguous heads as interleaved."""
 
     def of(part):
         heads, _, width = part.weight.shape
@@ -122,7 +124,7 @@ def query_norm_left_out(record):
     return with_parts(record, "query", of=without(Norm))
 
 
-# ----------------------------------------------------------------- taken from somewhere else
+# ----------------------------------------------------------------- taken from the wrong place
 def input_of_the_layer_before(record, before):
     return replace(record, input=before.input)
 
@@ -154,7 +156,7 @@ def angles_of(record, positions, base=10000.0):
 
 
 def turned(record, part, by):
-    """Return queries or keys turned further, as if they stood some positions on."""
+    """Return queries or keys rotated further, as if shifted by some positions."""
     positions = torch.full((record.query.shape[1],), by, dtype=torch.float64)
     return rotary(getattr(record, part), *angles_of(record, positions))
 

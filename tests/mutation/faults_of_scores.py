@@ -1,4 +1,4 @@
-"""What may go wrong from queries and keys to weights: scale, masks, biases, and the softmax."""
+"""Possible faults between queries and keys and the weights: scale, masks, biases, softmax."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 from faults_of_projections import ALL, EVERY
-from planted import Fault
+from planting import Fault
 
 CAUSAL = ("gpt2", "llama", "t5/decoder")
 BOTH_WAYS = ("minilm", "bert", "t5/encoder", "t5/cross")
@@ -43,13 +43,13 @@ def scale_of_another_layer(record):
 
 # ------------------------------------------------------------------------------------- masks
 def hiding(record, where):
-    """Hide more keys: `where` (m, n) is true."""
+    """Hide additional keys: those where `where` (m, n) is true."""
     hidden = torch.zeros_like(record.mask).masked_fill(where, torch.finfo(record.mask.dtype).min)
     return replace(record, mask=torch.minimum(record.mask, hidden))
 
 
 def grid(record):
-    """Return how far each key lies before each query, (m, n)."""
+    """Return the distance from each query back to each key, (m, n)."""
     m, n = record.mask.shape[-2:]
     return torch.arange(m)[:, None] - torch.arange(n)
 
@@ -100,7 +100,7 @@ def first_padding_seen(record):
 
 
 def padding_on_the_other_side(record):
-    """Hide as many keys at the start instead, but not all that there are."""
+    """Hide as many keys at the start instead, but never all of them."""
     count = min(sum(record.key_axis.padding), real_keys(record) - 1)
     return hiding(padding_seen(record), torch.arange(record.mask.shape[-1]) < count)
 
@@ -108,7 +108,7 @@ def padding_on_the_other_side(record):
 def window_off_by_one(record):
     hidden = record.mask.min()
     last = record.mask.shape[-1] - 1
-    rows = torch.arange(5, last)  # the key that just left the window of each query
+    rows = torch.arange(5, last)  # the key just outside the window of each query
     mask = record.mask.clone()
     assert (mask[:, rows, rows - 5] == hidden).all()
     mask[:, rows, rows - 5] = 0
@@ -153,13 +153,13 @@ def bias_scaled_like_the_scores(record):
 
 
 def bias_in_coarser_buckets(record):
-    """Two distances in one bucket."""
+    """Merge two distances into one bucket."""
     keys = torch.arange(record.bias.shape[-1])
     return replace(record, bias=record.bias[..., keys - keys % 2])
 
 
 def bias_without_direction(record):
-    """Keys behind a query in the buckets of those before it."""
+    """Put later keys into the buckets of earlier keys."""
     return replace(record, bias=torch.where(grid(record) < 0, record.bias.mT, record.bias))
 
 

@@ -1,9 +1,9 @@
-"""What is listed as no fault is none: no weight changes, and only what is listed is seen."""
+"""Equivalent changes alter no weight, and only their listed stages differ."""
 
 import pytest
 import torch
 from equivalent import EQUIVALENT
-from planted import position
+from planting import position
 from torch.testing import assert_close
 
 from attnviz.agreement.compare import (
@@ -19,14 +19,16 @@ CASES = [
 
 
 @pytest.mark.parametrize(("one", "place"), CASES)
-def test_what_is_equivalent_changes_no_weight(one, place, captured, tally):
+def test_equivalent_changes_alter_no_weight(one, place, captured, tally):
     tally.equivalent(one.name)
     captures = captured(place.partition("/")[0], torch.float32)
-    at = position(captures[0].records, place)
-    padded = next(each for each in captures if any(each.records[at].key_axis.padding))
-    record, changed = padded.records[at], one.plant(padded.records[at])
+    index = position(captures[0].records, place)
+    padded = next(each for each in captures if any(each.records[index].key_axis.padding))
+    record, changed = padded.records[index], one.plant(padded.records[index])
     rows = real_rows(record, "weights", hidden_keys(record))
-    ours, theirs = (each.weights(dtype=torch.float64)[:, rows] for each in (changed, record))
-    assert_close(ours, theirs, rtol=0, atol=1e-13)
-    proof = prove(changed, model_values(changed, padded.references[at]))
+    changed_weights, weights = (
+        each.weights(dtype=torch.float64)[:, rows] for each in (changed, record)
+    )
+    assert_close(changed_weights, weights, rtol=0, atol=1e-13)
+    proof = prove(changed, model_values(changed, padded.references[index]))
     assert {check.stage for check in proof.checks if not check.passed} == set(one.seen)

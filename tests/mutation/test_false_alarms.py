@@ -1,12 +1,12 @@
-"""Random texts raise no false alarm, and a scale 1 % off in any one layer is always caught."""
+"""Random texts raise no false alarm, and a scale off by 1 % in any layer is always caught."""
 
 import random
 from dataclasses import replace
 
 import pytest
 from families import TWO_SIDED, tiny
-from planted import DTYPES, TOLD, prove_each
-from tally import strain_of
+from fault_table import strain_of
+from planting import DTYPES, NO_PROVENANCE, prove_each
 
 import attnviz
 from attnviz import agreement
@@ -19,16 +19,16 @@ TINY = ("bert", "gpt2", "llama", "t5")
 
 @pytest.fixture(scope="module")
 def random_text(tokenizer):
-    """Return a text of random words, by a source of chance and the longest that it may be."""
+    """Return a function of a random generator and a maximum length that returns random words."""
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
     return lambda chance, longest: " ".join(chance.choices(words, k=chance.randint(1, longest)))
 
 
 @pytest.fixture
-def look(tokenizer, random_text, tally):
-    """Return what sees random batches of a model: verified as they are, caught with a fault.
+def check_batches(tokenizer, random_text, tally):
+    """Return a check of random batches: verified without a fault, caught with a fault.
 
-    longest : how many words a text has at most.
+    longest : maximum number of words per text.
     """
 
     def of(family, dtype, batches, longest=40):
@@ -37,74 +37,76 @@ def look(tokenizer, random_text, tally):
         for number in range(batches):
             chance = random.Random(f"{family} {number}")
             several = range(chance.randint(1, 4))
-            texts, said = ([random_text(chance, longest) for _ in several] for _ in range(2))
-            targets = {"targets": said} if family in TWO_SIDED else {}
+            texts, targets_text = (
+                [random_text(chance, longest) for _ in several] for _ in range(2)
+            )
+            targets = {"targets": targets_text} if family in TWO_SIDED else {}
             batch = encode(model.checkpoint, texts, **targets)
             captures = capture(model.module, batch.inputs, batch.axes)
-            at = chance.randrange(len(captures[0].records))
+            layer_index = chance.randrange(len(captures[0].records))
             for text, each in enumerate(captures):
                 few = family != "minilm" and len(texts[text].split()) < 3
-                _look_at_text(each, at, dtype, tally, f"{texts[text]!r} in {texts}", few)
+                _check_text(each, layer_index, dtype, tally, f"{texts[text]!r} in {texts}", few)
 
     return of
 
 
-def _look_at_text(captured, at, dtype, tally, which, few):
+def _check_text(captured, layer_index, dtype, tally, description, is_short):
     honest = prove_each(captured)
-    report = agreement.report(honest, "", "", **TOLD)
-    assert report.first_difference is None, f"{report.summary()}: {which}"
+    report = agreement.report(honest, "", "", **NO_PROVENANCE)
+    assert report.first_difference is None, f"{report.summary()}: {description}"
     tally.honest(report.checks, dtype)
-    record = captured.records[at]
-    if record.place in report.unproven:  # a word or two in a tiny model: and the report says so
-        assert few, f"{report.summary()}: {which}"
+    record = captured.records[layer_index]
+    if record.place in report.unproven:  # one or two words in a tiny model, and the report says so
+        assert is_short, f"{report.summary()}: {description}"
         return
     wrong = replace(record, scale=record.scale * 1.01)
-    honest[at] = prove(wrong, model_values(wrong, captured.references[at]))
-    report = agreement.report(honest, "", "", **TOLD)
+    honest[layer_index] = prove(wrong, model_values(wrong, captured.references[layer_index]))
+    report = agreement.report(honest, "", "", **NO_PROVENANCE)
     first = report.first_difference
-    assert report.verdict == "failed", f"layer {at}: {which}"
+    assert report.verdict == "failed", f"layer {layer_index}: {description}"
     assert (first.stack, first.layer) == (record.stack, record.layer)
     tally.figure("planted", first.stage, dtype, strain_of(first))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_batches_of_the_real_model(dtype, look):
-    look("minilm", dtype, 8, longest=20)
+def test_batches_of_the_real_model(dtype, check_batches):
+    check_batches("minilm", dtype, 8, longest=20)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", TINY)
-def test_batches_of_tiny_models(family, dtype, look):
-    look(family, dtype, 2, longest=20)
+def test_batches_of_tiny_models(family, dtype, check_batches):
+    check_batches(family, dtype, 2, longest=20)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_200_batches_of_the_real_model(dtype, look):
-    look("minilm", dtype, 200)
+def test_200_batches_of_the_real_model(dtype, check_batches):
+    check_batches("minilm", dtype, 200)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", TINY)
-def test_25_batches_of_tiny_models(family, dtype, look):
-    look(family, dtype, 25)
+def test_25_batches_of_tiny_models(family, dtype, check_batches):
+    check_batches(family, dtype, 25)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_streamed_texts(dtype, streams):
-    streams(dtype, 1)
+def test_streamed_texts(dtype, check_streamed):
+    check_streamed(dtype, 1)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_8_streamed_texts(dtype, streams):
-    streams(dtype, 8)
+def test_8_streamed_texts(dtype, check_streamed):
+    check_streamed(dtype, 8)
 
 
 @pytest.fixture
-def streams(tokenizer, random_text, tally):
-    """Return what sees random texts as they are streamed."""
+def check_streamed(tokenizer, random_text, tally):
+    """Return a check of random streamed texts."""
 
     def of(dtype, texts):
         model = attnviz.load(dtype=dtype)

@@ -1,4 +1,4 @@
-"""Faults in what is told beside the maps: the account of a shift, and a head taken apart."""
+"""Faults beside the maps: in the decomposition of a shift, and in the stages of a head."""
 
 import importlib
 from dataclasses import replace
@@ -10,18 +10,17 @@ import attnviz
 from attnviz.agreement import verify
 from attnviz.analyses.shift import deeplift
 from attnviz.analyses.shift.deeplift import decompose_shift
-from attnviz.capture import capture
-from attnviz.capture.restore import restoring
+from attnviz.capture import capture, restoring
 from attnviz.inputs import encode
 from attnviz.results import AttentionResult
 
 TEXT = "the train left the station on time"
 PAIR = ["the bank was full of mud.", "the bank was full of cash."]
-EXACT = 1e-5  # of the length of the shift, in float32
+EXACT = 1e-5  # relative to the length of the shift, in float32
 
 
 def error_of(model, tokenizer, tally, kind="planted"):
-    """Return by how much the parts of a shift miss their sum."""
+    """Return the difference between a shift and the sum of its contributions."""
     inputs = dict(tokenizer(PAIR, return_tensors="pt"))
     with restoring(model.module):
         error = decompose_shift(model.module, inputs, rows=[2]).error
@@ -49,40 +48,40 @@ def without_head_2(parts):
 
 
 @pytest.mark.parametrize("fault", [without_routing, without_head_2])
-def test_a_part_that_is_left_out_is_missed(model, tokenizer, monkeypatch, fault, tally):
+def test_a_missing_contribution_is_detected(model, tokenizer, monkeypatch, fault, tally):
     room = importlib.import_module("attnviz.analyses.shift.deeplift")
     monkeypatch.setattr(room, "_parts", fault(room._parts))
     assert error_of(model, tokenizer, tally) > 100 * EXACT
 
 
-def test_the_scale_of_a_norm_1_percent_off_is_missed(model, tokenizer, monkeypatch, tally):
-    own = deeplift.elementwise
+def test_a_norm_scale_off_by_1_percent_is_detected(model, tokenizer, monkeypatch, tally):
+    original = deeplift.elementwise
 
     def off(f, x):
-        return own(f, x) if f is not torch.rsqrt else _off_slope(own(f, x))
+        return original(f, x) if f is not torch.rsqrt else _off_slope(original(f, x))
 
-    def _off_slope(made):
-        made.register_hook(lambda g: g * 1.01)
-        return made
+    def _off_slope(result):
+        result.register_hook(lambda g: g * 1.01)
+        return result
 
     monkeypatch.setattr(deeplift, "elementwise", off)
     assert error_of(model, tokenizer, tally) > 10 * EXACT
 
 
-def test_a_function_that_is_not_known_shows_in_the_error(model, tokenizer, monkeypatch, tally):
-    def derivative(x, weight, bias, eps):
+def test_an_unknown_function_increases_the_error(model, tokenizer, monkeypatch, tally):
+    def derivative(x, shape, weight, bias, eps):
         return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
     monkeypatch.setattr(deeplift, "normalize", derivative)
     assert error_of(model, tokenizer, tally) > 100 * EXACT
 
 
-def test_a_fault_is_named_at_the_stage_where_it_is(model, tally):
+def test_the_faulty_stage_is_named(model, tally):
     tally.fault("in a head taken apart")
     batch = encode(model.checkpoint, [TEXT])
-    (found,) = capture(model.module, batch.inputs, batch.axes)
-    records = [replace(r, scale=r.scale * 1.01) if r.layer == 2 else r for r in found.records]
-    agreement = verify(records, found.references, versions={}, weights_sha256="")
+    (captured,) = capture(model.module, batch.inputs, batch.axes)
+    records = [replace(r, scale=r.scale * 1.01) if r.layer == 2 else r for r in captured.records]
+    agreement = verify(records, captured.references, versions={}, weights_sha256="")
     whole = model.attend(TEXT)
     result = AttentionResult(tuple(records), agreement, whole.provenance)
     faulty = attnviz.steps(result, layer=2, head=4)

@@ -1,4 +1,4 @@
-"""Faults of other kinds than the table holds, and what the check says where it cannot know."""
+"""Faults that are not in the table, and the verdict in undecidable cases."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from families import TEXTS, tiny
 from faults_of_formula import output_of_one_head_two_per_cent_off
 from faults_of_projections import wrong_heads_values
 from faults_of_scores import hiding
-from planted import DTYPES, LAYER, Fault, expect_caught, verify
+from planting import DTYPES, LAYER, Fault, expect_caught, verify
 from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
@@ -17,7 +17,7 @@ from attnviz.capture import capture
 from attnviz.formula.attention import repeat_heads
 from attnviz.inputs import encode
 from attnviz.results import AttentionRecord
-from attnviz.results import recompute as stages
+from attnviz.results import projection as stages
 
 
 def of_the_token_before(values, heads):
@@ -28,7 +28,7 @@ def of_the_next_head(values, heads):
     return repeat_heads(values, heads).roll(1, 0)
 
 
-def of_heads_in_turn(values, heads):  # h mod G, where h // (H / G) is right
+def of_heads_in_turn(values, heads):  # h mod G instead of h // (H / G)
     return values.repeat(heads // len(values), 1, 1)
 
 
@@ -52,20 +52,20 @@ def test_weights_that_mix_other_values_are_caught(
     fault = Fault(wrong, (family,), {"head output"}, heads)
 
     def recompute(record, dtype):
-        found = stages.recompute(record, dtype)
+        checks = stages.recompute(record, dtype)
         values = wrong(record.value.to(dtype), record.heads)
-        return found | {"head output": found["weights"] @ values}
+        return checks | {"head output": checks["weights"] @ values}
 
     monkeypatch.setattr(comparing, "recompute", recompute)
-    found = [
+    checks = [
         expect_caught(fault, each, of_text, LAYER, each.records[LAYER])
         for each, of_text in zip(captured(family, dtype), proofs, strict=True)
     ]
-    tally.planted(found, dtype)
+    tally.planted(checks, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_only_the_head_at_fault_is_named(dtype, captured):
+def test_only_the_faulty_head_is_named(dtype, captured):
     for each in captured("bert", dtype):
         records = list(each.records)
         value = records[LAYER].value.clone()
@@ -96,7 +96,7 @@ def test_a_mask_that_leaves_nothing_to_compare_proves_nothing(captured):
     assert report.unproven == ("encoder layer 1",)
 
 
-def test_numbers_that_are_no_numbers_never_agree(captured):
+def test_nan_never_agrees(captured):
     for each in captured("bert", torch.float32):
         records = list(each.records)
         broken = records[LAYER].value.clone()
@@ -145,8 +145,9 @@ def test_small_values_are_compared_as_finely_as_large_ones(family, dtype, tokeni
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("model_class", [AlbertModel, ElectraModel, BertModel])
-def test_flat_attention_is_never_said_to_differ(model_class, dtype, tokenizer):
-    # As the library initialises them: scores deviate by 0.025, and rounding is all there is.
+def test_flat_attention_is_never_reported_as_different(model_class, dtype, tokenizer):
+    # With the library's initialization, scores have a standard deviation of 0.025 and rounding
+    # dominates.
     config = model_class.config_class(
         vocab_size=30522, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=64, embedding_size=16,
@@ -157,7 +158,7 @@ def test_flat_attention_is_never_said_to_differ(model_class, dtype, tokenizer):
         assert model.attend(TEXTS[0]).agreement.first_difference is None
 
 
-def test_the_map_that_is_drawn_is_the_map_that_is_proven(model, monkeypatch):
+def test_the_drawn_map_is_the_verified_map(model, monkeypatch):
     weights = AttentionRecord.weights
 
     def of_the_next_head(self, head=None, *args, **kwargs):

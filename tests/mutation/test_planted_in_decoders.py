@@ -1,7 +1,7 @@
-"""Each planted fault is caught, and named: in models that read from left to right."""
+"""Each planted fault is caught and named in causal models."""
 
 from faults import FAULTS
-from planted import cases
+from planting import cases
 
 GROUPED = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gpt-oss")
 

@@ -1,7 +1,7 @@
-"""Each planted fault is caught, and named: in models that read both ways."""
+"""Each planted fault is caught and named in bidirectional models."""
 
 from faults import FAULTS
-from planted import cases
+from planting import cases
 
 CASES = cases(FAULTS, "minilm", "bert", "roformer", "mpnet", "deberta-v2")
 

@@ -1,7 +1,7 @@
-"""Each planted fault is caught, and named: in both stacks of an encoder–decoder and between."""
+"""Each planted fault is caught and named in encoder–decoders: both stacks and cross-attention."""
 
 from faults import FAULTS
-from planted import cases
+from planting import cases
 
 CASES = cases(FAULTS, "t5", "bart", "marian", "mbart", "mt5", "pegasus")
 

@@ -1,4 +1,4 @@
-"""A recipe a little wrong makes other queries, keys or values: each such fault is caught."""
+"""A slightly wrong recipe gives wrong queries, keys or values: each such fault is caught."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 def step(kind, /, **changes):
-    """Return a fault: a step of one kind changed, or left out if no change is given."""
+    """Return a fault: one kind of step is changed, or removed if no change is given."""
 
     def fault(part):
         assert any(isinstance(each, kind) for each in part.after)
@@ -66,7 +66,7 @@ def the_wrong_part_shared(part):
 
 
 def heads_in_another_order(part):
-    """Read head by head what lies side by side, or the reverse."""
+    """Swap contiguous and interleaved head layouts."""
     heads, _, width = part.weight.shape
     columns = part.weight.movedim(0, 1).reshape(-1, width, heads).mT
     return replace(part, weight=columns.movedim(1, 0))
@@ -76,7 +76,7 @@ def two_per_cent_off(part):
     return replace(part, weight=part.weight * 1.02)
 
 
-# what it is, fault, the stages in which it is planted, families
+# description, fault, stages in which it is planted, families
 FAULTS = [
     ("norm-left-out", step(Norm), ("query", "key"), ("gemma3", "olmo2", "cohere", "hunyuan")),
     ("norm-left-out", step(Norm), ("query",), ("stablelm", "persimmon", "phi", "llama4")),
@@ -84,8 +84,8 @@ FAULTS = [
     ("weight-ignored", unit_weight, ("query", "key"), ("gemma3", "olmo2", "cohere", "phi")),
     ("offset-dropped", step(Norm, offset=0.0), ("query", "key"), ("gemma3", "qwen3-next")),
     ("offset-added", step(Norm, offset=1.0), ("query", "key"), ("qwen3", "olmo2")),
-    ("not-centred", step(Norm, kind="rms"), ("query", "key"), ("cohere", "stablelm", "phi")),
-    ("centred", step(Norm, kind="layer"), ("query", "key"), ("qwen3", "gemma3")),
+    ("not-centered", step(Norm, kind="rms"), ("query", "key"), ("cohere", "stablelm", "phi")),
+    ("centered", step(Norm, kind="layer"), ("query", "key"), ("qwen3", "gemma3")),
     ("bias-dropped", step(Norm, bias=None), ("query", "key"), ("phi", "persimmon")),
     ("norm-first", norm_and_rotation_swapped, ("query", "key"), ("hunyuan",)),
     ("norm-last", norm_and_rotation_swapped, ("query", "key"), ("qwen3", "gemma3")),
@@ -146,7 +146,7 @@ def test_a_wrong_width_of_the_rotation_is_caught(family, dtype, captured):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("family", "kind"), [("qwen3-next", Gate), ("bitnet", Norm)])
-def test_what_is_done_before_the_output_is_not_forgotten(family, kind, dtype, captured):
+def test_operations_before_the_output_are_included(family, kind, dtype, captured):
     (each,) = captured(family, dtype, 1)
     record = each.records[0]
     assert [type(each) for each in record.projection.before_output] == [kind]
@@ -156,7 +156,7 @@ def test_what_is_done_before_the_output_is_not_forgotten(family, kind, dtype, ca
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_queries_that_should_grow_with_their_position_and_do_not_are_caught(dtype, captured):
+def test_missing_position_scaling_of_queries_is_caught(dtype, captured):
     (each,) = captured("ministral3", dtype, 1)
     record = each.records[0]
     wrong = replace(record.projection, query=step(Factor)(record.projection.query))

@@ -1,23 +1,23 @@
-"""Faults in maps that are reduced as a long text is read: in the run, in what is kept, in tiles."""
+"""Faults in streamed maps: in the model run, in the stored summary, and in the tiles."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from families import TEXTS, tiny
-from whole_maps import check, use_loops, use_tiles, whole
+from full_maps import check, use_loops, use_reference, whole
 
 import attnviz
 from attnviz.capture import attention_interface, streamed
 from attnviz.results.attention_record import MaskRule
-from attnviz.streaming import ScoreSpec, numba_kernels, summarise, tiled
+from attnviz.streaming import ScoreSpec, numba_kernels, reference, summarise
 from attnviz.streaming.cpu import _RowBlock
 
 LONG = "the train left the station on time and nobody noticed that it was early. " * 12
 
 
 def scoring_of(change):
-    """Have our attention compute from something else than it was given."""
+    """Plant changed score inputs."""
 
     def plant(monkeypatch):
         attend = streamed.attend
@@ -29,7 +29,7 @@ def scoring_of(change):
 
 
 def summary_of(change):
-    """Have something else kept than what was computed."""
+    """Plant a changed summary."""
 
     def plant(monkeypatch):
         attend = streamed.attend
@@ -44,7 +44,7 @@ def summary_of(change):
 
 
 def output_of(change):
-    """Have the model go on with other attention vectors than were computed."""
+    """Plant changed attention vectors."""
 
     def plant(monkeypatch):
         attend = streamed.attend
@@ -87,7 +87,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module", params=[None, "bfloat16"])
 def pooled(request, model):
-    """How a text is streamed in which faults are planted, and without them verified."""
+    """Return the streaming options and the report of the fault-free run, which is verified."""
     loaded = model if request.param is None else attnviz.load(dtype=request.param)
     how = {"model": loaded, "layers": [0, 3, 5], "cells": 20, "top": 3}
     report = attnviz.attend(LONG, **how).agreement
@@ -110,7 +110,7 @@ def test_a_planted_fault_is_caught(fault, pooled, monkeypatch, tally):
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "llama", "mistral"])
 def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, monkeypatch, tally):
-    """Also where the model has no fast attention, so that its own function runs as a whole."""
+    """Also for models without fast attention, whose eager function runs as a whole."""
     tally.fault("in streamed maps")
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     of = attention_interface.MaskRuleCache.of
@@ -123,8 +123,8 @@ def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, m
     assert attnviz.verify(TEXTS[0], model=model, mode="streamed").verdict == "failed"
 
 
-def test_a_fault_in_what_is_reduced_is_seen(tally):
-    """A rule off by one key, a scale 1 % off, a head that reads another's keys."""
+def test_a_fault_in_the_reduction_is_detected(tally):
+    """A rule off by one key, a scale off by 1 %, a head that reads the wrong keys."""
     torch.manual_seed(0)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     P = whole(ScoreSpec(Q, K, 0.5, MaskRule(after=0)))
@@ -139,89 +139,89 @@ def test_a_fault_in_what_is_reduced_is_seen(tally):
 
 
 def compare(scoring):
-    """Reduce it as it is cut now; raise where that differs from the whole map."""
+    """Reduce a map in the current tiling; raise if it differs from the full map."""
     check(summarise(scoring, cells=7, top=3), whole(scoring))
 
 
-def expect_seen(monkeypatch, room, name, fault, scoring):
-    """Plant a fault; the comparison must fail."""
+def expect_detected(monkeypatch, owner, name, fault, scoring):
+    """Plant a fault and check that the comparison fails."""
     with monkeypatch.context() as patch:
-        patch.setattr(room, name, fault)
+        patch.setattr(owner, name, fault)
         with pytest.raises(AssertionError):
             compare(scoring)
 
 
-def test_planted_faults_in_the_tiles_are_seen(monkeypatch, tally):
-    """A distance not corrected, chunks without their first key, chunks that were not searched."""
+def test_planted_faults_in_the_reference_are_detected(monkeypatch, tally):
+    """Blocks without their last key, scores without their mask, cells without the last key."""
     torch.manual_seed(0)
-    use_tiles(monkeypatch, 14, 10, 3)
+    use_reference(monkeypatch, 100)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     scoring = ScoreSpec(Q, K, 0.5, MaskRule(before=20, after=3))
     compare(scoring)
-    views, largest = tiled.ChunkMaxima.views, tiled.ChunkMaxima.largest
+    columns, padded = ScoreSpec.columns, reference.pad
 
-    def as_it_is(P, row_key, columns):
-        return torch.zeros(())
+    def one_less(self, rows):
+        whole_block = columns(self, rows)
+        return slice(whole_block.start, whole_block.stop - 1)
 
-    def without_the_first(*given):
-        return [(S[:, :, :, S.shape[3] > 1 :], highest) for S, highest in views(*given)]
+    def nothing_hidden(self, i, j):
+        return (i < 0) & (j < 0)
 
-    def the_first_alone(*given):
-        found, keys = largest(*given[:-1], 1)
-        return found.expand(-1, -1, 3), keys.expand(-1, -1, 3)
+    def without_the_last(P, size):
+        return padded(P[..., :-1], (0, size[1] + 1))
 
     for room, name, fault in (
-        (tiled, "_distance_correction", as_it_is),
-        (tiled.ChunkMaxima, "views", without_the_first),
-        (tiled.ChunkMaxima, "largest", the_first_alone),
+        (ScoreSpec, "columns", one_less),
+        (ScoreSpec, "hidden", nothing_hidden),
+        (reference, "pad", without_the_last),
     ):
         tally.fault("in streamed maps")
-        expect_seen(monkeypatch, room, name, fault, scoring)
+        expect_detected(monkeypatch, room, name, fault, scoring)
 
 
-def test_planted_faults_around_the_loops_are_seen(monkeypatch, tally):
-    """A border or a place off by one, sums 1 % off, and those that lost what they were made of."""
+def test_planted_faults_around_the_loops_are_detected(monkeypatch, tally):
+    """A boundary or position off by one, sums off by 1 %, and underflowed sums."""
     torch.manual_seed(0)
     use_loops(monkeypatch, 7, 500)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     mild = ScoreSpec(Q, K, 0.5, MaskRule(before=20, after=3))
     compare(mild)
     low = ScoreSpec(Q, K, 0.5, bias=torch.full((1, 60, 60), -85.0))
-    compare(low)  # some of its powers are 0 in float32
+    compare(low)  # some exponentials are 0 in float32
 
     def with_other(name, number, change):
-        """The same loop, given another of its arguments."""
+        """Return the loop with one of its arguments changed."""
         loop = getattr(numba_kernels, name)
 
-        def changed(*given):
-            other = list(given)
+        def changed(*arguments):
+            other = list(arguments)
             other[number] = change(other[number])
             return loop(*other)
 
         return numba_kernels, name, changed
 
-    def later(at):
-        return at + 1
+    def later(position):
+        return position + 1
 
     for (room, name, fault), scoring in (
-        (with_other("hide", 4, later), mild),  # the keys behind a row that it may read
-        (with_other("weigh", 2, later), mild),  # where a row stands
+        (with_other("hide", 4, later), mild),  # keys after the query's visible range
+        (with_other("weigh", 2, later), mild),  # the position of a row
         (with_other("pool", 2, later), mild),
         (with_other("pool", 4, lambda total: total * 1.01), mild),
         (with_other("unpack", 2, lambda total: total * 1.01), mild),
         (with_other("finish", 0, lambda sums: sums * 1.01), mild),
         ((numba_kernels, "divide", lambda *_: True), mild),
-        ((_RowBlock, "_divide", first_alone(_RowBlock._divide)), low),
+        ((_RowBlock, "_divide", ignore_failure(_RowBlock._divide)), low),
     ):
         tally.fault("in streamed maps")
-        expect_seen(monkeypatch, room, name, fault, scoring)
+        expect_detected(monkeypatch, room, name, fault, scoring)
 
 
-def first_alone(divide):
-    """The same, which trusts what it finds."""
+def ignore_failure(divide):
+    """Return a division that ignores its own failure."""
 
-    def trusting(self):
-        divide(self)
+    def trusting(self, *given):
+        divide(self, *given)
         return True
 
     return trusting

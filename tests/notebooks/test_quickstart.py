@@ -1,4 +1,4 @@
-"""The notebook of the gallery runs from top to bottom, and is stored as it was before."""
+"""The gallery notebook runs from top to bottom, and is stored without changes."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ FILE = Path(__file__).parents[2] / "gallery" / "quickstart.ipynb"
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """The notebook after all its cells have run, in a folder of their own."""
+    """Run all cells of the notebook in a separate folder."""
     folder = tmp_path_factory.mktemp("quickstart")
     book = nbformat.read(FILE, as_version=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         where = {"metadata": {"path": str(folder)}}
-        NotebookClient(book, timeout=300, resources=where).execute()  # an error ends it
+        NotebookClient(book, timeout=300, resources=where).execute()  # raises on an error
     return book, folder
 
 
 def outputs(book, kind):
-    """Return the outputs of one kind, in the order of the cells."""
+    """Return the outputs of one kind, in cell order."""
     every = [output for cell in book.cells for output in cell.get("outputs", [])]
     return [output.data[kind] for output in every if kind in output.get("data", {})]
 
@@ -45,7 +45,7 @@ def test_it_draws_figures_and_shows_the_view(executed):
     assert all('<iframe sandbox="allow-scripts' in html for html in (one, two))
 
 
-def test_nothing_is_said_but_what_the_cells_print(executed):
+def test_the_cells_give_no_warnings(executed):
     book, _ = executed
     streams = [
         output
@@ -57,7 +57,7 @@ def test_nothing_is_said_but_what_the_cells_print(executed):
     assert streams[0].text.startswith("verified: 72 heads recomputed in float64")
 
 
-def test_what_it_saves_is_there(executed):
+def test_its_saved_files_exist(executed):
     _, folder = executed
     assert {path.name for path in folder.iterdir() if path.is_file()} == {
         "train.pdf", "train.html", "train.npz"

@@ -1,4 +1,4 @@
-"""From text to result: what is read, what is refused, and what the result says of itself."""
+"""From text to result: inputs, errors, and the metadata of the result."""
 
 import gc
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.capture.attention_call import Attention
+from attnviz.capture.tracing.arrange import Attention
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import max_tokens
 
@@ -26,7 +26,7 @@ def test_every_row_sums_to_one(train):
         torch.testing.assert_close(record.weights().sum(-1), torch.ones(12, 9))
 
 
-def test_the_axis_says_what_every_position_is(train):
+def test_the_axis_describes_every_position(train):
     axis = train.record(0).query_axis
     words = ("the", "train", "left", "the", "station", "on", "time")
     assert axis.labels == ("[CLS]", *words, "[SEP]")
@@ -35,7 +35,7 @@ def test_the_axis_says_what_every_position_is(train):
     assert not any(axis.padding)
 
 
-def test_pieces_know_their_word_as_it_was_typed(model):
+def test_pieces_know_their_original_word(model):
     axis = model.attend("Unbelievable playfulness, isn't it?").record(0).query_axis
     assert axis.word_labels == ("Unbelievable", "playfulness", ",", "isn't", "it", "?")
     assert axis.labels[1:4] == ("unbelievable", "playful", "##ness")
@@ -54,7 +54,7 @@ def test_a_typed_special_token_is_text(model):
     assert "".join(axis.word_labels) == "a[SEP]b[PAD]"
 
 
-def test_several_texts_give_a_result_each(model):
+def test_several_texts_give_one_result_each(model):
     short, long = model.attend(["a train", "the train left the station on time"])
     assert short.provenance.text == "a train"
     assert sum(short.record(0).key_axis.padding) == 5
@@ -62,14 +62,14 @@ def test_several_texts_give_a_result_each(model):
     assert attnviz.attention_map(short, layer=0, head=0).columns == ("[CLS]", "a", "train", "[SEP]")
 
 
-def test_attend_and_the_method_are_one(model, train):
+def test_attend_and_the_method_are_equivalent(model, train):
     again = attnviz.attend("the train left the station on time", model=model)
     assert torch.equal(again.weights(2), train.weights(2))
     assert torch.equal(model.attend(train.provenance.text).weights(2), train.weights(2))
     assert attnviz.verify(train.provenance.text, model=model).verdict == "verified"
 
 
-def test_a_result_says_where_it_comes_from(train):
+def test_a_result_has_provenance(train):
     provenance = train.provenance
     assert provenance.model == "all-MiniLM-L6-v2"
     assert provenance.weights_sha256.startswith("53aa51172d14")
@@ -84,52 +84,52 @@ def test_a_text_without_a_word_is_refused(model, text):
         model.attend(text)
 
 
-def test_what_is_no_text_is_refused(model):
-    with pytest.raises(InputError, match="to be a string, or a list of them, got int"):
+def test_non_text_is_refused(model):
+    with pytest.raises(InputError, match="must be a string, or a list of strings, not int"):
         model.attend([3])
-    with pytest.raises(InputError, match="at least one text, got none"):
+    with pytest.raises(InputError, match="The list has no text: give at least one"):
         model.attend([])
-    with pytest.raises(InputError, match=r"valid Unicode, got '\\udcff"):
+    with pytest.raises(InputError, match=r"valid Unicode: remove '\\udcff"):
         model.attend("\udcff oh")
-    with pytest.raises(InputError, match="a pair for each of 2 texts, got 1"):
+    with pytest.raises(InputError, match="There are 2 texts but 1 pairs: give one for each"):
         model.attend(["a", "b"], pair=["c"])
 
 
-def test_a_text_too_long_is_refused_or_cut(model):
+def test_a_text_that_is_too_long_is_refused_or_truncated(model):
     long = "word " * 600
-    with pytest.raises(InputError, match=r"at most 512 tokens.*got 602.*--truncate"):
+    with pytest.raises(InputError, match=r"has 602 tokens.*at most 512.*--truncate"):
         model.attend(long)
     assert len(model.attend("word " * 300, truncate=True).record(0).query_axis) == 302
 
 
-def test_ids_without_a_row_are_named(tokenizer):
+def test_ids_without_an_embedding_are_named(tokenizer):
     model = attnviz.load(tiny("bert"), tokenizer=tokenizer)
     embeddings = model.module.bert.embeddings
     embeddings.word_embeddings = torch.nn.Embedding(2000, 48)
-    with pytest.raises(ModelError, match=r"Expected ids from 0 to 1999, .* from 101 to 3345"):
+    with pytest.raises(ModelError, match=r"from 101 to 3345, .* has rows 0–1999"):
         model.attend("the train")
 
 
-def test_a_decoder_has_rows_of_its_own(tokenizer):
+def test_a_decoder_has_its_own_rows(tokenizer):
     module = tiny("marian")
     model = attnviz.load(module, tokenizer=tokenizer)
     embeddings = module.get_encoder().embed_tokens
     module.get_decoder().embed_tokens = torch.nn.Embedding(2000, embeddings.embedding_dim)
-    with pytest.raises(ModelError, match=r"Expected ids from 0 to 1999, .* to 3345"):
+    with pytest.raises(ModelError, match=r"to 3345, but the embedding has rows 0–1999"):
         model.attend("the", target="the train left")
 
 
-def test_what_a_model_raises_is_one_line(tokenizer):
+def test_model_errors_are_one_line(tokenizer):
     module = tiny("bert")
     model = attnviz.load(module, tokenizer=tokenizer)
     module.bert.embeddings.token_type_embeddings = torch.nn.Embedding(0, 48)
-    said = r"Expected BertForMaskedLM to run on this input, but it fails \("
+    said = r"BertForMaskedLM fails on this input \("
     for mode in ("full", "streamed"):
         with pytest.raises(ModelError, match=said):
             model.attend("the train left", mode=mode)
 
 
-def test_what_is_infinite_in_float16_is_told_with_the_way_out(tokenizer):
+def test_float16_overflow_is_reported_with_a_fix(tokenizer):
     module = tiny("bert").half()
     with torch.no_grad():
         module.bert.encoder.layer[0].output.dense.weight.fill_(60_000)
@@ -138,7 +138,7 @@ def test_what_is_infinite_in_float16_is_told_with_the_way_out(tokenizer):
     assert "(some numbers are not finite; try bfloat16 or float32)" in report.summary()
 
 
-def test_nothing_of_a_run_is_left_behind(model):
+def test_a_run_leaves_nothing_behind(model):
     def held():
         return sum(type(each) is Attention for each in gc.get_objects())
 
@@ -156,23 +156,23 @@ def test_nothing_of_a_run_is_left_behind(model):
     ("family", "limit"), [("bert", 512), ("roberta", 63), ("gpt2", 64), ("llama", 64)]
 )
 def test_the_longest_text_that_a_model_reads(family, limit, tokenizer):
-    # RoBERTa's table of 64 positions starts behind its padding index, 0.
+    # RoBERTa's table of 64 positions starts after its padding index, 0.
     assert max_tokens(tiny(family), tokenizer) == limit
 
 
 @pytest.mark.parametrize("layer", [-1, 6])
-def test_a_layer_that_is_not_there(train, layer):
-    with pytest.raises(InputError, match=f"layer from 0 to 5, got {layer}"):
+def test_a_missing_layer(train, layer):
+    with pytest.raises(InputError, match=f"layer {layer} is out of range: .* has layers 0–5"):
         train.weights(layer)
 
 
 @pytest.mark.parametrize("head", [-1, 12])
-def test_a_head_that_is_not_there(train, head):
-    with pytest.raises(InputError, match=f"head from 0 to 11, got {head}"):
+def test_a_missing_head(train, head):
+    with pytest.raises(InputError, match=f"head {head} is out of range: .* has heads 0–11"):
         train.weights(0, head)
 
 
-def test_weights_that_were_changed_since_have_another_fingerprint(tokenizer):
+def test_changed_weights_have_a_different_fingerprint(tokenizer):
     module = tiny("bert")
     model = attnviz.load(module, tokenizer=tokenizer)
     first = model.attend("a train").provenance.weights_sha256
@@ -183,7 +183,7 @@ def test_weights_that_were_changed_since_have_another_fingerprint(tokenizer):
     assert changed.provenance.weights_sha256 == changed.agreement.weights_sha256 != first
 
 
-def test_the_reports_of_several_texts_join_into_one(model, train):
+def test_reports_of_several_texts_are_merged(model, train):
     other = attnviz.attend("it was late", model=model)
     joined = attnviz.AgreementReport.joined(each.agreement for each in (train, other))
     assert joined.verdict == "verified"
@@ -194,7 +194,7 @@ def test_the_reports_of_several_texts_join_into_one(model, train):
     )
 
 
-def test_one_text_that_is_not_proven_spoils_a_joined_report(model, train):
+def test_one_unproven_text_makes_the_merged_report_unproven(model, train):
     faulty = replace(train.agreement, unproven=("encoder layer 1",))
     joined = attnviz.AgreementReport.joined([train.agreement, faulty])
     assert joined.verdict == "not proven"
@@ -203,9 +203,22 @@ def test_one_text_that_is_not_proven_spoils_a_joined_report(model, train):
     assert attnviz.AgreementReport.joined([train.agreement, failed]).verdict == "failed"
 
 
-def test_only_reports_of_one_model_join(train):
+def test_only_reports_of_one_model_are_merged(train):
     other = replace(train.agreement, weights_sha256="another")
-    with pytest.raises(InputError, match="Expected reports of one model, got 2 different models"):
+    with pytest.raises(InputError, match="can be joined, not of 2 models"):
         attnviz.AgreementReport.joined([train.agreement, other])
-    with pytest.raises(InputError, match="Expected reports of one model, got none"):
+    with pytest.raises(InputError, match="can be joined, not of no model"):
         attnviz.AgreementReport.joined([])
+
+
+def test_streamed_heads_keep_the_order_in_which_they_are_named(model):
+    text = "the train left the station"
+    natural = model.attend(text, mode="streamed", layers=[2], heads=[0, 1]).streamed[0]
+    for heads in ([1, 0], [*range(11, -1, -1)]):
+        result = model.attend(text, mode="streamed", layers=[2], heads=heads)
+        assert result.agreement.verdict == "verified"
+        assert result.streamed[0].kept == tuple(heads)
+        position = heads.index(0)
+        torch.testing.assert_close(
+            result.streamed[0].summary.entropy[position], natural.summary.entropy[0]
+        )

@@ -1,4 +1,4 @@
-"""Whatever is typed behind `attnviz`: a promised exit code, one line at most, no half-done file."""
+"""Any arguments of `attnviz`: a documented exit code, one line at most, no partial file."""
 
 import contextlib
 import io
@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 import typer
-from anything import costing, strings
 from families import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from strategies import slower, strings
 
 import attnviz
 import attnviz.pipeline.attend
 from attnviz.app import app, run
 from attnviz.errors import ModelError
 
-MADE = typer.main.get_command(app)  # once: making it takes longer than running it
-# Of `serve` nothing comes but in the end, and --debug is to show a traceback.
+MADE = typer.main.get_command(app)  # built once: building takes longer than running
+# `serve` prints nothing before it ends, and --debug shows a traceback.
 COMMANDS = {name: command for name, command in MADE.commands.items() if name != "serve"}
 OPTIONS = sorted(
     {
@@ -68,7 +68,7 @@ words = st.one_of(
 
 
 def lines(first, most=6):
-    """A command, mostly one that there is, and what is typed behind it."""
+    """A command line, usually with an existing command."""
     names = st.sampled_from([*COMMANDS] * 4 + ["", "serv", "heat", "-m"])
     return st.tuples(names, first, st.lists(words, max_size=most)).map(
         lambda drawn: [drawn[0], *drawn[1], *(word for several in drawn[2] for word in several)]
@@ -77,7 +77,7 @@ def lines(first, most=6):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What lies where the commands run."""
+    """The files in the working folder of the commands."""
     with pytest.MonkeyPatch.context() as patch:
         here = tmp_path_factory.mktemp("here")
         patch.chdir(here)
@@ -99,7 +99,7 @@ def contents(folder):
 
 
 def check(arguments, folder):
-    """Run the command line as `python -m attnviz` does; return its exit code."""
+    """Run the command line like `python -m attnviz`; return its exit code."""
     arguments = [each for each in arguments if each != "--debug"]
     before = contents(folder)
     out, err = io.BytesIO(), io.BytesIO()
@@ -107,25 +107,25 @@ def check(arguments, folder):
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
         code = run(arguments)
         sys.stdout.flush(), sys.stderr.flush()
-    said = err.getvalue().decode()
-    assert code in (0, 2, 3, 4, 5), said  # 1 is for what nobody thought of
-    assert "Traceback" not in said
+    message = err.getvalue().decode()
+    assert code in (0, 2, 3, 4, 5), message  # 1 is for unexpected errors
+    assert "Traceback" not in message
     if code in (2, 3, 4):
         assert contents(folder) == before
-        assert said.count("\n") == 1, said
-        assert all(c.isprintable() for c in said.rstrip("\n"))
-        assert len(said.encode()) < 3000
+        assert message.count("\n") == 1, message
+        assert all(c.isprintable() for c in message.rstrip("\n"))
+        assert len(message.encode()) < 3000
     for path in set(contents(folder)) - set(before):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     for path, was in before.items():
         if was is not None:
             path.write_bytes(was)
-    return code, said
+    return code, message
 
 
-@costing(4)
+@slower(4)
 @given(lines(st.just([])))
-def test_what_is_decided_before_a_model_is_loaded(folder, arguments):
+def test_arguments_that_are_checked_before_a_model_is_loaded(folder, arguments):
     def refuse(*_, **__):
         raise ModelError("Expected to be refused before.")
 
@@ -147,9 +147,9 @@ def small(tokenizer):
     return attnviz.load(tiny("bert"), tokenizer=tokenizer)
 
 
-@costing(40)
+@slower(40)
 @given(lines(whole, most=3))
-def test_what_a_model_is_asked(folder, small, arguments):
+def test_arguments_that_run_a_model(folder, small, arguments):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attnviz.pipeline.attend, "load", lambda name=None, **how: small)
         check(arguments, folder)

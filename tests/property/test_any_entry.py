@@ -1,21 +1,19 @@
-"""What is typed, or stands in a user's file, is a value or is refused: nothing else comes of it."""
+"""Typed values and values from user files are parsed or rejected, without any other outcome."""
 
 import json
 import tempfile
-from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from anything import REFUSED, costing, strings, texts, value_or_refused
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import REFUSED, slower, strings, texts, value_or_refused
 
-from attnviz.analyses.example.compute import STAGES
+from attnviz.analyses.example.compute import FIELDS, STAGES, parse
 from attnviz.analyses.example.compute import example as replay_example
-from attnviz.analyses.example.schema import Lesson, parse
 from attnviz.analyses.senses.sentences import read_sentences
-from attnviz.analyses.shift.reference import parse_pair
+from attnviz.analyses.shift.compute import parse_pair
 from attnviz.errors import did_you_mean, whole_number
 from attnviz.io.files import read_text
 from attnviz.terminal.options import (
@@ -27,40 +25,40 @@ from attnviz.terminal.options import (
 
 
 @given(st.none() | strings | st.from_regex(r"\s*\d*\s*:\s*\d*\s*", fullmatch=True))
-def test_a_part_of_a_map_is_a_slice(entry):
-    part = value_or_refused(parse_slice, entry, "--rows")
-    if part is REFUSED or part is None:
+def test_a_region_of_a_map_is_a_slice(entry):
+    region = value_or_refused(parse_slice, entry, "--rows")
+    if region is REFUSED or region is None:
         return
-    assert all(at is None or at >= 0 for at in (part.start, part.stop))
-    range(10)[part]
+    assert all(end is None or end >= 0 for end in (region.start, region.stop))
+    range(10)[region]
 
 
-@costing(0.5)
+@slower(0.5)
 @given(st.none() | strings | st.from_regex(r"\s*\d+\s*,\s*\d+\s*", fullmatch=True))
 def test_a_patch_is_a_place_or_a_token(entry):
     patch = parse_patch(entry)
-    assert patch == entry or (len(patch) == 2 and all(isinstance(at, int) for at in patch))
+    assert patch == entry or (len(patch) == 2 and all(isinstance(index, int) for index in patch))
 
 
-@costing(0.5)
+@slower(0.5)
 @given(strings)
 def test_two_words_are_two(entry):
-    found = value_or_refused(parse_word_pair, entry)
-    if found is not REFUSED:
-        query, key = found
+    words = value_or_refused(parse_word_pair, entry)
+    if words is not REFUSED:
+        query, key = words
         assert query.strip() == query != ""
         assert key.strip() == key != ""
         assert entry.index(query) < entry.rindex(key)
 
 
-@costing(0.5)
+@slower(0.5)
 @example("The {mud|cash} bank", None)
 @given(texts, st.none() | texts)
 def test_braces_name_two_texts(text, reference):
-    found = value_or_refused(parse_pair, text, reference)
-    if found is REFUSED:
+    pair = value_or_refused(parse_pair, text, reference)
+    if pair is REFUSED:
         return
-    one, other = found
+    one, other = pair
     if one == text:
         assert other == ("gate" if reference is None else reference)
     else:
@@ -69,7 +67,7 @@ def test_braces_name_two_texts(text, reference):
 
 
 @given(st.lists(texts, max_size=4), texts, texts, st.booleans())
-def test_alternatives_are_put_together_as_they_stand(around, one, other, braces):
+def test_alternatives_are_joined_literally(around, one, other, braces):
     def plain(text):
         return "".join(c for c in text if c not in "{}|") or "x"
 
@@ -95,13 +93,13 @@ entries = st.one_of(
 
 @pytest.fixture(autouse=True, scope="module")
 def _empty_folder(tmp_path_factory):
-    """Texts are taken for names of files too: here is none."""
+    """Use an empty folder, because texts may be interpreted as file names."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("empty"))
         yield
 
 
-@costing(0.5)
+@slower(0.5)
 @given(st.lists(entries, max_size=4))
 def test_typed_senses_are_sentences_by_name(several):
     found = value_or_refused(parse_named_sentences, several, "--sense")
@@ -114,27 +112,29 @@ def test_typed_senses_are_sentences_by_name(several):
 sentences = st.dictionaries(texts, texts | st.lists(texts, max_size=3), max_size=3)
 
 
-@costing(0.5)
+@slower(0.5)
 @example("bank", {"a": ["the bank", "a bank"], "b": ["bank", "banks"]})
 @example("", None)
 @given(texts, st.none() | sentences)
 def test_sentences_are_gathered_with_the_places_of_the_word(word, senses):
-    found = value_or_refused(read_sentences, word, senses)
-    if found is not REFUSED:
-        for one in found:
+    result = value_or_refused(read_sentences, word, senses)
+    if result is not REFUSED:
+        for one in result:
             assert all(0 <= start < end <= len(one.text) for start, end in one.places)
 
 
-@costing(4)
+@slower(4)
 @given(st.binary(max_size=60) | strings.map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_a_file_of_sentences_has_sentences_or_is_refused(content):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "river.txt"
         path.write_bytes(content)
-        text = value_or_refused(lambda: read_text(path, "a text", most=50))
+        text = value_or_refused(lambda: read_text(path, most=50))
         assert text is REFUSED or len(text) <= 50
-        found = value_or_refused(parse_named_sentences, [f"river={path}"], "--sense")
-        assert found is REFUSED or all(line.strip() == line != "" for line in found["river"])
+        sentences = value_or_refused(parse_named_sentences, [f"river={path}"], "--sense")
+        assert sentences is REFUSED or all(
+            line.strip() == line != "" for line in sentences["river"]
+        )
 
 
 cells = st.one_of(
@@ -146,7 +146,6 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=2),
     max_leaves=8,
 )
-FIELDS = [field.name for field in fields(Lesson)]
 names = st.sampled_from([*FIELDS, *STAGES, "x"])
 matrices = st.integers(1, 3).flatmap(
     lambda width: st.lists(
@@ -166,7 +165,7 @@ def written(data):
     return json.dumps(data, default=str)
 
 
-@costing(2)
+@slower(2)
 @example('{"a": 1, "a": 2}')
 @example("[" * 100_000)
 @example('{"X": [[1e999999999999999999999]]}')
@@ -176,7 +175,7 @@ def test_any_text_is_an_example_or_refused(text):
     value_or_refused(lambda: parse(text, "own"))
 
 
-@costing(4)
+@slower(4)
 @example({"X": [[1, 2]], "W_q": [[1], [1]], "W_k": [[1], [1]], "W_v": [[1], [1]]})
 @given(
     st.fixed_dictionaries(
@@ -194,9 +193,9 @@ def test_any_file_is_replayed_or_refused(data):
         worked.summary()
 
 
-@costing(4)
+@slower(4)
 @given(st.data())
-def test_a_book_of_fitting_matrices_is_replayed(data):
+def test_consistent_matrices_are_replayed(data):
     T, d, k, v = (data.draw(st.integers(1, 4)) for _ in range(4))
 
     def matrix(m, n):
@@ -219,17 +218,17 @@ def test_a_book_of_fitting_matrices_is_replayed(data):
     assert (weights.from_inputs.sum(-1) - 1).abs().max() < 1e-12
 
 
-@costing(0.5)
+@slower(0.5)
 @given(strings, st.lists(strings, max_size=5))
-def test_a_near_name_is_one_of_those_that_there_are(entry, known):
+def test_a_suggested_name_exists(entry, known):
     hint = did_you_mean(entry, known)
     assert not hint or any(name in hint for name in known)
     if any(name.casefold() == entry.casefold() for name in known) and 0 < len(entry) < 40:
         assert hint
 
 
-@costing(0.5)
+@slower(0.5)
 @given(st.integers() | st.floats() | strings | st.booleans() | st.none() | st.binary())
 def test_a_whole_number_is_whole(value):
-    found = value_or_refused(whole_number, value, "a layer")
-    assert found is REFUSED if type(value) is not int else found == value
+    number = value_or_refused(whole_number, value, "a layer")
+    assert number is REFUSED if type(value) is not int else number == value

@@ -1,4 +1,4 @@
-"""Whatever was read, a page has no element but its own, and holds what it was given."""
+"""For any input, a page contains only its own elements, and its data are intact."""
 
 import html
 import json
@@ -10,18 +10,18 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from anything import AWKWARD, costing, strings
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import AWKWARD, slower, strings
 
 import attnviz
 from attnviz import plot
 from attnviz.analyses.maps.result import AttentionMap
-from attnviz.interactive.page import (
+from attnviz.interactive.payload import compact_json
+from attnviz.interactive.view import (
     make_frame,
     make_page,
     static,
-    to_script,
 )
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.words import literal, source
@@ -44,7 +44,7 @@ BLOCKS = "c29tZQ=="
 
 
 class Reader(HTMLParser):
-    """The elements of a document with their attributes, and the text in each."""
+    """Collect the elements of a document with their attributes and text."""
 
     def __init__(self, page):
         super().__init__(convert_charrefs=True)
@@ -63,8 +63,8 @@ class Reader(HTMLParser):
             self.inside.pop()
 
     def handle_data(self, data):
-        at = self.inside[-1] if self.inside else ""
-        self.texts[at] = self.texts.get(at, "") + data
+        element = self.inside[-1] if self.inside else ""
+        self.texts[element] = self.texts.get(element, "") + data
 
     def handle_comment(self, data):
         self.others.append(data)
@@ -81,25 +81,27 @@ json_like = st.recursive(
 
 
 def payload_of(text, model, labels):
-    """A payload as far as the document reads it, and some labels."""
-    told = source(Provenance(model, "0", text, None, "float32", "cpu", {}))
-    return {"results": [{"source": told, "summary": "verified", "axes": [{"labels": labels}]}]}
+    """A payload with the fields that the document reads, and some labels."""
+    description = source(Provenance(model, "0", text, None, "float32", "cpu", {}))
+    return {
+        "results": [{"source": description, "summary": "verified", "axes": [{"labels": labels}]}]
+    }
 
 
 @example([*AWKWARD, *BREAKERS])
 @given(json_like)
-def test_no_text_ends_the_script_that_holds_it(data):
-    written = to_script(data)
+def test_no_text_closes_its_script_element(data):
+    written = compact_json(data)
     assert written.isascii()
     assert "<" not in written
     assert json.loads(written) == data
 
 
-@costing(4)
+@slower(4)
 @example(*BREAKERS[:2], list(BREAKERS))
 @example("".join(BREAKERS), "".join(BREAKERS), [])
 @given(strings, strings, st.lists(strings, max_size=4))
-def test_a_page_has_its_own_elements_and_the_data_it_was_given(text, model, labels):
+def test_a_page_has_only_its_elements_and_its_data(text, model, labels):
     payload = payload_of(text, model, labels)
     page = make_page(payload, BLOCKS)
     read = Reader(page)
@@ -114,10 +116,10 @@ def test_a_page_has_its_own_elements_and_the_data_it_was_given(text, model, labe
     assert page.encode().decode() == page
 
 
-@costing(4)
+@slower(4)
 @example("".join(BREAKERS), "".join(BREAKERS), [])
 @given(strings, strings, st.lists(strings, max_size=4))
-def test_a_frame_holds_the_page_as_it_is(text, model, labels):
+def test_a_frame_contains_the_unchanged_page(text, model, labels):
     payload = payload_of(text, model, labels)
     page, title = make_page(payload, BLOCKS), payload["results"][0]["source"]
     frame = make_frame(page, title)
@@ -136,7 +138,7 @@ def test_a_frame_holds_the_page_as_it_is(text, model, labels):
 
 
 def drawn(labels):
-    """A map of some tokens, as a figure shows it."""
+    """A map of several tokens, as drawn in a figure."""
     size = len(labels)
     proof = AgreementReport((), (), (), "float32", "cpu", {}, "0")
     return AttentionMap(
@@ -152,11 +154,11 @@ def drawn(labels):
     )
 
 
-@costing(200)
+@slower(200)
 @pytest.mark.filterwarnings("ignore:No installed font")
 @example(["$\\frac{a}{b}$", "\0", "\u2028", "</text>", "]]>", "&amp;", "_a", "%s", "\x1b[31m"])
 @given(st.lists(strings.filter(str.strip), min_size=1, max_size=6))
-def test_a_figure_is_xml_with_the_labels_as_they_stand(labels):
+def test_a_figure_is_xml_with_literal_labels(labels):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "map.svg"
         plot.save(attnviz.plot.heatmap(drawn(labels)).figure, path)

@@ -1,4 +1,4 @@
-"""Any result that can be built is read again bit for bit; any other file is refused in one line."""
+"""Any valid result is restored bit for bit; any other file is rejected with one line."""
 
 import hashlib
 import json
@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from anything import REFUSED, costing, strings, texts, value_or_refused
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import REFUSED, slower, strings, texts, value_or_refused
 
 from attnviz import load_result, save_result
-from attnviz import results as records
+from attnviz.analyses.compare.result import CompareResult  # noqa: F401
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
-from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
-from attnviz.analyses.shift.result import ShiftResult
+from attnviz.analyses.shift.result import ResidualStream, ShiftDecomposition, ShiftResult
 from attnviz.analyses.steps.result import Stage, StepsResult
+from attnviz.analyses.survey.result import SurveyResult  # noqa: F401
 from attnviz.errors import InputError
 from attnviz.results import (
     AgreementReport,
@@ -37,6 +37,7 @@ from attnviz.results import (
     StageCheck,
     StreamedAttention,
 )
+from attnviz.results.base import SAVABLE
 
 WIDE = torch.float32, torch.float64
 EVERY = (*WIDE, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -45,7 +46,7 @@ sizes = st.integers(1, 3)
 
 @st.composite
 def tensors(draw, *shape, of=WIDE):
-    """Any bits, NaN with something in it among them, laid out in any order."""
+    """Any bits, including NaN payloads, in any memory layout."""
     shape = shape or draw(st.lists(st.integers(0, 3), max_size=4))
     kind, size = draw(st.sampled_from(of)), math.prod(shape)
     bits = np.random.default_rng(draw(st.integers(0, 2**32))).bytes(8 * max(1, size))
@@ -62,11 +63,11 @@ def labels(count):
 
 @st.composite
 def checks(draw):
-    """A stage as the check leaves it: as many numbers as heads, and some that none passes."""
+    """The checks of a stage, one number per head, some of them above the tolerance."""
     heads = draw(sizes)
     each = st.lists(st.floats(0, allow_infinity=False), min_size=heads, max_size=heads).map(tuple)
     slopes = draw(st.sampled_from([0, heads]))
-    given = {
+    fields = {
         "stack": draw(texts),
         "layer": draw(st.integers(0, 9)),
         "path": draw(texts),
@@ -83,14 +84,14 @@ def checks(draw):
         "slope_tolerance": draw(st.none() | st.floats(1e-9, allow_infinity=False)),
     }
     try:
-        return StageCheck(**given)
-    except InputError:  # its numbers do not agree
-        return StageCheck(**given | {"failed_heads": (0,)})
+        return StageCheck(**fields)
+    except InputError:  # its numbers are inconsistent
+        return StageCheck(**fields | {"failed_heads": (0,)})
 
 
 @st.composite
 def axes(draw, size):
-    """A side of a map, with as many entries of each kind as labels."""
+    """An axis of a map, with equally many entries of each kind."""
     entries = {
         "special": st.booleans(),
         "padding": st.booleans(),
@@ -107,7 +108,7 @@ def axes(draw, size):
 
 @st.composite
 def attentions(draw):
-    """An attention with all that may come with one."""
+    """An attention with all optional fields."""
     G, m, n, d = (draw(sizes) for _ in range(4))
     H = G * draw(sizes)
     term, row = st.none() | tensors(1, m, n), st.none() | tensors(m, d)
@@ -150,7 +151,7 @@ def summaries(H, m, n):
 
 @st.composite
 def streamed(draw):
-    """What is kept of an attention, with what its weights follow from or without."""
+    """The summary of an attention, with or without the data that its weights follow from."""
     record = draw(attentions())
     H, (m, n) = draw(st.integers(1, record.heads)), map(len, (record.query_axis, record.key_axis))
     return draw(
@@ -173,7 +174,7 @@ st.register_type_strategy(AttentionRecord, attentions())
 st.register_type_strategy(MapSummary, st.tuples(sizes, sizes).flatmap(lambda mn: summaries(2, *mn)))
 st.register_type_strategy(StreamedAttention, streamed())
 proof = {
-    # Any bits are rarely numbers, and then nothing can have been verified.
+    # Random bits are rarely numbers, and then nothing can be verified.
     "agreement": st.builds(
         AgreementReport, unproven=st.just(("a layer",)), rows=st.none() | st.just((3, 9))
     ),
@@ -319,9 +320,9 @@ def examples(draw):
         slack_from_inputs=printed,
         slack_from_printed=printed,
     )
-    given = st.builds(GivenMatrix, rows=labels(m), columns=labels(n), values=shape)
+    matrices = st.builds(GivenMatrix, rows=labels(m), columns=labels(n), values=shape)
     one = st.tuples(stage)
-    return draw(st.builds(ExampleResult, tokens=labels(n), given=st.tuples(given), stages=one))
+    return draw(st.builds(ExampleResult, tokens=labels(n), given=st.tuples(matrices), stages=one))
 
 
 DRAWN = {
@@ -343,11 +344,11 @@ MADE = {
         provenance=proof["provenance"],
     ),
 }
-TYPES = [kind for name in records.__all__ if is_dataclass(kind := getattr(records, name))]
+TYPES = [kind for kind in SAVABLE.values() if is_dataclass(kind)]  # every type in a file
 
 
 def held(value):
-    """All that a value holds, to be compared by ==: bits of numbers, order in memory, types."""
+    """Return everything in a value in a form comparable by ==: bits, memory order, types."""
     if isinstance(value, torch.Tensor):
         raw = value.contiguous().flatten()
         order = sorted(range(value.dim()), key=lambda d: -value.stride(d))
@@ -363,7 +364,7 @@ def held(value):
 
 
 def written(result, suffix=".safetensors"):
-    """The bytes of a result's file."""
+    """Return the bytes of a result file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"result{suffix}"
         save_result(result, path)
@@ -377,25 +378,25 @@ def read(data):
         return load_result(path)
 
 
-@costing(8)
+@slower(8)
 @given(st.sampled_from(TYPES).flatmap(lambda kind: MADE.get(kind, st.from_type(kind))))
-def test_any_result_is_read_again_bit_for_bit(result):
+def test_any_result_round_trips_bit_for_bit(result):
     assert held(read(written(result))) == held(result)
 
 
 @pytest.fixture(scope="module")
 def sound():
-    """A file as it was written, and what it holds."""
+    """Return a valid file and its contents."""
     drawn = one_map("a")
     return written(drawn), held(drawn)
 
 
 def changed(data, changes):
-    """The same bytes with some of them changed, taken away or put in."""
+    """Return the bytes after random changes, deletions and insertions."""
     data = bytearray(data)
-    for at, length, put in changes:
-        at %= len(data) + 1
-        data[at : at + length] = put
+    for offset, length, new_bytes in changes:
+        offset %= len(data) + 1
+        data[offset : offset + length] = new_bytes
     return bytes(data)
 
 
@@ -408,12 +409,12 @@ edits = st.lists(anywhere | in_the_numbers, max_size=4)
 @given(edits)
 def test_a_file_that_was_changed_is_refused(sound, changes):
     data = changed(sound[0], changes)
-    found = value_or_refused(read, data)
-    assert (found is REFUSED) == (data != sound[0])
-    assert found is REFUSED or held(found) == sound[1]
+    result = value_or_refused(read, data)
+    assert (result is REFUSED) == (data != sound[0])
+    assert result is REFUSED or held(result) == sound[1]
 
 
-@costing(0.5)
+@slower(0.5)
 @given(
     st.binary(max_size=200) | st.binary(max_size=99).map(lambda b: len(b).to_bytes(8, "little") + b)
 )
@@ -422,7 +423,7 @@ def test_any_other_bytes_are_refused(data):
 
 
 def sealed(header, body):
-    """A file that says of itself that it is sound."""
+    """Return a file with a valid digest."""
     blank = {**header, "__metadata__": {**header["__metadata__"], "sha256": "0" * 64}}
     begun = json.dumps(blank, separators=(",", ":")).encode()
     begun = len(begun).to_bytes(8, "little") + begun
@@ -431,7 +432,7 @@ def sealed(header, body):
 
 
 def places(tree, at=()):
-    """The way to every place in a tree."""
+    """Return the paths of all positions in a tree."""
     yield at
     inner = (
         tree.items()
@@ -468,9 +469,9 @@ nodes = st.recursive(
 )
 
 
-@costing(2)
+@slower(2)
 @given(st.randoms(use_true_random=False), st.lists(nodes, min_size=1, max_size=2))
-def test_a_file_that_was_made_to_deceive_is_a_result_or_refused(sound, random, values):
+def test_a_malicious_file_is_a_result_or_refused(sound, random, values):
     data, _ = sound
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
@@ -483,18 +484,18 @@ def test_a_file_that_was_made_to_deceive_is_a_result_or_refused(sound, random, v
 
 
 def finite(tensor):
-    """Numbers as JSON has them, where NaN and infinity are null."""
+    """Return numbers as in JSON, where NaN and infinity are null."""
     return [value if math.isfinite(value) else None for value in tensor.flatten().tolist()]
 
 
 def one_map(label):
-    """A map of one token, from a file of the same name."""
+    """Return a map of one token, from a file of the same name."""
     proven = AgreementReport((), (), (), "float32", "cpu", {}, "0")
     told = Provenance(label, "0", None, None, "float32", "cpu", {}, image=label)
     return AttentionMap(torch.ones(1, 1), (label,), (label,), "vision", 0, (0,), (), proven, told)
 
 
-@costing(8)
+@slower(8)
 @example(one_map("\udcff.png"))
 @given(maps())
 def test_other_programs_read_the_same_map(drawn):
@@ -507,12 +508,12 @@ def test_other_programs_read_the_same_map(drawn):
         save_result(drawn, path)
         with np.load(path, allow_pickle=False) as arrays:
             assert held(torch.tensor(arrays["weights"]))[:3] == held(drawn.weights)[:3]
-            # numpy ends a text before the NULs at its end.
+            # numpy strips trailing NULs from text.
             assert arrays["rows"].tolist() == [row.rstrip("\0") for row in rows]
             assert json.loads(str(arrays["about"]))["provenance"]["model"] == drawn.provenance.model
 
 
-@costing(20)
+@slower(20)
 @example(one_map("\udcff.png"))
 @given(maps())
 def test_other_programs_read_the_same_table(drawn):
@@ -522,7 +523,7 @@ def test_other_programs_read_the_same_table(drawn):
         table = pq.read_table(path).to_pydict()
     numbers = [None if value != value else value for value in drawn.weights.flatten().tolist()]
     assert table["weight"] == numbers
-    # Arrow has no place for halves of surrogate pairs.
+    # Arrow cannot store lone surrogates.
     rows, columns = (
         [label.encode("utf-8", "replace").decode() for label in side]
         for side in (drawn.rows, drawn.columns)

@@ -1,4 +1,4 @@
-"""Words, labels and places in the text, for any text and any kind of tokenizer."""
+"""Words, labels and positions in the text, for any text and any kind of tokenizer."""
 
 import itertools
 import math
@@ -7,10 +7,10 @@ import unicodedata
 import pytest
 import torch
 import transformers
-from anything import REFUSED, costing, strings, texts, value_or_refused
 from families import tiny
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from strategies import REFUSED, slower, strings, texts, value_or_refused
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -22,10 +22,10 @@ from tokenizers import (
 )
 
 import attnviz
-from attnviz.analyses.senses.sentences import find_word, inflections, near_words
+from attnviz.analyses.senses.sentences import find_word, inflections
+from attnviz.figures.cells import fit_ticks
 from attnviz.figures.layout import Ruler
 from attnviz.figures.style import SMALLEST_SIZE, style
-from attnviz.figures.ticks import fit_ticks
 from attnviz.inputs.text import encode_texts, token_spans
 from attnviz.results import Axis, Provenance
 from attnviz.results.words import (
@@ -44,7 +44,7 @@ LEARNT = [
 
 
 def trained(kind):
-    """A tokenizer as models have it, of bytes or of pieces with a mark for the blank."""
+    """A trained tokenizer, with bytes or with pieces that mark spaces."""
     special = ["<pad>", "<s>", "</s>", "<unk>"]
     if kind == "bytes":
         made = Tokenizer(models.BPE())
@@ -78,20 +78,20 @@ def trained(kind):
 
 @pytest.fixture(scope="module")
 def readers(model):
-    """Models that read by word pieces, by bytes, and by pieces with a mark for the blank."""
+    """Models with tokenizers of word pieces, of bytes, and of pieces that mark spaces."""
     other = {
         kind: attnviz.load(tiny("gpt2"), tokenizer=trained(kind)) for kind in ("bytes", "pieces")
     }
     every = {"words": model, **other}
-    return lambda kind: every[kind].checkpoint  # of which a failure prints little
+    return lambda kind: every[kind].checkpoint  # keeps failure reports short
 
 
 kinds = st.sampled_from(["words", "bytes", "pieces"])
 
 
-@costing(0.5)
+@slower(0.5)
 @given(texts)
-def test_words_stand_in_order_and_leave_out_blanks_only(text):
+def test_words_are_in_order_and_skip_only_blanks(text):
     spans = find_words(text)
     assert all(start < end for start, end in spans)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
@@ -100,40 +100,42 @@ def test_words_stand_in_order_and_leave_out_blanks_only(text):
     assert all(text[start:end].strip() for start, end in spans)
 
 
-@costing(2)
+@slower(2)
 @example("bytes", "a", " ")
 @given(kinds, texts, st.none() | texts)
 def test_every_token_has_its_word_and_every_word_its_tokens(readers, kind, text, pair):
-    found = value_or_refused(encode_texts, readers(kind), [(text, pair)], truncate=True)
-    if found is REFUSED:
+    encoded = value_or_refused(encode_texts, readers(kind), [(text, pair)], truncate=True)
+    if encoded is REFUSED:
         return
-    inputs, (axis,), _ = found
+    inputs, (axis,), _ = encoded
     assert len(axis) == inputs["input_ids"].shape[1]
     read = text, pair or ""
     for special, word, segment in zip(axis.special, axis.words, axis.segments, strict=True):
         assert (word is None) == (special or not read[segment].strip())
-    known = [word for word in axis.words if word is not None]
-    assert list(dict.fromkeys(known)) == list(range(len(axis.word_labels)))  # in order, none unused
-    for at, word in enumerate(axis.words):
-        assert word is None or axis.word_labels[word] in read[axis.segments[at]]
+    words = [word for word in axis.words if word is not None]
+    assert list(dict.fromkeys(words)) == list(range(len(axis.word_labels)))  # in order, none unused
+    for index, word in enumerate(axis.words):
+        assert word is None or axis.word_labels[word] in read[axis.segments[index]]
     for side in (token_groups(axis), token_groups(axis, words=False)):
         together = sorted(itertools.chain(*side.positions))
-        assert together == [at for at, padded in enumerate(axis.padding) if not padded]
-        assert [at[0] for at in side.positions] == sorted(at[0] for at in side.positions)
-        assert all(at == tuple(sorted(at)) for at in side.positions)
+        assert together == [index for index, padded in enumerate(axis.padding) if not padded]
+        assert [index[0] for index in side.positions] == sorted(
+            index[0] for index in side.positions
+        )
+        assert all(index == tuple(sorted(index)) for index in side.positions)
         assert all(side.labels)
 
 
-@costing(2)
+@slower(2)
 @given(kinds, texts)
-def test_tokens_stand_where_they_are_said_to(readers, kind, text):
+def test_tokens_are_at_their_offsets(readers, kind, text):
     spans = value_or_refused(token_spans, readers(kind), text)
     assert spans is REFUSED or all(0 <= start <= end <= len(text) for start, end in spans)
 
 
 @st.composite
 def axes(draw):
-    """Positions of any words, some special, some of them padding at the end."""
+    """Axes with any words, some of them special, some of them padding at the end."""
     words = draw(st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=10))
     names = draw(st.lists(texts, min_size=5, max_size=5))
     special = tuple(word is None and draw(st.booleans()) for word in words)
@@ -148,9 +150,9 @@ def axes(draw):
     )
 
 
-@costing(4)
+@slower(4)
 @given(axes(), axes(), st.integers(0, 2**31))
-def test_merged_rows_share_out_what_their_pieces_did(rows, columns, seed):
+def test_merged_rows_keep_the_sum_of_their_pieces(rows, columns, seed):
     left, across = token_groups(rows), token_groups(columns)
     generator = torch.Generator().manual_seed(seed)
     weights = torch.rand(2, len(rows), len(columns), generator=generator, dtype=torch.float64)
@@ -161,12 +163,12 @@ def test_merged_rows_share_out_what_their_pieces_did(rows, columns, seed):
     torch.testing.assert_close(merged.sum(-1), torch.ones(2, len(left.labels), dtype=torch.float64))
     received = torch.stack(
         [weights[:, list(at)].mean(1) for at in left.positions], 1
-    )  # of each row's pieces
+    )  # of the pieces of each row
     for j, at in enumerate(across.positions):
         torch.testing.assert_close(merged[..., j], received[..., list(at)].sum(-1))
 
 
-@costing(2)
+@slower(2)
 @example(Axis.plain(["c", "c#", "the#2", "#", "#1"], special=[False] * 5), False)
 @given(axes(), st.booleans())
 def test_a_word_is_found_by_its_name_and_its_number(axis, words):
@@ -182,14 +184,16 @@ def test_a_word_is_found_by_its_name_and_its_number(axis, words):
             assert locate(label, side) == at
 
 
-@costing(2)
+@slower(2)
 @given(axes(), texts)
-def test_a_word_that_is_not_there_is_refused(axis, word):
-    at = value_or_refused(locate, word, token_groups(axis))
-    assert at is REFUSED or word.casefold().startswith(token_groups(axis).labels[at].casefold())
+def test_a_missing_word_is_refused(axis, word):
+    position = value_or_refused(locate, word, token_groups(axis))
+    assert position is REFUSED or word.casefold().startswith(
+        token_groups(axis).labels[position].casefold()
+    )
 
 
-@costing(2)
+@slower(2)
 @given(texts, st.data())
 def test_each_word_of_a_sentence_is_found_in_it(sentence, data):
     spans = find_words(sentence)
@@ -203,38 +207,37 @@ def test_each_word_of_a_sentence_is_found_in_it(sentence, data):
 
 
 @given(texts, texts)
-def test_what_is_found_is_the_word_or_an_inflection_of_it(word, sentence):
+def test_matches_are_the_word_or_an_inflection(word, sentence):
     forms = {form.casefold() for form in (word, *inflections(word))}
     for start, end in find_word(word, sentence):
         assert 0 <= start <= end <= len(sentence)
         assert sentence[start:end].casefold() in forms
-    assert all(near in sentence for near in near_words(word, sentence))
 
 
-@costing(0.5)
+@slower(0.5)
 @example("\u2028", 24)
 @given(strings, st.integers(2, 60))
-def test_a_label_is_one_line_of_what_can_be_printed(text, longest):
-    shown = literal(text, longest)
-    assert len(shown) <= longest
-    assert len(f"{shown}.".splitlines()) == 1
-    assert {unicodedata.category(c) for c in shown}.isdisjoint({"Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
-    assert not any(unicodedata.bidirectional(c) in DIRECTIONS for c in shown)
-    assert literal(shown, longest) == shown
+def test_a_label_is_one_printable_line(text, longest):
+    label = literal(text, longest)
+    assert len(label) <= longest
+    assert len(f"{label}.".splitlines()) == 1
+    assert {unicodedata.category(c) for c in label}.isdisjoint({"Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
+    assert not any(unicodedata.bidirectional(c) in DIRECTIONS for c in label)
+    assert literal(label, longest) == label
     if len(text) <= longest and text.isprintable():
-        assert shown == text
+        assert label == text
 
 
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
-@costing(0.5)
+@slower(0.5)
 @given(strings, strings, st.none() | strings, st.none() | strings)
-def test_what_was_read_is_told_on_one_line(model, text, pair, image):
-    told = source(Provenance(model, "0", text, pair, "float32", "cpu", {}, image=image))
-    assert len(f"{told}.".splitlines()) == 1
-    assert len(told) < 500
-    told.encode()
+def test_the_source_is_described_on_one_line(model, text, pair, image):
+    description = source(Provenance(model, "0", text, pair, "float32", "cpu", {}, image=image))
+    assert len(f"{description}.".splitlines()) == 1
+    assert len(description) < 500
+    description.encode()
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +245,7 @@ def ruler():
     return Ruler()
 
 
-@costing(40)
+@slower(40)
 @pytest.mark.filterwarnings("ignore:No installed font")
 @given(
     st.lists(strings, min_size=1, max_size=30),

@@ -1,4 +1,4 @@
-"""What holds for every input: the laws of the formula."""
+"""Laws of the formula that hold for every input."""
 
 import numpy as np
 import torch
@@ -41,14 +41,14 @@ def rows_of_scores(largest):
 
 
 @given(rows_of_scores(1e300))
-def test_weights_are_shares_of_one(scores):
+def test_weights_sum_to_one(scores):
     weights = softmax(scores)
     assert (weights >= 0).all()
     close(weights.sum(-1), torch.ones(scores.shape[:-1], dtype=torch.float64))
 
 
 @given(rows_of_scores(100), seeds)
-def test_hidden_keys_weigh_nothing_and_the_others_share_one(scores, seed):
+def test_hidden_keys_have_no_weight_and_the_others_sum_to_one(scores, seed):
     hidden = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
     weights = softmax(scores + hide(hidden))
     assert (weights[hidden] == 0).all()
@@ -56,7 +56,7 @@ def test_hidden_keys_weigh_nothing_and_the_others_share_one(scores, seed):
 
 
 @given(rows_of_scores(100), st.floats(-100, 100))
-def test_softmax_does_not_see_a_shift(scores, shift):
+def test_softmax_is_invariant_to_a_shift(scores, shift):
     close(softmax(scores + shift), softmax(scores))
 
 
@@ -130,7 +130,7 @@ def test_grouped_queries_are_full_heads_with_repeated_keys(seed, key_heads, grou
         seed, (5, 4), (4, 2 * heads), (4, width), (4, width), (2 * heads, 4)
     )
 
-    def repeat(W):  # the same matrices, one per query head
+    def repeat(W):  # repeat the matrices, one per query head
         return merge_heads(split_heads(W, key_heads)[[i // group for i in range(heads)]])
 
     close(

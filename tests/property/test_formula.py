@@ -1,7 +1,7 @@
-"""The formula against oracles that share no code with it, for every shape, term and magnitude.
+"""The formula compared with independent oracles, for every shape, term and magnitude.
 
-Numbers are small integers times a power of two, so that scores are exact in any order of adding
-and the largest of them leave no room for excuses.
+Numbers are small integers times a power of two, so that scores are exact in any order of summation
+and even the largest need no tolerance.
 """
 
 import math
@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from anything import costing
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from strategies import slower
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.formula import projection
@@ -46,7 +46,7 @@ def tensors(seed, *shapes, power=0):
 
 
 def hidden(seed, *shape, share=0.4):
-    """A mask with -∞ here and there, and with rows in which nothing is visible."""
+    """A mask with -∞ at some positions, and with fully masked rows."""
     draws = np.random.default_rng(seed)
     cells = (draws.random(shape) < share) | (draws.random((*shape[:-1], 1)) < 0.2)
     return torch.from_numpy(np.where(cells, -np.inf, 0.0))
@@ -66,7 +66,7 @@ def terms_of(record):
 
 @st.composite
 def records(draw):
-    """A record with any of the terms that a score may have."""
+    """A record with any of the optional score terms."""
     seed, power = draw(st.integers(0, 2**31)), draw(MAGNITUDES)
     G, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     m, n, d = draw(lengths), draw(lengths), draw(lengths)
@@ -95,19 +95,19 @@ def records(draw):
 
 
 def plain(Q, scale):
-    """A record without terms, whose keys and values are its queries turned round."""
+    """A record without terms, whose keys and values are its queries in reverse order."""
     axis = Axis.numbered(Q.shape[1])
     return AttentionRecord("", 0, 0, "encoder", axis, axis, Q, Q.flip(-1), Q, scale)
 
 
 def by_hand(record):
-    """The weights, one cell after the other, in numpy."""
+    """Compute the weights cell by cell, in numpy."""
     H, (m, n) = record.heads, (len(record.query_axis), len(record.key_axis))
-    found = np.zeros((H, m, n))
+    weights = np.zeros((H, m, n))
 
     def term(name, h, i, j):
-        given = getattr(record, name)
-        return 0.0 if given is None else float(given[h if len(given) > 1 else 0, i, j])
+        value = getattr(record, name)
+        return 0.0 if value is None else float(value[h if len(value) > 1 else 0, i, j])
 
     for h in range(H):
         k = record.key[h // (H // record.key_heads)].numpy()
@@ -125,13 +125,13 @@ def by_hand(record):
                 )
             if max(row) > -math.inf:
                 parts = [math.exp(score - max(row)) for score in row]
-                found[h, i] = [part / sum(parts) for part in parts][:n]
-    return found
+                weights[h, i] = [exponential / sum(parts) for exponential in parts][:n]
+    return weights
 
 
-@costing(2)
+@slower(2)
 @given(records())
-def test_weights_are_those_worked_out_by_hand(record):
+def test_weights_match_the_direct_computation(record):
     with unchanged(*terms_of(record)):
         weights = record.weights()
     close(weights, by_hand(record))
@@ -142,27 +142,27 @@ NOTHING = hide(torch.tensor([[[True, True], [False, True]]])).double()
 
 @example(replace(plain(torch.ones(1, 2, 3, dtype=torch.float64), 1.0), mask=NOTHING))
 @given(records())
-def test_a_row_shares_out_one_or_nothing(record):
+def test_rows_sum_to_one_or_zero(record):
     weights = record.weights()
     assert weights.isfinite().all()
     assert ((weights >= 0) & (weights <= 1)).all()
     if record.mask is not None:
         blank = (record.mask == -torch.inf).expand_as(weights)
         assert (weights[blank] == 0).all()
-        seen = (~blank).any(-1)
+        has_key = (~blank).any(-1)
     else:
-        seen = torch.ones(weights.shape[:-1], dtype=torch.bool)
+        has_key = torch.ones(weights.shape[:-1], dtype=torch.bool)
     total = weights.sum(-1)
     if record.sinks is None:
-        close(total, seen.double())
+        close(total, has_key.double())
     else:
         assert (total <= 1 + 1e-12).all()
-        assert (total[~seen] == 0).all()
+        assert (total[~has_key] == 0).all()
 
 
-@costing(2)
+@slower(2)
 @given(records(), st.data())
-def test_one_head_and_some_rows_are_a_part_of_all(record, data):
+def test_one_head_and_some_rows_equal_a_slice_of_all(record, data):
     m = len(record.query_axis)
     head = data.draw(st.integers(0, record.heads - 1))
     rows = slice(*sorted(data.draw(st.tuples(st.integers(0, m), st.integers(0, m)))))
@@ -172,39 +172,39 @@ def test_one_head_and_some_rows_are_a_part_of_all(record, data):
     assert torch.equal(record.scores(head), record.scores()[head])
 
 
-@costing(2)
+@slower(2)
 @given(records(), st.data())
 def test_a_record_of_some_positions_has_their_scores(record, data):
     rows, columns = (
         torch.tensor(data.draw(st.lists(st.integers(0, len(axis) - 1), min_size=1, max_size=8)))
         for axis in (record.query_axis, record.key_axis)
     )
-    part = record.at(rows, columns)
-    assert torch.equal(part.scores(), record.scores()[:, rows][..., columns])
-    assert part.query_axis.labels == tuple(str(int(row)) for row in rows)
+    cropped = record.at(rows, columns)
+    assert torch.equal(cropped.scores(), record.scores()[:, rows][..., columns])
+    assert cropped.query_axis.labels == tuple(str(int(row)) for row in rows)
 
 
-@costing(2)
+@slower(2)
 @given(records(), st.randoms(use_true_random=False))
-def test_keys_in_another_order_get_the_same_weights(record, random):
+def test_permuted_keys_get_the_same_weights(record, random):
     order = torch.tensor(random.sample(range(len(record.key_axis)), len(record.key_axis)))
     rows = torch.arange(len(record.query_axis))
     close(record.at(rows, order).weights(), record.weights()[..., order])
 
 
-@costing(2)
+@slower(2)
 @given(records(), st.floats(-100, 100))
 def test_a_bias_that_all_keys_share_changes_nothing(record, shift):
     record = replace(record, sinks=None, bias=None)
     m, n = len(record.query_axis), len(record.key_axis)
     shifted = replace(record, bias=torch.full((1, m, n), shift, dtype=torch.float64))
-    assume(record.scores().nan_to_num(neginf=0).abs().max() < 1e4)  # else the shift is rounded off
+    assume(record.scores().nan_to_num(neginf=0).abs().max() < 1e4)  # else rounding hides the shift
     close(shifted.weights(), record.weights(), atol=1e-9)
 
 
-@costing(2)
+@slower(2)
 @given(records(), st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
-def test_a_rule_hides_what_the_same_mask_hides(record, before, after, offset):
+def test_a_mask_rule_equals_its_mask(record, before, after, offset):
     rule = MaskRule(before=before, after=after, offset=offset)
     m, n = len(record.query_axis), len(record.key_axis)
     distance = torch.arange(m)[:, None] + offset - torch.arange(n)
@@ -212,12 +212,12 @@ def test_a_rule_hides_what_the_same_mask_hides(record, before, after, offset):
     mask = torch.where(out, -torch.inf, 0.0)[None].double()
     by_rule = replace(record, mask=None, visible=rule)
     by_mask = replace(record, mask=mask)
-    seen = ~out.all(-1)
-    close(by_rule.weights()[:, seen], by_mask.weights()[:, seen])
-    assert torch.equal(rule.empty(m, n, torch.device("cpu")), ~seen)
+    has_key = ~out.all(-1)
+    close(by_rule.weights()[:, has_key], by_mask.weights()[:, has_key])
+    assert torch.equal(rule.empty(m, n, torch.device("cpu")), ~has_key)
 
 
-# Its scale is put half on Q and half on K, so that its scores are not exact: none may be large.
+# The scale is split between Q and K, so the scores are not exact: all of them must be small.
 @given(
     st.integers(0, 2**31),
     st.sampled_from([-500, -30, 0]),
@@ -238,7 +238,7 @@ def test_torch_computes_the_same(seed, power, G, group, m, data):
         Q[None], K[None], V[None], attn_mask=mask, scale=scale, enable_gqa=True
     )[0]
     blank = torch.zeros(m, 1) if mask is None else (mask == -torch.inf).all(-1, keepdim=True)
-    expected = theirs.masked_fill(blank.bool(), 0.0)  # where nothing is read, nothing comes
+    expected = theirs.masked_fill(blank.bool(), 0.0)  # fully masked rows are 0
     close(ours / 2.0**power, expected / 2.0**power, atol=1e-9)
 
 
@@ -246,7 +246,7 @@ halves = st.integers(-65504, 65504) | st.floats(-1, 1)
 
 
 @given(st.lists(halves, min_size=4, max_size=12), st.data())
-def test_half_precision_overflows_nowhere(numbers, data):
+def test_half_precision_does_not_overflow(numbers, data):
     Q = torch.tensor(numbers[: len(numbers) // 4 * 4], dtype=torch.float16).reshape(1, -1, 4)
     T, record = Q.shape[1], plain(Q, 0.5)
     weights = record.weights()
@@ -254,7 +254,7 @@ def test_half_precision_overflows_nowhere(numbers, data):
     close(weights.sum(-1), torch.ones(1, T), atol=1e-5)
 
 
-@costing(0.5)
+@slower(0.5)
 @given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=8), st.floats(1e-3, 1e6))
 def test_a_soft_cap_bounds_and_keeps_the_order(numbers, cap):
     scores = torch.tensor(sorted(numbers), dtype=torch.float64)[None]
@@ -269,14 +269,14 @@ def test_a_sink_takes_its_share_and_leaves_the_proportions(record, sink):
     scores = replace(record, sinks=None).scores()
     weights = softmax_with_sink(scores, torch.full((record.heads,), sink, dtype=torch.float64))
     plain, left = softmax(scores), weights.sum(-1, keepdim=True)
-    rows = left[..., 0] > 1e-200  # of others too few digits are left
+    rows = left[..., 0] > 1e-200  # smaller sums have too few digits
     close((weights / left)[rows], plain[rows], atol=1e-9)
     none = torch.full((record.heads,), -torch.inf, dtype=torch.float64)
     assert torch.equal(softmax_with_sink(scores, none), plain)
 
 
 @given(st.integers(0, 2**31), lengths, lengths, lengths, lengths)
-def test_recurrent_scores_are_those_worked_out_by_hand(seed, m, n, d_s, d_h):
+def test_recurrent_scores_match_the_direct_computation(seed, m, n, d_s, d_h):
     S, H, W, U, v, M = (
         each / 8 for each in tensors(seed, (m, d_s), (n, d_h), (3, d_s), (3, d_h), (3,), (d_s, d_h))
     )
@@ -288,9 +288,9 @@ def test_recurrent_scores_are_those_worked_out_by_hand(seed, m, n, d_s, d_h):
     close(context(weights, H), np.einsum("ij,jd->id", weights.numpy(), H.numpy()))
 
 
-@costing(0.5)
+@slower(0.5)
 @given(st.integers(0, 2**31), lengths, lengths, st.integers(1, 4), lengths, st.booleans())
-def test_projecting_by_head_is_projecting_all_and_cutting(seed, T, d_in, heads, d, biased):
+def test_projecting_by_head_equals_projecting_and_splitting(seed, T, d_in, heads, d, biased):
     X, W, b = tensors(seed, (2, T, d_in), (heads, d_in, d), (heads, d))
     together = W.transpose(0, 1).flatten(1)
     with unchanged(X, W, b):
@@ -302,9 +302,9 @@ def test_projecting_by_head_is_projecting_all_and_cutting(seed, T, d_in, heads, 
     close(by_head, expected + (b.numpy()[:, None] if biased else 0))
 
 
-@costing(0.5)
+@slower(0.5)
 @given(st.integers(0, 2**31), lengths, st.integers(1, 9), MAGNITUDES)
-def test_norms_are_those_worked_out_by_hand(seed, T, d, power):
+def test_norms_match_the_direct_computation(seed, T, d, power):
     (x,) = tensors(seed, (T, d), power=min(power, 30))
     weight, bias = tensors(seed + 1, (d,), (d,))
     with unchanged(x, weight, bias):
@@ -318,7 +318,7 @@ def test_norms_are_those_worked_out_by_hand(seed, T, d, power):
 
 
 @given(st.integers(0, 2**31), lengths, st.integers(1, 4), st.integers(0, 3), st.booleans())
-def test_turning_keeps_lengths_and_tells_only_how_far_apart(seed, T, pairs, rest, interleaved):
+def test_rotation_keeps_lengths_and_depends_on_distance_only(seed, T, pairs, rest, interleaved):
     Q, K = tensors(seed, (T, 2 * pairs + rest), (T, 2 * pairs + rest))
     positions = torch.arange(T, dtype=torch.float64)
 
@@ -334,7 +334,7 @@ def test_turning_keeps_lengths_and_tells_only_how_far_apart(seed, T, pairs, rest
 
 
 @given(st.integers(0, 2**31), lengths, st.integers(1, 4))
-def test_both_conventions_of_turning_give_the_same_scores(seed, T, pairs):
+def test_both_rotary_conventions_give_the_same_scores(seed, T, pairs):
     Q, K = tensors(seed, (T, 2 * pairs), (T, 2 * pairs))
     angles = projection.rotary_angles(torch.arange(T, dtype=torch.float64), 2 * pairs)
     one = [projection.rotary(x, *angles, interleaved=True) for x in (Q, K)]

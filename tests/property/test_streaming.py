@@ -1,41 +1,33 @@
-"""What is kept of a streamed map is what the whole map says, whatever its shape and its rules."""
+"""A streamed summary equals that of the full map, for any shape and mask rule."""
 
 import pytest
 import torch
-from anything import costing
 from families import tiny
+from full_maps import NEAR, check, log_sum_exp, use_loops, use_reference, whole
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import slower
 from torch.testing import assert_close
-from whole_maps import NEAR, check, use_loops, use_tiles, whole
 
 import attnviz
 from attnviz.errors import InputError
 from attnviz.results.attention_record import MaskRule
-from attnviz.streaming import (
-    ScoreSpec,
-    attend,
-    cpu,
-    crop,
-    log_sum_exp,
-    summarise,
-)
+from attnviz.streaming import ScoreSpec, attend, cpu, summarise
 
-SIZES = [(use_tiles, size) for size in [(4, 8, 3), (16, 16, 1), (7, 20, 6), (128, 1024, 25)]]
-LOOPS = [(1, 1), (4, 500), (7, 3000), (128, 2**18), (1, 1, 0), (5, 60, 0), (16, 500, 0)]
+SIZES = [(use_reference, (scores,)) for scores in (1, 100, 3000, 2**18)]
+LOOPS = [(1, 1), (4, 500), (7, 3000), (128, 2**18)]
 SIZES += [(use_loops, size) for size in LOOPS]
 
 
 SMALL = {
-    "tiles": (use_tiles, (4, 8, 3)),
+    "reference": (use_reference, (100,)),
     "loops": (use_loops, (4, 500)),
-    "looped tiles": (use_loops, (4, 30, 0)),
 }
 
 
 @pytest.fixture(params=SMALL.values(), ids=SMALL)
 def small(monkeypatch, request):
-    """Each engine, with little at once."""
+    """Each engine, with small blocks."""
     use, size = request.param
     use(monkeypatch, *size)
 
@@ -65,9 +57,9 @@ def scorings(draw):
     )
 
 
-@costing(8)
+@slower(8)
 @given(scorings(), st.sampled_from(SIZES), st.integers(1, 50), st.data())
-def test_every_number_is_that_of_the_whole_map(scoring, engine, cells, data):
+def test_every_number_matches_the_full_map(scoring, engine, cells, data):
     k = data.draw(st.integers(0, scoring.shape[2]))
     use, size = engine
     with pytest.MonkeyPatch.context() as patch:
@@ -75,30 +67,29 @@ def test_every_number_is_that_of_the_whole_map(scoring, engine, cells, data):
         P = whole(scoring)
         marks = torch.rand(scoring.shape[2]) < 0.5
         V = torch.randn(scoring.key.shape[0], scoring.shape[2], 6).to(scoring.key)
-        attended, found = attend(scoring, V, cells=cells, top=k, marked=marks)
-        check(found, P, scoring.visible.offset)
-        assert_close(found.marked.double(), P[..., marks].sum(-1), **NEAR)
+        V_of_key_heads = V
+        attended, summary = attend(scoring, V, cells=cells, top=k, marked=marks)
+        check(summary, P, scoring.visible.offset)
+        assert_close(summary.marked.double(), P[..., marks].sum(-1), **NEAR)
         V = V.double().repeat_interleave(scoring.shape[0] // len(V), dim=0)
         assert attended.dtype == torch.float32
         assert_close(attended.double(), P @ V, **NEAR)
         alone = summarise(scoring, cells=cells, top=k, marked=marks)
         for name, number in vars(alone).items():
-            assert_close(number, getattr(found, name), **NEAR)
-        m, n = scoring.shape[1:]
-        rows = slice(*sorted(data.draw(st.tuples(st.integers(0, m), st.integers(0, m)))))
-        columns = slice(*sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))))
-        part = crop(scoring, rows=rows, columns=columns)
-        assert_close(part.double(), P[:, rows, columns], **NEAR)
-        lse = log_sum_exp(scoring)
-        assert_close(found.lse, lse, **NEAR)
-        assert_close(crop(scoring, rows=rows, lse=lse).double(), P[:, rows], **NEAR)
+            assert_close(number, getattr(summary, name), **NEAR)
+        assert_close(summary.lse.double(), log_sum_exp(scoring), **NEAR)
+        heads = data.draw(st.permutations(range(scoring.shape[0])))[: scoring.shape[0] - 1 or 1]
+        attended, some = attend(scoring, V_of_key_heads, heads=heads, cells=cells, top=k)
+        assert_close(attended.double(), P @ V, **NEAR)
+        assert_close(some.mean, summary.mean[heads], **NEAR)
+        assert_close(some.top_weights, summary.top_weights[heads], **NEAR)
 
 
 @pytest.mark.parametrize(
     "family", ["bert", "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "mpt", "mpnet"]
 )
 def test_records_of_real_families(family, tokenizer, small):
-    """Grouped queries, windows, soft caps, biases and sinks, with their masks as rules."""
+    """Grouped queries, windows, soft caps, biases and sinks, with masks as rules."""
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     for record in model.attend("the train left the station on time and nobody minded"):
         scoring = ScoreSpec.of(record)
@@ -109,15 +100,13 @@ def test_records_of_real_families(family, tokenizer, small):
             assert scoring.bias is record.bias
 
 
-def test_the_model_that_comes_along_with_padding(train, small):
+def test_the_bundled_model_with_padding(train, small):
     for record in train:
         check(summarise(ScoreSpec.of(record), top=9), record.weights(dtype=torch.float64))
 
 
-@pytest.mark.parametrize("keys", [0, cpu.KEYS], ids=["tiles", "whole rows"])
 @pytest.mark.parametrize("least", [cpu.LEAST, 2**62], ids=["loops", "torch"])
-def test_four_thousand_tokens(keys, least, monkeypatch):
-    monkeypatch.setattr(cpu, "KEYS", keys)
+def test_four_thousand_tokens(least, monkeypatch):
     monkeypatch.setattr(cpu, "LEAST", least)
     torch.manual_seed(0)
     Q, K = torch.randn(2, 4096, 64), torch.randn(1, 4096, 64)
@@ -126,41 +115,31 @@ def test_four_thousand_tokens(keys, least, monkeypatch):
         torch.ones(4096, 4096, dtype=torch.bool).triu(1), -torch.inf
     )
     V = torch.randn(1, 4096, 64)
-    attended, found = attend(scoring, V, top=8)
-    check(found, P.softmax(-1))
+    attended, summary = attend(scoring, V, top=8)
+    check(summary, P.softmax(-1))
     assert_close(attended.double(), P.softmax(-1) @ V.double(), **NEAR)
 
 
 @pytest.mark.parametrize("sinks", [None, torch.tensor([300.0, -800.0])], ids=["", "sinks"])
 @pytest.mark.parametrize("level", [-700.0, 0.0, 700.0])
 def test_scores_that_would_overflow(level, sinks, small):
-    """Scores of ±500 and more; in float32 the product of such has but four digits after it."""
+    """Scores beyond ±500; in float32 their products have only four decimals."""
     torch.manual_seed(0)
     Q, K, V = torch.randn(2, 30, 8) * 20, torch.randn(2, 30, 8) * 20, torch.randn(2, 30, 8)
     rule = MaskRule(after=0, keys=torch.arange(30) != 0)
     scoring = ScoreSpec(Q, K, 0.5, rule, bias=torch.full((1, 30, 30), level), sinks=sinks)
     P = whole(scoring)
-    attended, found = attend(scoring, V, cells=7, top=3)
+    attended, summary = attend(scoring, V, cells=7, top=3)
     near = {"atol": 2e-4, "rtol": 2e-4}
     assert_close(attended.double(), P @ V.double(), **near)
-    assert_close(found.received.double(), P.sum(1), **near)
-    assert_close(found.top_weights.double(), P.topk(3).values, **near)
-    assert_close(found.entropy.double(), -(P * P.clamp(min=1e-300).log()).sum(-1), **near)
-    assert_close(found.lse, log_sum_exp(scoring), atol=1e-3, rtol=1e-5)
-    assert found.empty.tolist() == [True] + [False] * 29
+    assert_close(summary.received.double(), P.sum(1), **near)
+    assert_close(summary.top_weights.double(), P.topk(3).values, **near)
+    assert_close(summary.entropy.double(), -(P * P.clamp(min=1e-300).log()).sum(-1), **near)
+    assert_close(summary.lse.double(), log_sum_exp(scoring), atol=1e-3, rtol=1e-5)
+    assert summary.empty.tolist() == [True] + [False] * 29
 
 
-def test_the_log_sum_exp_of_fast_attention_serves():
-    torch.manual_seed(0)
-    Q, K = torch.randn(1, 3, 700, 32), torch.randn(1, 3, 700, 32)
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    _, lse = flash(Q, K, K, 0.0, True)
-    scoring = ScoreSpec(Q[0], K[0], 32**-0.5, MaskRule(after=0))
-    assert_close(lse[0], log_sum_exp(scoring), **NEAR)
-    assert_close(summarise(scoring, lse=lse[0]).mean, summarise(scoring).mean, **NEAR)
-
-
-def test_masks_that_are_no_rule_stay_what_they_are():
+def test_masks_without_a_rule_stay_masks():
     mask = torch.zeros(6, 6)
     mask[2, 3] = -torch.inf
     assert MaskRule.of(mask) is None
@@ -169,8 +148,14 @@ def test_masks_that_are_no_rule_stay_what_they_are():
     assert MaskRule.of(padded).keys.tolist() == [True, True, True, False]
 
 
-@pytest.mark.parametrize("wrong", [{"cells": 0}, {"top": -1}])
-def test_numbers_that_make_no_sense(wrong):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cells": 0}, r"cells must be at least 1, not 0\."),
+        ({"top": -1}, r"top must be at least 0, not -1\."),
+    ],
+)
+def test_invalid_numbers(wrong, message):
     scoring = ScoreSpec(torch.randn(1, 3, 4), torch.randn(1, 3, 4), 0.5)
-    with pytest.raises(InputError, match="Expected one cell or more"):
+    with pytest.raises(InputError, match=message):
         summarise(scoring, **wrong)

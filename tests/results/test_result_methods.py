@@ -1,4 +1,4 @@
-"""Results know themselves: their rules, arrays, table, file, printed text and figure."""
+"""Result methods: invariants, arrays, table, file, printed text and figure."""
 
 import io
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden.making import SAVED
+from golden.saved_results import SAVED
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -16,7 +16,7 @@ from attnviz.errors import InputError
 from attnviz.io.export import to_data
 from attnviz.results.base import Result, Savable
 
-NAMES = ("map", "map-image", "maps", "steps", "senses", "shift", "census", "comparison", "example")
+NAMES = ("map", "map-image", "maps", "steps", "senses", "shift", "survey", "compare", "example")
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -35,7 +35,7 @@ def printed(renderable):
     return console.file.getvalue()
 
 
-def test_its_arrays_labels_and_facts_are_those_of_its_file(result, tmp_path):
+def test_arrays_labels_and_metadata_match_the_file(result, tmp_path):
     assert isinstance(result, Result)
     arrays = result.to_arrays()
     assert arrays
@@ -49,7 +49,7 @@ def test_its_arrays_labels_and_facts_are_those_of_its_file(result, tmp_path):
     assert again.labels() == result.labels()
 
 
-def test_its_table_has_a_row_for_each_number(result):
+def test_the_table_has_a_row_for_each_number(result):
     frame, columns = result.to_frame(), result.columns_of_table()
     assert list(frame.columns) == list(columns)
     assert len(frame) == len(next(iter(columns.values()))) > 0
@@ -92,7 +92,7 @@ def test_a_whole_result_draws_a_heatmap(whole):
     assert isinstance(whole.plot(layer=0, head=0), Axes)
 
 
-def test_what_does_not_fit_cannot_be_built(whole):
+def test_inconsistent_results_cannot_be_built(whole):
     drawn = attnviz.load_result(SAVED / "map.safetensors")
     with pytest.raises(InputError, match="AttentionMap should have a weight for each pair"):
         replace(drawn, rows=drawn.rows[1:])
@@ -104,7 +104,7 @@ def test_what_does_not_fit_cannot_be_built(whole):
         replace(whole.agreement.checks[0], failed_heads=(), finite=False)
 
 
-def test_every_part_of_a_result_may_be_saved(whole, tmp_path):
+def test_every_part_of_a_result_can_be_saved(whole, tmp_path):
     for part in (whole.records[0], whole.agreement, whole.records[0].key_axis):
         assert isinstance(part, Savable)
         part.save(Path(tmp_path) / "part.safetensors", force=True)

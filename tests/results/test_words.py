@@ -1,4 +1,4 @@
-"""Word pieces to words: where words are, how weights merge, what becomes of special tokens."""
+"""Merge word pieces into words: positions, weights, and special tokens."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_words_are_what_a_reader_calls_words(text, words):
     assert words_of(text) == words
 
 
-def test_pieces_belong_to_the_word_they_overlap_and_special_tokens_to_none():
+def test_pieces_belong_to_the_word_they_overlap_and_special_tokens_do_not():
     assert PIECES.words == (None, 0, 0, 1, None, None)
     assert PIECES.word_labels == ("unhappy", "cats")
 
@@ -69,7 +69,7 @@ def test_the_same_word_in_both_texts_of_a_pair_stays_two_words():
     assert token_groups(axis).boundary() == 2
 
 
-def test_without_offsets_every_piece_stands_by_itself():
+def test_without_offsets_every_piece_is_separate():
     axis = make_axis(["un", "##happy"], None, [False] * 2, [False] * 2, [0, 0], ["unhappy"])
     assert token_groups(axis).labels == ("un", "##happy")
 
@@ -132,7 +132,7 @@ def test_a_map_shows_the_merged_weights_of_the_head_and_says_so(merged_words):
     assert drawn.notes == ("word pieces merged (columns summed, rows averaged)",)
 
 
-def test_pieces_are_the_models_own_weights_and_nothing_is_said(merged_words):
+def test_pieces_have_the_models_weights_without_a_note(merged_words):
     drawn = attention_map(merged_words, layer=2, head=3, words=False)
     assert drawn.columns[2:4] == ("token", "##ization")
     assert torch.equal(drawn.weights, merged_words.weights(2, 3))
@@ -151,7 +151,7 @@ def test_hidden_special_tokens_leave_the_other_weights_as_they_are(train):
     assert torch.equal(hidden.weights, kept.weights[1:-1, 1:-1])
     lost = 1 - kept.weights[1:-1, 1:-1].sum(1).mean().item()
     assert hidden.notes == (
-        f"[CLS], [SEP] hidden ({lost:.0%} of the weight), rows not renormalised",
+        f"[CLS], [SEP] hidden ({lost:.0%} of the weight), rows not renormalized",
     )
 
 
@@ -163,7 +163,7 @@ def test_removed_special_tokens_leave_rows_that_sum_to_one(train):
     torch.testing.assert_close(removed.weights, expected)
     torch.testing.assert_close(removed.weights.sum(1), torch.ones(7))
     assert "[CLS], [SEP] removed" in removed.notes[0]
-    assert removed.notes[0].endswith("rows renormalised to 1")
+    assert removed.notes[0].endswith("rows renormalized to 1")
 
 
 def test_the_maps_of_all_heads_are_the_maps_of_each(train):
@@ -186,15 +186,15 @@ def test_the_boundary_of_a_pair_lies_before_its_second_text(pair):
 @pytest.mark.parametrize(
     ("selection", "said"),
     [
-        ({"layer": 6, "head": 0}, "from 0 to 5, got 6"),
-        ({"layer": -1, "head": 0}, "from 0 to 5, got -1"),
-        ({"layer": 0, "head": 12}, "from 0 to 11, got 12"),
-        ({"layer": 0, "head": [0, -1]}, "from 0 to 11, got -1"),
-        ({"layer": 0, "head": []}, "at least one head, got none"),
-        ({"layer": 0, "head": 0, "special": "drop"}, "keep, hide or remove, got 'drop'"),
+        ({"layer": 6, "head": 0}, "layer 6 is out of range"),
+        ({"layer": -1, "head": 0}, "layer -1 is out of range"),
+        ({"layer": 0, "head": 12}, "head 12 is out of range"),
+        ({"layer": 0, "head": [0, -1]}, "head -1 is out of range"),
+        ({"layer": 0, "head": []}, "list of heads is empty"),
+        ({"layer": 0, "head": 0, "special": "drop"}, "keep, hide or remove, not 'drop'"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_what_can(train, selection, said):
+def test_invalid_choices_are_refused_with_the_valid_ones(train, selection, said):
     with pytest.raises(InputError, match=said):
         attention_map(train, **selection)
 
@@ -218,7 +218,7 @@ def test_a_word_that_occurs_twice_must_be_numbered():
     assert locate("the#2", side) == 3
     with pytest.raises(InputError, match=r"'the' occurs 2 times. Say which: the#1 or the#2"):
         locate("the", side)
-    with pytest.raises(InputError, match="by a number from 1 to 2, as often as it occurs, got 3"):
+    with pytest.raises(InputError, match="the#3 is out of range: 'the' occurs 2 times"):
         locate("the#3", side)
 
 
@@ -228,8 +228,8 @@ def test_a_number_sign_that_numbers_nothing_is_part_of_the_word():
     assert locate("c#x", side_of("c#x")) == 0
 
 
-def test_an_absent_word_is_refused_with_near_ones():
-    with pytest.raises(InputError, match=r"got 'trian'. Did you mean train\?"):
+def test_a_missing_word_is_refused_with_suggestions():
+    with pytest.raises(InputError, match=r"'trian' is not a word .* Did you mean train\?"):
         locate("trian", side_of("the", "train", "left"))
     with pytest.raises(InputError, match=r"Its words are the, train, left\."):
         locate("xyz", side_of("the", "train", "left", "the"))

@@ -1,37 +1,37 @@
-"""What the two ways through the catalogue share: the process that runs are forked from."""
+"""Fixtures for both ways to run the catalogue: the server process from which runs are forked."""
 
 import pytest
 
 from robustness.running.checks import check
 from robustness.running.prepared import prepare
-from robustness.running.scene import Scene, Server, readable, run
-from robustness.running.settings import put
+from robustness.running.scene import Scene, Server, restore_permissions, run
+from robustness.running.settings import apply
 
 
 @pytest.fixture(scope="session")
 def server():
-    """The process that has imported everything."""
+    """The server process with all imports done."""
     started = Server()
     yield started
     started.stop()
 
 
 @pytest.fixture
-def judge(server, tmp_path, record_property):
-    """Return what runs a case and checks its outcome; it is counted in the summary."""
+def check_case(server, tmp_path, record_property):
+    """Return a function that runs a case, checks its outcome and counts it for the summary."""
 
-    def judged(group, name, case, *, called):
+    def run_case(group, name, case, *, called):
         record_property("catalogue", (group, name))
         folder, notes = tmp_path / "here", tmp_path / "notes"
         folder.mkdir()
         notes.mkdir()
         prepare(folder, f"{case.typed or ''} {case.called or ''}")
         scene = Scene(folder, notes)
-        put(scene, case.within)
-        with readable(folder):
+        apply(scene, case.within)
+        with restore_permissions(folder):
             several = run(server, case, scene, called=called)
             record_property("seconds", sum(ended.seconds for ended in several))
             for ended in several:
                 check(case, ended, called=called)
 
-    return judged
+    return run_case

@@ -1,4 +1,4 @@
-"""Every case of the catalogue through the public functions: the exception with the same code."""
+"""Run every case through the public functions: exceptions have the same exit code."""
 
 import pytest
 
@@ -13,9 +13,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("group", "name", "case"), CASES)
-def test_what_is_called_ends_as_promised(judge, group, name, case):
-    judge(group, name, case, called=True)
+def test_a_call_has_the_expected_outcome(check_case, group, name, case):
+    check_case(group, name, case, called=True)
 
 
-def test_there_are_as_many_cases_as_were_promised():
+def test_the_catalogue_has_enough_cases():
     assert sum(map(len, GROUPS.values())) >= 220

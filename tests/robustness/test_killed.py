@@ -1,4 +1,4 @@
-"""Killed at any moment, a run leaves the old file or the new one, never a third thing."""
+"""A run that is killed at any moment leaves the old file or the new one, never a mixture."""
 
 import json
 import os
@@ -20,7 +20,7 @@ OLD, NEW = "the train left the station", "she sat by the bank"
 
 @pytest.fixture(scope="module")
 def endless(model, tmp_path_factory):
-    """Return the call that writes one of two results of 30 MB over the other, again and again."""
+    """Return a call that alternately writes two results of 30 MB to the same file, endlessly."""
     folder = tmp_path_factory.mktemp("large")
     text = "the train left the station on time " * 45
     maps = attnviz.head_maps(model.attend(text), words=False)
@@ -33,7 +33,7 @@ def endless(model, tmp_path_factory):
 
 @pytest.fixture
 def start(server, endless):
-    """Return what starts a command, or without one the endless call; it gives the process."""
+    """Return a function that starts a command, or without one the endless call."""
 
     def started(arguments, folder):
         return server.start(
@@ -66,11 +66,11 @@ def parse_page(path):
 
 def load_maps(path):
     weights = load_file(path)["weights"]
-    sums = weights.double().sum(-1)  # 1 in one of the two results, a half in the other
+    sums = weights.double().sum(-1)  # 1 in one of the two results, one half in the other
     assert (sums - sums[0, 0, 0]).abs().max() < 1e-5
 
 
-# The file, the commands that write two results into it, and what opens it whole.
+# The file, the commands that write two results into it, and its reader.
 KILLED = {
     "heatmap": ("x.png", [["heatmap", text, "-o", "x.png"] for text in (OLD, NEW)], decode_png),
     "view": ("x.html", [["view", f"{t}. " * 4, "-o", "x.html"] for t in (OLD, NEW)], parse_page),
@@ -82,7 +82,7 @@ def writing(folder):
     return list(folder.glob(".attnviz-*"))
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -90,9 +90,9 @@ def wait_for(condition, seconds=60):
 
 
 def kill_at_random(start, server, folder, kind, moments, chance):
-    """Kill a command so many times while it writes; return how many left the old file, the new.
+    """Kill a command repeatedly while it writes; count how often the old and new file remained.
 
-    It is killed when its temporary file has appeared, and as much later as it needs to write.
+    The signal comes after the temporary file appears, with a delay up to the duration of a write.
     """
     name, (first, second), verify = KILLED[kind]
     path = folder / name
@@ -110,7 +110,7 @@ def kill_at_random(start, server, folder, kind, moments, chance):
         for left in writing(folder):
             left.unlink()
         known[path.read_bytes()] = which
-    found = {"old": 0, "new": 0, "while writing": 0}
+    counts = {"old": 0, "new": 0, "while writing": 0}
     old = next(iter(known))
     for _ in range(moments):
         path.write_bytes(old)
@@ -122,18 +122,18 @@ def kill_at_random(start, server, folder, kind, moments, chance):
         verify(path)
         content = path.read_bytes()
         assert content in known or second is None, "neither the old file nor the new one"
-        found["old" if content == old else "new"] += 1
-        found["while writing"] += bool(writing(folder))
+        counts["old" if content == old else "new"] += 1
+        counts["while writing"] += bool(writing(folder))
         assert {path, *writing(folder)} == set(folder.iterdir())
         for left in writing(folder):
             left.unlink()
-    return found
+    return counts
 
 
 @pytest.mark.parametrize("kind", KILLED)
 def test_kill_9_leaves_the_old_file_or_the_new_one(start, server, tmp_path, kind):
-    found = kill_at_random(start, server, tmp_path, kind, 2, random.Random())
-    assert found["old"] + found["new"] == 2
+    counts = kill_at_random(start, server, tmp_path, kind, 2, random.Random())
+    assert counts["old"] + counts["new"] == 2
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Every case of the catalogue on the command line: no traceback, the promised code, whole files."""
+"""Run every case on the command line: no traceback, the documented exit code, complete files."""
 
 import pytest
 
@@ -13,5 +13,5 @@ CASES = [
 
 
 @pytest.mark.parametrize(("group", "name", "case"), CASES)
-def test_what_is_typed_ends_as_promised(judge, group, name, case):
-    judge(group, name, case, called=False)
+def test_a_command_line_has_the_expected_outcome(check_case, group, name, case):
+    check_case(group, name, case, called=False)

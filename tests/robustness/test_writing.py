@@ -1,4 +1,4 @@
-"""A file appears whole or not at all, and nothing of anybody else's is lost."""
+"""Files are written atomically, and no foreign file is lost."""
 
 import os
 import stat
@@ -23,7 +23,7 @@ TEXT = "the train left the station"
 
 
 def save(result, path, **how):
-    """Write what the ending asks for."""
+    """Save a result in the format of the file extension."""
     if path.suffix in FIGURE_SUFFIXES:
         figure = attnviz.plot.heatmap(result, layer=0, head=0).figure
         attnviz.plot.save(figure, path, **how)
@@ -34,7 +34,7 @@ def save(result, path, **how):
         attnviz.view(result).save(path, **how)
 
 
-# --- what is overwritten
+# --- existing files
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -52,13 +52,13 @@ def test_figures_and_pages_are_overwritten_and_data_with_force(train, tmp_path, 
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_of_an_empty_file_nothing_is_lost_and_a_read_only_one_is_left(train, tmp_path, monkeypatch):
+def test_empty_files_are_replaced_and_read_only_files_are_kept(train, tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     path.touch()
     save(train, path)
     assert path.stat().st_size
     path.chmod(0o400)
-    if os.geteuid() == 0:  # root may write everywhere
+    if os.geteuid() == 0:  # root may write anywhere
         monkeypatch.setattr(os, "access", lambda at, mode: at != path)
     with pytest.raises(OutputError, match=r"is read-only\. Name another file"):
         save(train, path)
@@ -67,12 +67,10 @@ def test_of_an_empty_file_nothing_is_lost_and_a_read_only_one_is_left(train, tmp
 
 
 @pytest.mark.parametrize("target", ["data.json", "plain"])
-def test_the_ending_of_a_link_chooses_the_format_not_that_of_what_it_points_to(
-    train, tmp_path, target
-):
+def test_the_extension_of_a_link_selects_the_format_not_that_of_its_target(train, tmp_path, target):
     link = tmp_path / "x.png"
     link.symlink_to(target)
-    for _ in range(2):  # the second time it is ours
+    for _ in range(2):  # the second time, the file is from attnviz
         save(train, link)
         assert (tmp_path / target).read_bytes().startswith(b"\x89PNG")
     assert link.is_symlink()
@@ -88,7 +86,7 @@ def test_a_result_is_overwritten_only_with_force(train, tmp_path):
     save(train, path, force=True)
 
 
-def test_a_file_that_came_while_the_model_ran_is_kept(train, tmp_path):
+def test_a_file_created_during_the_run_is_kept(train, tmp_path):
     path = check_output(tmp_path / "x.json")
     path.write_text("meanwhile")
     with pytest.raises(OutputError, match="not overwritten by default"):
@@ -122,7 +120,7 @@ def test_every_command_refuses_to_overwrite_data_before_it_loads_a_model(
     assert path.read_text() == "mine"
 
 
-def test_a_command_overwrites_where_it_is_told_to(tmp_path):
+def test_a_command_overwrites_with_force(tmp_path):
     path = tmp_path / "x.json"
     path.write_text("mine")
     assert run(["example", "cat", "-o", str(path), "--force"]) == 0
@@ -130,7 +128,7 @@ def test_a_command_overwrites_where_it_is_told_to(tmp_path):
     assert run(["example", "cat", "-o", str(path)]) == 4
 
 
-# --- how it is written
+# --- writing
 
 
 def test_a_file_keeps_its_permissions_and_is_never_more_readable(tmp_path, monkeypatch):
@@ -149,7 +147,7 @@ def test_a_file_keeps_its_permissions_and_is_never_more_readable(tmp_path, monke
     assert stat.S_ISREG(synced[0])
 
 
-def test_threads_that_write_at_once_leave_whole_files_and_the_umask(tmp_path):
+def test_concurrent_writes_leave_complete_files_and_the_umask(tmp_path):
     mask = os.umask(0o027)
     try:
 

@@ -1,4 +1,4 @@
-"""What libraries log is kept from the terminal, and nothing of the user's is touched."""
+"""Library logs do not reach the terminal, and the user's settings stay unchanged."""
 
 import io
 import logging
@@ -15,7 +15,7 @@ from attnviz.runtime.libraries import silence_logs, silence_rust
 
 @pytest.fixture
 def talkative(tokenizer):
-    """A model that logs what becomes of a short text, and warns, as users' own modules may."""
+    """A model that logs and warns during a run, as users' modules may."""
     model = tiny("bigbird")
     model.register_forward_pre_hook(lambda *_: warnings.warn("mine", stacklevel=2))
     return load(model, tokenizer=tokenizer)
@@ -23,7 +23,7 @@ def talkative(tokenizer):
 
 @pytest.fixture
 def log():
-    """The logger of transformers, with a terminal of ours and a user's own handler."""
+    """The logger of transformers, with a terminal handler and a user's handler."""
     log = logging.getLogger("transformers")
     log.terminal, log.own = logging.StreamHandler(io.StringIO()), logging.Handler()
     log.heard = []
@@ -36,7 +36,7 @@ def log():
     logging.getLogger("attnviz").setLevel(logging.NOTSET)
 
 
-def test_a_run_logs_nothing_and_leaves_the_users_warnings_and_settings(talkative, log):
+def test_a_run_logs_nothing_and_keeps_the_users_warnings_and_settings(talkative, log):
     before = (log.level, log.propagate, log.handlers[:], logging.root.manager.disable)
     with pytest.warns(UserWarning, match="mine"):
         talkative.attend("the train left the station")
@@ -50,7 +50,7 @@ def test_a_run_logs_nothing_and_leaves_the_users_warnings_and_settings(talkative
     assert "is not possible" in log.terminal.stream.getvalue()
 
 
-def test_silence_is_of_one_thread(log):
+def test_silencing_affects_one_thread_only(log):
     with silence_logs(), silence_logs():
         log.error("here")
         other = threading.Thread(target=log.error, args=("there",))
@@ -60,7 +60,7 @@ def test_silence_is_of_one_thread(log):
     assert log.terminal.stream.getvalue() == "there\nafter\n"
 
 
-def test_what_rust_prints_is_heard_by_who_debugs_only(capfd, log):
+def test_rust_output_is_shown_only_with_debug(capfd, log):
     with silence_rust(), silence_rust():
         os.write(2, b"a panic")
     os.write(2, b"after")

@@ -1,4 +1,4 @@
-"""The check of every architecture, run on a handful of them as people run it."""
+"""Check a handful of architectures with the command-line script."""
 
 import subprocess
 import sys
@@ -24,34 +24,38 @@ EXPECTED = {
 
 
 @pytest.mark.slow
-def test_a_handful_is_checked_and_the_second_run_does_only_what_is_missing(tmp_path):
-    kept = tmp_path / "results.jsonl"
+def test_a_second_run_checks_only_missing_architectures(tmp_path):
+    results_file = tmp_path / "results.jsonl"
     script = [sys.executable, str(ROOT / "scripts" / "check_architectures.py"), *EXPECTED]
-    done = subprocess.run(
-        [*script, "--results", str(kept)], capture_output=True, text=True, cwd=tmp_path, check=False
+    process = subprocess.run(
+        [*script, "--results", str(results_file)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert "are still to be checked: no table is written" in " ".join(done.stderr.split())
-    assert list(tmp_path.iterdir()) == [kept]
-    found = results.read(kept)
+    assert process.returncode == 0, process.stderr
+    assert "are not checked yet: no table is written" in " ".join(process.stderr.split())
+    assert list(tmp_path.iterdir()) == [results_file]
+    saved = results.read(results_file)
     for name, expected in EXPECTED.items():
-        one = found[name]
-        assert (state(one, 1e-5), one.get("reached"), one["attentions"]) == expected
-        assert one["softmaxes"] == one["attentions"]
-        assert one["others"] == {}
+        result = saved[name]
+        assert (state(result, 1e-5), result.get("reached"), result["attentions"]) == expected
+        assert result["softmaxes"] == result["attentions"]
+        assert result["others"] == {}
 
 
-def test_a_fault_is_seen(monkeypatch):
+def test_a_fault_is_detected(monkeypatch):
     model, inputs = build("bert")
     monkeypatch.setattr("architectures.compare.difference", lambda record, reference: difference(
         type(record)(**vars(record) | {"scale": record.scale * 1.01}), reference
     ))  # fmt: skip
-    found = {"architecture": "bert"} | compare(model, inputs)
-    assert found["difference"] > 1e-4
-    assert state(found, 1e-5) == "differs"
+    result = {"architecture": "bert"} | compare(model, inputs)
+    assert result["difference"] > 1e-4
+    assert state(result, 1e-5) == "differs"
 
 
-def test_what_is_not_run_or_not_read_says_why():
+def test_architectures_that_do_not_run_report_the_reason():
     missing = "ImportError: DinatModel requires the natten library but it was not found in your"
     one = {"architecture": "dinat", "reason": missing}
     assert state(one, 1e-5) == "not run"

@@ -1,4 +1,4 @@
-"""The models that the check of every architecture builds are what it says they are."""
+"""The tiny models of the architecture check have the documented properties."""
 
 import sys
 from pathlib import Path
@@ -15,14 +15,14 @@ from architectures.shrink import tiny_config
 from architectures.tiny_models import build
 
 
-def test_uniform_rows_have_sharpness_one_and_rows_of_one_key_do_not_count():
+def test_uniform_rows_have_sharpness_one_and_single_key_rows_do_not_count():
     assert sharpness(torch.full((1, 2, 4), 0.25)) == 1
     causal = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     assert sharpness(causal) == 1
     assert sharpness(torch.tensor([[0.9, 0.1]])) == pytest.approx(1.8)
 
 
-def test_windows_are_shorter_than_the_text_and_every_kind_of_layer_stays():
+def test_windows_are_shorter_than_the_text_and_every_kind_of_layer_is_kept():
     config = tiny_config("gemma3").text_config
     assert config.sliding_window == 4
     assert set(config.layer_types) == {"sliding_attention", "full_attention"}
@@ -30,15 +30,15 @@ def test_windows_are_shorter_than_the_text_and_every_kind_of_layer_stays():
 
 
 @pytest.mark.parametrize("architecture", ["llama", "t5", "vit", "gemma3", "whisper"])
-def test_a_model_runs_sharp_finite_and_the_same_each_time(architecture):
+def test_a_model_is_sharp_finite_and_reproducible(architecture):
     model, inputs = build(architecture)
     again, _ = build(architecture)
-    found = count_softmaxes(model, inputs)
-    assert found["softmaxes"] >= 2
-    assert found["sharpness"] > 1.5
-    assert found["finite"]
-    for one, other in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
+    counts = count_softmaxes(model, inputs)
+    assert counts["softmaxes"] >= 2
+    assert counts["sharpness"] > 1.5
+    assert counts["finite"]
+    for parameter, repeated in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(parameter, repeated)
 
 
 def test_the_second_text_is_padded_and_each_has_an_image():

@@ -1,22 +1,22 @@
-"""Maps that the compiled loops reduce: what a chance of the draw might not bring about."""
+"""Edge cases of the compiled loops that random inputs may miss."""
 
 import numpy as np
 import pytest
 import torch
+from full_maps import check, use_loops, whole
 from torch.testing import assert_close
-from whole_maps import check, use_loops, whole
 
 from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, attend
 from attnviz.streaming import numba_kernels as loops
 from attnviz.streaming.scores import NEVER
 
-ENGINES = {"whole rows": (4, 500), "heads together": (7, 3000), "tiles": (4, 30, 0)}
+ENGINES = {"one head": (4, 500), "heads together": (7, 3000)}
 
 
 @pytest.fixture(params=ENGINES.values(), ids=ENGINES)
 def engine(monkeypatch, request):
-    """The loops alone: what they leave to torch fails."""
+    """Use only the loops: falling back to torch fails."""
     use_loops(monkeypatch, *request.param)
 
 
@@ -26,7 +26,7 @@ def drawn(H=2, m=30, n=30, d=8, scale=0.5, **rest):
 
 
 def expect_right(scoring, **how):
-    """Compare all that is kept with the whole map; return it."""
+    """Compare the summary with the full map and return it."""
     V = torch.randn(len(scoring.key), scoring.shape[2], 6)
     P = whole(scoring)
     A, found = attend(scoring, V, cells=7, top=3, **how)
@@ -52,13 +52,9 @@ def test_every_number(name, engine):
     expect_right(SCORINGS[name])
 
 
-@pytest.mark.parametrize("engine", [(4, 500), (7, 3000)], indirect=True)
 @pytest.mark.parametrize("level", [89.0, 100.0, 128.0, 177.5, 355.0, 500.0, 710.0, -100.0, -355.0])
-def test_one_key_far_from_the_others(level, engine):
-    """Its power is beyond float32, and must not come back as an ordinary number.
-
-    Of tiles the log-sum-exp is given in float32, which is no better than such scores allow.
-    """
+def test_one_key_with_an_extreme_score(level, engine):
+    """Its exponential exceeds float32 and must not wrap around to an ordinary number."""
     bias = torch.zeros(1, 30, 30)
     bias[..., 4] = level
     found = expect_right(drawn(bias=bias, visible=MaskRule(after=0)))
@@ -72,8 +68,8 @@ def scores_of(scoring):
 
 @pytest.mark.parametrize("sink", [150.0, -30.0, -800.0])
 @pytest.mark.parametrize("offset", [0, -12, -100])
-def test_sinks_of_rows_that_may_read_nothing(sink, offset, engine):
-    """Their log-sum-exp is the sink; with an offset some rows stand before all keys."""
+def test_sinks_of_rows_without_visible_keys(sink, offset, engine):
+    """Their log-sum-exp is the sink; with an offset, some rows precede all keys."""
     rule = MaskRule(5, 0, offset, keys=torch.arange(30) > 3)
     found = expect_right(drawn(sinks=torch.full((2,), sink), visible=rule))
     nothing = rule.empty(30, 30, torch.device("cpu"))
@@ -81,21 +77,21 @@ def test_sinks_of_rows_that_may_read_nothing(sink, offset, engine):
     assert_close(found.lse[:, nothing], torch.full((2, int(nothing.sum())), sink))
 
 
-def test_of_equal_keys_the_first_are_found(engine):
+def test_ties_select_the_first_keys(engine):
     found = attend(
         ScoreSpec(torch.ones(1, 20, 4), torch.ones(1, 30, 4), 0.5), torch.ones(1, 30, 2), top=3
     )
     assert found[1].top_keys.tolist() == [[[0, 1, 2]] * 20]
 
 
-def test_powers_are_those_of_float64():
+def test_exponentials_match_float64():
     for x in np.linspace(-125.9, 127.9, 5001).astype(np.float32):
         assert abs(float(loops._exp2(x)) / 2.0 ** float(x) - 1) < 2e-7
     assert loops._exp2(np.float32(-200)) == 0
     assert loops._exp2(np.float32(400)) == np.inf
 
 
-def test_the_loops_know_the_same_numbers():
-    """They write them out, for numba compiles anew only where their file changes."""
+def test_the_loops_use_the_same_constants():
+    """The loops repeat the constants, because numba recompiles only when their own file changes."""
     assert np.float32(NEVER) == loops._NEVER
     assert np.float32(NEVER / 2) == loops._HIDDEN

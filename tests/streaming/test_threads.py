@@ -1,11 +1,11 @@
-"""Works on several threads: the same numbers, and nothing that goes on after an error."""
+"""Several threads give the same numbers, and no work continues after an error."""
 
 import threading
 import time
 
 import pytest
 import torch
-from whole_maps import use_loops
+from full_maps import use_loops
 
 from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, attend, cpu
@@ -14,16 +14,15 @@ from attnviz.streaming.cpu import on_threads
 
 @pytest.fixture
 def threads():
-    """Set how many threads torch has."""
+    """Set the number of torch threads."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("H", [1, 2, 6])
-@pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "whole rows"])
-def test_several_threads_find_what_one_finds(H, keys, threads, monkeypatch):
-    use_loops(monkeypatch, 4, 500, keys)
+def test_several_threads_give_the_result_of_one(H, threads, monkeypatch):
+    use_loops(monkeypatch, 4, 500)
     torch.manual_seed(0)
     Q, K, V = torch.randn(3, H, 50, 8)
     scoring = ScoreSpec(Q, K, 0.5, MaskRule(after=0))
@@ -41,7 +40,7 @@ def test_several_threads_find_what_one_finds(H, keys, threads, monkeypatch):
         torch.testing.assert_close(number, close, atol=1e-6, rtol=1e-6)
 
 
-def test_each_works_alone_and_as_it_was_asked(threads):
+def test_tasks_run_alone_and_in_order(threads):
     threads(2)
 
     def look(stop):
@@ -53,7 +52,7 @@ def test_each_works_alone_and_as_it_was_asked(threads):
     assert torch.get_num_threads() == 2
 
 
-def test_room_that_is_kept_serves_in_every_mode(threads, monkeypatch):
+def test_reused_buffers_work_in_every_mode(threads, monkeypatch):
     use_loops(monkeypatch, 4, 500)
     for count in (1, 2):
         threads(count)
@@ -84,11 +83,9 @@ def test_an_error_stops_the_others(threads):
     assert time.monotonic() - start < 20
 
 
-@pytest.mark.parametrize("keys", [0, 100], ids=["tiles", "whole rows"])
 @pytest.mark.parametrize("what", [torch.nan, torch.inf])
-def test_what_is_no_number_is_not_hidden(keys, what, monkeypatch):
-    """The loops leave it to torch, and find the same without it."""
-    monkeypatch.setattr(cpu, "KEYS", keys)
+def test_nan_is_not_hidden(what, monkeypatch):
+    """The loops fall back to torch, and the summary contains the same NaN."""
     Q, K, V = torch.randn(3, 2, 50, 8)
     Q[0, 7, 3] = what
     alike = []
@@ -100,4 +97,4 @@ def test_what_is_no_number_is_not_hidden(keys, what, monkeypatch):
         rows = torch.arange(50) != 7
         assert found.lse[0, rows].isfinite().all()
         assert found.entropy[1].isfinite().all()
-    assert torch.equal(*alike)  # nothing is left of what the loops began
+    assert torch.equal(*alike)  # no trace of the interrupted loops remains

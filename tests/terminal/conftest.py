@@ -1,4 +1,4 @@
-"""Where the commands run: in an empty folder, without a network, the default model loaded once."""
+"""Run commands in an empty folder, without a network, with the default model loaded once."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""What each command prints and writes."""
+"""The printed output and the files of each command."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def succeeds(capsys, *arguments, code=0):
 
 @pytest.mark.parametrize("command", ["heatmap", "heads"])
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".json", ".npz", ".safetensors"])
-def test_each_ending_is_a_format(capsys, command, suffix):
+def test_each_file_extension_is_a_format(capsys, command, suffix):
     out = succeeds(capsys, command, TEXT, "-o", f"x{suffix}").out
     (path,) = Path().iterdir()
     assert path.name == f"x{suffix}"
@@ -60,7 +60,7 @@ def test_each_ending_is_a_format(capsys, command, suffix):
 
 
 @pytest.mark.parametrize("command", ["heatmap", "heads"])
-def test_without_a_name_the_file_is_called_after_the_command(capsys, command):
+def test_the_default_file_is_named_after_the_command(capsys, command):
     out = succeeds(capsys, command, TEXT).out
     assert [path.name for path in Path().iterdir()] == [f"{command}.png"]
     assert f"wrote {command}.png" in out
@@ -77,7 +77,7 @@ def test_without_a_name_the_file_is_called_after_the_command(capsys, command):
     ],
     ids=lambda arguments: " ".join(arguments[::2]),
 )
-def test_json_is_one_object_alone_on_standard_output_and_writes_nothing(capsys, arguments):
+def test_json_is_the_only_output_and_no_file_is_written(capsys, arguments):
     said = succeeds(capsys, *arguments, "--json")
     data = json.loads(said.out)
     assert (data.get("agreement") or data)["verdict"] == "verified"
@@ -85,18 +85,18 @@ def test_json_is_one_object_alone_on_standard_output_and_writes_nothing(capsys, 
     assert list(Path().iterdir()) == []
 
 
-def test_json_and_a_file_at_once(capsys):
+def test_json_and_a_file_together(capsys):
     said = succeeds(capsys, "heatmap", TEXT, "--json", "-o", "x.json")
     assert said.out == Path("x.json").read_text()
     assert said.err == "wrote x.json\n"
 
 
-def test_seven_words_give_a_map_of_seven_by_seven_whose_rows_sum_to_one(capsys):
+def test_seven_words_give_a_seven_by_seven_map_with_rows_that_sum_to_one(capsys):
     arguments = ["heatmap", LONGER, "--special", "remove"]
     succeeds(capsys, *arguments, "-o", "x.svg")
     caption = " ".join(texts_in_svg("x.svg"))
     assert "[CLS], [SEP] removed" in caption
-    assert "rows renormalised to 1" in caption
+    assert "rows renormalized to 1" in caption
     assert "Verified: 72 heads" in caption
     data = json.loads(succeeds(capsys, *arguments, "--json").out)
     assert data["rows"] == data["columns"] == WORDS
@@ -118,7 +118,7 @@ def test_layer_and_head_show_that_head_and_several_heads_their_mean(capsys):
     np.testing.assert_allclose(weights(0, 7), (weights(0) + weights(7)) / 2, atol=1e-7)
 
 
-def test_pieces_are_shown_where_asked_for(capsys):
+def test_pieces_are_shown_on_request(capsys):
     words, pieces = (
         json.loads(succeeds(capsys, "heatmap", "tokenization", how, "--json").out)["columns"]
         for how in ("--words", "--pieces")
@@ -134,7 +134,7 @@ def test_a_pair_is_read_as_a_pair(capsys):
     assert data["provenance"]["pair"] == "it was late"
 
 
-def test_the_head_that_is_chosen_is_named_with_the_reason_and_the_next_best(capsys):
+def test_the_chosen_head_is_named_with_reason_and_runners_up(capsys):
     out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
     data = json.loads(Path("x.json").read_text())
     assert "largest mean weight from content words" in data["notes"][0]
@@ -174,7 +174,7 @@ def test_verify_compares_every_stage_of_all_72_heads(capsys):
     assert all(0 < difference <= 1e-5 for difference in differences.values())
 
 
-def test_verify_tells_people_each_stage_and_that_the_canary_was_caught(capsys):
+def test_verify_prints_each_stage_and_the_caught_canary(capsys):
     out = succeeds(capsys, "verify", TEXT).out
     for stage in STAGES:
         (line,) = [line for line in out.splitlines() if line.strip().startswith(f"{stage}  ")]
@@ -189,11 +189,11 @@ def _scale_off(monkeypatch):
         wrong = [replace(record, scale=record.scale * 1.01) for record in records]
         return verify(wrong, references, **how)
 
-    monkeypatch.setattr("attnviz.pipeline.run.verify", verify_a_wrong_scale)
+    monkeypatch.setattr("attnviz.agreement.verify", verify_a_wrong_scale)
 
 
 @pytest.mark.usefixtures("_scale_off")
-def test_a_map_that_is_not_the_models_says_so_loudly_and_ends_with_5(capsys):
+def test_an_unverified_map_is_marked_and_exits_with_5(capsys):
     out = succeeds(capsys, "heatmap", TEXT, "-o", "x.svg", code=5).out
     assert (
         "NOT VERIFIED: differs from the model's own attention first at encoder layer 0, scores"
@@ -212,7 +212,7 @@ def test_a_map_that_is_not_the_models_says_so_loudly_and_ends_with_5(capsys):
 
 @pytest.mark.usefixtures("_scale_off")
 @pytest.mark.parametrize("command", ["heatmap", "heads", "verify"])
-def test_a_failed_agreement_ends_with_5_also_as_json(capsys, command):
+def test_a_failed_agreement_exits_with_5_with_json_too(capsys, command):
     said = succeeds(capsys, command, TEXT, "--json", code=5)
     data = json.loads(said.out)
     data = data.get("agreement") or data
@@ -229,21 +229,21 @@ def test_verify_shows_which_stages_differ(capsys):
         for stage in STAGES
     }
     agree = [stage for stage in STAGES if verdicts[stage].rstrip().endswith("agrees")]
-    assert agree == ["query", "key", "value"]  # what follows the scale differs
+    assert agree == ["query", "key", "value"]  # stages after the scale differ
 
 
 def rows_of_map(out):
-    """Lines such as " 2 train   @@.." under the line that numbers the columns."""
+    """Return the lines of a text map, such as " 2 train   @@..", below the column numbers."""
     lines = [line for line in out.splitlines() if line[:2].strip().isdigit()]
     return [line for line in lines if line[2:3] == " "]
 
 
-def test_without_a_terminal_the_map_is_drawn_with_characters(capsys):
+def test_without_a_terminal_maps_use_characters(capsys):
     out = succeeds(capsys, "heatmap", TEXT, "--layer", "0", "--head", "2", "-o", "x.json").out
     assert "\x1b" not in out
     rows = {line[3:].split()[0]: line for line in rows_of_map(out)}
     assert rows.keys() >= {"[CLS]", "the", "train", "left", "station"}
-    # This head attends to the word before: one dark cell, left of the diagonal.
+    # This head attends to the previous word: one dark cell left of the diagonal.
     weights = json.loads(Path("x.json").read_text())["weights"]
     cells = rows["train"][rows["train"].index("train") + len("[CLS]   ") :]
     assert max(weights[2]) == weights[2][1]
@@ -261,7 +261,7 @@ def terminal(monkeypatch):
     return use
 
 
-def test_a_terminal_gets_blocks_of_colour(capsys, terminal):
+def test_terminals_get_color_blocks(capsys, terminal):
     terminal(color_system="truecolor")
     out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
     assert "\x1b[48;2;" in out
@@ -270,7 +270,7 @@ def test_a_terminal_gets_blocks_of_colour(capsys, terminal):
     assert "@" not in out
 
 
-def test_no_color_gets_characters_also_in_a_terminal(capsys, monkeypatch, terminal):
+def test_no_color_gives_characters_in_a_terminal(capsys, monkeypatch, terminal):
     monkeypatch.setenv("NO_COLOR", "1")
     terminal()
     out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
@@ -278,7 +278,7 @@ def test_no_color_gets_characters_also_in_a_terminal(capsys, monkeypatch, termin
     assert "@@" in out
 
 
-def test_a_map_that_is_too_wide_for_the_terminal_is_left_to_the_file(capsys):
+def test_a_map_too_wide_for_the_terminal_is_only_written_to_the_file(capsys):
     out = succeeds(capsys, "heatmap", "one two three four five six " * 6, "-o", "x.json").out
     assert "38 words are too many for this terminal; see the file" in out
 
@@ -290,7 +290,7 @@ def test_odd_words_are_printed_literally(capsys):
 
 
 @pytest.mark.parametrize("command", [[], ["heatmap"], ["heads"], ["verify"]])
-def test_help_needs_none_of_the_heavy_libraries(command):
+def test_help_imports_no_heavy_library(command):
     code = (
         "import sys; from attnviz.app import run; run(sys.argv[1:]); "
         "print(*{'torch', 'transformers', 'matplotlib', 'seaborn', 'pandas'} & set(sys.modules))"
@@ -302,7 +302,7 @@ def test_help_needs_none_of_the_heavy_libraries(command):
     assert "Usage: attnviz" in done.stdout
 
 
-def test_help_breaks_lines_where_the_terminal_ends(capsys):
+def test_help_wraps_at_the_terminal_width(capsys):
     out = succeeds(capsys, "survey", "--help").out
     assert "statistic, value, and the same for shuffled keys" in " ".join(out.split())
     lines = [line for line in out.split("─")[0].splitlines() if line.strip()]
@@ -331,7 +331,7 @@ def test_an_encoder_decoder_is_drawn_with_its_target(tmp_path, tokenizer, capsys
     assert "to say “un train”" in (tmp_path / "encoder.svg").read_text(encoding="utf-8")
     capsys.readouterr()
     assert run([*command, "--stack", "vision", "-o", str(tmp_path / "no.png")]) == 2
-    assert "encoder or decoder or cross, got 'vision'" in capsys.readouterr().err
+    assert "it has encoder and decoder and cross." in capsys.readouterr().err
     assert run([*command[:2], "--model", str(folder), "-o", str(tmp_path / "no.png")]) == 2
     assert "--target" in capsys.readouterr().err
     assert not (tmp_path / "no.png").exists()

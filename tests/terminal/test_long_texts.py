@@ -1,4 +1,4 @@
-"""A long text at the command line: files, parts of maps, how far it has come, and how it ends."""
+"""Long texts on the command line: files, regions of maps, progress and errors."""
 
 import contextlib
 import copy
@@ -28,7 +28,7 @@ def file():
     return "long.txt"
 
 
-def test_an_overview_and_an_exact_part(file, model):
+def test_an_overview_and_an_exact_region(file, model):
     streamed = ["heatmap", "--file", file, "--mode", "streamed", "--layer", "2", "--head", "3"]
     assert run([*streamed, "-o", "whole.json"]) == 0
     whole = json.loads(Path("whole.json").read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def test_an_overview_and_an_exact_part(file, model):
     assert "exact weights of tokens 20 to 23 for tokens 18 to 29" in " ".join(part["notes"])
 
 
-def test_a_part_of_the_chosen_head_takes_the_head_of_the_whole(file, capsys):
+def test_a_region_uses_the_head_chosen_for_the_full_map(file, capsys):
     assert run(["heatmap", "--file", file, "--mode", "streamed", "--json", "-o", "a.png"]) == 0
     whole = json.loads(capsys.readouterr().out)
     part = ["--rows", "5:9", "--json", "-o", "b.png"]
@@ -52,7 +52,7 @@ def test_a_part_of_the_chosen_head_takes_the_head_of_the_whole(file, capsys):
     assert (found["layer"], found["heads"]) == (whole["layer"], whole["heads"])
 
 
-def test_a_part_of_a_short_text_is_one_of_words(capsys):
+def test_a_region_of_a_short_text_is_in_words(capsys):
     text = "the train left the station"
     assert run(["heatmap", text, "--rows", "1:3", "--cols", ":4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -75,16 +75,16 @@ def test_heads_and_verify_read_files(file, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rows", "3"], "Expected --rows as START:STOP, got '3'"),
-        (["--rows", "a:b"], "Expected --rows as START:STOP"),
-        (["--cols", "9:4"], "Expected columns from 0 to"),
-        (["--rows", "0:99999"], "Expected rows from 0 to"),
-        (["--special", "remove"], "special tokens to be kept"),
-        (["--find", "train:station"], "only summaries were kept"),
-        (["a text"], "a text or a --file, got both"),
+        (["--rows", "3"], "--rows must be START:STOP, not '3'. For"),
+        (["--rows", "a:b"], "--rows must be START:STOP"),
+        (["--cols", "9:4"], "Columns 9:4 are not part of the map"),
+        (["--rows", "0:99999"], "Rows 0:99999 are not part of the map"),
+        (["--special", "remove"], "Special tokens cannot be left out"),
+        (["--find", "train:station"], "Only summaries of the maps were kept"),
+        (["a text"], "A text and a --file exclude each other"),
     ],
 )
-def test_what_cannot_be_is_one_line(arguments, said, file, capsys):
+def test_impossible_requests_are_one_line(arguments, said, file, capsys):
     assert run(["heatmap", "--file", file, "--mode", "streamed", *arguments]) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -93,16 +93,21 @@ def test_what_cannot_be_is_one_line(arguments, said, file, capsys):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "no file"), (b"", "at least one word"), (b"\xff\xfe\x00", "UTF-8")]
+    ("content", "said"),
+    [
+        (None, "there is no such file"),
+        (b"", "at least one word"),
+        (b"\xff\xfe\x00", "UTF-8"),
+    ],
 )
-def test_files_that_hold_no_text(content, said, capsys):
+def test_files_without_text(content, said, capsys):
     if content is not None:
         Path("other.txt").write_bytes(content)
     assert run(["heatmap", "--file", "other.txt"]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_what_is_done_is_told_from_nothing_to_all(model):
+def test_progress_is_reported_from_0_to_100_percent(model):
     heard = []
     with progress.listening(lambda name, done: heard.append((name, done))):
         attnviz.attend(LONG, model=model, mode="streamed")
@@ -114,7 +119,7 @@ def test_what_is_done_is_told_from_nothing_to_all(model):
 
 @pytest.fixture
 def slow(tokenizer, tmp_path):
-    """A causal model, and a text on which it spends a while."""
+    """A causal model, and a text that takes it a while."""
     config = LlamaConfig(**{**_llama, "num_hidden_layers": 2, "max_position_embeddings": 60_000})
     torch.manual_seed(0)
     LlamaModel(config).save_pretrained(tmp_path / "slow")
@@ -126,15 +131,15 @@ def slow(tokenizer, tmp_path):
     return [sys.executable, "-m", "attnviz", "heatmap", *known]
 
 
-def test_a_bar_shows_how_far_it_has_come_and_an_interrupt_leaves_nothing(slow, tmp_path):
+def test_a_bar_shows_progress_and_an_interrupt_leaves_no_file(slow, tmp_path):
     Path("heatmap.png").write_bytes(b"old")
     before = {path.name for path in tmp_path.iterdir()}
     terminal, ours = pty.openpty()
-    known = {**os.environ, "TERM": "xterm-256color"}  # a dumb one has no bars
+    known = {**os.environ, "TERM": "xterm-256color"}  # a dumb terminal has no progress bars
     process = subprocess.Popen(slow, stderr=ours, stdout=subprocess.DEVNULL, env=known)
     os.close(ours)
     said = b""
-    with contextlib.suppress(OSError):  # until it is closed at the other end
+    with contextlib.suppress(OSError):  # until the other end is closed
         while part := os.read(terminal, 4096):
             said += part
             if b"%" in part:
@@ -147,7 +152,7 @@ def test_a_bar_shows_how_far_it_has_come_and_an_interrupt_leaves_nothing(slow, t
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-def test_a_family_that_shows_no_attention_is_refused_in_one_line(tokenizer, file, capsys):
+def test_a_family_without_visible_attention_is_refused_in_one_line(tokenizer, file, capsys):
     tiny("bloom").save_pretrained("bloom")
     tokenizer.save_pretrained("bloom")
     arguments = ["heatmap", "--file", file, "--model", "bloom", "--mode", "streamed"]

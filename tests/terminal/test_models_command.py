@@ -1,4 +1,4 @@
-"""`attnviz models`: what is installed, and how far each is verified."""
+"""`attnviz models`: installed architectures and their verification."""
 
 import json
 
@@ -31,10 +31,10 @@ def test_it_fits_a_terminal_of_eighty_columns(capsys, monkeypatch):
     assert run(["models"]) == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) > 500
-    assert max(map(len, out.splitlines())) <= 100  # with the codes of its colours
+    assert max(map(len, out.splitlines())) <= 100  # including color codes
 
 
-def test_a_state_leaves_only_what_is_in_it_with_its_reason(capsys):
+def test_a_state_filters_the_rows_and_shows_reasons(capsys):
     assert run(["models", "dinat", "--state", "not run"]) == 0
     out = capsys.readouterr().out
     assert "dinat: needs the package natten, which was not installed" in out
@@ -42,7 +42,7 @@ def test_a_state_leaves_only_what_is_in_it_with_its_reason(capsys):
     assert capsys.readouterr().out.startswith("no such architecture; checked with transformers ")
 
 
-def test_json_holds_all_of_it(capsys):
+def test_json_contains_everything(capsys):
     assert run(["models", "gpt2", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert set(data) == {"transformers", "checked_with", "models"}
@@ -51,7 +51,7 @@ def test_json_holds_all_of_it(capsys):
     assert found["stages"] == list(attnviz.architectures("gpt2")[0].stages)
 
 
-def test_another_version_than_the_one_checked_is_said(capsys, monkeypatch):
+def test_a_different_transformers_version_is_reported(capsys, monkeypatch):
     monkeypatch.setattr("attnviz.terminal.models.installed_version", lambda: "5.24.0")
     assert run(["models", "bert"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "installed is transformers 5.24.0"
@@ -60,12 +60,12 @@ def test_another_version_than_the_one_checked_is_said(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["brt"], "got 'brt'. Did you mean bert"),
-        (["bert", "qqqqq"], "got 'qqqqq'. Name a part of one."),
+        (["brt"], "no model 'brt'. Did you mean bert"),
+        (["bert", "qqqqq"], "no model 'qqqqq'. Name a part of one."),
         (["--state", "good"], "'--state'"),
     ],
 )
-def test_what_is_unknown_is_one_line_and_exit_code_two(capsys, arguments, said):
+def test_unknown_names_are_one_line_and_exit_code_two(capsys, arguments, said):
     assert run(["models", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""

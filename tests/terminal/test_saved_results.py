@@ -1,4 +1,4 @@
-"""What a result that was kept shows is what the run showed, without a model."""
+"""Commands on a saved result show the same as the run, without a model."""
 
 import json
 from dataclasses import replace
@@ -48,7 +48,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_it_says_what_the_run_said_without_a_model(capsys, command, request):
+def test_a_saved_result_prints_the_same_without_a_model(capsys, command, request):
     said = printed(capsys, *command, TEXT, "--json")
     request.getfixturevalue("_no_model")
     assert printed(capsys, *command, "--result", "run.safetensors", "--json") == said
@@ -56,7 +56,7 @@ def test_it_says_what_the_run_said_without_a_model(capsys, command, request):
 
 
 @pytest.mark.usefixtures("_no_model")
-def test_it_is_drawn(capsys):
+def test_a_saved_result_is_drawn(capsys):
     out = printed(capsys, "heatmap", "--result", "run.safetensors", "--width", "89")
     assert "verified: 72 heads" in out
     assert out.endswith("wrote heatmap.png\n")
@@ -80,7 +80,7 @@ def test_the_page_is_the_same(capsys, train):
 
 
 @pytest.mark.usefixtures("_no_model")
-def test_a_verdict_that_was_not_good_is_none_now(capsys, train):
+def test_a_bad_verdict_stays_bad(capsys, train):
     doubtful = replace(train.agreement, unproven=("encoder layer 0",))
     attnviz.save_result(replace(train, agreement=doubtful), "doubtful.safetensors")
     out = printed(capsys, "verify", "--result", "doubtful.safetensors", code=5)
@@ -94,8 +94,8 @@ def test_a_long_text(capsys):
     said = printed(capsys, "heatmap", "--file", "book.txt", *streamed, "--json")
     assert printed(capsys, "heatmap", "--result", "book.safetensors", *streamed, "--json") == said
     for command, said in (
-        (["steps"], "Expected a result with full maps, got one with streamed maps in book"),
-        (["heatmap", "--rows", "3:9"], "to be kept for exact weights"),
+        (["steps"], "book.safetensors holds streamed maps, not full maps"),
+        (["heatmap", "--rows", "3:9"], "was not kept for exact weights"),
     ):
         assert run([*command, "--result", "book.safetensors"]) == 2
         assert said in capsys.readouterr().err
@@ -105,22 +105,22 @@ def test_a_long_text(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["heatmap", TEXT], "Expected something to read or a --result, got both"),
-        (["heads", "--file", "run.safetensors"], "something to read or a --result, got both"),
-        (["steps", "--pair", TEXT], "Expected something to read or a --result, got both"),
-        (["view", "--generate", "3"], "Expected something to read or a --result, got both"),
-        (["verify", "--image", "cat.png"], "something to read or a --result, got both"),
-        (["heatmap", "--model", "gpt2"], "Expected a --result or --model, got both"),
-        (["heads", "--device", "cpu"], "Expected a --result or --device, got both"),
-        (["steps", "--dtype", "float16"], "Expected a --result or --dtype, got both"),
-        (["view", "--truncate"], "Expected a --result or --truncate, got both"),
-        (["view", "--compare", TEXT], "Expected a --result or --compare, got both"),
-        (["verify", "--mode", "streamed"], "a result with streamed maps, got one with full maps"),
-        (["verify", "-o", "x.png"], "Expected a file name that ends in .safetensors, got 'x.png'"),
-        (["heatmap", "--stack", "cross"], "Expected a stack of all-MiniLM-L6-v2, encoder, got"),
+        (["heatmap", TEXT], "--result replaces all other inputs"),
+        (["heads", "--file", "run.safetensors"], "--result replaces all other inputs"),
+        (["steps", "--pair", TEXT], "--result replaces all other inputs"),
+        (["view", "--generate", "3"], "--result replaces all other inputs"),
+        (["verify", "--image", "cat.png"], "--result replaces all other inputs"),
+        (["heatmap", "--model", "gpt2"], "--result runs no model, so --model does nothing"),
+        (["heads", "--device", "cpu"], "--result runs no model, so --device does nothing"),
+        (["steps", "--dtype", "float16"], "--result runs no model, so --dtype does nothing"),
+        (["view", "--truncate"], "--result runs no model, so --truncate does nothing"),
+        (["view", "--compare", TEXT], "--compare needs a text, not a --result"),
+        (["verify", "--mode", "streamed"], "run.safetensors holds full maps, not streamed maps"),
+        (["verify", "-o", "x.png"], "'x.png' must end in .safetensors: "),
+        (["heatmap", "--stack", "cross"], "'cross' is not a stack of all-MiniLM-L6-v2"),
     ],
 )
-def test_what_does_not_go_together_is_refused_in_one_line(capsys, arguments, said):
+def test_incompatible_options_are_refused_in_one_line(capsys, arguments, said):
     assert run([*arguments, "--result", "run.safetensors"]) == 2
     said_at_all = capsys.readouterr()
     assert said in said_at_all.err
@@ -131,13 +131,13 @@ def test_what_does_not_go_together_is_refused_in_one_line(capsys, arguments, sai
 
 @pytest.mark.usefixtures("_no_model")
 @pytest.mark.parametrize("command", ["heatmap", "heads", "steps", "view", "verify"])
-def test_a_file_of_something_else_is_refused_in_one_line(capsys, command, train):
+def test_other_files_are_refused_in_one_line(capsys, command, train):
     attnviz.save_result(attnviz.attention_map(train, layer=2, head=3), "map.safetensors")
     Path("text.safetensors").write_text(TEXT)
     for name, said in (
-        ("map.safetensors", "Expected a whole result in map.safetensors, got AttentionMap. Save"),
-        ("text.safetensors", "but it is no safetensors file"),
-        ("none.safetensors", "but there is no such file"),
+        ("map.safetensors", "map.safetensors holds AttentionMap, not a whole result. Save"),
+        ("text.safetensors", "text.safetensors cannot be loaded: it is not a safetensors file"),
+        ("none.safetensors", "none.safetensors cannot be loaded: there is no such file"),
     ):
         assert run([command, "--result", name]) == 2
         error = capsys.readouterr().err
@@ -147,7 +147,7 @@ def test_a_file_of_something_else_is_refused_in_one_line(capsys, command, train)
 
 @pytest.mark.usefixtures("_no_model")
 @pytest.mark.parametrize("command", ["heatmap", "steps", "verify"])
-def test_nothing_in_a_file_steers_the_terminal(capsys, command, train):
+def test_files_cannot_send_terminal_control_codes(capsys, command, train):
     evil = "x\x1b[2J\x1b]0;owned\x07\r\u202ey\n"
     agreement = train.agreement
     if command == "verify":

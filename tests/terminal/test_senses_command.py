@@ -1,4 +1,4 @@
-"""The command `senses`: what it prints, what it writes, and what it says of wrong input."""
+"""The command `senses`: printed output, files, and errors."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ MONEY = ["The bank lent money.", "She owns a bank."]
 TWO = [f"--sense=river={s}" for s in RIVER] + [f"--sense=money={s}" for s in MONEY]
 
 
-def test_a_bundled_word_by_itself(capsys):
+def test_a_bundled_word(capsys):
     assert run(["senses", "bank"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -34,7 +34,7 @@ def test_a_bundled_word_by_itself(capsys):
     assert "wrote senses.png" in out
 
 
-def test_sentences_of_ones_own_from_the_line_and_from_a_file(capsys):
+def test_custom_sentences_from_the_command_line_and_a_file(capsys):
     Path("river.txt").write_text("\n".join(RIVER))
     arguments = ["senses", "bank", "--sense", "river=river.txt", *TWO[2:]]
     assert run([*arguments, "--json"]) == 0
@@ -48,34 +48,43 @@ def test_sentences_of_ones_own_from_the_line_and_from_a_file(capsys):
 
 
 @pytest.mark.parametrize("ending", [".svg", ".pdf", ".npz", ".safetensors"])
-def test_each_ending_is_a_format(capsys, ending):
+def test_each_file_extension_is_a_format(capsys, ending):
     assert run(["senses", "bank", *TWO, "--width", "89", "-o", f"x{ending}"]) == 0
     assert [path.name for path in Path().iterdir()] == [f"x{ending}"]
 
 
 WRONG = {
-    "unknown word": (["bnak"], "Expected one of the words that come with sentences, bank, check"),
+    "unknown word": (["bnak"], "There are no bundled sentences for 'bnak', only for bank, check"),
     "no word": ([], "Missing argument 'word'"),
-    "no =": (["bank", "--sense", "river"], "--sense as NAME=SENTENCE or NAME=FILE, got 'river'"),
-    "no such file": (["bank", "--sense", "river=x.txt"], "but there is no file x.txt"),
-    "empty file": (["bank", "--sense", "river=empty.txt"], "in empty.txt, but it is empty"),
-    "one sense": (["bank", *TWO[:2]], "two senses of 'bank' or more, got only 'river'"),
-    "one sentence": (["bank", *TWO[:3]], "got 1 for 'money'"),
+    "no =": (
+        ["bank", "--sense", "river"],
+        "--sense must be NAME=SENTENCE or NAME=FILE, not 'river'",
+    ),
+    "no such file": (["bank", "--sense", "river=x.txt"], "For 'river' there is no file x.txt"),
+    "empty file": (
+        ["bank", "--sense", "river=empty.txt"],
+        "empty.txt has no sentences for 'river'",
+    ),
+    "one sense": (["bank", *TWO[:2]], "At least two senses of 'bank' are needed, not 1"),
+    "one sentence": (
+        ["bank", *TWO[:3]],
+        "The sense 'money' has fewer than two different sentences",
+    ),
     "not in it": (
         ["bank", *TWO, "--sense", "money=The bnak lends."],
         "not in 'The bnak lends.' (money 3). Did you mean bnak?",
     ),
     "too long": (
         ["bank", *TWO, "--sense", "money=The bank" + " grew" * 600],
-        "Expected sentences of at most 512 tokens",
+        "reads at most 512. Shorten it.",
     ),
     "unknown ending": (["bank", "-o", "x.gif"], ".png, .svg, .pdf"),
-    "empty word": ([""], "Expected a word, got ''"),
+    "empty word": ([""], "The word must be a string with letters, not ''"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
-def test_wrong_input_is_one_line_and_ends_with_2(capsys, arguments, said):
+def test_wrong_input_is_one_line_and_exits_with_2(capsys, arguments, said):
     Path("empty.txt").write_text("\n")
     assert run(["senses", *arguments]) == 2
     out, err = capsys.readouterr()

@@ -1,9 +1,9 @@
-"""What stands around a run: a folder that is gone, settings."""
+"""The environment of a run: a deleted working folder, settings."""
 
 import subprocess
 import sys
 
-# The program, with something in the place of its commands.
+# The program with its commands replaced.
 PROGRAM = """
 import hashlib, os, sys
 import attnviz.app
@@ -22,7 +22,7 @@ def program(run):
     return [sys.executable, "-c", PROGRAM.format(run=run)]
 
 
-def test_a_folder_that_is_gone(tmp_path):
+def test_a_deleted_working_folder(tmp_path):
     (gone := tmp_path / "gone").mkdir()
     leave = f"import os; os.rmdir({str(gone)!r}); os.execv({sys.executable!r}, {{}})"
     command = [sys.executable, "-P", "-m", "attnviz", "verify", "the train"]
@@ -34,14 +34,14 @@ def test_a_folder_that_is_gone(tmp_path):
     assert done.stderr == ("attnviz: the current folder is gone. Go to another one: cd.\n")
 
 
-def test_what_torch_is_to_log_is_heard_only_to_debug(monkeypatch):
+def test_torch_logs_are_shown_only_with_debug(monkeypatch):
     monkeypatch.setenv("TORCH_LOGS", "nonesuch")
     said = "print(os.environ.get('TORCH_LOGS'))"
     for more, expected in ([], "None\n"), (["--debug"], "nonesuch\n"):
         assert subprocess.check_output([*program(said), *more], text=True) == expected
 
 
-def test_a_matplotlibrc_that_is_no_utf_8(tmp_path):
+def test_a_matplotlibrc_that_is_not_utf_8(tmp_path):
     (tmp_path / "matplotlibrc").write_bytes("# é".encode("latin-1"))
     done = subprocess.run(
         [sys.executable, "-m", "attnviz", "example", "cat", "-o", "x.png"],

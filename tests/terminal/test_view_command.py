@@ -34,11 +34,11 @@ def test_two_texts(capsys):
         (["a text", "--compare", ""], 2, "at least one word"),
         (["a text", "--size", "0"], 2, "above 0"),
         (["a text", "--show", "all"], 2, "--show"),
-        (["a text", "--layer", "7"], 2, "from 0 to 5"),
+        (["a text", "--layer", "7"], 2, "layer 7 is out of range"),
         (["--image", "none.png", "--compare", "text"], 2, "--image"),
     ],
 )
-def test_what_cannot_be_is_one_line(arguments, code, said, capsys):
+def test_impossible_requests_are_one_line(arguments, code, said, capsys):
     assert run(["view", *arguments]) == code
     error = capsys.readouterr().err
     assert said in error

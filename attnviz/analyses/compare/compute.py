@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.compare.result import CompareResult
-from attnviz.analyses.survey.aggregate import divergence
-from attnviz.analyses.survey.bootstrap import Estimator, Mean, draw
+from attnviz.analyses.survey.aggregate import Estimator, Mean, divergence, draw
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
@@ -28,17 +27,19 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.measure import BATCH_TOKENS, HeadStatistics
-from attnviz.analyses.survey.statistics import IS_SHARE, NAMES, WeightStatistics
+from attnviz.analyses.survey.statistics import (
+    BATCH_TOKENS,
+    IS_SHARE,
+    NAMES,
+    HeadStatistics,
+    WeightStatistics,
+)
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError
-from attnviz.pipeline.attend import Model
+from attnviz.pipeline.attend import Loadable, Model
 from attnviz.results import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.progress import say
-
-if TYPE_CHECKING:
-    from attnviz.pipeline.attend import Loadable
 
 
 def compare(
@@ -65,6 +66,11 @@ def compare(
     column, truncate, skip_bad, seed
         As in `survey`.
 
+    Returns
+    -------
+    CompareResult
+        The change of every statistic of every head, with intervals.
+
     Raises
     ------
     InputError
@@ -80,7 +86,13 @@ def compare(
     for part in parts(tokenize_corpus(first, corpus, truncate=truncate, on_bad=on_bad), PART):
         if pair is None:  # the corpus can be read
             pair, count = _ModelPair.of((first, second), part, truncate), count_rows(texts)
-        _check_same_tokens(second, part, truncate)
+        again = tokenize_corpus(second, part, truncate=truncate, on_bad=None)
+        for text, other in zip(part, again, strict=True):
+            if text.encoding["input_ids"] != other.encoding["input_ids"]:
+                raise InputError(
+                    f"{first.name} and {second.name} make different tokens of text "
+                    f"{text.number + 1}. Compare models with one vocabulary."
+                )
         pair.add(part, seed)
         say(f"{pair.texts:,} texts", count and (part[-1].number + 1) / count)
     if pair is None:
@@ -88,20 +100,9 @@ def compare(
     return pair.result(unreadable)
 
 
-def _check_same_tokens(second: Model, texts: Sequence[TokenizedText], truncate: bool) -> None:
-    """Raise InputError unless the tokenizer of the second model makes the same tokens."""
-    again = tokenize_corpus(second, texts, truncate=truncate, on_bad=None)
-    for text, other in zip(texts, again, strict=True):
-        if text.encoding["input_ids"] != other.encoding["input_ids"]:
-            raise InputError(
-                f"Expected two models that read the same tokens, but {second.name} makes other "
-                f"tokens of text {text.number + 1}. Compare models with one vocabulary."
-            )
-
-
 @dataclass(eq=False)
 class _ModelPair:
-    """Two models, and sums over the texts that both have read."""
+    """Two models, and sums over the texts that both have processed."""
 
     heads: tuple[HeadStatistics, HeadStatistics]
     agreements: tuple[AgreementReport, AgreementReport]
@@ -116,7 +117,7 @@ class _ModelPair:
     def of(
         cls, models: tuple[Model, Model], texts: Sequence[TokenizedText], truncate: bool
     ) -> _ModelPair:
-        """Verify both models on some of the texts, and start with sums of 0."""
+        """Verify both models on a sample of the texts, and start with sums of 0."""
         samples = [verify_sample(model, texts, truncate) for model in models]
         first, second = (
             HeadStatistics(model.checkpoint, sample[0].records)
@@ -125,26 +126,25 @@ class _ModelPair:
         if first.heads != second.heads:
             kinds = [type(model.module).__name__ for model in models]
             raise InputError(
-                f"Expected two models with the same heads, but {models[0].name} ({kinds[0]}) has "
-                f"{len(first.heads)} and {models[1].name} ({kinds[1]}) {len(second.heads)}, or in "
-                "other layers. Compare checkpoints of one architecture."
+                f"The heads differ: {models[0].name} ({kinds[0]}) has {len(first.heads)}, "
+                f"{models[1].name} ({kinds[1]}) has {len(second.heads)}, perhaps in other layers. "
+                "Compare checkpoints of one architecture."
             )
-        agreements = [
+        one, other = (
             AgreementReport.joined(result.agreement for result in sample) for sample in samples
-        ]
-        provenances = [sample[0].provenance for sample in samples]
+        )
         width = len(first.heads) * len(NAMES)
         return cls(
             (first, second),
-            (agreements[0], agreements[1]),
-            (provenances[0], provenances[1]),
+            (one, other),
+            (samples[0][0].provenance, samples[1][0].provenance),
             (Mean(width), Mean(width)),
             Estimator(np.tile(IS_SHARE, len(first.heads))),
             Estimator(np.ones(len(first.heads), bool)),
         )
 
     def add(self, texts: Sequence[TokenizedText], seed: int) -> None:
-        """Read texts with both models, and add their statistics."""
+        """Run both models on texts, and add their statistics."""
         lengths = [len(text) for text in texts]
         for indices in batches(lengths, BATCH_TOKENS):
             batch = [texts[index] for index in indices]
@@ -182,7 +182,7 @@ class _ModelPair:
         return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
 
     def result(self, unreadable: UnreadableTexts) -> CompareResult:
-        """Return what follows from all texts."""
+        """Return the estimates over all texts."""
         heads = self.heads[0].heads
 
         def by_head(values: NDArray[Any]) -> Tensor:

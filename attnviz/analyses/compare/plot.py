@@ -1,4 +1,4 @@
-"""Two checkpoints over a corpus: how far apart the maps of each head are, and what it does more."""
+"""Draw two checkpoints over a corpus: how far apart the maps of each head are, and what changed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from matplotlib.figure import Figure
 from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.plot import SURE, Panel, head_panels
 from attnviz.analyses.survey.statistics import TITLES
-from attnviz.figures import caption
-from attnviz.figures.layout import Page, Ruler
+from attnviz.figures.layout import Page
 from attnviz.figures.style import FULL_WIDTH, MM, style
 from attnviz.results.words import literal
 
-_MARGIN = 0.06  # inches
 _NAMED = 8  # heads that the caption names
 
 
@@ -22,30 +20,29 @@ def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
 
     Parameters
     ----------
-    result : from `compare`.
-    width : of the figure, in mm: 89 is one column of a journal, 183 two.
+    result : CompareResult
+        From `attnviz.compare`.
+    width : float, default 183
+        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+
+    Returns
+    -------
+    Figure
+        A new figure.
     """
     names = [literal(name) for name in result.names]
     with style([*names, *result.statistics]):
-        page, ruler = Page(width * MM), Ruler()
-        place = _MARGIN, page.width - _MARGIN
+        page = Page(width * MM)
         title = f"{len(result.heads)} heads of {names[1]} beside those of {names[0]}"
-        top = page.title(place[0], _MARGIN, title, place[1] - place[0]) + 0.06
+        top = page.heading(title) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool)
         panels = [Panel("how far apart the maps are", result.apart, unsure=nothing)]
-        panels += [
-            Panel(
-                TITLES.get(name, name),
-                result.change[:, at],
-                unsure=~(result.p_value[:, at] < SURE),
-                signed=True,
-            )
-            for at, name in enumerate(result.statistics)
-            if not result.change[:, at].isnan().all()
-        ]
-        top = head_panels(page, ruler, result.heads, panels, place, top)
-        end = caption.write_caption(page, place, top + 0.1, _caption(result), result.agreement)
-        return page.finish(end + _MARGIN)
+        for column, name in enumerate(result.statistics):
+            change, unsure = result.change[:, column], ~(result.p_value[:, column] < SURE)
+            if not change.isnan().all():
+                panels.append(Panel(TITLES.get(name, name), change, unsure, signed=True))
+        top = head_panels(page, result.heads, panels, top)
+        return page.finish_with_caption(top + 0.1, _caption(result), result.agreement)
 
 
 def _caption(result: CompareResult) -> list[str]:

@@ -27,15 +27,25 @@ class CompareResult(HeadTable):
 
     Attributes
     ----------
-    heads, statistics : their names; the statistics are those of `SurveyResult`.
-    first, second : (K, S), the means over texts in each model.
-    change, low, high : (K, S), second less first, text by text, and its 95 % interval, by a
-        bootstrap over texts. p_value : two-sided, corrected for all heads and statistics.
-    apart, apart_low, apart_high : (K,), the square root of the Jensen–Shannon divergence, in bits,
-        between what a head gives to the same keys in both models, from 0 to 1: mean over the rows
-        of a text, then over texts, with its interval.
-    texts, tokens : how many were read. notes : what was left out.
-    agreements, provenances : of the first model and of the second.
+    heads, statistics : tuple
+        The names of heads and statistics, as in `SurveyResult`.
+    first, second : Tensor
+        The means over texts in each model, (K, S).
+    change, low, high : Tensor
+        The difference, second - first, text by text, and its 95 % interval, by a bootstrap over
+        texts, (K, S).
+    p_value : Tensor
+        Two-sided, corrected for all heads and statistics, (K, S).
+    apart, apart_low, apart_high : Tensor
+        The distance of the maps, from 0 to 1, with its interval, (K,): the square root of the
+        Jensen–Shannon divergence, in bits, between the weights of a head in both models, mean over
+        the rows of a text, then over texts.
+    texts, tokens : int
+        How many were processed.
+    notes : tuple of str
+        What was left out.
+    agreements, provenances : tuple
+        Of the first model and of the second.
     """
 
     first: Tensor
@@ -55,29 +65,28 @@ class CompareResult(HeadTable):
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the models are called; with the start of their SHA-256 where that is the same."""
-        one, other = self.provenances
-        if one.model != other.model:
-            return one.model, other.model
-        named = [f"{each.model} ({each.weights_sha256[:6]})" for each in self.provenances]
-        return named[0], named[1]
+        """The names of the models; with the start of their SHA-256 if the names are the same."""
+        first, second = self.provenances
+        if first.model != second.model:
+            return first.model, second.model
+        return (
+            f"{first.model} ({first.weights_sha256[:6]})",
+            f"{second.model} ({second.weights_sha256[:6]})",
+        )
 
     @property
     def agreement(self) -> AgreementReport:
-        """The report that says least for the two."""
+        """The worse of the two reports."""
         order = ("failed", "not proven", "verified")
-        return min(self.agreements, key=lambda each: order.index(each.verdict))
+        return min(self.agreements, key=lambda agreement: order.index(agreement.verdict))
 
     def __repr__(self) -> str:
-        """Say what it holds, without the tensors."""
-        one, other = self.provenances
-        return (
-            f"CompareResult({one.model} and {other.model}: {len(self.heads)} heads on "
-            f"{self.texts:,} texts)"
-        )
+        """Summarize the result without the tensors."""
+        models = " and ".join(provenance.model for provenance in self.provenances)
+        return f"CompareResult({models}: {len(self.heads)} heads on {self.texts:,} texts)"
 
     def about(self) -> dict[str, Any]:
-        """Return how much was read, and the proof of each model."""
+        """Return the size of the corpus, and the agreement of each model."""
         return {
             "texts": self.texts,
             "tokens": self.tokens,

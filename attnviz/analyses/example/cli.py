@@ -19,7 +19,7 @@ def example(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(help="JSON file with your own matrices and the printed results (README)."),
+        typer.Option(help="JSON file with your own matrices and the printed results."),
     ] = None,
     figure: FigureOptions = FigureOptions(),
     console: ConsoleOptions,
@@ -29,15 +29,13 @@ def example(
     Each printed cell is reported to follow or not to follow. An error in a book is not an error of
     the command: the exit code is 0.
     """
-    path = figure.path(json=console.json)
     check_source(name, file)
+    path = figure.path(json=console.json)
 
     from attnviz.analyses.example.compute import example as replay
-
-    result = replay(name, file=file)
-
     from attnviz.terminal.console import report
 
+    result = replay(name, file=file)
     return report(
         result,
         draw=lambda: result.plot(width=figure.width),

@@ -1,52 +1,146 @@
-"""Worked examples: what a book prints, replayed stage by stage from its own numbers.
+"""Replay a worked example: what a book prints, computed again stage by stage from its numbers.
 
-Every stage is computed twice by one pass through the formula: from the inputs, and from the printed
-stages before it. In the second pass a printed stage replaces ours, and the largest error that its
-rounding can cause is carried along.
+Every stage is computed twice: from the inputs, and from the printed stages before it. In the second
+pass a printed stage replaces ours, and the largest error that its rounding can cause is carried
+along.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from importlib.resources import files
 from itertools import combinations
 from operator import matmul, mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.example.bundled import check_source
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
-from attnviz.analyses.example.schema import Lesson, Matrix, parse
-from attnviz.errors import InputError, did_you_mean
-from attnviz.formula.attention import hide, masked_scores, softmax
+from attnviz.errors import InputError, did_you_mean, first_line
+from attnviz.formula.attention import hide, masked_scores, merge_heads, softmax
 from attnviz.io.files import read_text
 
-_MOST_BYTES = 1_000_000
-_BEGIN = "Give X with W_q, W_k and W_v; or Q and K; or scores with a scale; or weights and V."
+_MATRICES = ("X", "W_q", "W_k", "W_v", "W_o", "Q", "K", "V", "scores", "weights")
+FIELDS = (*_MATRICES, "heads", "scale", "mask", "printed", "title", "tokens", "queries", "notes")
+_MOST_BYTES, _MOST_ROWS, _MOST_HEADS, _LARGEST = 1_000_000, 32, 16, 10**9
 _BINARY = 1e-12  # of the largest number: the error of decimal fractions in float64
-_COARSE = 10  # a slack so many times a cell's own rounding hides errors that one would see
+_COARSE = 10  # rounding that moves a cell by more of its half units hides visible errors
 Labels = tuple[str, ...]
-Key = tuple[str, int]  # one matrix: its stage, and the head
+
+
+@dataclass(frozen=True, eq=False)
+class Decimals:
+    """Numbers with the digits of the file, (heads, m, n); heads is 1 for a single matrix."""
+
+    cells: NDArray[Any]
+
+    @property
+    def values(self) -> Tensor:
+        """The numbers in float64."""
+        return torch.from_numpy(self.cells.astype(np.float64))
+
+    def texts(self, head: int) -> tuple[tuple[str, ...], ...]:
+        """Return the numbers of one head with their digits."""
+        return tuple(tuple(map(str, row)) for row in self.cells[head])
+
+    def digits(self, head: int) -> int:
+        """Return the digits after the point, in the cell of one head that has most."""
+        return max(max(0, -int(cell.as_tuple().exponent)) for cell in self.cells[head].flat)
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """The fields of a worked example."""
+
+    title: str
+    tokens: Labels
+    queries: Labels
+    given: dict[str, Decimals]
+    heads: int
+    scale: float | None
+    mask: Decimals | str | None  # "causal", or 1 for visible and 0 for hidden
+    printed: dict[str, Decimals]
+    notes: dict[str, str]
+
+
+def parse(text: str, name: str) -> Lesson:
+    """Return the example in a JSON text; raise InputError if it is not one."""
+    try:
+        data = json.loads(text, parse_float=Decimal, parse_int=Decimal)
+        good = isinstance(data, dict)
+        _check(good, f'{name} is not a JSON object. Write {{"X": [[…]], "W_q": [[…]], …}}.')
+        for field in data:
+            hint = did_you_mean(field, FIELDS) or f"Use {', '.join(FIELDS)}."
+            _check(field in FIELDS, f"{name} has an unknown field {field!r}. {hint}")
+        heads, scale, mask = data.get("heads", 1), data.get("scale"), data.get("mask")
+        good = heads in range(1, _MOST_HEADS + 1)
+        _check(good, f"heads must be a whole number from 1 to {_MOST_HEADS}.")
+        for field in ("printed", "notes"):
+            good = isinstance(data.get(field, {}), dict)
+            _check(good, f'{field} must be an object, such as {{"weights": …}}.')
+        printed = data.get("printed", {}).items()
+        return Lesson(
+            title=str(data.get("title", "")),
+            tokens=tuple(map(str, data.get("tokens") or ())),
+            queries=tuple(map(str, data.get("queries") or ())),
+            given={key: _matrix(data[key], key) for key in _MATRICES if key in data},
+            heads=int(heads),
+            scale=None if scale is None else float(_number(scale, "scale")),
+            mask=mask if mask is None or mask == "causal" else _matrix(mask, "mask"),
+            printed={key: _matrix(value, f"printed {key}") for key, value in printed},
+            notes={key: str(note) for key, note in data.get("notes", {}).items()},
+        )
+    except InputError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        problem = f"{name} is not a worked example in JSON: {first_line(error)}."
+        raise InputError(f"{problem} Write it as in the guide on steps.") from None
+
+
+def _check(good: bool, message: str) -> None:
+    if not good:
+        raise InputError(message)
+
+
+def _number(value: Any, name: str) -> Decimal:
+    good = isinstance(value, Decimal | bool) and -_LARGEST <= value <= _LARGEST
+    shown = json.dumps(value, default="{:.3g}".format)
+    _check(good, f"{shown:.40} in {name} is not a number up to {_LARGEST:,}. Write 0.5.")
+    return Decimal(value)  # true and false in a mask are 1 and 0
+
+
+def _matrix(value: Any, name: str) -> Decimals:
+    """Return one matrix, or one for each head."""
+    cells = np.array(value, dtype=object)
+    if cells.ndim == 2:
+        cells = cells[None]
+    ragged = any(isinstance(cell, list) for cell in cells.flat)
+    good = cells.ndim == 3 and cells.size > 0 and not ragged
+    _check(good, f"{name} must have rows of equal length, such as [[1, 2], [3, 4]].")
+    small = max(cells.shape[1:]) <= _MOST_ROWS
+    _check(small, f"{name} has more than {_MOST_ROWS} rows or columns. Use fewer.")
+    for index in np.ndindex(cells.shape):
+        cells[index] = _number(cells[index], name)
+    return Decimals(cells)
 
 
 @dataclass(frozen=True, eq=False)
 class Rounded:
-    """A matrix, how far the unrounded number can lie from each cell, and the printed sources."""
+    """Matrices (heads, m, n), the largest error of each cell, and the printed sources."""
 
     value: Tensor
     slack: Tensor
-    sources: frozenset[Key] = frozenset()
-
-    @property
-    def mT(self) -> Rounded:  # noqa: N802
-        """The transposed matrix."""
-        return Rounded(self.value.mT, self.slack.mT, self.sources)
+    sources: frozenset[str] = frozenset()
 
     def __matmul__(self, other: Rounded) -> Rounded:
         """|(a ± δ)(b ± ε) - ab| is at most |a| ε + δ (|b| + ε)."""
@@ -54,8 +148,12 @@ class Rounded:
         return Rounded(self.value @ other.value, slack, self.sources | other.sources)
 
     def __mul__(self, factor: float) -> Rounded:
-        """Scale it."""
+        """Scale the numbers and their errors."""
         return Rounded(self.value * factor, self.slack * abs(factor), self.sources)
+
+    def scores(self, keys: Rounded) -> Rounded:
+        """Return QKᵀ."""
+        return self @ Rounded(keys.value.mT, keys.slack.mT, keys.sources)
 
     def softmax(self, mask: Tensor | None = None) -> Rounded:
         """A weight is smallest where its own score is smallest and all others are largest."""
@@ -67,22 +165,21 @@ class Rounded:
         slack = torch.maximum(weights - _softmax_of(low, high), _softmax_of(high, low) - weights)
         return Rounded(weights, slack.clamp(min=0), self.sources)
 
+    def side_by_side(self) -> Rounded:
+        """Return the heads as one matrix."""
+        value, slack = merge_heads(self.value), merge_heads(self.slack)
+        return Rounded(value[None], slack[None], self.sources)
 
-def _softmax_of(own: Tensor, others: Tensor) -> Tensor:
-    """Return each cell's weight with its own score from one matrix and the rest from another."""
-    is_own = torch.eye(own.shape[-1], dtype=torch.bool)
-    mixed = torch.where(is_own, own.unsqueeze(-2), others.unsqueeze(-2))
+
+def _softmax_of(cells: Tensor, others: Tensor) -> Tensor:
+    """Return each cell's weight with its score from one matrix and the rest from another."""
+    is_cell = torch.eye(cells.shape[-1], dtype=torch.bool)
+    mixed = torch.where(is_cell, cells.unsqueeze(-2), others.unsqueeze(-2))
     return softmax(mixed).diagonal(dim1=-2, dim2=-1)
 
 
-def _concatenate(*heads: Rounded) -> Rounded:
-    sources: frozenset[Key] = frozenset().union(*(head.sources for head in heads))
-    value, slack = (torch.cat([getattr(h, name) for h in heads], -1) for name in ("value", "slack"))
-    return Rounded(value, slack, sources)
-
-
 class Stage(NamedTuple):
-    """One stage: what it is computed from, and whether it is one matrix of all heads."""
+    """How a stage is computed; `joined` if it is one matrix of all heads."""
 
     title: str
     formula: str
@@ -95,14 +192,14 @@ STAGES = {
     "Q": Stage("Queries Q", "Q = X W_q", ("X", "W_q"), matmul),
     "K": Stage("Keys K", "K = X W_k", ("X", "W_k"), matmul),
     "V": Stage("Values V", "V = X W_v", ("X", "W_v"), matmul),
-    "scores": Stage("Scores", "QKᵀ", ("Q", "K"), lambda Q, K: Q @ K.mT),
+    "scores": Stage("Scores", "QKᵀ", ("Q", "K"), Rounded.scores),
     "scaled scores": Stage("Scaled scores", "QKᵀ {scale}", ("scores", "scale"), mul),
     "weights": Stage(
         "Weights W", "W = softmax({scaled}{mask})", ("scaled scores", "mask"), Rounded.softmax
     ),
     "head output": Stage("Attention vectors A", "A = W V", ("weights", "V"), matmul),
     "concatenated": Stage(
-        "All heads, side by side", "{heads}", ("head output",), _concatenate, joined=True
+        "All heads, side by side", "{heads}", ("head output",), Rounded.side_by_side, joined=True
     ),
     "output": Stage("Output", "heads W_o", ("concatenated", "W_o"), matmul, joined=True),
 }
@@ -113,10 +210,10 @@ def example(
 ) -> ExampleResult:
     """Replay a worked example: every stage from the inputs, and from the printed stages before it.
 
-    A printed cell follows where our float64 number differs from it by at most half a unit of the
-    matrix's last digit and the error that the rounding of the printed cells before it can cause. A
-    stage slips where a cell does not follow from the nearest printed stages; or not from the
-    inputs, although those stages do.
+    A printed cell follows if it differs from our float64 number by at most half a unit of the
+    matrix's last digit, plus the largest error that the rounding of the printed cells before it can
+    cause. A stage has a slip if a cell does not follow from the nearest printed stages, or does not
+    follow from the inputs although those stages do.
 
     Parameters
     ----------
@@ -134,7 +231,7 @@ def example(
     Returns
     -------
     ExampleResult
-        The stages in order, each with what is printed, what we compute, and what follows.
+        The stages in order, each with the printed numbers, ours, and which cells follow.
 
     Raises
     ------
@@ -148,248 +245,238 @@ def example(
     """
     check_source(name, file)
     if file is not None:
-        text, label = read_text(Path(file), "a JSON file", most=_MOST_BYTES), Path(file).name
+        text, label = read_text(Path(file), most=_MOST_BYTES), Path(file).name
         return replay(parse(text, label), label)
-    label = str(name)
-    text = files("attnviz").joinpath("analyses", "example", f"{label}.json").read_text("utf-8")
-    return replay(parse(text, label), label)
-
-
-def _check(good: object, expected: str, advice: str) -> None:
-    if not good:
-        raise InputError(f"Expected {expected}. {advice}")
+    text = files("attnviz").joinpath("analyses", "example", f"{name}.json").read_text("utf-8")
+    return replay(parse(text, str(name)), str(name))
 
 
 def replay(lesson: Lesson, name: str) -> ExampleResult:
-    """Compute every stage of an example twice and compare it with what is printed."""
+    """Compute every stage of an example twice and compare it with the printed stage."""
     computed = _computed_stages(lesson)
-    own, used = _compute(lesson, computed, {})
-    printed = _printed(lesson, own)
-    linked, linked_used = _compute(lesson, computed, printed)
-    labels = _labels(lesson, used)
-    stages: dict[Key, ReplayedStage] = {}
-    for key in sorted(own, key=lambda key: (STAGES[key[0]].joined, key[1])):
-        if key[0] == "scaled scores" and key not in printed and used["scale", 0] == 1:
+    labels = _labels(lesson)
+    ours: dict[str, Any] = {**_inputs(lesson), "mask": _mask(lesson, labels)}
+    linked = dict(ours)  # the same, with printed stages in place of ours
+    stages: list[ReplayedStage] = []
+    for key in computed:
+        if key == "scaled scores":
+            ours["scale"] = lesson.scale or ours["Q"].value.shape[2] ** -0.5
+            linked["scale"] = ours["scale"]
+        ours[key], recomputed = _apply(key, ours), _apply(key, linked)
+        linked[key] = _printed(lesson, key, ours[key]) if key in lesson.printed else recomputed
+        if key == "scaled scores" and key not in lesson.printed and ours["scale"] == 1:
             continue  # scores times 1 are the scores
-        stage = _stage(lesson, key, own[key], linked[key], labels, used)
-        inputs_follow = all(_all(stages[key].from_inputs_follows) for key in linked[key].sources)
-        slips = not _all(stage.from_printed_follows) or (
-            inputs_follow and not _all(stage.from_inputs_follows)
-        )
-        notes = tuple(_notes(lesson, stage, key, linked_used))
-        stages[key] = replace(stage, slips=slips, notes=notes)
-    given = tuple(
-        GivenMatrix(
-            name if len(matrices) == 1 else f"head {head} {name}",
-            *_sides(name, matrix.values, labels),
-            matrix.values,
-            matrix.texts,
-        )
-        for name, matrices in lesson.given.items()
-        for head, matrix in enumerate(matrices)
-    )
-    return ExampleResult(name, lesson.title or name, labels[1], given, tuple(stages.values()))
+        for head in range(len(ours[key].value)):
+            stage = _compare(lesson, key, head, ours, recomputed, labels)
+            sources_follow = all(
+                _all(source.from_inputs_follows)
+                for source in stages
+                if source.name in stage.sources and stage.head in (None, source.head)
+            )
+            slips = not _all(stage.from_printed_follows) or (
+                sources_follow and not _all(stage.from_inputs_follows)
+            )
+            notes = tuple(_notes(lesson, stage, head, linked))
+            stages.append(replace(stage, slips=slips, notes=notes))
+    stages.sort(key=lambda stage: (STAGES[stage.name].joined, stage.head or 0))
+    given = []
+    for key, matrix in lesson.given.items():
+        for head, values in enumerate(matrix.values):
+            label = key if len(matrix.values) == 1 else f"head {head} {key}"
+            sides = _sides(key, values, labels)
+            given.append(GivenMatrix(label, *sides, values, matrix.texts(head)))
+    return ExampleResult(name, lesson.title or name, labels[1], tuple(given), tuple(stages))
 
 
 def _computed_stages(lesson: Lesson) -> list[str]:
     """Return the stages that follow from what is given; raise InputError for what does not fit."""
     given = lesson.given
-    options = [name for name in ("scale", "mask") if getattr(lesson, name) is not None]
     known, computed = {*given, "scale", "mask"}, []
+    used: set[str] = set()
     for name, stage in STAGES.items():
         if known.issuperset(stage.needs):
-            either = f"{name} or what it is computed from, got both"
-            _check(name not in given, either, 'Put what a book prints under "printed".')
+            problem = f"{name} is given, and so is what it is computed from."
+            _check(name not in given, f'{problem} Put what a book prints under "printed".')
             known.add(name)
+            used.update(stage.needs)
             computed.append(name)
-    scaled = lesson.scale != 0 and ("scores" not in given or lesson.scale is not None)
-    _check(scaled, "a scale beside scores, and not 0", "Give 1 where there is none, or 1/√d_k.")
-    _check(computed, "something to compute with, got too little", _BEGIN)
-    needed = {need for name in computed for need in STAGES[name].needs}
-    for name in [*given, *options]:
-        advice = f"Give what is missing, or leave {name} out."
-        _check(name in needed, f"a use for {name}, but nothing is computed with it", advice)
-    for kind in ("printed", "notes"):
-        for name in getattr(lesson, kind):
-            expected = f"only computed stages under {kind} ({', '.join(computed)}), got {name!r}"
-            _check(name in computed, expected, did_you_mean(name, computed) or "Remove it.")
+    start = "X with W_q, W_k and W_v; or Q and K; or scores with a scale; or weights and V"
+    _check(bool(computed), f"Nothing can be computed from what is given. Give {start}.")
+    has_scale = lesson.scale != 0 and ("scores" not in given or lesson.scale is not None)
+    _check(has_scale, "scores need a scale that is not 0. Give 1 for none, or 1/√d_k.")
+    options = {"scale": lesson.scale, "mask": lesson.mask}
+    for name in [*given, *(name for name, value in options.items() if value is not None)]:
+        problem = f"{name} is given, but nothing is computed with it."
+        _check(name in used, f"{problem} Give what is missing, or remove {name}.")
+    for name in [*lesson.printed, *lesson.notes]:
+        hint = did_you_mean(name, computed) or f"Use {', '.join(computed)}."
+        _check(name in computed, f"{name!r} under printed or notes is not computed. {hint}")
     if lesson.heads == 1 and not {"W_o", "concatenated"} & {*given, *lesson.printed}:
-        computed = [name for name in computed if name != "concatenated"]  # it is the head's output
+        return [name for name in computed if name != "concatenated"]  # it is the head's output
     return computed
 
 
-def _inputs(lesson: Lesson) -> dict[Key, Any]:
-    """Return the matrices that are given, one for each head."""
-    inputs: dict[Key, Any] = {}
-    heads = int(lesson.heads)
-    for name, matrices in lesson.given.items():
-        values = [matrix.values for matrix in matrices]
-        if len(values) == 1 and name in ("X", "W_o"):
-            values *= heads
-        elif len(values) == 1 and heads > 1 and name not in ("scores", "weights"):
-            split = values[0].shape[1] % heads == 0
-            _check(split, f"heads that divide the columns of {name}", "They stand side by side.")
-            values = list(values[0].chunk(heads, dim=1))
-        alike = len(values) == heads and len({value.shape for value in values}) == 1
-        _check(alike, f"{name} as {heads} matrices of one shape", "Give one for each head.")
-        for head, value in enumerate(values):
-            inputs[name, head] = Rounded(value, torch.zeros_like(value))
+def _inputs(lesson: Lesson) -> dict[str, Rounded]:
+    """Return the given matrices, (heads, m, n), but X and W_o (1, m, n)."""
+    inputs = {}
+    for name, matrix in lesson.given.items():
+        values = matrix.values
+        heads = 1 if name in ("X", "W_o") else lesson.heads
+        if len(values) == 1 < heads and name not in ("scores", "weights"):
+            divides = values.shape[2] % heads == 0
+            _check(divides, f"The columns of {name} cannot be divided among {heads} heads.")
+            values = torch.stack(values[0].chunk(heads, dim=1))
+        _check(len(values) == heads, f"{name} must have {heads} matrices of one shape.")
+        inputs[name] = Rounded(values, torch.zeros_like(values))
     return inputs
 
 
-def _compute(
-    lesson: Lesson, computed: list[str], printed: dict[Key, Rounded]
-) -> tuple[dict[Key, Rounded], dict[Key, Any]]:
-    """Return our stages, and what later stages are computed from: the printed one, if any."""
-    own: dict[Key, Rounded] = {}
-    used = _inputs(lesson)
-    heads = range(int(lesson.heads))
-    for name in computed:
-        stage = STAGES[name]
-        for head in heads[:1] if stage.joined else heads:
-            if name == "scaled scores":
-                scale = lesson.scale
-                if scale is None:
-                    scale = used["Q", 0].value.shape[1] ** -0.5
-                used["scale", head] = float(scale)
-            elif name == "weights":
-                used["mask", head] = _mask(lesson, used["scaled scores", 0].value)
-            operands = [used[need, head] for need in stage.needs]
-            if name == "concatenated":
-                operands = [used["head output", head] for head in heads]
-            try:
-                own[name, head] = stage.compute(*operands)
-            except RuntimeError:
-                shapes = " and ".join(
-                    f"{need} {tuple(operand.value.shape)}"
-                    for need, operand in zip(stage.needs, operands, strict=False)
-                )
-                _check(
-                    False,
-                    f"matrices that fit for {name}, got {shapes}",
-                    "Perhaps one is transposed.",
-                )
-            used[name, head] = printed.get((name, head), own[name, head])
-    return own, used
+def _labels(lesson: Lesson) -> tuple[Labels, Labels]:
+    """Return the labels of the queries and of the keys."""
+    shapes = {name: matrix.cells.shape[1:] for name, matrix in lesson.given.items()}
+    squares = [shapes[name] for name in ("weights", "scores") if name in shapes]
+    m = [shapes[name][0] for name in ("Q", "X", "K", "V") if name in shapes]
+    n = [shapes[name][0] for name in ("K", "X", "Q", "V") if name in shapes]
+    rows, columns = squares[0] if squares else (m[0], n[0])
+    tokens = lesson.tokens or tuple(map(str, range(columns)))
+    queries = lesson.queries or (tokens if rows == columns else tuple(map(str, range(rows))))
+    for name, labels, count in (("tokens", tokens, columns), ("queries", queries, rows)):
+        _check(len(labels) == count, f"{name} must have {count} labels, not {len(labels)}.")
+    return queries, tokens
 
 
-def _mask(lesson: Lesson, scores: Tensor) -> Tensor | None:
+def _mask(lesson: Lesson, labels: tuple[Labels, Labels]) -> Tensor | None:
+    m, n = map(len, labels)
     if lesson.mask is None:
         return None
-    m, n = scores.shape
-    causal = torch.ones(m, m, dtype=torch.bool).tril()
-    visible = lesson.mask.values == 1 if lesson.mask else causal
-    fits = visible.shape == (m, n) and {cell for row in lesson.mask for cell in row} <= {0, 1}
-    expected = f"a mask of 0 and 1 in the shape of the scores, {(m, n)}"
-    _check(fits, expected, "1 is visible, 0 is hidden.")
-    return hide(~visible)
+    causal = torch.ones(1, m, m).tril()
+    visible = causal if isinstance(lesson.mask, str) else lesson.mask.values
+    fits = visible.shape == (1, m, n) and bool(((visible == 0) | (visible == 1)).all())
+    _check(fits, f"mask must have 1 (visible) or 0 (hidden) for each of the scores, {(m, n)}.")
+    return hide(visible[0] == 0)
 
 
-def _printed(lesson: Lesson, own: dict[Key, Rounded]) -> dict[Key, Rounded]:
-    """Return the printed stages without the columns of heads of which nothing is given."""
-    printed = {}
-    for name, matrices in lesson.printed.items():
-        count = 1 if STAGES[name].joined else int(lesson.heads)
-        _check(len(matrices) == count, f"{count} matrices under printed {name}", "One per head.")
-        for head, matrix in enumerate(matrices):
-            if matrix is None:
-                continue
-            m, n = own[name, head].value.shape
-            values = matrix.values
-            wider = name == "concatenated" and values.shape[1] > n
-            fits = len(values) == m and (values.shape[1] == n or wider)
-            _check(fits, f"printed {name} of shape {(m, n)}, as computed", "Rows are tokens.")
-            slack = torch.full_like(values[:, :n], _half_unit(matrix))
-            printed[name, head] = Rounded(values[:, :n], slack, frozenset({(name, head)}))
-    return printed
+def _apply(name: str, operands: dict[str, Any]) -> Rounded:
+    """Return a stage computed from its operands; raise InputError if their shapes do not fit."""
+    needs = STAGES[name].needs
+    try:
+        return STAGES[name].compute(*(operands[need] for need in needs))
+    except RuntimeError:
+        shapes = " and ".join(f"{need} {tuple(operands[need].value.shape[1:])}" for need in needs)
+        raise InputError(
+            f"The shapes do not fit for {name}: {shapes}. Perhaps one is transposed."
+        ) from None
 
 
-def _half_unit(matrix: Matrix) -> float:
-    return 0.5 * 10.0**-matrix.decimals
+def _printed(lesson: Lesson, name: str, ours: Rounded) -> Rounded:
+    """Return a printed stage, without columns of heads that are not given."""
+    heads, m, n = ours.value.shape
+    matrix = lesson.printed[name]
+    values = matrix.values[:, :, :n]
+    fits = values.shape == ours.value.shape
+    if name != "concatenated":
+        fits = fits and matrix.values.shape[2] == n
+    shape = f"{(m, n)}" if heads == 1 else f"{(m, n)} for each of {heads} heads"
+    _check(fits, f"printed {name} must have the shape {shape}, as computed.")
+    half_units = [0.5 * 10.0 ** -matrix.digits(head) for head in range(heads)]
+    slack = torch.tensor(half_units, dtype=torch.float64)[:, None, None].expand_as(values)
+    return Rounded(values, slack, frozenset({name}))
 
 
-def _stage(
+def _compare(
     lesson: Lesson,
-    key: Key,
-    own: Rounded,
-    linked: Rounded,
+    name: str,
+    head: int,
+    operands: dict[str, Any],
+    recomputed: Rounded,
     labels: tuple[Labels, Labels],
-    used: dict[Key, Any],
 ) -> ReplayedStage:
     """Compare one stage of one head with what is printed."""
-    name, head = key
-    stage = STAGES[name]
-    printed = lesson.printed[name][head] if name in lesson.printed else None
-    sources = {source for source, _ in linked.sources}
-    scale = used.get(("scale", 0), 1.0)
-    unscaled = lesson.scale is None and ("Q", 0) in used
-    formula = stage.formula.format(
-        scale=f"/ √{used['Q', 0].value.shape[1]}" if unscaled else f"· {scale:.4g}",
-        scaled="scores" if scale == 1 else "scaled scores",
-        mask="" if lesson.mask is None else " + mask",
-        heads="A of all heads" if lesson.heads == 1 else f"[A_0, …, A_{lesson.heads - 1}]",
-    )
+    stage, ours, printed = STAGES[name], operands[name], lesson.printed.get(name)
+    scale = operands.get("scale", 1)
+    root = f"/ √{operands['Q'].value.shape[2]}" if lesson.scale is None and "Q" in operands else ""
 
-    def slack(ours: Rounded) -> Tensor | None:
+    def slack(computed: Rounded) -> Tensor | None:
         if printed is None:
             return None
-        binary = _BINARY * (1.0 + float(ours.value.abs().max()))
-        return ours.slack + _half_unit(printed) + binary
+        binary = _BINARY * (1.0 + float(computed.value[head].abs().max()))
+        return computed.slack[head] + 0.5 * 10.0 ** -printed.digits(head) + binary
 
+    shown = ours.value[head] if printed is None else printed.values[head]
     return ReplayedStage(
         name=name,
         title=stage.title,
-        formula=formula,
+        formula=stage.formula.format(
+            scale=root or f"· {scale:.4g}",
+            scaled="scores" if scale == 1 else "scaled scores",
+            mask="" if lesson.mask is None else " + mask",
+            heads="A of all heads" if lesson.heads == 1 else f"[A_0, …, A_{lesson.heads - 1}]",
+        ),
         head=head if lesson.heads > 1 and not stage.joined else None,
-        rows=_sides(name, own.value, labels)[0],
-        columns=_sides(name, own.value if printed is None else printed.values, labels)[1],
-        printed=None if printed is None else printed.values,
-        texts=() if printed is None else printed.texts,
-        decimals=None if printed is None else printed.decimals,
-        from_inputs=own.value,
-        from_printed=linked.value if sources else None,
-        sources=tuple(source for source in STAGES if source in sources),
-        slack_from_inputs=slack(own),
-        slack_from_printed=slack(linked) if sources else None,
+        rows=_sides(name, shown, labels)[0],
+        columns=_sides(name, shown, labels)[1],
+        printed=None if printed is None else shown,
+        texts=() if printed is None else printed.texts(head),
+        decimals=None if printed is None else printed.digits(head),
+        from_inputs=ours.value[head],
+        from_printed=recomputed.value[head] if recomputed.sources else None,
+        sources=tuple(source for source in STAGES if source in recomputed.sources),
+        slack_from_inputs=slack(ours),
+        slack_from_printed=slack(recomputed) if recomputed.sources else None,
     )
 
 
-def _notes(lesson: Lesson, stage: ReplayedStage, key: Key, used: dict[Key, Any]) -> list[str]:
-    """Return what is known of a stage beyond its numbers."""
-    name, head = key
-    notes = [lesson.notes[name]] if name in lesson.notes else []
+def _sides(name: str, values: Tensor, labels: tuple[Labels, Labels]) -> tuple[Labels, Labels]:
+    """Return the labels of rows and columns: tokens, or positions of features."""
+    rows, columns = (tuple(map(str, range(count))) for count in values.shape)
+    queries, tokens = labels
+    if not name.startswith("W_"):
+        rows = tokens if name in ("K", "V") else queries
+    return rows, tokens if name in ("scores", "scaled scores", "weights") else columns
+
+
+def _all(follows: Tensor | None) -> bool:
+    return follows is None or bool(follows.all())
+
+
+def _notes(lesson: Lesson, stage: ReplayedStage, head: int, operands: dict[str, Any]) -> list[str]:
+    """Return the sentences about a stage beyond its numbers."""
+    notes = [lesson.notes[stage.name]] if stage.name in lesson.notes else []
     if stage.untold:
         reason = notes or [f"what is given makes {stage.from_inputs.shape[1]} of its columns"]
-        notes = [f"{stage.untold} printed cells cannot be told: {reason[0]}"]
+        notes = [f"{stage.untold} printed cells cannot be checked: {reason[0]}"]
     if stage.slack_from_printed is not None and stage.decimals is not None:
-        moved = float(stage.slack_from_printed.max())
-        if moved > _COARSE * 0.5 * 10.0**-stage.decimals:
+        error = float(stage.slack_from_printed.max())
+        if error > _COARSE * 0.5 * 10.0**-stage.decimals:
             notes.append(
-                f"What is printed of {' and '.join(stage.sources)} is too coarse to tell more: its "
-                f"rounding can move a cell by {moved:.2g}"
+                f"The printed {' and '.join(stage.sources)} are too coarse for a closer "
+                f"check: their rounding can move a cell by {error:.2g}"
             )
-    if name == "head output" and "weights" in lesson.given:
-        rounding = _half_unit(lesson.given["weights"][head]) * used["weights", head].value.shape[1]
-        totals = used["weights", head].value.sum(1).tolist()
+    if stage.name == "head output" and "weights" in lesson.given:
+        weights = operands["weights"].value[head]
+        rounding = 0.5 * 10.0 ** -lesson.given["weights"].digits(head) * weights.shape[1]
         notes += [
             f"The weights of “{row}” sum to {total:.4g}, not to 1"
-            for row, total in zip(stage.rows, totals, strict=True)
+            for row, total in zip(stage.rows, weights.sum(1).tolist(), strict=True)
             if abs(total - 1) > rounding + 1e-9
         ]
-    if name == "weights":
-        mask = used["mask", head]
-        hidden = [] if mask is None else mask.isinf().all(1).tolist()
+    if stage.name == "weights" and operands["mask"] is not None:
+        hidden = operands["mask"].isinf().all(-1).tolist()
         notes += [
-            f"“{row}” sees no token: its weights are 0"
-            for row, is_hidden in zip(stage.rows, hidden, strict=False)
+            f"“{row}” has no visible key, so its weights are 0"
+            for row, is_hidden in zip(stage.rows, hidden, strict=True)
             if is_hidden
         ]
-        notes += _scale_note(stage, used["scaled scores", head], mask, used["scale", head])
+    follows = stage.from_printed_follows if stage.sources else stage.from_inputs_follows
+    if stage.name == "weights" and not _all(follows):
+        scaled, scale = operands["scaled scores"], operands["scale"]
+        scores = Rounded(scaled.value[head], scaled.slack[head]) * (1 / scale)
+        notes += _scale_notes(stage, scores, scale, operands["mask"])
     return notes
 
 
-def _scale_note(
-    stage: ReplayedStage, scaled: Rounded, mask: Tensor | None, scale: float
+def _scale_notes(
+    stage: ReplayedStage, scores: Rounded, scale: float, mask: Tensor | None
 ) -> list[str]:
     """Return at which scale weights that do not follow would follow, or that none exists.
 
@@ -397,23 +484,21 @@ def _scale_note(
     pair leaves an interval of scales, as wide as rounding makes it; where two intervals are
     disjoint, no scale gives the weights.
     """
-    follows = stage.from_printed_follows if stage.sources else stage.from_inputs_follows
-    if follows is None or stage.printed is None or stage.decimals is None or follows.all():
+    if stage.printed is None or stage.decimals is None:
         return []
-    unit, scores = 0.5 * 10.0**-stage.decimals, scaled * (1 / scale)
-    intervals = []
+    unit, intervals = 0.5 * 10.0**-stage.decimals, []
     for i, weights in enumerate(stage.printed.tolist()):
         for j, k in combinations(range(len(weights)), 2):
             gap = float(scores.value[i, j] - scores.value[i, k])
-            loose = float(scores.slack[i, j] + scores.slack[i, k])
+            slack = float(scores.slack[i, j] + scores.slack[i, k])
             hidden = mask is not None and bool(mask[i, [j, k]].any())
-            # A weight that is printed as 0 may be as small as it likes.
-            if hidden or min(weights[j], weights[k]) <= unit or abs(gap) <= loose + 1e-12:
+            # A weight that is printed as 0 may be arbitrarily small.
+            if hidden or min(weights[j], weights[k]) <= unit or abs(gap) <= slack + 1e-12:
                 continue
             ends = [
                 math.log((weights[j] + sign * unit) / (weights[k] - sign * unit)) / (gap + shift)
                 for sign in (-1, 1)
-                for shift in (-loose, loose)
+                for shift in (-slack, slack)
             ]
             pair = f"“{stage.columns[j]}” and “{stage.columns[k]}” in row “{stage.rows[i]}”"
             intervals.append((min(ends), max(ends), pair))
@@ -430,28 +515,3 @@ def _scale_note(
         if ((ours.value - stage.printed).abs() <= unit + ours.slack + _BINARY).all():
             return [f"They would follow with the scale {other:.4g} instead of {scale:.4g}"]
     return []
-
-
-def _labels(lesson: Lesson, used: dict[Key, Any]) -> tuple[Labels, Labels]:
-    """Return the labels of what attends and of what is attended to."""
-    name = next(name for name in ("weights", "Q", "K", "V") if (name, 0) in used)
-    m, n = used[name, 0].value.shape
-    n = n if name == "weights" else m
-    tokens = tuple(lesson.tokens or map(str, range(n)))
-    queries = tuple(lesson.queries or (tokens if m == n else map(str, range(m))))
-    _check(len(tokens) == n, f"{n} tokens, got {len(tokens)}", "Name each key once.")
-    _check(len(queries) == m, f"{m} queries, got {len(queries)}", "Name each row once.")
-    return queries, tokens
-
-
-def _sides(name: str, values: Tensor, labels: tuple[Labels, Labels]) -> tuple[Labels, Labels]:
-    """Return the labels of rows and columns: tokens, or features, which are counted from 0."""
-    rows, columns = (tuple(map(str, range(count))) for count in values.shape)
-    queries, tokens = labels
-    if not name.startswith("W_"):
-        rows = tokens if name in ("K", "V") else queries
-    return rows, tokens if name in ("scores", "scaled scores", "weights") else columns
-
-
-def _all(follows: Tensor | None) -> bool:
-    return follows is None or bool(follows.all())

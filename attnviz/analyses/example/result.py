@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 import attnviz
 from attnviz.results.base import Columns, Result, Savable, table_of_matrices
+from attnviz.results.words import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+_LABEL = 12  # characters of a row's or a column's label in a terminal
+
+
+class Matrix(NamedTuple):
+    """A matrix as it is shown: `follows` says which printed cells follow from it."""
+
+    heading: str
+    values: Tensor
+    texts: Sequence[Sequence[str]]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    follows: Tensor | None = None
+
+    def heading_with_count(self) -> str:
+        """Return the heading, and how many printed cells follow."""
+        if self.follows is None:
+            return self.heading
+        return f"{int(self.follows.sum())} of {self.follows.numel()} follow {self.heading}"
 
 
 @dataclass(frozen=True, eq=False)
 class GivenMatrix(Savable):
-    """A matrix that an example gives, exact as it stands: "X", "W_q", or "head 1 V".
+    """A matrix that an example gives, such as "X", "W_q" or "head 1 V", with labels.
 
-    rows, columns : labels, of tokens or of features. values : (m, n), float64. texts : the same,
-    each number with the digits that it is given.
+    values : (m, n), float64. texts : the numbers with the digits of the file.
     """
 
     key: str
@@ -29,32 +51,23 @@ class GivenMatrix(Savable):
     values: Tensor
     texts: tuple[tuple[str, ...], ...]
 
-    @property
-    def of_tokens(self) -> bool:
-        """Whether its rows are tokens, as those of all but the matrices W are."""
-        return not self.key.startswith("W_")
-
 
 @dataclass(frozen=True, eq=False)
 class ReplayedStage(Savable):
-    """One stage of one head: what is printed, and what we compute, twice.
+    """One stage of one head: what is printed, and what attnviz computes from two sources.
 
     Attributes
     ----------
-    name, title, formula : "K", "Keys K", "K = X W_k".
-    head : counted from 0; None where an example has one head, and once the heads are joined.
-    rows, columns : labels, of tokens or of features.
-    printed : (m, p), what the book prints; None where it prints nothing.
-    texts : the same, each number with the digits that it has in print; else empty.
-    decimals : how many of them stand behind the point, in the cell that has most.
-    from_inputs : (m, n), float64, from what the example gives. Where n < p, the columns of
-        `printed` from n on cannot be told.
-    from_printed : (m, n), the same from the printed stages before, `sources`; None without any.
-    slack_from_inputs, slack_from_printed : (m, n), how far a cell may lie from what is printed:
-        half a unit of the matrix's last digit, and the most that the rounding of `sources` can do.
-    slips : whether the book goes wrong here by itself. Either a cell does not follow from the
-        nearest that is printed; or it does not follow from the inputs although they do.
-    notes : further lines of the caption.
+    name, title, formula : as in "K", "Keys K", "K = X W_k".
+    head : counted from 0; None if the example has one head, and for stages of all heads.
+    printed : (m, p). texts : the printed numbers with their digits.
+    decimals : the digits after the point, in the printed cell that has most.
+    from_inputs : (m, n), float64. If n < p, the printed columns from n on cannot be checked.
+    from_printed : (m, n), from the nearest printed stages, `sources`; None without any.
+    slack_from_inputs, slack_from_printed : (m, n), how far a cell may be from the printed one: half
+        a unit of the last digit, and the largest error that the rounding of `sources` can cause.
+    slips : whether a cell does not follow from the nearest printed stages, or does not follow from
+        the inputs although those stages do.
     """
 
     name: str
@@ -76,22 +89,22 @@ class ReplayedStage(Savable):
 
     @property
     def key(self) -> str:
-        """What the stage is called among all: "scores", or "head 1 scores"."""
+        """The name of the stage in the example: "scores", or "head 1 scores"."""
         return self.name if self.head is None else f"head {self.head} {self.name}"
 
     @property
     def from_inputs_follows(self) -> Tensor | None:
-        """(m, n) of booleans: which printed cells follow from the inputs; None without any."""
+        """Which printed cells follow from the inputs, (m, n) booleans; None without any."""
         return self._follows(self.from_inputs, self.slack_from_inputs)
 
     @property
     def from_printed_follows(self) -> Tensor | None:
-        """(m, n) of booleans: which follow from the printed stages before; None without any."""
+        """Which printed cells follow from the printed stages before; None without any."""
         return self._follows(self.from_printed, self.slack_from_printed)
 
     @property
     def untold(self) -> int:
-        """How many printed cells cannot be told from what is given."""
+        """The number of printed cells that cannot be checked."""
         if self.printed is None:
             return 0
         return self.printed.numel() - self.printed[:, : self.from_inputs.shape[1]].numel()
@@ -101,13 +114,41 @@ class ReplayedStage(Savable):
             return None
         return (ours - self.printed[:, : ours.shape[1]]).abs() <= slack
 
+    def matrices(self) -> list[Matrix]:
+        """Return the printed matrix and ours from both sources, with one more digit."""
+        digits = 3 if self.decimals is None else self.decimals + 1
+        sides, matrices = (self.rows, self.columns), []
+        if self.printed is not None:
+            cells = self.printed.clone()
+            cells[:, self.from_inputs.shape[1] :] = torch.nan  # they cannot be checked
+            matrices.append(Matrix("printed", cells, self.texts, *sides))
+        printed = f"printed {' and '.join(self.sources)}"
+        for source, values, follows in (
+            ("the inputs", self.from_inputs, self.from_inputs_follows),
+            (printed, self.from_printed, self.from_printed_follows),
+        ):
+            if values is not None:
+                texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
+                matrices.append(Matrix(f"from {source}", values, texts, *sides, follows))
+        return matrices
+
 
 @dataclass(frozen=True, eq=False)
 class ExampleResult(Result):
-    """A worked example with every stage replayed, in order.
+    """A worked example with every stage replayed.
 
-    name : "phones", or the file that it was read from. title : as the example says. tokens : the
-    words that are attended to. given : what all is computed from.
+    Attributes
+    ----------
+    name : str
+        A bundled example, such as "phones", or the name of the file.
+    title : str
+        The title that the example has.
+    tokens : tuple of str
+        The labels of the keys.
+    given : tuple of GivenMatrix
+        The matrices from which everything is computed.
+    stages : tuple of ReplayedStage
+        The stages in order.
     """
 
     name: str
@@ -119,43 +160,49 @@ class ExampleResult(Result):
     agreement: ClassVar[None] = None  # no model runs, so there is nothing to verify
 
     def __repr__(self) -> str:
-        """Say what it holds, without the tensors."""
+        """Summarize the result without the tensors."""
         return f"ExampleResult({self.name!r}, {len(self.stages)} stages, {self.summary()})"
 
     def count(self) -> dict[str, int]:
-        """Count the printed cells: all, untold, and those that follow in each of the two ways.
+        """Count the printed cells: all, unchecked ones, and those that follow from each source.
 
-        `linked` are those before which something is printed.
+        `linked` counts the cells that have printed stages before them.
         """
-        alone = [stage.from_inputs_follows for stage in self.stages]
-        linked = [stage.from_printed_follows for stage in self.stages]
+        from_inputs = [stage.from_inputs_follows for stage in self.stages]
+        from_printed = [stage.from_printed_follows for stage in self.stages]
         return {
             "printed": sum(s.printed.numel() for s in self.stages if s.printed is not None),
             "untold": sum(stage.untold for stage in self.stages),
-            "from_inputs": sum(int(each.sum()) for each in alone if each is not None),
-            "linked": sum(each.numel() for each in linked if each is not None),
-            "from_printed": sum(int(each.sum()) for each in linked if each is not None),
+            "from_inputs": sum(int(cells.sum()) for cells in from_inputs if cells is not None),
+            "linked": sum(cells.numel() for cells in from_printed if cells is not None),
+            "from_printed": sum(int(cells.sum()) for cells in from_printed if cells is not None),
         }
 
     @property
     def slips(self) -> tuple[str, ...]:
-        """The stages at which the book goes wrong by itself, not by what went before."""
+        """The stages in which the book has an error that no earlier stage explains."""
         return tuple(stage.key for stage in self.stages if stage.slips)
 
     def summary(self) -> str:
-        """Return in one line how many printed cells follow, in each of the two ways."""
+        """Return in one line how many printed cells follow from each source."""
         n = self.count()
         if not n["printed"]:
             return "nothing is printed to compare with"
-        told = n["printed"] - n["untold"]
-        parts = [f"{n['from_inputs']} of {told} printed cells follow from the inputs"]
+        checked = n["printed"] - n["untold"]
+        parts = [f"{n['from_inputs']} of {checked} printed cells follow from the inputs"]
         if n["linked"]:
             parts.append(
                 f"{n['from_printed']} of {n['linked']} follow from the printed stages before them"
             )
         if n["untold"]:
-            parts.append(f"{n['untold']} cannot be told")
+            parts.append(f"{n['untold']} cannot be checked")
         return ", ".join(parts)
+
+    def conclusion(self) -> str:
+        """Return the summary, and the stages that have slips."""
+        summary = self.summary()
+        slips = f" Slips: {', '.join(self.slips)}." if self.slips else ""
+        return f"{summary[0].upper()}{summary[1:]}.{slips}"
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return what the example gives, and what is printed and recomputed of each stage."""
@@ -165,8 +212,10 @@ class ExampleResult(Result):
         )  # fmt: skip
         arrays = {f"{matrix.key} given": matrix.values for matrix in self.given}
         for stage in self.stages:
-            of_stage = {f"{stage.key} {kind}": getattr(stage, kind) for kind in kinds}
-            arrays |= {name: array for name, array in of_stage.items() if array is not None}
+            for kind in kinds:
+                array = getattr(stage, kind)
+                if array is not None:
+                    arrays[f"{stage.key} {kind}"] = array
         return arrays
 
     def labels(self) -> dict[str, list[str]]:
@@ -174,7 +223,7 @@ class ExampleResult(Result):
         return {"tokens": list(self.tokens)}
 
     def about(self) -> dict[str, Any]:
-        """Return how many printed cells follow, and what is known of each stage."""
+        """Return how many printed cells follow, and the facts about each stage."""
         texts = ("key", "name", "head", "title", "formula", "decimals", "slips")
         lists = ("rows", "columns", "sources", "notes")
         return {
@@ -199,7 +248,41 @@ class ExampleResult(Result):
         return attnviz.plot.example(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the matrices of each stage beside each other, and what differs."""
-        from attnviz.analyses.example.text import as_text
+        """Print for each row of each stage the printed numbers above ours; ≠ marks a difference."""
+        from rich.text import Text
 
-        return as_text(self, console, options)
+        yield Text(literal(self.title, 120), "bold")
+        for given in self.given:
+            yield Text(f"\n{given.key}, given", "bold")
+            yield _table([Matrix("", given.values, given.texts, given.rows, given.columns)])
+        for number, stage in enumerate(self.stages, start=1):
+            head = "" if stage.head is None else f"head {stage.head}: "
+            yield Text(f"\n{number}  {head}{stage.title}   {stage.formula}", "bold")
+            matrices = stage.matrices()
+            yield _table(matrices)
+            for matrix in matrices:
+                if matrix.follows is not None:
+                    mark = Text("= ", "green") if matrix.follows.all() else Text("≠ ", "bold red")
+                    yield mark.append(matrix.heading_with_count(), "not bold default")
+            for note in stage.notes:
+                yield Text(literal(note, 2000), "dim")
+        yield Text(f"\n{self.conclusion()}", "bold")
+
+
+def _table(matrices: Sequence[Matrix]) -> Table:
+    """Return the numbers of matrices that have the same rows, each row below the other."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for label in matrices[0].columns:
+        table.add_column(Text(literal(label, _LABEL)), justify="right", no_wrap=True)
+    for i, label in enumerate(matrices[0].rows):
+        for matrix in matrices:
+            cells = [Text(text) for text in matrix.texts[i]]
+            for j in range(len(cells)):
+                if matrix.follows is not None and not matrix.follows[i, j]:
+                    cells[j] = Text(f"≠{cells[j]}", "bold red")
+            row = literal(label, _LABEL) if matrix is matrices[0] else ""
+            table.add_row(Text(row), matrix.heading, *cells)
+    return table

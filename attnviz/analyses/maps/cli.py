@@ -12,7 +12,6 @@ from attnviz.terminal.options import (
     InputOptions,
     Layer,
     RunOptions,
-    Special,
     SpecialTokens,
     Stack,
     Words,
@@ -64,7 +63,7 @@ def heatmap(
         str | None, typer.Option(help="The same for the columns.", show_default="all")
     ] = None,
     words: Words = True,
-    special: SpecialTokens = Special.keep,
+    special: SpecialTokens = "keep",
     find: Annotated[
         str | None,
         typer.Option(help="QUERY:KEY, two words. Rank the heads by the weight between them."),
@@ -87,7 +86,7 @@ def heatmap(
     layers = None if layer is None else [layer]
     result = run.attend(inputs, layers=layers, heads=head or None).stack(stack)
 
-    from attnviz.analyses.maps.heads import rank_heads
+    from attnviz.analyses.maps.compute import rank_heads
     from attnviz.analyses.maps.heatmap import draw_heatmap, select_map
     from attnviz.io.files import FIGURE_SUFFIXES
     from attnviz.terminal.console import report
@@ -105,7 +104,7 @@ def heatmap(
         rows=row_part,
         columns=column_part,
         words=words,
-        special=special.value,
+        special=special,
         overview=None if path and path.suffix.lower() in FIGURE_SUFFIXES else False,
         attend_again=attend_again,
     )
@@ -132,7 +131,7 @@ def heads(
     stack: Stack = None,
     layer: Layer = None,
     words: Words = True,
-    special: SpecialTokens = Special.keep,
+    special: SpecialTokens = "keep",
     figure: FigureOptions = FigureOptions("heads.png"),
     run: RunOptions,
     console: ConsoleOptions,
@@ -142,11 +141,10 @@ def heads(
     path = figure.path(json=console.json, image=inputs.image)
     result = run.attend(inputs, layers=None if layer is None else [layer]).stack(stack)
 
-    from attnviz.analyses.maps.compute import head_maps
-    from attnviz.analyses.maps.heads import rank_heads
+    from attnviz.analyses.maps.compute import head_maps, rank_heads
     from attnviz.terminal.console import report
 
-    maps = head_maps(result, layer=layer, words=words, special=special.value)
+    maps = head_maps(result, layer=layer, words=words, special=special)
     ranking = rank_heads(result)
     return report(
         maps,

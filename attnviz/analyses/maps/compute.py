@@ -1,6 +1,7 @@
-"""Compute the maps that figures show: of one head or of all, of words or of pooled tokens.
+"""Compute the maps that figures show, and choose heads by how they relate words.
 
-The map of a long text is streamed: it is pooled as a whole and exact in parts.
+Maps are of one head or of all, of words or of pooled tokens. The map of a long text is streamed: it
+is pooled as a whole and exact in parts.
 """
 
 from __future__ import annotations
@@ -12,9 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.analyses.maps.result import (
+    AttentionMap,
+    HeadMaps,
+    HeadMatch,
+    HeadMatches,
+    HeadRanking,
+    HeadScore,
+)
 from attnviz.errors import InputError, whole_number
 from attnviz.results import (
+    AttentionRecord,
     AttentionResult,
     Axis,
     AxisGeometry,
@@ -24,7 +33,17 @@ from attnviz.results import (
     cell_sizes,
     one_result,
 )
-from attnviz.results.words import TokenGroups, word_weights
+from attnviz.results.words import (
+    FUNCTION_WORDS,
+    TokenGroups,
+    content_positions,
+    content_words,
+    is_content,
+    is_word,
+    locate,
+    token_groups,
+    word_weights,
+)
 
 _TILE = 64  # cells a side of the maps of all heads of a long text
 _MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
@@ -77,25 +96,30 @@ def attention_map(
         The layer or head does not exist, `special` is unknown, or the part is empty.
     """
     result = one_result(result, streamed=True)
-    several = head if isinstance(head, Sequence) else (head,)
-    heads = tuple(dict.fromkeys(whole_number(number, "a head") for number in several))
+    heads = tuple(dict.fromkeys(_head_numbers(head)))
     if not heads:
-        raise InputError(
-            "Expected at least one head, got none. Name a head, or several to average."
-        )
+        raise InputError("The list of heads is empty. Name a head, or several to average.")
     for number in heads:
         result.check_head(layer, number)
     attention = result.layer(layer)
     all_notes = [*_truncation_note(result), *notes]
     if isinstance(attention, StreamedAttention):
-        _check_special(special)
+        _check_special(special, streamed=True)
         weights, left, across = _streamed_map(attention, heads, rows, columns, all_notes)
     else:
         weights, left, across = word_weights(attention, words=words)
         weights = weights[list(heads)].mean(0)
         all_notes += _merging_note(left, across)
         weights, left, across = _treat_special(weights, left, across, special, all_notes)
-        weights, left, across = _part(weights, left, across, rows, columns, all_notes)
+        if rows or columns:
+            m, n = weights.shape
+            rows, columns = _check_part(rows, m, "rows"), _check_part(columns, n, "columns")
+            weights = weights[rows, columns]
+            left, across = left.at(range(m)[rows]), across.at(range(n)[columns])
+            all_notes.append(
+                f"rows {rows.start} to {rows.stop - 1} of {m} and "
+                f"columns {columns.start} to {columns.stop - 1} of {n}"
+            )
     return AttentionMap(
         weights=weights,
         rows=left.labels,
@@ -146,100 +170,63 @@ def head_maps(
         heads or positions.
     """
     result = one_result(result, streamed=True)
-    if result.streamed:
-        return _pooled_maps(result, layer, special)
-    records = result.stack().records if layer is None else (result.record(layer),)
-    sizes = {(record.heads, len(record.query_axis), len(record.key_axis)) for record in records}
-    if len(sizes) > 1:
-        raise InputError(
-            "Expected layers with the same number of heads and positions, got different ones. "
-            "Choose one layer at a time."
-        )
-    weights, rows, columns = zip(*(word_weights(r, words=words) for r in records), strict=True)
-    notes = [*_truncation_note(result), *_merging_note(rows[0], columns[0])]
-    stacked, left, across = _treat_special(
-        torch.stack(weights), rows[0], columns[0], special, notes
-    )
+    stack, notes = result.stack(), _truncation_note(result)
+    layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
+    if layer is not None:
+        layers = (stack.layer(layer),)
+    streamed = [attention for attention in layers if isinstance(attention, StreamedAttention)]
+    if streamed:
+        _check_special(special, streamed=True)
+        maps = [pooled(attention, notes, _TILE) for attention in streamed]
+    else:
+        records = [record for record in layers if isinstance(record, AttentionRecord)]
+        if len({_shape(record) for record in records}) > 1:
+            raise InputError(
+                "The layers differ in their heads or positions. Choose one layer at a time."
+            )
+        maps = [word_weights(record, words=words) for record in records]
+    weights, (left, *_), (across, *_) = zip(*maps, strict=True)
+    stacked = torch.stack(weights)
+    if not streamed:
+        notes += _merging_note(left, across)
+        stacked, left, across = _treat_special(stacked, left, across, special, notes)
     return HeadMaps(
         weights=stacked,
         rows=left.labels,
         columns=across.labels,
-        stack=records[0].stack,
-        layers=tuple(record.layer for record in records),
-        notes=tuple(notes),
+        stack=layers[0].stack,
+        layers=tuple(attention.layer for attention in layers),
+        notes=tuple(dict.fromkeys(notes)),
         agreement=result.agreement,
         provenance=result.provenance,
         sides=(left.side, across.side),
+        heads=streamed[0].kept if streamed else (),
     )
 
 
 def make_overview(
     result: AttentionResult, *, words: bool = True, special: Special = "keep"
 ) -> HeadMaps | None:
-    """Return the maps of all heads for an overview beside one map, or None.
+    """Return the maps of all heads for an overview beside one map.
 
     None if the layers have different heads or sequences, or if there are too many weights.
     """
     if result.streamed:
         heads = {(layer.kept, layer.heads) for layer in result.stack().streamed}
         return head_maps(result) if len(heads) == 1 else None
-    shapes = {(r.heads, len(r.query_axis), len(r.key_axis)) for r in result.stack()}
-    count = sum(r.heads * len(r.query_axis) * len(r.key_axis) for r in result.stack())
-    if len(shapes) > 1 or count > _MOST_WEIGHTS:
+    shapes = [_shape(record) for record in result.stack()]
+    if len(set(shapes)) > 1 or sum(map(math.prod, shapes)) > _MOST_WEIGHTS:
         return None
     return head_maps(result, words=words, special=special)
 
 
-def _pooled_maps(result: AttentionResult, layer: int | None, special: Special) -> HeadMaps:
-    """Return the pooled maps of the heads that were streamed."""
-    _check_special(special)
-    stack = result.stack()
-    layers = stack.streamed if layer is None else (stack.layer(layer),)
-    streamed = [attention for attention in layers if isinstance(attention, StreamedAttention)]
-    notes = _truncation_note(result)
-    weights, left, across = zip(
-        *(pooled(attention, notes, _TILE) for attention in streamed), strict=True
-    )
-    return HeadMaps(
-        weights=torch.stack(weights),
-        rows=left[0].labels,
-        columns=across[0].labels,
-        stack=streamed[0].stack,
-        layers=tuple(attention.layer for attention in streamed),
-        notes=tuple(dict.fromkeys(notes)),
-        agreement=result.agreement,
-        provenance=result.provenance,
-        sides=(left[0].side, across[0].side),
-        heads=streamed[0].kept,
-    )
+def _shape(record: AttentionRecord) -> tuple[int, int, int]:
+    return record.heads, len(record.query_axis), len(record.key_axis)
 
 
-def _part(
-    weights: Tensor,
-    left: TokenGroups,
-    across: TokenGroups,
-    rows: slice | None,
-    columns: slice | None,
-    notes: list[str],
-) -> tuple[Tensor, TokenGroups, TokenGroups]:
-    """Return a part of a map, with a note on it."""
-    if rows is None and columns is None:
-        return weights, left, across
-    ranges = [
-        _check_part(part, len(groups.labels), name)
-        for part, groups, name in ((rows, left, "rows"), (columns, across, "columns"))
-    ]
-    notes.append(
-        " and ".join(
-            f"{name} {part.start} to {part.stop - 1} of {len(groups.labels)}"
-            for part, groups, name in zip(ranges, (left, across), ("rows", "columns"), strict=True)
-        )
-    )
-    return (
-        weights[ranges[0], ranges[1]],
-        left.at(range(*ranges[0].indices(len(left.labels)))),
-        across.at(range(*ranges[1].indices(len(across.labels)))),
-    )
+def _head_numbers(head: int | Sequence[int]) -> tuple[int, ...]:
+    several = head if isinstance(head, Sequence) else (head,)
+    return tuple(whole_number(number, "a head") for number in several)
 
 
 def _truncation_note(result: AttentionResult) -> list[str]:
@@ -256,69 +243,34 @@ def _merging_note(rows: TokenGroups, columns: TokenGroups) -> list[str]:
     return []
 
 
+def _check_special(special: Special, *, streamed: bool = False) -> None:
+    if special not in ("keep", "hide", "remove"):
+        raise InputError(f"special must be keep, hide or remove, not {special!r}.")
+    if streamed and special != "keep":
+        raise InputError(
+            "Special tokens cannot be left out of the map of a long text, because they are pooled "
+            "with others. To leave them out, choose rows and columns."
+        )
+
+
 def _treat_special(
     weights: Tensor, rows: TokenGroups, columns: TokenGroups, special: Special, notes: list[str]
 ) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Keep, hide or remove special tokens, with a note."""
-    if special not in ("keep", "hide", "remove"):
-        raise InputError(f"Expected special to be keep, hide or remove, got {special!r}.")
+    _check_special(special)
     if special == "keep" or not any(rows.special + columns.special):
         return weights, rows, columns
-    names = ", ".join(
-        dict.fromkeys(
-            label
-            for groups in (rows, columns)
-            for label, is_special in zip(groups.labels, groups.special, strict=True)
-            if is_special
-        )
-    )
+    labels = zip(rows.labels + columns.labels, rows.special + columns.special, strict=True)
+    names = ", ".join(dict.fromkeys(label for label, is_special in labels if is_special))
     weights = weights[..., ~torch.tensor(rows.special), :][..., ~torch.tensor(columns.special)]
     sums = weights.sum(-1, keepdim=True)
     lost = f"{1 - sums.mean().item():.0%} of the weight"
     if special == "remove":
         weights = weights / sums.clamp(min=torch.finfo(sums.dtype).tiny)
-        notes.append(f"{names} removed ({lost}), rows renormalised to 1")
+        notes.append(f"{names} removed ({lost}), rows renormalized to 1")
     else:
-        notes.append(f"{names} hidden ({lost}), rows not renormalised")
+        notes.append(f"{names} hidden ({lost}), rows not renormalized")
     return weights, rows.without_special(), columns.without_special()
-
-
-def landmarks(axis: Axis, start: int, stop: int, most: int = 10) -> tuple[Landmark, ...]:
-    """Return at most `most` positions from `start` to `stop`, in steps of a round number.
-
-    >>> [mark.position for mark in landmarks(Axis.numbered(2345), 0, 2345)]
-    [0, 500, 1000, 1500, 2000]
-    """
-    step = _round_up((stop - start) / most)
-    first = -(-start // step) * step
-    return tuple(Landmark(start, _first_words(axis, start)) for start in range(first, stop, step))
-
-
-def _round_up(step: float) -> int:
-    """Return the next of 1, 2, 5, 10, 20, 50 and so on."""
-    power = int(10 ** math.floor(math.log10(max(step, 1))))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step)
-
-
-def _first_words(axis: Axis, start: int) -> str:
-    """Return the first words from a position on."""
-    words: list[int] = []
-    for word in axis.words[start:]:
-        if word is not None and word not in words:
-            words.append(word)
-        if len(words) == _WORDS:
-            break
-    label = " ".join(axis.word_labels[word] for word in words)
-    return label if len(label) <= _LETTERS else f"{label[:_LETTERS]}…"
-
-
-def _check_special(special: Special) -> None:
-    """Raise InputError for special tokens to be removed from pooled maps."""
-    if special != "keep":
-        raise InputError(
-            f"Expected special tokens to be kept in the map of a long text, got {special!r}: they "
-            "are pooled with others. To leave them out, choose rows and columns."
-        )
 
 
 def _check_part(part: slice | None, length: int, name: str) -> slice:
@@ -328,9 +280,10 @@ def _check_part(part: slice | None, length: int, name: str) -> slice:
     start, stop, step = part.indices(length)
     outside = (part.stop or 0) > length or (part.start or 0) < -length
     if start >= stop or step != 1 or outside:
-        got = ":".join("" if end is None else str(end) for end in (part.start, part.stop))
+        ends = ":".join("" if end is None else str(end) for end in (part.start, part.stop))
         raise InputError(
-            f"Expected {name} from 0 to {length}, as START:STOP without STOP itself, got {got}."
+            f"{name.capitalize()} {ends} are not part of the map. Write START:STOP from 0 to "
+            f"{length}, without STOP itself."
         )
     return slice(start, stop)
 
@@ -346,25 +299,22 @@ def _streamed_map(
     if rows is None and columns is None:
         weights, left, across = pooled(attention, notes)
         return weights[[attention.of_head(head) for head in heads]].mean(0), left, across
-    axes = attention.query_axis, attention.key_axis
-    ranges = [
-        _check_part(part, len(axis), name)
-        for part, axis, name in zip((rows, columns), axes, ("rows", "columns"), strict=True)
-    ]
-    m, n = (part.stop - part.start for part in ranges)
+    queries, keys = attention.query_axis, attention.key_axis
+    rows = _check_part(rows, len(queries), "rows")
+    columns = _check_part(columns, len(keys), "columns")
+    m, n = rows.stop - rows.start, columns.stop - columns.start
     if m * n > _MOST_CELLS:
         raise InputError(
-            f"Expected a part of at most {_MOST_CELLS:,} weights, got {m:,} × {n:,}. Choose fewer "
-            "rows or columns, or none for the pooled map."
+            f"{m:,} × {n:,} weights are too many for an exact part, which has at most "
+            f"{_MOST_CELLS:,}. Choose fewer rows or columns, or none for the pooled map."
         )
-    crops = [attention.crop(head, ranges[0], ranges[1]).cpu() for head in heads]
-    weights = torch.stack(crops).mean(0)
+    crops = [attention.crop(head, rows, columns).cpu() for head in heads]
     notes.append(
-        f"exact weights of tokens {ranges[0].start:,} to {ranges[0].stop - 1:,} for tokens "
-        f"{ranges[1].start:,} to {ranges[1].stop - 1:,}, of {len(axes[0]):,}"
+        f"exact weights of tokens {rows.start:,} to {rows.stop - 1:,} for tokens "
+        f"{columns.start:,} to {columns.stop - 1:,}, of {len(queries):,}"
     )
-    left, across = (_pooled_groups(axis, part, 1) for axis, part in zip(axes, ranges, strict=True))
-    return weights, left, across
+    left, across = _pooled_groups(queries, rows, 1), _pooled_groups(keys, columns, 1)
+    return torch.stack(crops).mean(0), left, across
 
 
 def pooled(
@@ -374,7 +324,7 @@ def pooled(
 
     A cell covers several tokens, like a word its pieces: columns are summed, rows averaged.
 
-    most : the largest number of rows and columns; by default as many as the summary has.
+    most : the largest number of rows and columns; by default those of the summary.
     """
     summary, axes = attention.summary, (attention.query_axis, attention.key_axis)
     m, n = map(len, axes)
@@ -417,3 +367,169 @@ def _pooled_groups(axis: Axis, part: slice, cell: int) -> TokenGroups:
             landmarks=landmarks(axis, part.start, part.stop), start=part.start, cell=cell
         ),
     )
+
+
+def landmarks(axis: Axis, start: int, stop: int, most: int = 10) -> tuple[Landmark, ...]:
+    """Return at most `most` positions from `start` to `stop`, in steps of a round number.
+
+    >>> [mark.position for mark in landmarks(Axis.numbered(2345), 0, 2345)]
+    [0, 500, 1000, 1500, 2000]
+    """
+    least = max((stop - start) / most, 1)
+    power = int(10 ** math.floor(math.log10(least)))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
+    first = -(-start // step) * step
+    return tuple(Landmark(mark, _first_words(axis, mark)) for mark in range(first, stop, step))
+
+
+def _first_words(axis: Axis, start: int) -> str:
+    """Return the first words from a position on."""
+    words: list[int] = []
+    for word in axis.words[start:]:
+        if word is not None and word not in words:
+            words.append(word)
+        if len(words) == _WORDS:
+            break
+    label = " ".join(axis.word_labels[word] for word in words)
+    return label if len(label) <= _LETTERS else f"{label[:_LETTERS]}…"
+
+
+def choose_word(axis: Axis) -> int:
+    """Return the position of the first content word."""
+    rows = token_groups(axis)
+    content = content_words(rows).nonzero().flatten().tolist()
+    return rows.positions[content[0] if content else 0][0]
+
+
+def content_mass(record: AttentionRecord) -> Tensor:
+    """Return the mean weight from content words to other content words by head, (H,)."""
+    weights, rows, columns = word_weights(record)
+    related = content_words(rows)[:, None] & content_words(columns)[None, :]
+    if record.stack != "cross":  # attention of a word to itself does not count
+        related = related & ~torch.eye(*related.shape, dtype=torch.bool)
+    if not related.any():
+        return weights.new_zeros(len(weights))
+    return (weights * related).sum((1, 2)) / content_words(rows).sum()
+
+
+def rank_heads(result: AttentionResult) -> HeadRanking:
+    """Rank all heads by how much content words of the text attend to each other.
+
+    Many heads attend mostly to attention sinks such as [CLS] and [SEP]. This ranking finds the
+    others.
+
+    Parameters
+    ----------
+    result : AttentionResult
+        From `attend`.
+
+    Returns
+    -------
+    HeadRanking
+        The scores, the largest first, and their meaning in words.
+    """
+    stack = one_result(result, streamed=True).stack()
+    scores = [
+        HeadScore(record.layer, head, mass)
+        for record in stack.records
+        for head, mass in enumerate(content_mass(record).tolist())
+    ]
+    for streamed in stack.streamed:  # of word pieces
+        content = content_positions(streamed.query_axis)
+        related = (streamed.summary.marked - streamed.summary.itself).cpu()[:, content]
+        masses = related.sum(1) / max(1, related.shape[1])
+        for head, mass in zip(streamed.kept, masses.tolist(), strict=True):
+            scores.append(HeadScore(streamed.layer, head, mass))
+    scores.sort(key=lambda score: -score.score)
+    first = (stack.streamed or stack.records)[0]
+    queries, keys = _noun(first.query_axis), _noun(first.key_axis)
+    other = "other " if queries == keys else ""
+    pieces = ", piece by piece" if stack.streamed else ""
+    return HeadRanking(tuple(scores), f"mean weight from {queries} to {other}{keys}{pieces}")
+
+
+def _noun(axis: Axis) -> str:
+    """Return the noun for the positions that `content_words` selects."""
+    nouns = []
+    if axis == Axis.numbered(len(axis)):
+        nouns.append("positions")
+    elif any(word is not None for word in axis.words) or (axis.patches or axis.seconds) is None:
+        labels = token_groups(axis).without_special().labels
+        nouns.append("content words" if sum(map(is_content, labels)) > 1 else "words")
+    if axis.patches is not None:
+        nouns.append("patches")
+    if axis.seconds is not None:
+        nouns.append("frames")
+    return " and ".join(nouns)
+
+
+def choose_head(
+    result: AttentionResult,
+    layer: int | None = None,
+    head: int | Sequence[int] | None = None,
+    *,
+    ranking: HeadRanking | None = None,
+) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
+    """Choose the best head for a layer or head that is left out, by default by `rank_heads`.
+
+    Returns the layer, the heads, and a note for the caption if the head was chosen.
+    """
+    result = one_result(result, streamed=True)
+    heads = () if head is None else _head_numbers(head)
+    for number in heads:
+        result.check_head(result.layers[0] if layer is None else layer, number)
+    if layer is not None and head is not None:
+        return whole_number(layer, "a layer"), heads, ()
+    if layer is not None:
+        result.layer(layer)  # raises if there is none
+    ranking = ranking or rank_heads(result)
+    best = next(
+        score
+        for score in ranking.scores
+        if layer in (None, score.layer) and (not heads or score.head in heads)
+    )
+    among = "all heads" if layer is None and not heads else "those asked for"
+    note = f"of {among} this one has the largest {ranking.meaning}: {best.score:.2f}"
+    if best.score == 0:
+        note = f"no head has any {ranking.meaning}"
+    return best.layer, heads or (best.head,), (note,)
+
+
+def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
+    """Rank all heads by the weight from one word of the text to another.
+
+    Parameters
+    ----------
+    result : AttentionResult
+        From `attend`.
+    query : str
+        The word that attends.
+    key : str
+        The word that is attended to.
+
+    Returns
+    -------
+    HeadMatches
+        The heads, the largest weight first.
+
+    Raises
+    ------
+    InputError
+        A word is not in the text, or is ambiguous. "the#2" is the second "the".
+    """
+    heads: list[HeadMatch] = []
+    for record in one_result(result).stack():
+        weights, rows, columns = word_weights(record)
+        i, j = locate(query, rows), locate(key, columns)
+        others = {
+            k: label.casefold()
+            for k, label in enumerate(columns.labels)
+            if k not in (i, j) and not columns.special[k] and is_word(label)
+        }
+        functional = FUNCTION_WORDS.intersection(others.values())
+        for head, row in enumerate(weights[:, i]):
+            above = functional - {word for k, word in others.items() if row[k] >= row[j]}
+            rank = 1 + sum(bool(row[k] > row[j]) for k in others)
+            heads.append(HeadMatch(record.layer, head, row[j].item(), rank, above))
+    heads.sort(key=lambda head: -head.score)
+    return HeadMatches(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.result import HeadMaps
-from attnviz.figures import caption
 from attnviz.figures.cells import logarithmic
 from attnviz.figures.layout import Page, color_bar
 from attnviz.figures.style import (
@@ -80,15 +79,13 @@ def heads(
         maps = head_maps(result, layer=layer, words=words, special=special)
     with style([source(maps.provenance)]):
         page = Page(width * MM)
-        place = MARGIN, page.width - MARGIN
-        bottom = draw_head_grid(page, maps, place, MARGIN)
+        bottom = draw_head_grid(page, maps, (page.left, page.right), MARGIN)
         count = "" if _is_pooled(maps) else f"{len(maps.rows)} "
         directions = f"in each tile the {count}queries run down and the keys across"
         parts = [source(maps.provenance), directions, *maps.notes]
         if _is_pooled(maps):
             parts.append("colors on a logarithmic scale")
-        end = caption.write_caption(page, place, bottom + GAP, parts, maps.agreement)
-        return page.finish(end + MARGIN)
+        return page.finish_with_caption(bottom + GAP, parts, maps.agreement)
 
 
 def _is_pooled(maps: HeadMaps) -> bool:
@@ -105,10 +102,9 @@ def _norm(maps: HeadMaps, weights: Tensor) -> Normalize:
         return Normalize(0.0, 1.0)
     if _is_pooled(maps):
         return logarithmic(weights)
-    tiles = _pooled(weights)
     # By rank, since torch.quantile takes no more than 16 million values.
-    top = float(tiles.flatten().sort().values[int(0.995 * (tiles.numel() - 1))])
-    return Normalize(0.0, max(top, 1e-12))
+    ranked = _pooled(weights).flatten().sort().values
+    return Normalize(0.0, max(float(ranked[int(0.995 * (len(ranked) - 1))]), 1e-12))
 
 
 def draw_head_grid(
@@ -122,9 +118,8 @@ def draw_head_grid(
 ) -> float:
     """Draw the maps as one image with a title and a color bar; return the lower edge.
 
-    place : the left and right edge in inches. top : the upper edge in inches. weights : what to
-    draw of every head in the place of its map, (layers, heads, height, width). marked : the layer
-    and heads to frame.
+    place : the left and right edge in inches. top : the upper edge in inches. weights : values to
+    draw instead of the maps, (layers, heads, height, width). marked : the layer and heads to frame.
     """
     weights = maps.weights if weights is None else weights
     layers, heads = weights.shape[:2]
@@ -158,7 +153,18 @@ def draw_head_grid(
         row = maps.layers.index(marked[0]) * heads
         framed = {row + numbers.index(head) for head in marked[1]}
     corners = [(number % columns, number // columns + 1 - high) for number in range(layers * heads)]
-    _frame(ax, corners, (wide, high), framed)
+    # The edges of all tiles, so that empty maps are visible; marked tiles come last, on top.
+    order = sorted(range(len(corners)), key=lambda number: number in framed)
+    boxes = [(*corners[number], wide, high) for number in order]
+    edges = PolyCollection(
+        [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in boxes],
+        facecolors="none",
+        edgecolors=[ACCENT if number in framed else FAINT for number in order],
+        linewidths=[1.4 if number in framed else 0.3 for number in order],
+        clip_on=False,
+        zorder=2,
+    )
+    ax.add_collection(edges, autolim=False)
     ax.spines[:].set_visible(False)
     if one_layer:
         for number, (x, y) in enumerate(corners):
@@ -176,8 +182,9 @@ def _tile(
 ) -> tuple[NDArray[np.float32], tuple[float, float]]:
     """Arrange maps (layers, heads, m, n) as one image of rows × columns tiles.
 
-    headroom : the gap above each tile, as a share of its height. Returns the image, and the share
-    of its tile that each map fills, across and down.
+    Returns the image, and the share of its tile that each map fills, across and down.
+
+    headroom : the gap above each map, as a share of its height.
     """
     maps = _pooled(weights)
     m, n = maps.shape[1:]
@@ -196,29 +203,6 @@ def _pooled(weights: Tensor) -> Tensor:
     return maps if maps.shape[1:] == (m, n) else adaptive_avg_pool2d(maps, (m, n))
 
 
-def _frame(
-    ax: Axes,
-    corners: Sequence[tuple[float, float]],
-    size: tuple[float, float],
-    marked: Collection[int],
-) -> None:
-    """Draw the edges of all tiles, so that empty maps are visible; marked tiles stand out."""
-    wide, high = size
-    order = sorted(range(len(corners)), key=lambda number: number in marked)  # marked on top
-    tiles = [(*corners[number], number in marked) for number in order]
-    ax.add_collection(
-        PolyCollection(
-            [[(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)] for x, y, _ in tiles],
-            facecolors="none",
-            edgecolors=[ACCENT if stands_out else FAINT for _, _, stands_out in tiles],
-            linewidths=[1.4 if stands_out else 0.3 for _, _, stands_out in tiles],
-            clip_on=False,
-            zorder=2,
-        ),
-        autolim=False,
-    )
-
-
 def _number_sides(
     ax: Axes,
     layers: Sequence[int],
@@ -228,7 +212,7 @@ def _number_sides(
 ) -> None:
     """Number the layers down and the heads across, with gaps where there is little room.
 
-    step : the distance of tiles in inches, across and down. tile : the share that a tile fills.
+    step : the distance of tiles in inches, across and down. tile : the share that a map fills.
     """
     for axis, numbers, room, place in (
         (ax.xaxis, heads, step[0], tile[0] / 2),

@@ -1,8 +1,9 @@
-"""The maps that are drawn from captured attention."""
+"""The maps that are drawn from captured attention, and rankings of heads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,11 +21,55 @@ if TYPE_CHECKING:
 
 _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
 _LABEL = 16  # cells of a row's label at most
+_BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
+
+
+class _LabeledMaps(Result):
+    """One map, or the maps of all heads, with labeled rows and columns."""
+
+    weights: Tensor
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    sides: tuple[AxisGeometry, AxisGeometry]
+    agreement: AgreementReport
+
+    def _label_rules(self, *sizes: set[int]) -> Rules:
+        yield (
+            "a weight for each pair of labels",
+            fits(self.weights, *sizes)
+            and self.weights.is_floating_point()
+            and self.weights.numel() > 0,
+        )
+        rows, columns = self.sides
+        fit = rows.fits(len(self.rows)) and columns.fits(len(self.columns))
+        yield "a place for each label", fit
+
+    def _number_rules(self) -> Rules:
+        yield (
+            "numbers where it says that they were verified",
+            self.agreement.verdict != "verified" or bool(self.weights.isfinite().any()),
+        )
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the labels of the rows and columns."""
+        return {"rows": list(self.rows), "columns": list(self.columns)}
+
+    def _places(self) -> dict[str, Any]:
+        """Return where rows and columns lie in an image, audio or a long text, if they do."""
+        places: dict[str, Any] = {}
+        for name, side in zip(("rows", "columns"), self.sides, strict=True):
+            if side.landmarks:
+                places[f"tokens_of_{name}"] = {"first": side.start, "in_each": side.cell}
+            if side.patches is not None:
+                places[f"patches_of_{name}"] = list(side.patches)
+            if side.seconds is not None:
+                places[f"seconds_of_{name}"] = list(side.seconds)
+        return places
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionMap(Result):
-    """One map as it is drawn: weights, labels, and in words what was done to get there.
+class AttentionMap(_LabeledMaps):
+    """One map as it is drawn: weights, labels, and notes on how they were computed.
 
     Attributes
     ----------
@@ -34,10 +79,10 @@ class AttentionMap(Result):
     heads : the head, or the heads that were averaged.
     boundary : (row, column) with which the second text of a pair starts, None without one.
     special_rows, special_columns : which queries and keys are special tokens.
-    sides : where the rows and the columns lie in an image or a sound.
+    sides : where the rows and the columns lie in an image, in audio or in a long text.
     image : as in `AttentionResult`.
-    notes : what was merged, removed or renormalised, and how the head was chosen.
-    agreement, provenance : of the result that it comes from.
+    notes : on merged, removed or renormalized weights, and on the choice of the head.
+    agreement, provenance : of the result that the map comes from.
     """
 
     weights: Tensor
@@ -57,9 +102,10 @@ class AttentionMap(Result):
 
     @property
     def top(self) -> float:
-        """The weight at which colors end: the largest that a word gives.
+        """The weight at which colors end: the largest in the rows of words.
 
-        What a special token gives says little, and is often so much that all else looks pale.
+        The weights of special tokens as queries are left out: they are often so large that all
+        others look pale.
         """
         words = ~torch.tensor(self.special_rows or (False,) * len(self.rows))
         weights = self.weights.nan_to_num()  # nan cells have no color
@@ -67,34 +113,21 @@ class AttentionMap(Result):
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)
-        yield (
-            "a weight for each pair of labels",
-            fits(self.weights, {m}, {n})
-            and self.weights.is_floating_point()
-            and self.weights.numel() > 0,
-        )
+        yield from self._label_rules({m}, {n})
         yield (
             "special tokens among its labels",
             len(self.special_rows) in (0, m) and len(self.special_columns) in (0, n),
         )
-        yield "a place for each label", self.sides[0].fits(m) and self.sides[1].fits(n)
         yield "an image in colors", is_image(self.image)
-
-    def _number_rules(self) -> Rules:
-        yield _numbers_if_verified(self)
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the weights (m, n), and the image where there is one."""
         return {"weights": self.weights} | ({} if self.image is None else {"image": self.image})
 
-    def labels(self) -> dict[str, list[str]]:
-        """Return the labels of the rows and columns."""
-        return {"rows": list(self.rows), "columns": list(self.columns)}
-
     def about(self) -> dict[str, Any]:
         """Return which head it is, where rows and columns lie, and the proof."""
         which = {"stack": self.stack, "layer": self.layer, "heads": list(self.heads)}
-        return {**which, **_places(self.sides), **proof(self)}
+        return {**which, **self._places(), **proof(self)}
 
     def columns_of_table(self) -> Columns:
         """Return one row for each weight."""
@@ -121,7 +154,8 @@ class AttentionMap(Result):
         yield Text(f"layer {self.layer}, head {heads}, {self.provenance.model}", "bold")
         if indent + 1 + width * weights.shape[1] > options.max_width:
             what = "words" if self.sides == (AxisGeometry(), AxisGeometry()) else "positions"
-            what = "parts of the text" if self.sides[0].cell > 1 else what
+            if self.sides[0].cell > 1:
+                what = "parts of the text"
             yield Text(f"{len(labels)} {what} are too many for this terminal; see the file")
             return
         numbers = "".join(f"{number:>{width}}" for number in range(len(self.columns)))
@@ -143,11 +177,11 @@ class AttentionMap(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class HeadMaps(Result):
+class HeadMaps(_LabeledMaps):
     """The maps of all heads, of all layers or of one.
 
-    weights : (layers, heads, rows, columns), CPU. stack, layers : which. heads : their numbers,
-    where only some were kept; else empty. The rest as in `AttentionMap`.
+    weights : (layers, heads, rows, columns), CPU. stack, layers : which layers. heads : the numbers
+    of the heads if the result has only some; else empty. The rest is as in `AttentionMap`.
     """
 
     weights: Tensor
@@ -162,32 +196,19 @@ class HeadMaps(Result):
     heads: tuple[int, ...] = ()
 
     def _rules(self) -> Rules:
-        m, n, weights = len(self.rows), len(self.columns), self.weights
-        heads = weights.shape[1] if weights.dim() == 4 else 0
-        yield (
-            "a weight for each pair of labels",
-            fits(weights, {len(self.layers)}, {heads}, {m}, {n})
-            and weights.is_floating_point()
-            and weights.numel() > 0,
-        )
+        m, n = len(self.rows), len(self.columns)
+        heads = self.weights.shape[1] if self.weights.dim() == 4 else 0
+        yield from self._label_rules({len(self.layers)}, {heads}, {m}, {n})
         yield "a number for each head", len(self.heads) in (0, heads)
-        yield "a place for each label", self.sides[0].fits(m) and self.sides[1].fits(n)
-
-    def _number_rules(self) -> Rules:
-        yield _numbers_if_verified(self)
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the weights (layers, heads, rows, columns)."""
         return {"weights": self.weights}
 
-    def labels(self) -> dict[str, list[str]]:
-        """Return the labels of the rows and columns."""
-        return {"rows": list(self.rows), "columns": list(self.columns)}
-
     def about(self) -> dict[str, Any]:
         """Return which layers they are, where rows and columns lie, and the proof."""
         which = {"stack": self.stack, "layers": list(self.layers)}
-        return {**which, **_places(self.sides), **proof(self)}
+        return {**which, **self._places(), **proof(self)}
 
     def columns_of_table(self) -> Columns:
         """Return one row for each weight."""
@@ -206,7 +227,7 @@ class HeadMaps(Result):
         return attnviz.plot.heads(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print how many maps there are, and of what."""
+        """Print the number of maps and their size."""
         from rich.text import Text
 
         layers, heads, m, n = self.weights.shape
@@ -215,24 +236,98 @@ class HeadMaps(Result):
         yield Text(self.agreement.summary())
 
 
-def _numbers_if_verified(maps: AttentionMap | HeadMaps) -> tuple[str, bool]:
-    return (
-        "numbers where it says that they were verified",
-        maps.agreement.verdict != "verified" or bool(maps.weights.isfinite().any()),
+@dataclass(frozen=True)
+class HeadScore:
+    """One head and its score."""
+
+    layer: int
+    head: int
+    score: float
+
+
+@dataclass(frozen=True)
+class HeadRanking:
+    """Heads, best first, and what the score is, in words for a caption."""
+
+    scores: tuple[HeadScore, ...]
+    meaning: str
+
+    @property
+    def best(self) -> HeadScore:
+        """The head that ranks first."""
+        return self.scores[0]
+
+    def of_layer(self, layer: int) -> HeadRanking:
+        """Return the ranking of the heads of one layer."""
+        return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the best heads with their scores."""
+        from rich.text import Text
+
+        yield Text(f"{self.meaning}: {_names(self.scores[:_BEST], scores=True)}")
+
+
+@dataclass(frozen=True)
+class HeadMatch(HeadScore):
+    """How one head weighs a key word for a query word.
+
+    score : the weight. rank : 1 where no other word of the text weighs more for that query, the
+    query itself and special tokens aside. above : the function words that weigh less.
+    """
+
+    rank: int
+    above: frozenset[str]
+
+
+@dataclass(frozen=True)
+class HeadMatches:
+    """Every head's weight from one word to another, the largest first.
+
+    query, key : the two words. others : the function words to compare with. heads : the heads.
+    """
+
+    query: str
+    key: str
+    others: tuple[str, ...]
+    heads: tuple[HeadMatch, ...]
+
+    @property
+    def ranking(self) -> HeadRanking:
+        """The heads as a ranking, for `choose_head`."""
+        return HeadRanking(self.heads, f"weight from “{self.query}” to “{self.key}”")
+
+    @property
+    def first(self) -> tuple[HeadMatch, ...]:
+        """The heads in which no word but the query itself weighs more."""
+        return tuple(head for head in self.heads if head.rank == 1)
+
+    @property
+    def above_function_words(self) -> tuple[HeadMatch, ...]:
+        """The heads in which every function word of the text weighs less."""
+        return tuple(head for head in self.heads if head.above.issuperset(self.others))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print which heads weigh one word most for the other, and above which words."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
+        for head in self.heads[:_LISTED]:
+            table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))
+        yield Text(f"weight from “{self.query}” to “{self.key}”, largest first", "bold")
+        yield table
+        yield Text(self._count(f"above every word but “{self.query}” itself", self.first))
+        if self.others:
+            words = " and ".join(f"“{word}”" for word in self.others)
+            yield Text(self._count(f"above {words}", self.above_function_words))
+
+    def _count(self, what: str, heads: Sequence[HeadScore]) -> str:
+        names = f": {_names(heads)}" if heads else ""
+        return f"{what} in {len(heads)} of {len(self.heads)} heads{names}"
+
+
+def _names(heads: Sequence[HeadScore], *, scores: bool = False) -> str:
+    return ", ".join(
+        f"{head.layer}.{head.head}" + (f" ({head.score:.2f})" if scores else "") for head in heads
     )
-
-
-def _places(sides: tuple[AxisGeometry, AxisGeometry]) -> dict[str, Any]:
-    """Return where rows and columns lie in an image, a sound or a long text, if they do."""
-    named = list(zip(("rows", "columns"), sides, strict=True))
-    tokens: dict[str, Any] = {
-        f"tokens_of_{name}": {"first": side.start, "in_each": side.cell}
-        for name, side in named
-        if side.landmarks
-    }
-    return tokens | {
-        f"{kind}_of_{name}": list(places)
-        for name, side in named
-        for kind, places in (("patches", side.patches), ("seconds", side.seconds))
-        if places is not None
-    }

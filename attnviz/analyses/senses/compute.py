@@ -1,19 +1,33 @@
 """Measure in which layers a model separates the senses of a word.
 
-The sentences are checked before torch is imported, so that wrong input fails fast.
+The model runs on the sentences. In every layer each occurrence is classified by the nearest
+centroid. Everything follows from the Gram matrix of the vectors, so that thousands of shuffled
+senses are classified at once, exactly like the true senses.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-from attnviz.analyses.senses.sentences import read_sentences
+import torch
+from torch import Tensor
+
+from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
+from attnviz.analyses.senses.sentences import Sentence, read_sentences
+from attnviz.capture import hidden_states
+from attnviz.errors import InputError, ModelError
+from attnviz.inputs import encode, expect_one_text, max_tokens, pieces_in, token_spans
+from attnviz.pipeline.attend import Loadable, Model, load
+from attnviz.results import AgreementReport, AttentionRecord, AttentionResult
+from attnviz.results.words import content_words, token_groups
 from attnviz.runtime.libraries import silence_logs
 
-if TYPE_CHECKING:
-    from attnviz.analyses.senses.result import SensesResult
-    from attnviz.pipeline.attend import Loadable, Model
+SHUFFLES = 2000  # permutations of the senses, and bootstrap resamples of the sentences
+_SENTENCES = 32  # in one batch
+_MEMBERSHIPS = 2_000_000  # numbers of shuffled memberships at once
+_TIE = 1e-6  # cosines that differ by less are tied
 
 
 @silence_logs()
@@ -26,7 +40,7 @@ def senses(
 ) -> SensesResult:
     """Measure in which layers a model separates the senses of a word.
 
-    Each occurrence is classified: is its vector nearest, by cosine, to the centroid of its own
+    Each occurrence is classified: is its vector nearest, by cosine, to the centroid of its
     sense, computed without its sentence? This is done for the input of each layer and for the
     output of the model. Baselines are 2,000 shuffles of the senses, and the mean static embedding
     of the *other* words, which needs no attention.
@@ -60,7 +74,338 @@ def senses(
         The model does not read one text, or its attention cannot be captured.
     """
     checked = read_sentences(word, sentences)
+    word = word.strip()
+    model = model if isinstance(model, Model) else load(model)
+    names = tuple(dict.fromkeys(sentence.sense for sentence in checked))
+    words = _collect_vectors(model, checked)
+    labels = [names.index(checked[n].sense) for n in words.sentence]
+    design = PermutationDesign.of(labels, list(words.sentence))
+    outcomes = [classify(vectors, design, centered=not raw) for vectors in words.vectors]
+    scores = tuple(
+        score(vectors, design, *outcome)
+        for vectors, outcome in zip(words.vectors, outcomes, strict=True)
+    )
+    best = max(range(len(scores)), key=lambda i: (scores[i].accuracy, scores[i].silhouette))
+    planes, explained = zip(*map(main_plane, words.vectors), strict=True)
+    occurrences, record = _occurrences(words, checked, max(best - 1, 0))
+    shuffled = torch.stack([accuracies for _, accuracies in outcomes]).amax(0)
+    center = 0 if raw else words.vectors.mean(1, keepdim=True)
+    return SensesResult(
+        word=word,
+        senses=names,
+        occurrences=tuple(occurrences),
+        vectors=words.vectors - center,
+        scores=scores,
+        context=score(words.context, design, *classify(words.context, design, centered=not raw)),
+        right=torch.stack([right for right, _ in outcomes]),
+        plane=align(torch.stack(planes), best),
+        explained=explained,
+        plane_accuracy=tuple(
+            nearest(plane, design.senses[None], design.sentences).mean().item() for plane in planes
+        ),
+        best=best,
+        p_best=p_value(scores[best].accuracy, shuffled),
+        shuffles=len(shuffled),
+        attention_layer=record.layer,
+        raw=raw,
+        notes=tuple(_notes(word, occurrences, record, raw=raw)),
+        agreement=AgreementReport.joined(result.agreement for result in words.results),
+        provenance=replace(words.results[0].provenance, text=None),
+    )
 
-    from attnviz.analyses.senses.measure import measure
 
-    return measure(word.strip(), checked, model=model, raw=raw)
+@dataclass(frozen=True, eq=False)
+class _OccurrenceVectors:
+    """The vectors of the N occurrences of the word."""
+
+    vectors: Tensor  # means over pieces, by state, (L + 1, N, d_model), float64
+    context: Tensor  # mean static embeddings of the other words of the sentence, (N, d_model)
+    sentence: tuple[int, ...]  # the index of the sentence of each occurrence
+    pieces: tuple[tuple[int, ...], ...]  # the token positions of each occurrence
+    results: tuple[AttentionResult, ...]  # the attention of each sentence
+
+
+def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _OccurrenceVectors:
+    """Run the model on all sentences and return the vectors of the word."""
+    expect_one_text(model.checkpoint)
+    pieces = [_pieces(model, sentence) for sentence in sentences]
+    vectors, context, results = [], [], []
+    for start in range(0, len(sentences), _SENTENCES):
+        texts = [sentence.text for sentence in sentences[start : start + _SENTENCES]]
+        results += model.attend(texts, mode="full")
+        batch = encode(model.checkpoint, texts)
+        states = torch.stack(hidden_states(model.module, batch.inputs)).double().cpu()
+        with torch.no_grad():
+            embeddings = model.module.get_input_embeddings()(batch.inputs["input_ids"])
+        static = embeddings.double().cpu()
+        for n, axis in enumerate(batch.axes["text"]):
+            for rows in pieces[start + n]:
+                others = [i for i, s in enumerate(axis.special) if not s and i not in rows]
+                vectors.append(states[:, n, list(rows)].mean(1))
+                context.append(static[n, others].mean(0) if others else 0 * static[n, 0])
+    stacked = torch.stack(vectors, dim=1)
+    if not stacked.isfinite().all():
+        raise ModelError(
+            f"Some vectors of {model.name} are nan or infinite. Choose another --dtype (dtype=), "
+            "or another model."
+        )
+    return _OccurrenceVectors(
+        vectors=stacked,
+        context=torch.stack(context),
+        sentence=tuple(n for n, occurrences in enumerate(pieces) for _ in occurrences),
+        pieces=tuple(rows for occurrences in pieces for rows in occurrences),
+        results=tuple(results),
+    )
+
+
+def _pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
+    """Return the token positions of each occurrence of the word."""
+    which = f"{sentence.text[:40]!r}… ({sentence.sense})"
+    expect_readable(model, sentence.text, which)
+    spans = token_spans(model.checkpoint, sentence.text)
+    pieces = [pieces_in(spans, place) for place in sentence.places]
+    if not all(pieces):
+        raise InputError(
+            f"The tokenizer of {model.name} leaves the word out of {which}. Remove the sentence."
+        )
+    return pieces
+
+
+def expect_readable(model: Model, text: str, which: str) -> None:
+    """Raise InputError for a text that the model would truncate."""
+    longest = max_tokens(model.module, model.tokenizer) if model.tokenizer else None
+    if longest is not None and (count := len(token_spans(model.checkpoint, text))) > longest:
+        raise InputError(
+            f"{which} has {count} tokens, but {model.name} reads at most {longest}. Shorten it."
+        )
+
+
+def _occurrences(
+    words: _OccurrenceVectors, sentences: Sequence[Sentence], layer: int
+) -> tuple[list[Occurrence], AttentionRecord]:
+    """Return every occurrence with the words it attends to in a layer, and a record of the layer.
+
+    If a model has fewer attentions than layers, the last one up to that layer is used.
+    """
+    spans = [span for sentence in sentences for span in sentence.places]
+    listed = []
+    for n, (start, end), rows in zip(words.sentence, spans, words.pieces, strict=True):
+        records = words.results[n].stack().records
+        record = next((r for r in reversed(records) if r.layer <= layer), records[0])
+        attended, strongest = _attended(record, rows)
+        listed.append(
+            Occurrence(
+                sentence=sentences[n].text,
+                sense=sentences[n].sense,
+                start=start,
+                end=end,
+                pieces=tuple(record.query_axis.labels[i] for i in rows),
+                attended=attended,
+                strongest=strongest,
+            )
+        )
+    return listed, record
+
+
+def _attended(
+    record: AttentionRecord, rows: Sequence[int]
+) -> tuple[tuple[tuple[str, float], ...], str]:
+    """Return the other words with their share of the attention of some rows, and the strongest.
+
+    Weights are averaged over heads and rows. Special tokens, the word itself and punctuation are
+    left out, and the rest is normalized to sum to 1.
+    """
+    weights = record.weights()[:, list(rows)].double().mean((0, 1)).cpu()
+    groups = token_groups(record.key_axis)
+    content = content_words(groups).tolist()
+    shares = [
+        (label, float(weights[list(positions)].sum()), is_content)
+        for label, positions, special, is_content in zip(
+            groups.labels, groups.positions, groups.special, content, strict=True
+        )
+        if not special and not set(positions) & set(rows) and any(map(str.isalnum, label))
+    ]
+    total = sum(weight for _, weight, _ in shares) or 1.0
+    shares.sort(key=lambda share: -share[1])
+    strongest = next((label for label, weight, content in shares if content and weight > 0), "")
+    return tuple((label, weight / total) for label, weight, _ in shares), strongest
+
+
+def _notes(
+    word: str, occurrences: Sequence[Occurrence], record: AttentionRecord, *, raw: bool
+) -> list[str]:
+    """Return notes on inflections, pieces, centering, imbalance and causal models."""
+    notes, total = [], len(occurrences)
+    written = Counter(occurrence.word.casefold() for occurrence in occurrences)
+    inflected = [f"“{form}” ({n})" for form, n in written.items() if form != word.casefold()]
+    if inflected:
+        notes.append(f"also counted as “{word}”: {', '.join(inflected)}")
+    split = sum(len(occurrence.pieces) > 1 for occurrence in occurrences)
+    if split:
+        notes.append(f"mean over the pieces of the word where it is split ({split} of {total})")
+    notes.append("vectors not centered" if raw else "vectors centered on the mean of all others")
+    counts = Counter(occurrence.sense for occurrence in occurrences)
+    if min(counts.values()) < max(counts.values()):
+        most, count = counts.most_common(1)[0]
+        notes.append(f"“{most}” makes up {count / total:.0%} of the occurrences")
+    weights = record.weights()
+    if weights.shape[-1] > 1 and not weights.triu(1).any():
+        notes.append("the model reads from left to right: the word attends only to words before it")
+    return notes
+
+
+@dataclass(frozen=True, eq=False)
+class PermutationDesign:
+    """The sense and the sentence of each occurrence, and permutations of the senses."""
+
+    senses: Tensor  # from 0 to k - 1, (N,)
+    sentences: Tensor  # from 0 to S - 1, (N,)
+    shuffled: Tensor  # the senses, permuted between whole sentences, (P, N)
+
+    @classmethod
+    def of(
+        cls, senses: list[int], sentences: list[int], *, shuffles: int = SHUFFLES
+    ) -> PermutationDesign:
+        """Return the design with its permutations, which are the same every time."""
+        labels, places = torch.tensor(senses), torch.tensor(sentences)
+        of_sentence = torch.zeros(int(places.max()) + 1, dtype=torch.long)
+        of_sentence[places] = labels
+        generator = torch.Generator().manual_seed(0)
+        order = torch.rand(shuffles, len(of_sentence), generator=generator).argsort(1)
+        return cls(labels, places, of_sentence[order][:, places])
+
+
+def nearest(vectors: Tensor, labels: Tensor, sentences: Tensor, *, centered: bool = True) -> Tensor:
+    """Return whether the nearest centroid of each occurrence is that of its sense, by cosine.
+
+    The centroids, and the mean on which vectors are centered, are computed without its sentence. If
+    vectors do not depend on the sense, the accuracy is therefore that of guessing.
+
+    labels : assignments of senses, (P, N). In each, every sense has at least two sentences.
+    sentences : the sentence of each occurrence, (N,).
+    centered : whether to center the vectors, which lie in a narrow cone (Ethayarajh 2019,
+        arXiv:1909.00512).
+
+    Returns (P, N): 1 for the own sense, 0 for another, 1 / t if t senses tie.
+    """
+    k = int(labels.max()) + 1
+    same = (sentences[:, None] == sentences).double()
+    gram = vectors.double() @ vectors.double().T
+    size = max(1, _MEMBERSHIPS // (len(vectors) * k))
+    parts = [labels[start : start + size] for start in range(0, len(labels), size)]
+    return torch.cat([_classify(gram, part, same, k, centered=centered) for part in parts])
+
+
+def _classify(gram: Tensor, labels: Tensor, same: Tensor, k: int, *, centered: bool) -> Tensor:
+    """Classify occurrences by the nearest centroid for each row of `labels`, (P, N)."""
+    member = torch.nn.functional.one_hot(labels, k).double()  # (P, N, k)
+    others = 1 - same
+    summed, mine = gram @ member, (gram * same) @ member  # x · S_s, and the part of its sentence
+    count = member.sum(1, keepdim=True) - same @ member
+    dot = (summed - mine) / count
+    square = (member * summed).sum(1, keepdim=True) - 2 * same @ (member * summed)
+    square = (square + same @ (member * mine)) / count**2  # |centroid|², without its sentence
+    own = gram.diagonal()[:, None].clone()
+    if centered:
+        rest = others.sum(1, keepdim=True)
+        to_rest = gram.sum(0) - same @ gram  # (i, j): x_j · the sum of all but i's sentence
+        middle = (others * to_rest).sum(1, keepdim=True) / rest**2  # |mean|²
+        on_mean = (others * gram).sum(1, keepdim=True) / rest  # x · mean
+        cross = (others * to_rest) @ member / count / rest  # centroid · mean
+        dot = dot - on_mean - cross + middle
+        square = square - 2 * cross + middle
+        own = own - 2 * on_mean + middle
+    smallest = 1e-12 * gram.diagonal().mean().clamp(min=1e-300)
+    length = (square.clamp(min=0) * own.clamp(min=0)).sqrt()
+    defined = (square > smallest) & (own > smallest)  # a vector at the mean has no direction
+    cosine = torch.where(defined, dot / length.clamp(min=1e-300), 0.0)
+    tied = cosine >= cosine.amax(-1, keepdim=True) - _TIE
+    hit = tied.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return hit / tied.sum(-1)
+
+
+def classify(
+    vectors: Tensor, design: PermutationDesign, *, centered: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return the correctness of each occurrence (N,), and the accuracy of each permutation (P,)."""
+    right = nearest(vectors, design.senses[None], design.sentences, centered=centered)[0]
+    shuffled = nearest(vectors, design.shuffled, design.sentences, centered=centered)
+    return right, shuffled.mean(1)
+
+
+def score(
+    vectors: Tensor, design: PermutationDesign, right: Tensor, shuffled: Tensor
+) -> SenseScore:
+    """Return the score of one kind of vector from the output of `classify`.
+
+    The silhouette is that of centered vectors by cosine distance (Rousseeuw 1987).
+    """
+    from sklearn.metrics import silhouette_score
+
+    centered = (vectors - vectors.mean(0)).numpy()
+    low, high = interval(right, design.sentences)
+    return SenseScore(
+        accuracy=right.mean().item(),
+        low=low,
+        high=high,
+        p_value=p_value(right.mean().item(), shuffled),
+        shuffled=shuffled.quantile(0.95).item(),
+        recalls=tuple(
+            right[design.senses == sense].mean().item()
+            for sense in range(int(design.senses.max()) + 1)
+        ),
+        silhouette=float(silhouette_score(centered, design.senses.numpy(), metric="cosine")),
+    )
+
+
+def p_value(accuracy: float, shuffled: Tensor) -> float:
+    """Return the p-value of a permutation test; never 0 (Phipson & Smyth 2010).
+
+    >>> p_value(0.9, torch.tensor([0.5, 0.4, 0.9]))
+    0.5
+    """
+    return (1 + int((shuffled >= accuracy - 1e-9).sum())) / (1 + len(shuffled))
+
+
+def interval(right: Tensor, sentences: Tensor, *, resamples: int = SHUFFLES) -> tuple[float, float]:
+    """Return the 95% interval of an accuracy: a percentile bootstrap over sentences.
+
+    If all or none are right, every resample is the same. The interval is then the exact one of a
+    binomial (Clopper & Pearson 1934).
+    """
+    total = int(sentences.max()) + 1
+    hits = torch.zeros(total, dtype=torch.double).index_add_(0, sentences, right.double())
+    count = torch.bincount(sentences, minlength=total)
+    bound = 0.025 ** (1 / total)
+    if hits.sum() in (0, len(right)):
+        return (bound, 1.0) if hits.any() else (0.0, 1 - bound)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(total, (resamples, total), generator=generator)
+    accuracies = hits[drawn].sum(1) / count[drawn].sum(1)
+    low, high = accuracies.quantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
+    return low, high
+
+
+def main_plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
+    """Return the first two principal components (N, 2), and the share of variance of each.
+
+    The senses are not used.
+    """
+    padded = torch.nn.functional.pad(vectors, (0, max(0, 2 - vectors.shape[1])))
+    U, S, _ = torch.linalg.svd(padded - padded.mean(0), full_matrices=False)
+    first, second = (S.square() / S.square().sum().clamp(min=1e-300))[:2].tolist()
+    return (U * S)[:, :2], (first, second)
+
+
+def align(planes: Tensor, start: int) -> Tensor:
+    """Rotate or mirror each plane (…, N, 2) to fit its neighbor, from `start` to both ends.
+
+    Orthogonal Procrustes (Schönemann 1966). Distances within a plane do not change.
+    """
+    aligned = planes.clone()
+    for order in (range(start + 1, len(planes)), range(start - 1, -1, -1)):
+        for state in order:
+            neighbor = aligned[state - 1 if state > start else state + 1]
+            U, _, V = torch.linalg.svd(planes[state].T @ neighbor)
+            aligned[state] = planes[state] @ (U @ V)
+    return aligned

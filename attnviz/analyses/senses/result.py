@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,25 +24,15 @@ _NAMED = 6  # words that each sense attends to
 
 @dataclass(frozen=True)
 class Occurrence(Savable):
-    """The word, once, in one of the sentences.
-
-    Attributes
-    ----------
-    sentence, sense : what was read, and the sense in which it uses the word.
-    start, end : where the word stands in the sentence, in characters.
-    pieces : the tokens that it is made of.
-    attended : the words of the sentence with their share of its attention, largest first; the
-        shares sum to 1.
-    strongest : the word with the largest share that carries content; "" where there is none.
-    """
+    """One occurrence of the word in one of the sentences."""
 
     sentence: str
     sense: str
-    start: int
+    start: int  # the span of the word in the sentence, in characters
     end: int
-    pieces: tuple[str, ...]
-    attended: tuple[tuple[str, float], ...]
-    strongest: str
+    pieces: tuple[str, ...]  # the tokens of the word
+    attended: tuple[tuple[str, float], ...]  # other words, shares of its attention; they sum to 1
+    strongest: str  # the content word with the largest share, or ""
 
     @property
     def word(self) -> str:
@@ -53,63 +44,72 @@ class Occurrence(Savable):
 class SenseScore(Savable):
     """How well one kind of vector separates the senses.
 
-    Attributes
-    ----------
-    accuracy : the share of occurrences that are nearest to the centroid of their own sense, made
-        without their sentence; a tie counts as much as a guess among those that tie.
-    low, high : the 95 % interval of the accuracy, from a bootstrap over sentences.
-    p_value : how often shuffled senses are separated as well.
-    shuffled : the accuracy below which 95 % of the shuffled lie.
-    recalls : the same as `accuracy` within each sense.
-    silhouette : mean of (b - a) / max(a, b), where a is the mean distance to the own sense, b to
-        the nearest other one; from -1 to 1.
+    An occurrence is right if it is nearest to the centroid of its own sense, which is computed
+    without its sentence. A tie counts as much as guessing among the tied senses.
     """
 
     accuracy: float
-    low: float
+    low: float  # the 95% interval of the accuracy, from a bootstrap over sentences
     high: float
-    p_value: float
-    shuffled: float
-    recalls: tuple[float, ...]
-    silhouette: float
+    p_value: float  # of a permutation test
+    shuffled: float  # the 95th percentile of the accuracy of shuffled senses
+    recalls: tuple[float, ...]  # the accuracy within each sense
+    silhouette: float  # from -1 to 1 (Rousseeuw 1987)
 
     @property
     def macro_recall(self) -> float:
-        """The mean of the recalls: every sense counts as much, however few sentences it has."""
+        """The mean of the recalls, in which each sense has the same weight."""
         return sum(self.recalls) / len(self.recalls)
 
     def __str__(self) -> str:
         """Return the accuracy with its interval and its p-value."""
-        interval = f"{self.low:.2f} to {self.high:.2f}"
-        return f"{self.accuracy:.2f} ({interval}), p = {self.p_value:.4f}"
+        return f"{self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f}), p = {self.p_value:.4f}"
 
 
 @dataclass(frozen=True, eq=False)
 class SensesResult(Result):
-    """The occurrences of a word in its senses, and how each layer tells them apart.
+    """The occurrences of a word in its senses, and how well each layer separates them.
 
-    There are L layers and L + 1 states: state i is what enters layer i, the last is the output of
-    the model.
+    There are L layers and L + 1 states: state i is the input of layer i, the last is the output of
+    the model. There are N occurrences and k senses.
 
     Attributes
     ----------
-    word, senses : the word, and the names of its k senses.
-    occurrences : the N occurrences, sense by sense.
-    vectors : (L + 1, N, d_model), CPU, float64, of each state; centered unless `raw`.
-    scores : one for each state.
-    context : the score of the mean static embedding of the *other* words of each sentence: what
-        can be told without any attention.
-    right : (L + 1, N), 1 where an occurrence is nearest to its own sense, 0 where not, between
-        where senses tie.
-    plane : (L + 1, N, 2), the occurrences in the plane of the two main directions of each state.
-    explained : for each state, the share of the variance along the two main directions.
-    plane_accuracy : (L + 1,), the accuracy within that plane.
-    best : the state with the highest accuracy, of equals the one with the highest silhouette.
-    p_best : how often shuffled senses are separated as well in any state, out of `shuffles`.
-    attention_layer : the layer whose attention `Occurrence.attended` holds.
-    raw : whether vectors were left as they are, and not centered.
-    notes : what was found, pooled and left out.
-    agreement, provenance : of all sentences.
+    word : str
+        The word.
+    senses : tuple of str
+        The names of its senses.
+    occurrences : tuple of Occurrence
+        The occurrences, sense by sense.
+    vectors : Tensor
+        The vectors of each state, (L + 1, N, d_model), float64; centered unless `raw`.
+    scores : tuple of SenseScore
+        The score of each state.
+    context : SenseScore
+        The score of the mean static embedding of the *other* words of each sentence, a baseline
+        without attention.
+    right : Tensor
+        1 for an occurrence nearest to its own sense, else 0; a fraction for ties, (L + 1, N).
+    plane : Tensor
+        The occurrences in the plane of the first two principal components, (L + 1, N, 2).
+    explained : tuple of (float, float)
+        The share of the variance of each component, by state.
+    plane_accuracy : tuple of float
+        The accuracy within that plane, by state.
+    best : int
+        The state with the highest accuracy, and of equals the highest silhouette.
+    p_best : float
+        The probability of such an accuracy in any state with shuffled senses.
+    shuffles : int
+        The number of permutations of the senses.
+    attention_layer : int
+        The layer of `Occurrence.attended`.
+    raw : bool
+        Whether vectors were left as they are, and not centered.
+    notes : tuple of str
+        Further lines of the caption.
+    agreement, provenance : AgreementReport, Provenance
+        Those of all sentences.
     """
 
     word: str
@@ -132,17 +132,17 @@ class SensesResult(Result):
     provenance: Provenance
 
     def __repr__(self) -> str:
-        """Say what it holds, without the tensors."""
-        best = self.scores[self.best]
+        """Return a summary without the tensors."""
         return (
             f"SensesResult({self.word!r}, {len(self.occurrences)} occurrences of "
-            f"{', '.join(self.senses)}, best {self.state_name(self.best)}: {best.accuracy:.2f})"
+            f"{', '.join(self.senses)}, best {self.state_name(self.best)}: "
+            f"{self.scores[self.best].accuracy:.2f})"
         )
 
     @property
     def sentences(self) -> int:
         """The number of sentences."""
-        return len(dict.fromkeys(one.sentence for one in self.occurrences))
+        return len({occurrence.sentence for occurrence in self.occurrences})
 
     @property
     def chance(self) -> float:
@@ -151,9 +151,9 @@ class SensesResult(Result):
 
     @property
     def minority(self) -> str:
-        """The sense with the fewest occurrences; of equals, the one with the lowest recall."""
+        """The sense with the fewest occurrences; ties go to the lowest recall."""
         recalls = dict(zip(self.senses, self.scores[self.best].recalls, strict=True))
-        counts = {s: sum(one.sense == s for one in self.occurrences) for s in self.senses}
+        counts = Counter(occurrence.sense for occurrence in self.occurrences)
         return min(self.senses, key=lambda sense: (counts[sense], recalls[sense]))
 
     def state_name(self, state: int) -> str:
@@ -161,17 +161,17 @@ class SensesResult(Result):
         return "output" if state == len(self.scores) - 1 else f"entering layer {state}"
 
     def strongest(self, sense: str) -> list[tuple[str, float]]:
-        """Return the content words that the occurrences of a sense attend to most, with the share.
+        """Return the strongest content words of the occurrences of a sense, largest share first.
 
-        One of each occurrence, the largest share first; a word of several is named once.
+        A word of several occurrences is listed once.
         """
-        found: dict[str, float] = {}
-        for one in self.occurrences:
-            if one.sense == sense and one.strongest:
-                share = next(share for word, share in one.attended if word == one.strongest)
-                name = one.strongest.casefold()
-                found[name] = max(share, found.get(name, 0.0))
-        return sorted(found.items(), key=lambda item: -item[1])
+        largest: dict[str, float] = {}
+        for occurrence in self.occurrences:
+            if occurrence.sense == sense and occurrence.strongest:
+                share = dict(reversed(occurrence.attended))[occurrence.strongest]
+                name = occurrence.strongest.casefold()
+                largest[name] = max(share, largest.get(name, 0.0))
+        return sorted(largest.items(), key=lambda item: -item[1])
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the vectors, the plane, and which occurrences are classified correctly."""
@@ -222,13 +222,8 @@ class SensesResult(Result):
             {"right": self.right, "x": x, "y": y},
         )
         occurrences = [self.occurrences[index] for index in table["occurrence"]]
-        return {
-            **table,
-            "sense": [occurrence.sense for occurrence in occurrences],
-            "sentence": [occurrence.sentence for occurrence in occurrences],
-            "start": [occurrence.start for occurrence in occurrences],
-            "end": [occurrence.end for occurrence in occurrences],
-        }
+        names = ("sense", "sentence", "start", "end")
+        return {**table, **{name: [getattr(one, name) for one in occurrences] for name in names}}
 
     def plot(self, **keywords: Any) -> Figure:
         """Draw how each layer tells the senses apart: see `attnviz.plot.senses`."""
@@ -242,8 +237,8 @@ class SensesResult(Result):
         yield Text(f"“{literal(self.word)}”: {names}; {self.provenance.model}", "bold")
         yield self._table_of_states()
         yield Text(
-            "accuracy as the word enters a layer, with its 95% interval; shuffled: what 95% of "
-            "the shuffled senses stay within; macro: mean recall of all senses; last: that of "
+            "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th "
+            "percentile with shuffled senses; macro: mean recall of all senses; last: recall of "
             f"{literal(self.minority)}",
             "dim",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from importlib.resources import files
 
 import regex
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, did_you_mean
 
 Span = tuple[int, int]
 
@@ -31,8 +30,12 @@ def find_word(word: str, sentence: str) -> tuple[Span, ...]:
     >>> find_word("bank", "Two banks merged.")
     ((4, 9),)
     """
-    exact = _matches((word,), sentence)
-    return exact or _matches(inflections(word), sentence)
+    for forms in ((word,), inflections(word)):
+        alternatives = "|".join(map(regex.escape, forms))  # between word boundaries (UAX #29)
+        pattern = regex.compile(rf"\b(?:{alternatives})(?=\b|['’])", _FLAGS)
+        if spans := tuple(match.span() for match in pattern.finditer(sentence)):
+            return spans
+    return ()
 
 
 @cache
@@ -53,20 +56,6 @@ def inflections(word: str) -> tuple[str, ...]:
     if last == "y":
         forms += [f"{word[:-1]}{ending}" for ending in ("ies", "ied")]
     return tuple(forms)
-
-
-def near_words(word: str, sentence: str) -> list[str]:
-    """Return the words of a sentence that are spelled like a word."""
-    words = {token.casefold(): token for token in regex.findall(r"[\w'’]+", sentence)}
-    matches = difflib.get_close_matches(word.casefold(), words, n=3, cutoff=0.5)
-    return [words[match] for match in matches]
-
-
-def _matches(forms: tuple[str, ...], sentence: str) -> tuple[Span, ...]:
-    """Return the spans of any of the forms between word boundaries (UAX #29)."""
-    alternatives = "|".join(map(regex.escape, forms))
-    pattern = regex.compile(rf"\b(?:{alternatives})(?=\b|['’])", _FLAGS)
-    return tuple(match.span() for match in pattern.finditer(sentence))
 
 
 @dataclass(frozen=True)
@@ -101,57 +90,53 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
         two sentences, or a sentence does not have the word or is in two senses.
     """
     if not isinstance(word, str) or not word.strip():
-        raise InputError(f"Expected a word, got {word!r}. Type one, for example bank.")
-    word = word.strip()
-    texts_by_sense = _bundled_senses(word) if senses is None else senses
-    if len(texts_by_sense) < 2:
-        got = f"only {next(iter(texts_by_sense))!r}" if texts_by_sense else "none"
         raise InputError(
-            f"Expected sentences for two senses of {word!r} or more, got {got}. "
-            "Add --sense NAME=SENTENCE (a further entry of senses)."
+            f"The word must be a string with letters, not {word!r}. Type bank, for example."
+        )
+    word = word.strip()
+    if senses is None:
+        if word.casefold() not in bundled():
+            raise InputError(
+                f"There are no bundled sentences for {word!r}, only for {', '.join(bundled())}. "
+                "Give your own with --sense NAME=SENTENCE or NAME=FILE (sentences=)."
+            )
+        senses = bundled()[word.casefold()]
+    if len(senses) < 2:
+        raise InputError(
+            f"At least two senses of {word!r} are needed, not {len(senses)}. Add --sense "
+            "NAME=SENTENCE (another entry of sentences=)."
         )
     sentences: dict[str, Sentence] = {}
-    for sense, texts in texts_by_sense.items():
+    for sense, texts in senses.items():
         for number, text in enumerate(_texts(sense, texts), start=1):
-            before = sentences.get(text)
-            if before is not None and before.sense != sense:
+            if text in sentences and sentences[text].sense != sense:
                 raise InputError(
-                    f"Expected each sentence in one sense, but {_quoted(text)} stands under "
-                    f"{before.sense!r} and {sense!r}. Remove one."
+                    f"{_quoted(text)} is listed under {sentences[text].sense!r} and {sense!r}. "
+                    "Remove one."
                 )
             sentences[text] = Sentence(text, sense, _word_spans(word, text, f"{sense} {number}"))
-    for sense in texts_by_sense:
-        count = sum(sentence.sense == sense for sentence in sentences.values())
-        if count < 2:
+    for sense in senses:
+        if sum(sentence.sense == sense for sentence in sentences.values()) < 2:
             raise InputError(
-                f"Expected at least two different sentences for each sense, got {count} for "
-                f"{sense!r}: one is left out to be judged by the others. Add some."
+                f"The sense {sense!r} has fewer than two different sentences, but each is "
+                "classified by the others. Add some."
             )
     return list(sentences.values())
 
 
-def _bundled_senses(word: str) -> Mapping[str, Sequence[str]]:
-    sentences = bundled()
-    if word.casefold() not in sentences:
-        raise InputError(
-            f"Expected one of the words that come with sentences, {', '.join(sentences)}, got "
-            f"{word!r}. Give your own: --sense NAME=SENTENCE, or a file of sentences (senses=…)."
-        )
-    return sentences[word.casefold()]
-
-
 def _texts(sense: str, texts: str | Sequence[str]) -> list[str]:
-    listed = [texts] if isinstance(texts, str) else list(texts)
+    """Return the sentences of a sense without blank ones and extra blanks."""
     if not sense.strip():
-        raise InputError("Expected a name for each sense, got an empty one. Name it.")
+        raise InputError("A sense has an empty name. Name it.")
+    listed = [texts] if isinstance(texts, str) else list(texts)
     for text in listed:
         if not isinstance(text, str):
             raise InputError(
-                f"Expected the sentences of {sense!r} to be strings, got {type(text).__name__}."
+                f"The sentences of {sense!r} must be strings, not {type(text).__name__}."
             )
     normalized = [" ".join(text.split()) for text in listed]
     if not any(normalized):
-        raise InputError(f"Expected sentences for the sense {sense!r}, got none. Add some.")
+        raise InputError(f"The sense {sense!r} has no sentences. Give at least two.")
     return [text for text in normalized if text]
 
 
@@ -159,11 +144,9 @@ def _word_spans(word: str, text: str, which: str) -> tuple[Span, ...]:
     places = find_word(word, text)
     if places:
         return places
-    near = near_words(word, text)
-    hint = f"Did you mean {' or '.join(near)}?" if near else "Write it, or leave the sentence out."
-    raise InputError(
-        f"Expected {word!r} in every sentence, but it is not in {_quoted(text)} ({which}). {hint}"
-    )
+    hint = did_you_mean(word, regex.findall(r"[\w'’]+", text))
+    hint = hint or "Write it, or leave the sentence out."
+    raise InputError(f"{word!r} is not in {_quoted(text)} ({which}). {hint}")
 
 
 def _quoted(text: str) -> str:

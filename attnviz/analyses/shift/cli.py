@@ -36,7 +36,7 @@ def shift(
         str | None,
         typer.Option(
             help="gate: the same text, where every token attends only to itself and special "
-            "tokens; mask: all other words masked; or a text with as many tokens.",
+            "tokens; mask: all other words masked; or a text with the same number of tokens.",
             show_default="gate",
         ),
     ] = None,

@@ -7,15 +7,18 @@ changed and the effect is measured (`interventions`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 
 import torch
 from torch import Tensor
 
-from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
+from attnviz.analyses.senses.compute import expect_readable
+from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.deeplift import decompose_shift
 from attnviz.analyses.shift.interventions import (
     TargetWord,
@@ -30,31 +33,28 @@ from attnviz.analyses.shift.methods import (
     raw_attention,
     rollout,
 )
-from attnviz.analyses.shift.reference import make_reference, parse_pair, read_regions
 from attnviz.analyses.shift.residual_stream import decompose_residual_stream
-from attnviz.analyses.shift.result import ShiftResult, numbered
-from attnviz.capture import hidden_states
-from attnviz.capture.restore import restoring
-from attnviz.errors import AttnvizError, InputError, ModelError
-from attnviz.inputs import (
-    encode,
-    expect_one_text,
-    max_tokens,
-    token_spans,
+from attnviz.analyses.shift.result import (
+    ResidualStream,
+    ShiftDecomposition,
+    ShiftResult,
+    numbered,
+    sum_pieces,
 )
+from attnviz.capture import hidden_states, restoring
+from attnviz.errors import AttnvizError, InputError, ModelError, did_you_mean, first_line
+from attnviz.inputs import encode, expect_one_text, pieces_in, token_spans
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AttentionResult
-from attnviz.results.words import (
-    TokenGroups,
-    locate,
-    token_groups,
-)
+from attnviz.results.words import TokenGroups, locate, token_groups
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
 # Completeness errors, as shares of the length of the shift: above rounding in float32, and in
 # narrower types.
 _EXACT, _ROUNDED = 1e-4, 0.05
+_BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+_ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
 
 @silence_logs()
@@ -83,7 +83,7 @@ def shift(
     reference : str, optional
         What the text is compared with. "gate", the default: the same text, where every token may
         attend only to itself and to special tokens. "mask": the same text, where all other words
-        are masked. Otherwise a text of as many tokens, such as a minimal pair.
+        are masked. Otherwise a text with the same number of tokens, such as a minimal pair.
     verify_causally : bool, default False
         Whether to change each other word in four ways, and to patch every head. "mask" replaces a
         word by [MASK]; "replace" by eight common words of the vocabulary, averaged; "knock-out"
@@ -101,7 +101,7 @@ def shift(
     ShiftResult
         The decomposition, what each layer added to the residual stream, the effects of the
         interventions (`causal`), and the attributions of `methods`. `decomposition.error` and
-        `residual_stream.error` say how far the parts are from adding up.
+        `residual_stream.error` are the completeness errors.
 
     Raises
     ------
@@ -113,117 +113,232 @@ def shift(
     """
     for name, argument in (("word", word), ("text", text)):
         if not isinstance(argument, str):
-            raise InputError(f"Expected a {name}, got {type(argument).__name__}. Give a string.")
+            raise InputError(f"The {name} must be a string, not {type(argument).__name__}.")
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
-    target = _find_target(model, word, text)
-    compared = make_reference(
-        model, target.inputs, reference, rows=target.rows, special=target.special
-    )
+    target, groups, result = _find_target(model, word, text)
+    compared = make_reference(target, reference)
     regions = None if toward is None else read_regions(model, word, toward)
     axis = None if regions is None else regions.axis
     pair, rows, gate = compared.inputs, target.rows, compared.gate
     with _tracing(model):
         split = decompose_shift(model.module, pair, rows=rows, direction=axis, gate=gate)
         stream = decompose_residual_stream(model.module, target.inputs, rows=rows, direction=axis)
-        _check_decomposition(model, target.label, split, stream)
+        _check_decomposition(model, word, split, stream)
         with part(0, 1 + verify_causally):
-            causal = _causal(model, target, split.direction, every=verify_causally)
+            causal = _causal(target, groups, split.direction, every=verify_causally)
         patched = None
         if verify_causally:
             with part(1, 2, "each head"):
                 effects = patch_heads(model.module, pair, rows=rows, gate=gate)
             patched = effects.double().cpu() @ split.direction.double().cpu()
         attribution_input = AttributionInput(
-            model, target.inputs, rows, target.special, split.direction, target.result
+            model, target.inputs, rows, target.special, split.direction, result
         )
         attributions, left_out = compute_methods(method_names, attribution_input)
-    states = None if regions is None else _states(model, target)
+    index = groups.positions.index(rows)
+    notes = [] if len(rows) == 1 else [f"“{groups.labels[index]}” is {len(rows)} pieces, averaged"]
+    notes += [*compared.notes, *left_out]
+    path = distances = None
+    if regions is not None:
+        states = _mean_states(model, target.inputs, rows)
+        path, distances = regions.place(states)
+        notes += regions.notes
+    by_word = partial(sum_pieces, positions=groups.positions)
     return ShiftResult(
-        word=numbered(target.groups.labels)[target.index],
-        at=target.index,
-        words=target.groups.labels,
-        positions=target.groups.positions,
-        special=target.groups.special,
-        tokens=target.result.records[0].query_axis.labels,
+        word=numbered(groups.labels)[index],
+        at=index,
+        words=groups.labels,
+        positions=groups.positions,
+        special=groups.special,
+        tokens=result.records[0].query_axis.labels,
         reference=compared.description,
         decomposition=split,
         residual_stream=stream,
         causal=causal,
         patched=patched,
-        raw_attention=target.by_word(raw_attention(attribution_input)),
-        rollout=target.by_word(rollout(attribution_input)),
-        methods={name: target.by_word(scores) for name, scores in attributions.items()},
+        raw_attention=by_word(raw_attention(attribution_input)).cpu(),
+        rollout=by_word(rollout(attribution_input)).cpu(),
+        methods={name: by_word(scores) for name, scores in attributions.items()},
         regions=() if regions is None else regions.names,
-        path=None if regions is None or states is None else regions.path(states),
-        distances=None if regions is None or states is None else regions.distances(states),
-        notes=(
-            *target.notes,
-            *compared.notes,
-            *left_out,
-            *(() if regions is None else regions.notes),
-            *_incomplete(target.result.provenance.dtype, split, stream),
-        ),
-        agreement=target.result.agreement,
-        provenance=target.result.provenance,
+        path=path,
+        distances=distances,
+        notes=(*notes, *_incomplete(result.provenance.dtype, split, stream)),
+        agreement=result.agreement,
+        provenance=result.provenance,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Target:
-    """The word to explain: the text as the model read it, and which of its words it is."""
-
-    result: AttentionResult
-    groups: TokenGroups
-    index: int
-    inputs: Mapping[str, Tensor]
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The positions of its pieces."""
-        return self.groups.positions[self.index]
-
-    @property
-    def label(self) -> str:
-        """The word as it is written."""
-        return self.groups.labels[self.index]
-
-    @property
-    def special(self) -> tuple[bool, ...]:
-        """Which tokens are special."""
-        return self.result.records[0].query_axis.special
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A note where the word has several pieces."""
-        count = len(self.rows)
-        note = f"“{self.label}” is {count} pieces, of which the mean is followed"
-        return (note,) if count > 1 else ()
-
-    def by_word(self, attribution: Tensor) -> Tensor:
-        """Sum an attribution (T,) over the pieces of each word, (W,)."""
-        positions = self.groups.positions
-        return torch.stack([attribution[list(pieces)].sum() for pieces in positions]).cpu()
-
-
-def _find_target(model: Model, word: str, text: str) -> _Target:
-    """Run the model on a text and find the word in it."""
-    expect_one_text(model.checkpoint)
-    _check_length(model, text)
-    result = model.attend(text, mode="full")
-    groups = token_groups(result.records[0].query_axis)
-    return _Target(result, groups, locate(word, groups), encode(model.checkpoint, [text]).inputs)
-
-
-def _check_length(model: Model, text: str) -> None:
-    """Raise InputError for a text that the model would truncate."""
-    longest = max_tokens(model.module, model.tokenizer) if model.tokenizer else None
-    if longest is not None and (count := len(token_spans(model.checkpoint, text))) > longest:
+def parse_pair(text: str, reference: str | None) -> tuple[str, str]:
+    """Return the text and its reference, "gate" by default. {mud|cash} in the text has both."""
+    if not isinstance(reference, str | None):
         raise InputError(
-            f"Expected a text of at most {longest} tokens, the most that {model.name} can read, "
-            f"got {count}. Shorten it."
+            f"The reference must be gate, mask or a text, not {type(reference).__name__}."
         )
+    alternatives = _BRACES.findall(text)
+    if not alternatives:
+        return text, "gate" if reference is None else reference
+    for pair in alternatives:
+        if pair.count("|") > 1 or not all(pair.split("|")):
+            raise InputError(
+                f"{{{pair}}} does not have two sides. Write {{mud|cash}}, for example."
+            )
+    if reference is not None:
+        raise InputError(
+            f"{{{alternatives[0]}}} in the text and a reference are given. Give one of them."
+        )
+    before = _BRACES.sub(lambda braces: braces[1].split("|")[0], text)
+    return _BRACES.sub(lambda braces: braces[1].split("|")[1], text), before
+
+
+def _find_target(
+    model: Model, word: str, text: str
+) -> tuple[TargetWord, TokenGroups, AttentionResult]:
+    """Run the model on a text and find the word in it; return the words and the attention too."""
+    expect_one_text(model.checkpoint)
+    expect_readable(model, text, "The text")
+    result = model.attend(text, mode="full")
+    tokens = result.records[0].query_axis
+    groups = token_groups(tokens)
+    rows = groups.positions[locate(word, groups)]
+    inputs = encode(model.checkpoint, [text]).inputs
+    return TargetWord(model, inputs, rows, tokens.special), groups, result
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The two runs of a comparison."""
+
+    inputs: Mapping[str, Tensor]  # of the model, (2, T) each: the reference, then the text
+    gate: Tensor | None  # keys that each query may attend to in the reference, (T, T); None for all
+    description: str  # the reference in words
+    notes: tuple[str, ...] = ()  # for the caption
+
+
+def make_reference(target: TargetWord, reference: str) -> Reference:
+    """Return the reference of a text: "gate", "mask" or another text, as in `shift`."""
+    model, inputs = target.model, target.inputs
+    gate: Tensor | None = None
+    notes: tuple[str, ...] = ()
+    if reference == "gate":
+        other = inputs
+        gate = gate_of(target.special).to(model.checkpoint.device)
+        description = "the same text, where every token may read only itself and special tokens"
+    elif reference == "mask":
+        other = {**inputs, "input_ids": target.masked_ids()}
+        mask = getattr(model.tokenizer, "mask_token", "masked")
+        description = f"the same text, where all other words are {mask}"
+    else:
+        other = encode(model.checkpoint, [reference]).inputs
+        _expect_comparable(other["input_ids"], target.ids, reference)
+        rows = list(target.rows)
+        if not torch.equal(other["input_ids"][:, rows], target.ids[:, rows]):
+            notes = (
+                "the reference has another word in this place: the difference at the start counts "
+                "too",
+            )
+        description = f"“{reference}”"
+    pair = {name: torch.cat([other[name], tensor]) for name, tensor in inputs.items()}
+    return Reference(pair, gate, description, notes)
+
+
+def gate_of(special: Sequence[bool]) -> Tensor:
+    """Return which keys each query may attend to without context, (T, T): itself and special."""
+    gate = torch.eye(len(special), dtype=torch.bool)
+    gate[:, torch.tensor(special, dtype=torch.bool)] = True
+    return gate
+
+
+def _expect_comparable(other: Tensor, ids: Tensor, reference: str) -> None:
+    """Raise InputError for a reference that equals the text or has another number of tokens."""
+    if torch.equal(other, ids):
+        raise InputError("The reference is the same as the text. Change a word.")
+    if other.shape != ids.shape:
+        hint = did_you_mean(reference, ("gate", "mask")) if " " not in reference.strip() else ""
+        raise InputError(
+            f"The reference has {other.shape[1]} tokens, but the text has {ids.shape[1]}. {hint} "
+            "Replace words by words with the same number of pieces, or use gate or mask."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """Two regions of vectors, which span an axis."""
+
+    names: tuple[str, ...]
+    centers: Tensor  # their means as they enter each layer and at the end, (L + 1, 2, d)
+    notes: list[str]  # on their texts
+
+    @property
+    def axis(self) -> Tensor:
+        """The direction in the last hidden state, from the second region to the first, (d,)."""
+        axis: Tensor = self.centers[-1, 0] - self.centers[-1, 1]
+        return axis
+
+    def place(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the place of states (L + 1, d) on the axis, and their distances from the regions.
+
+        The place is 0 at the second region and 1 at the first, (L + 1,). Distances are in units of
+        that of the regions, (L + 1, 2). Both are NaN where the regions are one point.
+        """
+        first, second = self.centers.unbind(1)
+        line = first - second
+        gap = line.norm(dim=-1)
+        gap = gap.masked_fill(gap <= _ROUNDING * self.centers.norm(dim=-1).amax(1), torch.nan)
+        path = ((states - second) * line).sum(-1) / gap**2
+        return path, (states[:, None] - self.centers).norm(dim=-1) / gap[:, None]
+
+
+def read_regions(model: Model, word: str, toward: Mapping[str, str | Sequence[str]]) -> Regions:
+    """Return the two regions of the vectors of some texts.
+
+    In a text with the word, in any case and regular inflection, its vector counts. In another text
+    it is the mean over all tokens.
+    """
+    if len(toward) != 2:
+        raise InputError(
+            f"An axis needs two regions, not {len(toward)}. Give tech and fruit, for example, "
+            "each with texts."
+        )
+    name = word.rpartition("#")[0] if word.rpartition("#")[2].isdecimal() else word
+    centers, counts, missing = [], [], []
+    for region, texts in toward.items():
+        listed = [texts] if isinstance(texts, str) else texts
+        if not listed or not all(isinstance(text, str) and text.strip() for text in listed):
+            raise InputError(f"The region {region!r} has no text or an empty one. Give it texts.")
+        states, has_word = zip(*(_state(model, name, text) for text in listed), strict=True)
+        centers.append(torch.stack(states).mean(0))
+        counts.append(len(listed))
+        missing.append(has_word.count(False))
+    notes = [
+        f"“{name}” is not in {absent} of {count} texts of {region}: the mean of all their tokens "
+        "counts there"
+        for region, count, absent in zip(toward, counts, missing, strict=True)
+        if absent and (absent < count or not all(missing))
+    ]
+    regions = Regions(tuple(toward), torch.stack(centers, dim=1), notes)
+    path, _ = regions.place(regions.centers[:, 0])
+    if path[-1].isnan():
+        first, second = toward
+        raise InputError(f"The regions {first!r} and {second!r} are one point. Change their texts.")
+    return regions
+
+
+def _state(model: Model, word: str, text: str) -> tuple[Tensor, bool]:
+    """Return the mean state of the word, else of all tokens, and whether the text has the word."""
+    batch = encode(model.checkpoint, [text])
+    spans = token_spans(model.checkpoint, text)
+    rows = [row for span in find_word(word, text) for row in pieces_in(spans, span)]
+    special = batch.axes["text"][0].special
+    ordinary = [row for row, is_special in enumerate(special) if not is_special]
+    return _mean_states(model, batch.inputs, rows or ordinary), bool(rows)
+
+
+def _mean_states(model: Model, inputs: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+    """Return the mean vector of some tokens as it enters each layer and at the end, (L + 1, d)."""
+    states = torch.stack(hidden_states(model.module, inputs)).double().cpu()
+    return states[:, 0, list(rows)].mean(1)
 
 
 @contextmanager
@@ -235,10 +350,9 @@ def _tracing(model: Model) -> Iterator[None]:
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         if isinstance(error, AttnvizError | torch.OutOfMemoryError):
             raise
-        why = str(error).partition("\n")[0]
         raise ModelError(
-            f"Expected a model whose blocks can be followed from start to end, but {model.name} "
-            f"cannot: {why}. Choose one of another kind."
+            f"The blocks of {model.name} cannot be traced: {first_line(error)}. "
+            "Choose another kind of model."
         ) from error
 
 
@@ -248,14 +362,13 @@ def _check_decomposition(
     """Raise for parts that are nan or infinite, and for a word that nothing moved."""
     if not all(isfinite(error) for error in (split.error, split.credit_error, stream.error)):
         raise ModelError(
-            f"Expected a model whose blocks can be followed, but parts of {model.name} are nan or "
-            "infinite. Choose one of another kind."
+            f"The shift cannot be decomposed: parts of {model.name} are nan or infinite. "
+            "Choose another model or --dtype (dtype=)."
         )
     if split.length <= torch.finfo(torch.float32).tiny:
         raise InputError(
-            f"Expected a word that the context moves, but {word!r} is the same in the reference: "
-            "it attends to no other word, or attends to the same words there. Choose another word "
-            "or reference."
+            f"Nothing moves {word!r}: it attends to no other word, or to the same words in the "
+            "reference. Choose another word or reference."
         )
 
 
@@ -274,30 +387,22 @@ def _incomplete(dtype: str, split: ShiftDecomposition, stream: ResidualStream) -
         )
 
 
-def _causal(model: Model, target: _Target, direction: Tensor, *, every: bool) -> dict[str, Tensor]:
+def _causal(
+    target: TargetWord, groups: TokenGroups, direction: Tensor, *, every: bool
+) -> dict[str, Tensor]:
     """Return what the word loses along the direction by each intervention, (W,).
 
     NaN for special tokens and for the word itself.
     """
-    groups = target.groups
     others = [
         index
-        for index, special in enumerate(groups.special)
-        if not special and index != target.index
+        for index, (rows, special) in enumerate(zip(groups.positions, groups.special, strict=True))
+        if not special and rows != target.rows
     ]
-    positions = [groups.positions[index] for index in others]
-    interventions = available_interventions(model)
-    if not every:
-        interventions = interventions[:1]
-    word = TargetWord.of(model.module, target.inputs, target.rows)
+    interventions = available_interventions(target.model)[: None if every else 1]
     effects = {}
-    for name, vectors in intervene(model, word, positions, interventions).items():
+    positions = [groups.positions[index] for index in others]
+    for name, vectors in intervene(target, positions, interventions).items():
         effects[name] = torch.full((len(groups.labels),), torch.nan, dtype=torch.float64)
         effects[name][others] = vectors @ direction.double().cpu()
     return effects
-
-
-def _states(model: Model, target: _Target) -> Tensor:
-    """Return the word's vector as it enters each layer and at the end, (L + 1, d)."""
-    states = torch.stack(hidden_states(model.module, target.inputs)).double().cpu()
-    return states[:, 0, list(target.rows)].mean(1)

@@ -8,55 +8,27 @@ by it, and saves it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnviz.analyses.shift.interventions import MOST_TOKENS
-from attnviz.analyses.shift.reference import mask_words
-from attnviz.analyses.shift.tracing import AttentionTracer, by_head, trace_run
-from attnviz.errors import InputError, ModelError, did_you_mean
-from attnviz.pipeline.attend import Model
+from attnviz.analyses.shift.deeplift import AttentionTracer, base_of, by_head, trace_run
+from attnviz.analyses.shift.interventions import TargetWord, batch_size
+from attnviz.errors import InputError, ModelError, did_you_mean, first_line
 from attnviz.results import AttentionResult
 
 STEPS = 32  # points on the path of integrated gradients
 
 
 @dataclass(frozen=True, eq=False)
-class AttributionInput:
-    """A word in a text, and the direction along which its vector moves.
+class AttributionInput(TargetWord):
+    """A word in a text, and the direction along which its vector moves."""
 
-    Attributes
-    ----------
-    model : Model
-    inputs : mapping of str to Tensor
-        What the model takes for the text, (1, T) each.
-    rows : tuple of int
-        The positions of the pieces of the word. Methods explain the mean of their vectors.
-    special : tuple of bool
-        Which tokens are special.
-    direction : Tensor
-        The direction in the space of the last hidden state, (d,).
-    result : AttentionResult
-        The attention of the text.
-    """
-
-    model: Model
-    inputs: Mapping[str, Tensor]
-    rows: tuple[int, ...]
-    special: tuple[bool, ...]
-    direction: Tensor
-    result: AttentionResult
-
-    @property
-    def base(self) -> nn.Module:
-        """The model without its head."""
-        module = self.model.module
-        base: nn.Module = getattr(module, "base_model", module)
-        return base
+    direction: Tensor  # in the space of the last hidden state, (d,)
+    result: AttentionResult  # the attention of the text
 
     def project(self, states: Tensor) -> Tensor:
         """Return the sum over runs of the word's coordinate along the direction, ()."""
@@ -98,16 +70,28 @@ def gradient_attention(target: AttributionInput) -> Tensor:
     out.
     """
     trace = _WeightTracer()
-    traced = trace_run(target.model.module, target.inputs, trace)
+    _, states = trace_run(target.model.module, target.inputs, trace)
     if not trace.weights:
         raise ModelError("its attention weights cannot be traced")
-    gradients = torch.autograd.grad(target.project(traced.end), trace.weights)
+    gradients = torch.autograd.grad(target.project(states), trace.weights)
     parts = [
         by_head((weights * gradient).detach(), 1)[0].sum(0)
         for weights, gradient in zip(trace.weights, gradients, strict=True)
     ]
     total = torch.stack(parts).sum(0)
     return (total - total.diag().diag()).sum(0)
+
+
+class _WeightTracer(AttentionTracer):
+    """Collects the attention weights of a run, in the graph of its gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[Tensor] = []
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        self.weights.append(weights)
+        return weights @ values
 
 
 @method("integrated-gradients")
@@ -119,25 +103,24 @@ def integrated_gradients(target: AttributionInput) -> Tensor:
 
     Source: Sundararajan et al. 2017, arXiv:1703.01365.
     """
-    embed, tokens = target.base.get_input_embeddings(), target.inputs["input_ids"]  # type: ignore[operator]
-    others = {name: tensor for name, tensor in target.inputs.items() if name != "input_ids"}
-    masked = torch.tensor(target.special)
-    masked[list(target.rows)] = True
+    base = base_of(target.model.module)
+    embed = base.get_input_embeddings()  # type: ignore[operator]
     with torch.no_grad():
-        end = embed(tokens)[0]
+        end = embed(target.ids)[0]
         if getattr(target.model.tokenizer, "mask_token_id", None) is None:
-            start = end * masked[:, None].to(end)
+            visible = torch.tensor(target.special)
+            visible[list(target.rows)] = True
+            start = end * visible[:, None].to(end)
         else:
-            ids = mask_words(target.model, tokens, rows=target.rows, special=target.special)
-            start = embed(ids)[0]
+            start = embed(target.masked_ids())[0]
     fractions = ((torch.arange(STEPS) + 0.5) / STEPS).to(end)[:, None, None]
-    size = max(1, MOST_TOKENS[end.device.type != "cpu"] // len(end))
     total = torch.zeros_like(end)
-    for part in torch.split(fractions, size):
-        path = (start + part * (end - start)).requires_grad_()
-        repeated = {name: tensor.expand(len(part), -1) for name, tensor in others.items()}
+    for batch in torch.split(fractions, batch_size(target.ids)):
+        path = (start + batch * (end - start)).requires_grad_()
+        copies = {name: tensor.expand(len(batch), -1) for name, tensor in target.inputs.items()}
+        del copies["input_ids"]
         with torch.enable_grad():
-            states = target.base(inputs_embeds=path, **repeated)[0]
+            states = base(inputs_embeds=path, **copies)[0]
             (gradient,) = torch.autograd.grad(target.project(states) / STEPS, path)
         total += gradient.sum(0)
     attribution: Tensor = (total * (end - start)).sum(-1)
@@ -148,11 +131,7 @@ def multiply_layers(weights: Iterable[Tensor]) -> Tensor:
     """Return the product over layers of the mean weights, half of each the identity, (T, T).
 
     The identity stands for the residual stream. Values, norms and MLPs are ignored.
-
-    Parameters
-    ----------
-    weights : iterable of Tensor
-        The weights of each layer from the first, (H, T, T).
+    weights : the weights of each layer from the first, (H, T, T).
 
     Source: attention rollout (Abnar & Zuidema 2020, arXiv:2005.00928).
 
@@ -169,52 +148,31 @@ def multiply_layers(weights: Iterable[Tensor]) -> Tensor:
 
 
 def check_methods(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of methods, each once.
-
-    Raises
-    ------
-    InputError
-        A name is not in the registry.
-    """
+    """Return the names of methods, each once; raise InputError for an unknown one."""
     listed = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
     for name in listed:
         if name not in METHODS:
-            raise InputError(
-                f"{name!r} is not an attribution method. {did_you_mean(str(name), METHODS)} "
-                f"Choose from {', '.join(METHODS)}.".replace("  ", " ")
-            )
+            hint = did_you_mean(str(name), METHODS) or f"Choose from {', '.join(METHODS)}."
+            raise InputError(f"{name!r} is not an attribution method. {hint}")
     return listed
 
 
 def compute_methods(
     names: Sequence[str], target: AttributionInput
-) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return attributions by method, (T,) each, and why a method is left out, if one is."""
-    attributions: dict[str, Tensor] = {}
-    notes = []
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return attributions by method, (T,) each, and notes on the methods that are left out."""
+    attributions, notes = {}, []
     for name in names:
         try:
             attribution = METHODS[name](target).detach().double().cpu()
         except torch.OutOfMemoryError:
             raise
         except (ModelError, RuntimeError, TypeError, ValueError, IndexError) as error:
-            reason = str(error).partition("\n")[0]
-            notes.append(f"{name} is left out: {target.model.name} does not support it ({reason})")
+            reason = f"{target.model.name} does not support it ({first_line(error)})"
+            notes.append(f"{name} is left out: {reason}")
             continue
         if attribution.isfinite().all():
             attributions[name] = attribution
         else:
             notes.append(f"{name} is left out: it is nan or infinite for {target.model.name}")
-    return attributions, tuple(notes)
-
-
-class _WeightTracer(AttentionTracer):
-    """Collects the attention weights of a run, in the graph of its gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights: list[Tensor] = []
-
-    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        self.weights.append(weights)
-        return weights @ values
+    return attributions, notes

@@ -9,22 +9,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from attnviz.analyses.shift.decomposition import ResidualStream
-from attnviz.analyses.shift.deeplift import moves
-from attnviz.analyses.shift.tracing import (
+from attnviz.analyses.shift.deeplift import (
     MATRICES,
     WEIGHT_PRESERVING,
     AttentionTracer,
+    Elementwise,
     TracedAttention,
     activations,
     by_head,
     is_among,
+    measure_along,
+    moves,
     trace_run,
 )
+from attnviz.analyses.shift.result import ResidualStream
 
 _NORM_FUNCTIONS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
 _ACTIVATIONS = {"gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid"}
-_TRANSPOSE = {"transpose", "permute"}
+_SHAPE_FUNCTIONS = WEIGHT_PRESERVING | {"transpose", "permute"}
 _MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply"}
 
 
@@ -42,92 +44,64 @@ def decompose_residual_stream(
     biases, and the propagated static vector. This says what was added where. It does not say what
     would have happened otherwise (see `decompose_shift`).
 
-    Parameters
-    ----------
-    module : Module
-        The model.
-    inputs : mapping of str to Tensor
-        What the model takes, (1, T) each.
-    rows : sequence of int
-        The positions of the pieces of the word. Their mean is explained.
-    direction : Tensor, optional
-        The direction along which parts are measured, (d,). By default that of the shift itself.
+    The arguments are those of `decompose_shift`, but `inputs` are those of the text alone, (1, T).
     """
     mode = FrozenNonlinearities()
     with activations(module, mode.gated):
-        traced = trace_run(module, inputs, mode)
+        start, states = trace_run(module, inputs, mode)
     rows = list(rows)
-    end = traced.end[0, rows].mean(0)
-    starts = traced.start[0, rows].detach()
-    delta = end.detach() - starts.mean(0)
-    length = delta.norm().clamp(min=torch.finfo(delta.dtype).tiny)
-    u = delta / length if direction is None else (direction / direction.norm()).to(delta)
-    mixed = [mix.mixed for mix in mode.mixes]
-    leaves = [traced.start, *mixed, *mode.mlps, *mode.biases]
-    grads = torch.autograd.grad((end * u).sum(), leaves, allow_unused=True)
-    leaves = [leaf.detach() for leaf in leaves]
-    carried = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)]
-    start_gradient, mix_gradients = carried[0], carried[1 : 1 + len(mixed)]
-    contributions = [(g * x).sum().item() for g, x in zip(carried, leaves, strict=True)]
-    mlps = contributions[1 + len(mixed) :][: len(mode.mlps)]
+    end, static = states[0, rows].mean(0), start[0, rows].detach()
+    delta = end.detach() - static.mean(0)
+    length, unit = measure_along(delta, direction)
+    leaves = [start, *(mix.mixed for mix in mode.mixes), *mode.mlps, *mode.biases]
+    gradients = torch.autograd.grad((end * unit).sum(), leaves, allow_unused=True)
+    carried = [
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    ]
+    contributions = [(g * x.detach()).sum().item() for g, x in zip(carried, leaves, strict=True)]
+    mlps, biases = 1 + len(mode.mixes), 1 + len(mode.mixes) + len(mode.mlps)
+    attention = []
+    for mix, gradient in zip(mode.mixes, carried[1:mlps], strict=True):
+        g = by_head(gradient, 1)[0][:, rows]
+        attention.append((mix.weights[0][:, rows] * (g @ mix.values[0].mT)).sum(1))
     return ResidualStream(
-        attention=torch.stack(
-            [_by_source(mix, g, rows) for mix, g in zip(mode.mixes, mix_gradients, strict=True)]
-        )
-        .double()
-        .cpu(),
-        mlp=torch.tensor(mlps, dtype=torch.float64),
-        bias=sum(contributions[1 + len(mixed) + len(mode.mlps) :]),
-        own=((start_gradient[0, rows] * starts).sum() - (starts.mean(0) * u).sum()).item(),
-        total=(delta * u).sum().item(),
-        length=length.item(),
-        direction=u.cpu(),
+        attention=torch.stack(attention).double().cpu(),
+        mlp=torch.tensor(contributions[mlps:biases], dtype=torch.float64),
+        bias=sum(contributions[biases:]),
+        own=((carried[0][0, rows] * static).sum() - (static.mean(0) * unit).sum()).item(),
+        total=(delta * unit).sum().item(),
+        length=length,
+        direction=unit.cpu(),
     )
 
 
-def _by_source(mix: TracedAttention, carried: Tensor, rows: list[int]) -> Tensor:
-    """Return what each head adds from each source, (H, n)."""
-    g = by_head(carried, 1)[0][:, rows]
-    return (mix.weights[0][:, rows] * (g @ mix.values[0].mT)).sum(1)
-
-
 class FrozenNonlinearities(AttentionTracer):
-    """Freezes what is not linear while a model runs, and records the parts that add up.
-
-    Attributes
-    ----------
-    mixes : list of TracedAttention
-        The attentions.
-    mlps : list of Tensor
-        The output of each MLP, without its bias.
-    biases : list of Tensor
-        The biases.
-    """
+    """Freezes what is not linear while a model runs, and records the parts that add up."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mixes: list[TracedAttention] = []
-        self.mlps: list[Tensor] = []
+        self.mlps: list[Tensor] = []  # the output of each MLP, without its bias
         self.biases: list[Tensor] = []
         self._activated: list[Tensor] = []
         self._mixed: list[Tensor] = []
 
-    def softmax(
-        self, original: Callable[[Tensor], Tensor], scores: Tensor, options: Mapping[str, Any]
-    ) -> Tensor:
+    def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the weights, frozen."""
         return original(scores.detach())
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values, as a leaf of the graph."""
         leaf = (weights @ values).detach().requires_grad_()
-        self.mixes.append(TracedAttention.of(weights.detach(), values.detach(), leaf, runs=1))
+        weights, values = by_head(weights.detach(), 1), by_head(values.detach(), 1)
+        self.mixes.append(TracedAttention(weights, values, leaf))
         self._mixed.append(mixed := leaf.clone())  # the model may change it in place
         return mixed
 
     def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return the result of any other function, with what is not linear frozen."""
-        if name in WEIGHT_PRESERVING | _TRANSPOSE and args:
+        if name in _SHAPE_FUNCTIONS and args:
             output = func(*args, **kwargs)
             for tensors in (self._activated, self._mixed):
                 if is_among(args[0], tensors):
@@ -152,7 +126,7 @@ class FrozenNonlinearities(AttentionTracer):
             return self._linear(args[1], args[2].mT, args[0])
         return func(*args, **kwargs)
 
-    def gated(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def gated(self, f: Elementwise, x: Tensor) -> Tensor:
         """Return f(x) as x times a frozen gate."""
         with torch.no_grad():
             gate = torch.where(x == 0, 0.5, f(x) / torch.where(x == 0, 1.0, x))

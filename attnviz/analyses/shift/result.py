@@ -1,18 +1,18 @@
-"""What moved a word's vector: its exact parts, and what is lost where other words are changed."""
+"""What moved a word's vector: its exact parts, and the effect of changing each other word."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.shift.decomposition import ResidualStream, ShiftDecomposition
 from attnviz.results.attention_result import Provenance
-from attnviz.results.base import Columns, Result, proof, stacked
+from attnviz.results.base import Columns, Result, Savable, proof, stacked
 from attnviz.results.report import AgreementReport
 from attnviz.results.words import literal
 
@@ -28,33 +28,125 @@ _NOTHING = 1e-6  # of the largest: not worth a rank
 
 
 @dataclass(frozen=True, eq=False)
+class ShiftDecomposition(Savable):
+    """The difference of two runs at one position, split over layers, heads and sources.
+
+    All numbers are lengths along `direction`, in units of the hidden state. There are L layers,
+    H heads and T sources.
+    """
+
+    value: Tensor  # the part of each head due to different values, (L, H, T)
+    routing: Tensor  # the part due to different attention weights, (L, H, T)
+    start: float  # the difference at the position itself before the first layer
+    credit: Tensor  # of each source over all paths, also through other positions, (T,)
+    total: float  # the difference of the runs
+    length: float  # its norm in all directions
+    direction: Tensor  # of norm 1, (d,)
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        L, H, T = self.value.shape
+        size = f"{L} layers × {H} heads × {T} tokens"
+        return f"ShiftDecomposition({size}: {self.total:.2f}, error {self.error:.0e})"
+
+    @property
+    def table(self) -> Tensor:
+        """The sum of value and routing parts, (L, H, T)."""
+        return self.value + self.routing
+
+    @property
+    def error(self) -> float:
+        """The completeness error of the direct parts, as a share of the length."""
+        return abs(self.table.sum().item() + self.start - self.total) / self.length
+
+    @property
+    def credit_error(self) -> float:
+        """The completeness error of the credits, as a share of the length."""
+        return abs(self.credit.sum().item() - self.total) / self.length
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualStream(Savable):
+    """What was added to the residual stream of one position, from its static vector to the end.
+
+    Attention weights, the scales of norms and the gates of activations are fixed at their values.
+    The network is then affine, and every part is propagated to the end. Numbers are as in
+    `ShiftDecomposition`.
+    """
+
+    attention: Tensor  # added by each head from each source, (L, H, T)
+    mlp: Tensor  # added by each MLP, (L,)
+    bias: float  # added by all biases after the values
+    own: float  # the propagated static vector, minus the static vector
+    total: float  # the shift along the direction
+    length: float  # its norm in all directions
+    direction: Tensor  # of norm 1, (d,)
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        return (
+            f"ResidualStream(attention {self.attention.sum():.2f}, MLPs {self.mlp.sum():.2f}, "
+            f"biases {self.bias:.2f}, own {self.own:.2f}: {self.total:.2f}, error {self.error:.0e})"
+        )
+
+    @property
+    def error(self) -> float:
+        """The completeness error, as a share of the length."""
+        parts = self.attention.sum().item() + self.mlp.sum().item() + self.bias + self.own
+        return abs(parts - self.total) / self.length
+
+
+@dataclass(frozen=True, eq=False)
 class ShiftResult(Result):
     """What moved a word's vector in a text, with the proof of the sum and a causal check.
 
+    The text has T tokens and W words, special tokens among them.
+
     Attributes
     ----------
-    word : the word as it is written, the#2 where there are several. at : which of the words it is.
-    words : of the text, special tokens among them, W. positions : of the pieces of each; where a
-        word has several, what it brings is their sum, and where `word` itself has, everything is
-        the mean over them. special : which words are special tokens.
-    tokens : of the text, T.
-    reference : what the text is compared with, in words.
-    decomposition : the difference to the reference, split.
-    residual_stream : what was added from the static to the contextual vector.
-    causal : by intervention, what the word loses along the direction where each other word is
-        masked, replaced, knocked out or deleted, (W,); NaN where nothing was done.
-    patched : (L, H), what the word loses directly where one head gives what it gives in the
-        reference; None where that was not asked for.
-    raw_attention : (W,), the weights of the word in the last layer, the mean of all heads.
-    rollout : (W,), attention multiplied through the layers.
-    regions : the names of the regions whose axis the direction is; empty where it is the shift's
-        own.
-    path : (L + 1,), where the word stands on that axis, from the second region (0) to the first
-        (1), as it enters each layer and in the end. distances : (L + 1, 2), how far it is from the
-        center of each, where their own distance in that layer is 1. None without regions.
-    notes : further lines of the caption.
-    agreement, provenance : of the attention of the text.
-    methods : further attributions by the name of their method, (W,) each.
+    word : str
+        The word as it is written; the#2 if there are several.
+    at : int
+        The index of the word.
+    words : tuple of str
+        The words of the text.
+    positions : tuple of tuple of int
+        The positions of the pieces of each word. A word contributes the sum of its pieces. If
+        `word` itself has several pieces, their mean is explained.
+    special : tuple of bool
+        Which words are special tokens.
+    tokens : tuple of str
+        The tokens of the text.
+    reference : str
+        What the text is compared with, in words.
+    decomposition : ShiftDecomposition
+        The difference to the reference, split.
+    residual_stream : ResidualStream
+        What was added from the static to the contextual vector.
+    causal : mapping of str to Tensor
+        By intervention, what the word loses along the direction if each other word is masked,
+        replaced, knocked out or deleted, (W,). NaN for words that were not changed.
+    patched : Tensor or None
+        What the word loses directly if one head has its output in the reference, (L, H). None if
+        heads were not patched.
+    raw_attention : Tensor
+        The weights of the word in the last layer, averaged over heads, (W,).
+    rollout : Tensor
+        Attention multiplied through the layers, (W,).
+    regions : tuple of str
+        The two regions whose axis is the direction. Empty if the direction is that of the shift.
+    path : Tensor or None
+        The place of the word on that axis, from the second region (0) to the first (1), as it
+        enters each layer and at the end, (L + 1,). None without regions.
+    distances : Tensor or None
+        The distance to the center of each region, in units of their distance in that layer,
+        (L + 1, 2). None without regions.
+    notes : tuple of str
+        Further lines of the caption.
+    agreement, provenance : AgreementReport, Provenance
+        Those of the attention of the text.
+    methods : mapping of str to Tensor
+        Further attributions by the name of their method, (W,) each.
     """
 
     word: str
@@ -79,7 +171,7 @@ class ShiftResult(Result):
     methods: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Say what it holds, without the tensors."""
+        """Return a summary without the tensors."""
         return (
             f"ShiftResult({self.word!r} in {self.provenance.text!r}: "
             f"{self.decomposition.total:.2f}, completeness error {self.decomposition.error:.0e})"
@@ -87,71 +179,71 @@ class ShiftResult(Result):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The words as they can be asked for: the#1 and the#2 where there are several."""
+        """The words, with a number where one occurs several times: the#1 and the#2."""
         return numbered(self.words)
 
     @property
     def sources(self) -> list[int]:
-        """Where the words are that can move the word: no special tokens, not the word itself.
+        """The indices of the words that can move the word, without special tokens and itself.
 
-        What rollout gives nothing to is read on no path, as later words in a causal model.
+        A word with a rollout of 0 is on no path, such as later words in a causal model.
         """
         return [
-            at
-            for at, special in enumerate(self.special)
-            if not special and at != self.at and self.rollout[at] > 0
+            index
+            for index, special in enumerate(self.special)
+            if not special and index != self.at and self.rollout[index] > 0
         ]
 
     def by_word(self, parts: Tensor) -> Tensor:
         """Sum parts (…, T) over the pieces of each word, (…, W)."""
-        return torch.stack([parts[..., list(at)].sum(-1) for at in self.positions], dim=-1)
+        return sum_pieces(parts, self.positions)
 
     @property
     def credit(self) -> Tensor:
-        """What each word brought over all paths, (W,)."""
+        """What each word contributed over all paths, (W,)."""
         return self.by_word(self.decomposition.credit)
 
     @property
     def consensus(self) -> Tensor | None:
-        """The mean of all interventions, each in units of its own deviation, (W,).
-
-        None where fewer than two were made.
-        """
+        """The mean of all interventions, each in units of its deviation, (W,). None for one."""
         return consensus(self.causal, self.sources) if len(self.causal) > 1 else None
+
+    @property
+    def _effects(self) -> dict[str, Tensor]:
+        """The effects of all interventions, and their consensus."""
+        common = self.consensus
+        return {**self.causal, **({} if common is None else {"consensus": common})}
 
     @property
     def rank_correlations(self) -> dict[str, float]:
         """Spearman's ρ of the credits with each intervention, and with their consensus.
 
-        Empty where fewer than three sources differ in what they brought: nothing is ranked then.
+        Empty if the credits of fewer than three sources differ.
         """
-        at = self.sources
-        credit = self.credit[at]
-        if not at or len(set((credit / credit.abs().max() * 1e6).round().tolist())) < _FEWEST:
+        credit = self.credit[self.sources]
+        if not self.sources:
             return {}
-        return self._rank_correlations(self.credit)
+        distinct = set((credit / credit.abs().max() * 1e6).round().tolist())
+        return {} if len(distinct) < _FEWEST else self._rank_correlations(self.credit)
 
     @property
     def method_correlations(self) -> dict[str, dict[str, float]]:
-        """The same for each of `methods`: Spearman's ρ with each intervention, and the consensus.
+        """Spearman's ρ of each of `methods` with each intervention, and with their consensus.
 
         Methods that cannot be ranked are left out.
         """
-        by_method = {name: self._rank_correlations(each) for name, each in self.methods.items()}
+        by_method = {name: self._rank_correlations(scores) for name, scores in self.methods.items()}
         return {name: correlations for name, correlations in by_method.items() if correlations}
 
     def _rank_correlations(self, attribution: Tensor) -> dict[str, float]:
-        """Return Spearman's ρ of an attribution (W,) with each intervention, where there is one."""
-        effects = dict(self.causal)
-        if (common := self.consensus) is not None:
-            effects["consensus"] = common
-        at = self.sources
-        rhos = {name: spearman(attribution[at], each[at]) for name, each in effects.items()}
+        """Return Spearman's ρ of an attribution (W,) with each intervention that can be ranked."""
+        rows, effects = self.sources, self._effects
+        rhos = {name: spearman(attribution[rows], lost[rows]) for name, lost in effects.items()}
         return {name: rho for name, rho in rhos.items() if rho is not None}
 
     @property
     def heads_correlation(self) -> tuple[float, float] | None:
-        """Pearson's r and Spearman's ρ of the heads' parts with what patching them does."""
+        """Pearson's r and Spearman's ρ of the parts of the heads with the effects of patching."""
         if self.patched is None:
             return None
         by_head = self.decomposition.table.sum(-1).flatten()
@@ -160,25 +252,40 @@ class ShiftResult(Result):
         r = torch.corrcoef(torch.stack([by_head, patched]))[0, 1].item()
         return None if rho is None else (r, rho)
 
+    def _quantities(self) -> list[tuple[str, str, Tensor | None, tuple[str, ...]]]:
+        """Return the names of each quantity in files and tables, its numbers and its dimensions."""
+        split, stream = self.decomposition, self.residual_stream
+        by_source = ("layer", "head", "token")
+        rows: list[tuple[str, str, Tensor | None, tuple[str, ...]]] = [
+            ("value", "value", split.value, by_source),
+            ("routing", "routing", split.routing, by_source),
+            ("credit", "credit", split.credit, ("token",)),
+        ]
+        for name, lost in self.causal.items():
+            rows.append((f"causal_{name}", f"lost by {name}", lost, ("word",)))
+        rows += [
+            ("patched", "patched", self.patched, ("layer", "head")),
+            ("raw_attention", "raw attention", self.raw_attention, ("word",)),
+            ("rollout", "rollout", self.rollout, ("word",)),
+        ]
+        for name, scores in self.methods.items():
+            rows.append((f"method_{name}", f"method {name}", scores, ("word",)))
+        return [
+            *rows,
+            ("ledger_attention", "ledger attention", stream.attention, by_source),
+            ("ledger_mlp", "ledger MLP", stream.mlp, ("layer",)),
+            ("path", "path", self.path, ("layer",)),
+            ("distances", "distance", self.distances, ("layer", "region")),
+        ]
+
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the parts of the shift, those of the residual stream, and the causal effects."""
-        split, stream = self.decomposition, self.residual_stream
         arrays = {
-            "value": split.value,
-            "routing": split.routing,
-            "credit": split.credit,
-            "direction": split.direction,
-            "ledger_attention": stream.attention,
-            "ledger_mlp": stream.mlp,
-            **{f"causal_{name.replace('-', '_')}": lost for name, lost in self.causal.items()},
-            "patched": self.patched,
-            "raw_attention": self.raw_attention,
-            "rollout": self.rollout,
-            **{f"method_{name.replace('-', '_')}": scores for name, scores in self.methods.items()},
-            "path": self.path,
-            "distances": self.distances,
+            name.replace("-", "_"): numbers
+            for name, _, numbers, _ in self._quantities()
+            if numbers is not None
         }
-        return {name: array for name, array in arrays.items() if array is not None}
+        return {**arrays, "direction": self.decomposition.direction}
 
     def labels(self) -> dict[str, list[str]]:
         """Return the words and the tokens of the text."""
@@ -215,200 +322,155 @@ class ShiftResult(Result):
 
     def columns_of_table(self) -> Columns:
         """Return one quantity after the other; a column that one does not depend on is empty."""
-        split, stream = self.decomposition, self.residual_stream
-        labels: dict[str, Sequence[str]] = {
-            "token": self.tokens,
-            "word": self.words,
-            "region": self.regions,
-        }
+        labels = {"token": self.tokens, "word": self.words, "region": self.regions}
         tables: list[Columns] = []
-
-        def add(quantity: str, numbers: Tensor | None, *dimensions: str) -> None:
+        for _, quantity, numbers, dimensions in self._quantities():
             if numbers is None:
-                return
-            named = {
+                continue
+            along = {
                 name: labels.get(name, range(size))
                 for name, size in zip(dimensions, numbers.shape, strict=True)
             }
-            table = stacked(named, {"number": numbers})
+            table = stacked(along, {"number": numbers})
             tables.append({"quantity": [quantity] * numbers.numel(), **table})
-
-        add("value", split.value, "layer", "head", "token")
-        add("routing", split.routing, "layer", "head", "token")
-        add("credit", split.credit, "token")
-        for name, lost in self.causal.items():
-            add(f"lost by {name}", lost, "word")
-        add("patched", self.patched, "layer", "head")
-        add("raw attention", self.raw_attention, "word")
-        add("rollout", self.rollout, "word")
-        for name, scores in self.methods.items():
-            add(f"method {name}", scores, "word")
-        add("ledger attention", stream.attention, "layer", "head", "token")
-        add("ledger MLP", stream.mlp, "layer")
-        add("path", self.path, "layer")
-        add("distance", self.distances, "layer", "region")
-        names = dict.fromkeys(name for table in tables for name in table)
         return {
             name: [
                 value
                 for table in tables
                 for value in table.get(name, [None] * len(table["quantity"]))
             ]
-            for name in names
+            for name in dict.fromkeys(name for table in tables for name in table)
         }
 
     def plot(self, **keywords: Any) -> Figure:
-        """Draw what each word brought: see `attnviz.plot.shift`."""
+        """Draw what moved the word: see `attnviz.plot.shift`."""
         return attnviz.plot.shift(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print what each word brought, what changing it takes, and how nearly all adds up."""
+        """Print the contribution of each word, the effect of changing it, and the errors."""
         from rich.text import Text
 
         toward = f" toward {self.regions[0]}, from {self.regions[1]}" if self.regions else ""
         yield Text(f"what moved “{literal(self.word)}”{toward}", "bold")
         yield Text(f"compared with {self.reference}", "dim")
         yield from self._tables_of_words(options.max_width)
-        for line in self._conclusions():
-            yield Text(line)
+        yield from map(Text, self._conclusions())
         if len(self.sources) > 1:
             yield self._table_of_rankings()
-        for line in (self._account(), *self._region_lines()):
-            yield Text(line)
+        stream = self.residual_stream
+        yield Text(
+            f"residual stream, from the static vector to the end, {_number(stream.total)}: "
+            f"attention {_number(stream.attention.sum())}, MLPs {_number(stream.mlp.sum())}, "
+            f"biases {_number(stream.bias)}, own {_number(stream.own)} (the static vector "
+            "after the norms, minus itself)"
+        )
+        if self.path is not None and self.distances is not None:
+            first, second = self.regions
+            path = "  ".join(_number(place) or "–" for place in self.path)
+            ends = self.distances[[0, -1]].T.tolist()
+            near, far = (" and ".join(_number(end) or "–" for end in pair) for pair in ends)
+            yield Text(f"place from {second} (0) to {first} (1), by layer and at the end: {path}")
+            yield Text(
+                f"distance before and after, in units of theirs: to {first} {near}, to {second} "
+                f"{far}"
+            )
         for note in self.notes:
             yield Text(note, "dim")
 
     def _tables_of_words(self, width: int) -> Iterator[Table]:
-        """Yield a row for each word: what it brought over all paths and directly, what is lost.
-
-        In several tables where the terminal is too narrow for one.
-        """
-        from rich.table import Table
-        from rich.text import Text
-
+        """Yield tables with a row for each word; several if the terminal is narrow."""
         split = self.decomposition
-        columns = {
+        numbers = {
             "all paths": self.credit,
             "value": self.by_word(split.value.sum((0, 1))),
             "routing": self.by_word(split.routing.sum((0, 1))),
             **self.causal,
         }
+        words = {"source": [literal(word, _LONGEST) for word in self.words]}
+        columns = [(name, [_number(number) for number in row]) for name, row in numbers.items()]
         count = len(columns) if width >= 12 * len(columns) else 3
         for start in range(0, len(columns), count):
-            table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-            table.add_column("source", no_wrap=True)
-            shown = dict(list(columns.items())[start : start + count])
-            for name in shown:
-                table.add_column(name, justify="right", no_wrap=True)
-            for index, word in enumerate(self.words):
-                cells = (_number(numbers[index]) for numbers in shown.values())
-                table.add_row(Text(literal(word, _LONGEST)), *cells)
-            yield table
+            yield _table(words | dict(columns[start : start + count]), justify="right")
 
     def _conclusions(self) -> Iterator[str]:
-        """Yield what the columns are, which word brought most, and how far to trust all this."""
+        """Yield the sums, the word that contributed most, and the rank correlations."""
         split = self.decomposition
         unit = "along the axis" if self.regions else "along the shift"
-        differed = f" with {_number(split.start)} that differed at the start" if split.start else ""
+        start = f" plus {_number(split.start)} that differed at the start" if split.start else ""
         yield (
-            f"the shift, {unit}: {_number(split.total)}; all paths sum to it (missed by "
-            f"{split.credit_error:.0e} of its length), and so do value and routing, what the word "
-            f"itself took{differed} ({split.error:.0e})"
+            f"the shift, {unit}: {_number(split.total)}; all paths sum to it (error "
+            f"{split.credit_error:.0e} of its length), and so do value and routing, the direct "
+            f"parts{start} (error {split.error:.0e})"
         )
         toward = self.credit * (1 if split.total > 0 else -1)
         most = int(toward.argmax())
         if toward[most] > _NOTHING * split.length:
-            lost = [
-                f"{name} {_number(effect[most])}"
-                for name, effect in self.causal.items()
-                if not effect[most].isnan()
-            ]
-            changed = f"; where it is changed is lost: {', '.join(lost)}" if lost else ""
+            effects = {name: lost[most].item() for name, lost in self.causal.items()}
+            changed = f"; effect of changing it: {_listed(effects)}" if most in self.sources else ""
             name = literal(self.names[most])
-            yield f"“{name}” brought most of it, {_number(self.credit[most])}{changed}"
+            yield f"“{name}” contributed most, {_number(self.credit[most])}{changed}"
         if ranks := self.rank_correlations:
-            correlations = ", ".join(f"{name} {_number(rho)}" for name, rho in ranks.items())
             yield (
-                f"all paths rank {len(self.sources)} words as changing each does, "
-                f"in runs of its own, with ρ: {correlations}"
+                f"rank correlation ρ of all paths with the effect of changing each of "
+                f"{len(self.sources)} words, in separate runs: {_listed(ranks)}"
             )
         for name, ranks in self.method_correlations.items():
-            correlations = ", ".join(f"{other} {_number(rho)}" for other, rho in ranks.items())
-            yield f"{name} ranks them with ρ: {correlations}"
+            yield f"rank correlation ρ of {name}: {_listed(ranks)}"
         if (heads := self.heads_correlation) is not None:
             r, rho = map(_number, heads)
-            yield f"the heads agree with patching them: r {r}, ρ {rho}"
+            yield f"correlation of the heads' parts with patching each: r {r}, ρ {rho}"
 
     def _table_of_rankings(self) -> Table:
-        """Return the first words by the split, by what is often drawn, and by what is lost."""
-        from rich.table import Table
-        from rich.text import Text
-
-        sign = 1 if self.decomposition.total > 0 else -1  # the first are those that brought most
-        name, lost = next(iter(self.causal.items()))
-        if (common := self.consensus) is not None:
-            name, lost = "consensus", common
+        """Return the first words by the decomposition, by attention, and by the effect."""
+        sign = 1 if self.decomposition.total > 0 else -1  # the first contributed most
+        effects = self._effects
+        name = "consensus" if "consensus" in effects else next(iter(effects))
+        others = [name for name in self.methods if name not in ("raw-attention", "rollout")]
         rankings = {
-            "by the split": self.credit * sign,
+            "by all paths": self.credit * sign,
             "by raw attention": self.raw_attention,
             "by rollout": self.rollout,
-            **{
-                f"by {name}": scores * sign
-                for name, scores in self.methods.items()
-                if name not in ("raw-attention", "rollout")
-            },
-            f"by what is lost ({name})": lost * sign,
+            **{f"by {other}": self.methods[other] * sign for other in others},
+            f"by effect ({name})": effects[name] * sign,
         }
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        columns = []
+        columns = {}
         for name, numbers in rankings.items():
-            table.add_column(name, no_wrap=True)
             scores = {index: numbers[index].item() for index in self.sources}
             least = _NOTHING * max(map(abs, scores.values()))
-            ranked = sorted(
-                (index for index in scores if abs(scores[index]) > least),
-                key=scores.__getitem__,
-                reverse=True,
-            )
-            words = [Text(literal(self.names[index], _LONGEST)) for index in ranked[:_RANKED]]
-            columns.append(words)
-        for row in range(max(map(len, columns))):
-            table.add_row(*(words[row] if row < len(words) else Text() for words in columns))
-        return table
+            ranked = sorted(scores, key=scores.__getitem__, reverse=True)
+            shown = [index for index in ranked if abs(scores[index]) > least][:_RANKED]
+            columns[name] = [literal(self.names[index], _LONGEST) for index in shown]
+        return _table(columns)
 
-    def _account(self) -> str:
-        stream = self.residual_stream
-        return (
-            f"ledger, from the static vector to the end, {_number(stream.total)}: attention "
-            f"{_number(stream.attention.sum())}, MLPs {_number(stream.mlp.sum())}, biases "
-            f"{_number(stream.bias)}, own {_number(stream.own)} (what norms made of the static "
-            "vector, less it)"
-        )
 
-    def _region_lines(self) -> Iterator[str]:
-        """Yield where the word stands between the regions, before and after."""
-        if self.path is None or self.distances is None:
-            return
-        first, second = self.regions
-        path = "  ".join(_number(place) or "–" for place in self.path.tolist())
-        yield (
-            f"its place from {second} (0) to {first} (1), entering each layer and in the end: "
-            f"{path}"
-        )
-        before, after = ([_number(distance) for distance in row] for row in self.distances[[0, -1]])
-        if all(before):
-            line = (
-                f"{before[0]} before and {after[0]} after, to {second} {before[1]} and {after[1]}"
-            )
-        else:  # the static vectors of one word at one position
-            line = f"{after[0]} after, to {second} {after[1]}; before, both are one"
-        yield f"its distance, if theirs is 1: to {first} {line}"
+def _table(
+    columns: Mapping[str, Sequence[str]], *, justify: Literal["left", "right"] = "left"
+) -> Table:
+    """Return a table without lines. `justify` is that of all columns but the first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for number, name in enumerate(columns):
+        table.add_column(name, justify=justify if number else "left", no_wrap=True)
+    for row in itertools.zip_longest(*columns.values(), fillvalue=""):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _listed(correlations: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {_number(rho)}" for name, rho in correlations.items())
 
 
 def _number(value: Tensor | float) -> str:
     """Return a number in two decimals; "" for NaN."""
     text = f"{float(value):.2f}".replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")
-    return text if float(value) == float(value) else ""
+    return "" if text == "nan" else text
+
+
+def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:
+    """Sum parts (…, T) over the pieces of each word, (…, W)."""
+    return torch.stack([parts[..., list(pieces)].sum(-1) for pieces in positions], dim=-1)
 
 
 def numbered(words: Sequence[str]) -> tuple[str, ...]:
@@ -419,27 +481,27 @@ def numbered(words: Sequence[str]) -> tuple[str, ...]:
     """
     folded = [word.casefold() for word in words]
     return tuple(
-        word if folded.count(each) == 1 else f"{word}#{folded[: at + 1].count(each)}"
-        for at, (word, each) in enumerate(zip(words, folded, strict=True))
+        word if folded.count(key) == 1 else f"{word}#{folded[: index + 1].count(key)}"
+        for index, (word, key) in enumerate(zip(words, folded, strict=True))
     )
 
 
-def consensus(effects: Mapping[str, Tensor], at: list[int]) -> Tensor:
+def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:
     """Return the mean of effects (W,), each in units of its deviation over some words."""
     scaled = []
     for effect in effects.values():
-        deviation = effect[at].std(correction=0) if at else torch.zeros(())
+        deviation = effect[rows].std(correction=0) if rows else torch.zeros(())
         scaled.append(effect / deviation if deviation > 0 else effect)
     return torch.stack(scaled).mean(0)
 
 
 def spearman(a: Tensor, b: Tensor) -> float | None:
-    """Return the correlation of ranks, ties in between; None below three, or where all tie.
+    """Return Spearman's rank correlation; None for fewer than three numbers, or if all tie.
 
     >>> spearman(torch.tensor([1.0, 2.0, 3.0, 3.0]), torch.tensor([0.0, 5.0, 6.0, 6.0]))
     1.0
     """
-    if len(a) < _FEWEST or any(not each.max() > each.min() for each in (a, b)):
+    if len(a) < _FEWEST or any(not numbers.max() > numbers.min() for numbers in (a, b)):
         return None
     from scipy.stats import spearmanr
 

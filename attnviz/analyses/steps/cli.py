@@ -12,7 +12,6 @@ from attnviz.terminal.options import (
     Head,
     InputOptions,
     Layer,
-    MapMode,
     RunOptions,
     Stack,
     option_groups,
@@ -34,7 +33,7 @@ def steps(
         ),
     ] = None,
     figure: FigureOptions = FigureOptions("steps.png"),
-    run: RunOptions = RunOptions(mode=MapMode.full),
+    run: RunOptions = RunOptions(mode="full"),
     console: ConsoleOptions,
 ) -> int:
     """Take one head apart: from X through Q, K, V, scores and weights to the output.

@@ -15,23 +15,18 @@ from torch import Tensor
 from attnviz.analyses.steps.compute import steps as compute_steps
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError
-from attnviz.figures import caption
 from attnviz.figures.cells import (
+    Ticks,
     decimals,
     draw_cells,
     draw_values,
+    fit_ticks,
     frame,
     number,
     range_of,
     write_numbers,
 )
-from attnviz.figures.layout import (
-    Page,
-    Ruler,
-    color_bar,
-    line_height,
-    range_bar,
-)
+from attnviz.figures.layout import Page, color_bar, line_height, range_bar
 from attnviz.figures.style import (
     ALARM,
     BAR_GAP,
@@ -39,7 +34,6 @@ from attnviz.figures.style import (
     BAR_WIDTH,
     CYCLE,
     FULL_WIDTH,
-    MARGIN,
     MM,
     MUTED,
     NUMBER_SIZE,
@@ -53,7 +47,6 @@ from attnviz.figures.style import (
     value_colors,
     weight_colors,
 )
-from attnviz.figures.ticks import Ticks, fit_ticks
 from attnviz.results import AttentionResult
 from attnviz.results.words import literal, selection, source
 
@@ -113,26 +106,33 @@ def steps(
     InputError
         The layer, head or word does not exist, or the width is below 80 mm.
     """
-    result = as_steps(result, layer, head, word)
-    texts = [*result.queries, *result.keys, source(result.provenance)]
+    result = _as_steps(result, layer, head, word)
     if not width >= _NARROWEST:
         raise InputError(
-            f"Expected a width of {_NARROWEST:g} mm or more for all stages, got {width:g}. "
+            f"The width must be at least {_NARROWEST:g} mm for all stages, not {width:g}. "
             "A column of a journal is 89 mm wide."
         )
-    with style(texts):
+    with style([*result.queries, *result.keys, source(result.provenance)]):
         page = Page(width * MM)
-        ruler, place = Ruler(), (MARGIN, width * MM - MARGIN)
         where = selection(result.stack, result.layer, (result.head,))
-        title = f"{where}, step by step"
-        top = page.title(MARGIN, MARGIN, title, place[1] - place[0]) + 0.06
+        top = page.heading(f"{where}, step by step") + 0.06
         for names in _rows_of_stages(result, wide=width * MM >= WIDE):
             if names:
-                top = _draw_row(page, ruler, result, names, place, top) + _BETWEEN
+                top = _draw_row(page, result, [result[name] for name in names], top) + _BETWEEN
             else:
-                top = draw_attention_vector(page, result, place, top) + _BETWEEN
-        end = caption.write_caption(page, place, top, _caption_parts(result), result.agreement)
-        return page.finish(end + MARGIN)
+                top = _draw_attention_vector(page, result, top) + _BETWEEN
+        framed = f"rows are tokens; framed is the row of “{literal(result.word)}”"
+        if result.heads > 1:
+            framed += f", and among the heads side by side what head {result.head} adds"
+        parts = [
+            source(result.provenance),
+            *result.notes,
+            framed,
+            "the range of features is that of 99% of them, the range of scores that of all",
+            "“agrees to” is the largest difference from the model's own",
+            "the share of a key is what it adds along the attention vector (α v · a / a · a)",
+        ]
+        return page.finish_with_caption(top, parts, result.agreement)
 
 
 def attention_vector(
@@ -169,13 +169,11 @@ def attention_vector(
     InputError
         The layer, head or word does not exist.
     """
-    result = as_steps(result, layer, head, word)
+    result = _as_steps(result, layer, head, word)
     with style([*result.keys, result.word, source(result.provenance)]):
         page = Page(width * MM)
-        place = MARGIN, page.width - MARGIN
-        where = selection(result.stack, result.layer, (result.head,))
-        top = page.title(MARGIN, MARGIN, where, place[1] - place[0]) + 0.06
-        end = draw_attention_vector(page, result, place, top)
+        top = page.heading(selection(result.stack, result.layer, (result.head,))) + 0.06
+        end = _draw_attention_vector(page, result, top)
         parts = [
             source(result.provenance),
             *result.notes,
@@ -183,11 +181,10 @@ def attention_vector(
             "the share of a key is what it adds along the sum (α v · a / a · a)",
             "the range of the values is that of 99% of them",
         ]
-        end = caption.write_caption(page, place, end + _BETWEEN, parts, result.agreement)
-        return page.finish(end + MARGIN)
+        return page.finish_with_caption(end + _BETWEEN, parts, result.agreement)
 
 
-def as_steps(
+def _as_steps(
     result: AttentionResult | StepsResult,
     layer: int | None,
     head: int | None,
@@ -198,24 +195,10 @@ def as_steps(
         return compute_steps(result, layer=layer, head=head, word=word)
     if (layer, head, word) != (None, None, None):
         raise InputError(
-            f"Expected no layer, head or word for steps of layer {result.layer}, head "
-            f"{result.head}, “{result.word}”. Choose them in attnviz.steps."
+            f"These steps show layer {result.layer}, head {result.head}, “{result.word}”: give "
+            "layer, head and word to attnviz.steps, not to the figure."
         )
     return result
-
-
-def _caption_parts(result: StepsResult) -> list[str]:
-    framed = f"rows are tokens; framed is the row of “{literal(result.word)}”"
-    if result.heads > 1:
-        framed += f", and among the heads side by side what head {result.head} adds"
-    return [
-        source(result.provenance),
-        *result.notes,
-        framed,
-        "the range of features is that of 99% of them, the range of scores that of all",
-        "“agrees to” is the largest difference from the model's own",
-        "the share of a key is what it adds along the attention vector (α v · a / a · a)",
-    ]
 
 
 def _rows_of_stages(result: StepsResult, *, wide: bool) -> list[tuple[str, ...]]:
@@ -241,10 +224,6 @@ class _Panel:
     labels: Ticks | None
 
     @property
-    def columns(self) -> int:
-        return self.stage.values.shape[1]
-
-    @property
     def high(self) -> float:
         return self.down * len(self.stage.values)
 
@@ -258,30 +237,27 @@ class _Panel:
         return Normalize(-end, end)
 
 
-def _draw_row(
-    page: Page,
-    ruler: Ruler,
-    result: StepsResult,
-    names: Sequence[str],
-    place: tuple[float, float],
-    top: float,
-) -> float:
+def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: float) -> float:
     """Draw a row of panels with a color bar after the last; return its lower edge."""
-    panels = _panels(ruler, result, [result[name] for name in names], place)
+    panels = _panels(page, result, stages)
     bottom = top
     for before, panel in zip((None, *panels), panels, strict=False):
         if before is not None and panel.stage.name not in _FROM_X:
             middle = top + _HEADER + panel.high / 2
             start = before.left + before.across + 0.06
             page.arrow((start, middle), (start + _GAP - 0.12, middle))
-        _draw_header(page, ruler, panel, top)
-        bottom = max(bottom, _draw_panel(page, ruler, result, panel, top + _HEADER))
+        _draw_header(page, panel, top)
+        bottom = max(bottom, _draw_panel(page, result, panel, top + _HEADER))
     if panels[0].stage.name == "X" and len(panels) > 1:
-        bottom = _fork(page, panels, bottom)
+        # Arrows from X to Q, K and V, below them.
+        upper, bottom = bottom + 0.02, bottom + _FORK
+        middles = [panel.left + panel.across / 2 for panel in panels]
+        page.line([(middles[0], upper), (middles[0], bottom), (middles[-1], bottom)])
+        for middle in middles[1:]:
+            page.arrow((middle, bottom), (middle, upper))
     last = panels[-1]
-    bar = page.axes(
-        last.left + last.across + BAR_GAP, top + _HEADER, BAR_WIDTH, min(last.high, 0.9)
-    )
+    left = last.left + last.across + BAR_GAP
+    bar = page.axes(left, top + _HEADER, BAR_WIDTH, min(last.high, 0.9))
     if last.stage.name == "weights":
         color_bar(ScalarMappable(last.norm, weight_colors()), bar, "weight")
     else:
@@ -289,49 +265,38 @@ def _draw_row(
     return bottom
 
 
-def _fork(page: Page, panels: Sequence[_Panel], bottom: float) -> float:
-    """Draw arrows from X to Q, K and V below them; return their lower edge."""
-    below = bottom + _FORK
-    middles = [panel.left + panel.across / 2 for panel in panels]
-    page.line([(middles[0], bottom + 0.02), (middles[0], below), (middles[-1], below)])
-    for middle in middles[1:]:
-        page.arrow((middle, below), (middle, bottom + 0.02))
-    return below
-
-
-def _panels(
-    ruler: Ruler, result: StepsResult, stages: Sequence[Stage], place: tuple[float, float]
-) -> list[_Panel]:
+def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_Panel]:
     """Place each stage: those of all heads are wider, maps have square cells."""
-    rows = max(len(stage.values) for stage in stages)
-    square = stages[0].over_keys
-    down = min(_ROW, _TALLEST / rows)
-    sides = [result.queries if stage.rows == "query" else result.keys for stage in stages]
-    labels = [
-        None
-        if before == own
-        else fit_ticks(own, down, ruler, axis="y", longest=_LONGEST, named=result.row)
-        for before, own in zip((None, *sides), sides, strict=False)
-    ]
-    used = sum(ticks.room for ticks in labels if ticks) + _GAP * (len(stages) - 1) + BAR_ROOM
+    down = min(_ROW, _TALLEST / max(len(stage.values) for stage in stages))
+    ticks: list[Ticks | None] = []
+    before = None
+    for stage in stages:
+        labels = result.queries if stage.rows == "query" else result.keys
+        ticks.append(
+            fit_ticks(labels, down, page.ruler, axis="y", longest=_LONGEST, named=result.row)
+            if labels != before
+            else None
+        )
+        before = labels
+    used = sum(tick.room for tick in ticks if tick) + _GAP * (len(stages) - 1) + BAR_ROOM
     shares = [_WIDER if stage.values.shape[1] > _MANY else 1.0 for stage in stages]
-    unit = (place[1] - place[0] - used) / sum(shares)
-    if square:
+    unit = (page.right - page.left - used) / sum(shares)
+    if stages[0].over_keys:
         n = len(result.keys)
         unit = min(_CELL * n, unit)
-        down = max(unit / n, min(_ROW, _TALLEST / rows))
+        down = max(unit / n, down)
     panels: list[_Panel] = []
-    left = place[0]
-    for stage, share, ticks in zip(stages, shares, labels, strict=True):
-        left += 0.0 if ticks is None else ticks.room
-        panels.append(_Panel(stage, left, unit * share, down, ticks))
+    left = page.left
+    for stage, share, tick in zip(stages, shares, ticks, strict=True):
+        left += tick.room if tick else 0.0
+        panels.append(_Panel(stage, left, unit * share, down, tick))
         left += unit * share + _GAP
     return panels
 
 
-def _draw_header(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
+def _draw_header(page: Page, panel: _Panel, top: float) -> None:
     """Write name, formula, shape and the difference from the model above a panel."""
-    stage, left, room = panel.stage, panel.left, panel.across + _GAP - 0.05
+    ruler, stage, left, room = page.ruler, panel.stage, panel.left, panel.across + _GAP - 0.05
     title = ruler.clip(_TITLES[stage.name], room, TEXT_SIZE)
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
     size = stage.size
@@ -348,17 +313,18 @@ def _draw_header(page: Page, ruler: Ruler, panel: _Panel, top: float) -> None:
     shown = formula if fits else ruler.clip(stage.formula, room, points)
     page.write(left, top, [shown], points=points, color=MUTED, math=fits)
     top = page.write(left, top + line_height(SMALL_SIZE) + 0.01, [size], color=MUTED)
-    if stage.difference is None:
-        page.write(left, top, ["not compared"], color=MUTED)
-    elif stage.passed:
-        page.write(left, top, [f"agrees to {power(stage.difference)}"], color=MUTED)
-    else:
-        page.write(left, top, [f"DIFFERS by {power(stage.difference)}"], color=ALARM)
+    verdict, color = "not compared", MUTED
+    if stage.difference is not None:
+        verdict = "agrees to" if stage.passed else "DIFFERS by"
+        verdict = f"{verdict} {power(stage.difference)}"
+        color = MUTED if stage.passed else ALARM
+    page.write(left, top, [verdict], color=color)
 
 
-def _draw_panel(page: Page, ruler: Ruler, result: StepsResult, panel: _Panel, top: float) -> float:
+def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> float:
     """Draw a panel with its labels and frames; return its lower edge."""
-    stage, n = panel.stage, panel.columns
+    stage = panel.stage
+    n = stage.values.shape[1]
     ax = page.axes(panel.left, top, panel.across, panel.high)
     lines = stage.over_keys and min(panel.across / n, panel.down) >= _LINED_CELL
     colors = weight_colors() if stage.name == "weights" else value_colors()
@@ -368,13 +334,13 @@ def _draw_panel(page: Page, ruler: Ruler, result: StepsResult, panel: _Panel, to
     end = top + panel.high
     if stage.over_keys:
         cell = panel.across / n
-        ticks = fit_ticks(result.keys, cell, ruler, axis="x", longest=_LONGEST)
+        ticks = fit_ticks(result.keys, cell, page.ruler, axis="x", longest=_LONGEST)
         ticks.apply(ax, "x")
         end += ticks.room
         say = decimals if stage.name == "weights" else number
         if min(cell, panel.down) >= _WRITTEN_CELL:
             numbers = [say(value) for value in stage.values.flatten().tolist()]
-            if ruler.widest(numbers, NUMBER_SIZE) <= 0.95 * cell:
+            if page.ruler.widest(numbers, NUMBER_SIZE) <= 0.95 * cell:
                 write_numbers(ax, mesh, stage.values, say)
     if stage.rows == "query":
         frame(ax, (0, result.row), (n, 1))
@@ -384,18 +350,12 @@ def _draw_panel(page: Page, ruler: Ruler, result: StepsResult, panel: _Panel, to
     return end
 
 
-def draw_attention_vector(
-    page: Page, result: StepsResult, place: tuple[float, float], top: float
-) -> float:
-    """Draw weight × value for every key, and their sum below; return the lower edge.
-
-    place : the left and right edge in inches. top : the upper edge in inches.
-    """
-    ruler = Ruler()
+def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float:
+    """Draw weight × value for every key, and their sum below; return the lower edge."""
+    ruler, left, right = page.ruler, page.left, page.right
     labels, weights, values, products, shares = _vector_rows(result)
     labels = [ruler.clip(literal(label), _VECTOR_LABEL, TEXT_SIZE) for label in labels]
     indent = ruler.widest(labels, TEXT_SIZE) + 0.08
-    left, right = place
     room = right - left - indent - 2 * _NUMBER_ROOM - 3 * _BETWEEN - BAR_ROOM
     bars, strips = room * 0.2, room * 0.4
     top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
@@ -409,14 +369,11 @@ def draw_attention_vector(
     largest = max(range_of(products), range_of(total))
     shown = range_of(values, _SHOWN)
     page.write(at_bars, top, [as_math("α_j")], color=MUTED, math=True)
-    for at, name, end in (
-        (at_values, "v_j", shown),
-        (at_products, "α_j v_j", largest),
-    ):
+    for x, name, end in ((at_values, "v_j", shown), (at_products, "α_j v_j", largest)):
         header = f"{as_math(name)}, range ± {end:.2g}"
         if ruler.width(header, SMALL_SIZE, math=True) > strips:
             header = header.replace("range ", "")
-        page.write(at, top, [header], color=MUTED, math=True)
+        page.write(x, top, [header], color=MUTED, math=True)
     page.write(at_shares, top, ["share"], color=MUTED)
     top += line_height(SMALL_SIZE) + 0.04
 
@@ -459,15 +416,10 @@ def _vector_rows(result: StepsResult) -> tuple[list[str], Tensor, Tensor, Tensor
     rest = torch.ones(len(weights), dtype=torch.bool)
     rest[largest_keys] = False
     labels = [*(result.keys[i] for i in largest_keys), f"{int(rest.sum())} others"]
-
-    def joined(rows: Tensor) -> Tensor:
-        return torch.cat([rows[largest_keys], rows[rest].sum(0, keepdim=True)])
-
     mean = products[rest].sum(0) / weights[rest].sum().clamp(min=1e-300)
-    return (
-        labels,
-        joined(weights),
-        torch.cat([values[largest_keys], mean.unsqueeze(0)]),
-        joined(products),
-        joined(shares),
+    values = torch.cat([values[largest_keys], mean.unsqueeze(0)])
+    weights, products, shares = (
+        torch.cat([rows[largest_keys], rows[rest].sum(0, keepdim=True)])
+        for rows in (weights, products, shares)
     )
+    return labels, weights, values, products, shares

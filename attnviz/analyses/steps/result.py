@@ -1,4 +1,4 @@
-"""One head's way from the input to the output, stage by stage, with numbers and proof."""
+"""The stages of one head, from the input to the output, with their agreement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
-    from rich.text import Text
 
 _NUMBERS = 3  # of the row that is followed
 _WIDE = 60  # characters of a terminal that has room for bars
@@ -29,18 +28,12 @@ _BAR = 14  # characters of the largest weight
 class Stage(Savable):
     """One stage of one head.
 
-    Attributes
-    ----------
-    name : "X", "Q", …, "weights", "output".
-    formula : how it follows from the stages before, as in "X W^Q + b^Q".
-    values : (rows, columns), CPU, float64; recomputed by attnviz.
-    factors : the shapes of the two matrices that are multiplied, or nothing.
-    rows : what its rows stand for: queries or keys.
-    over_keys : whether its columns are keys, and not features.
-    part : (first, end) of the columns that belong to this head, where all heads stand side by side.
-    difference : the largest from the model's own value of this head; None where not compared.
-    passed : whether it agrees; None where not compared.
-    why_not : why it was not compared, in words.
+    name : "X", "Q", …, "weights", "output". formula : as in "X W^Q + b^Q".
+    values : (rows, columns), CPU, float64. factors : the shapes of two multiplied matrices.
+    rows : whether a row is a query or a key. over_keys : whether columns are keys, not features.
+    part : (first, end) of the columns of this head, where all heads are side by side.
+    difference, passed : the largest difference from the model's numbers, and whether they agree;
+        None if not compared. why_not : why it was not compared.
     """
 
     name: str
@@ -84,19 +77,31 @@ class Stage(Savable):
 
 @dataclass(frozen=True, eq=False)
 class StepsResult(Result):
-    """One head's way from X through Q, K, V, scores and weights to the output; one word followed.
+    """The stages of one head, with one word to follow.
 
-    V is recomputed from X, and A from the V that the model had, so that in a model of low precision
-    `contributions` add up to A only as nearly as that precision allows.
+    V is recomputed from X, and A from the V of the model. In a model of low precision,
+    `contributions` therefore add up to A only within that precision.
 
     Attributes
     ----------
-    stages : in order.
-    queries, keys : the labels of the m queries and the n keys: tokens, not words.
-    row : the query that is followed, word : what it is called.
-    stack, layer, head, heads : which head, of how many.
-    notes : how the head was chosen, and what the word was split into.
-    agreement, provenance : of the result that it comes from.
+    stages : tuple of Stage
+        In order: `result["scores"]` returns one.
+    queries, keys : tuple of str
+        The labels of the m queries and the n keys: tokens, not words.
+    row : int
+        The query that is followed.
+    word : str
+        Its label.
+    stack : str
+        The stack of layers, such as "encoder".
+    layer, head, heads : int
+        Which head, and how many the layer has.
+    notes : tuple of str
+        How the head was chosen, and the pieces of the word.
+    agreement : AgreementReport
+        Whether the attention agrees with the model's.
+    provenance : Provenance
+        The model and the versions.
     """
 
     stages: tuple[Stage, ...]
@@ -174,23 +179,32 @@ class StepsResult(Result):
         where = selection(self.stack, self.layer, (self.head,))
         word = literal(self.word)
         yield Text(f"{where} of {self.provenance.model}, following “{word}”", "bold")
+        row = f"row of “{word}”" if len(word) < 12 else "its row"
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("stage", no_wrap=True)
-        table.add_column("formula", overflow="fold")
-        table.add_column("shape", no_wrap=True)
-        table.add_column(f"row of “{word}”" if len(word) < 12 else "its row", no_wrap=True)
-        table.add_column("agrees to", no_wrap=True)
+        for title in ("stage", "formula", "shape", row, "agrees to"):
+            table.add_column(title, no_wrap=title != "formula", overflow="fold")
         for stage in self.stages:
-            formula = "given" if stage.why_not == "given" else stage.formula
-            numbers = _first_numbers(stage, self.row)
-            table.add_row(stage.name, formula, stage.size, numbers, _verdict(stage))
+            given = stage.why_not == "given"
+            numbers = Text("a row for each key", "dim")
+            if stage.rows == "query":
+                values = stage.values[self.row].tolist()
+                first = " ".join(f"{_number(value):>5}" for value in values[:_NUMBERS])
+                numbers = Text(first + (" …" if len(values) > _NUMBERS else ""))
+            if stage.difference is None:
+                verdict = Text("" if given else "not compared", "dim")
+            elif stage.passed:
+                verdict = Text(f"{stage.difference:.0e}", "green")
+            else:
+                verdict = Text(f"DIFFERS by {stage.difference:.0e}", "bold red")
+            formula = "given" if given else stage.formula
+            table.add_row(stage.name, formula, stage.size, numbers, verdict)
         yield table
         yield self._table_of_keys(bars=options.max_width >= _WIDE)
         for note in self.notes:
             yield Text(note, "dim")
 
     def _table_of_keys(self, *, bars: bool) -> Table:
-        """Return for each key its way from the score to what it adds to the attention vector."""
+        """Return the score, the weight and the share of the attention vector for each key."""
         from rich.table import Table
         from rich.text import Text
 
@@ -213,29 +227,8 @@ class StepsResult(Result):
         return table
 
 
-def _first_numbers(stage: Stage, row: int) -> Text:
-    """Return the first numbers of the row that is followed; keys have rows of their own."""
-    from rich.text import Text
-
-    if stage.rows == "key":
-        return Text("a row for each key", "dim")
-    values = stage.values[row].tolist()
-    numbers = " ".join(f"{_number(value):>5}" for value in values[:_NUMBERS])
-    return Text(numbers + (" …" if len(values) > _NUMBERS else ""))
-
-
 def _number(value: float) -> str:
     if value < HIDDEN:
         return "-∞"
     value = round(value, 2) + 0.0  # no -0.00
     return f"{value:.2f}" if abs(value) < 10_000 else f"{value:.0e}"
-
-
-def _verdict(stage: Stage) -> Text:
-    from rich.text import Text
-
-    if stage.difference is None:
-        return Text("" if stage.why_not == "given" else "not compared", "dim")
-    if stage.passed:
-        return Text(f"{stage.difference:.0e}", "green")
-    return Text(f"DIFFERS by {stage.difference:.0e}", "bold red")

@@ -71,7 +71,7 @@ def survey(
     from attnviz.io.files import check_output
     from attnviz.terminal.console import progress_bar, report
 
-    figure = Path(output, "census.png")
+    figure = Path(output, "survey.png")
     if Path(output).is_dir():
         check_output(figure, force=force)
     with progress_bar():

@@ -1,4 +1,4 @@
-"""What each head does over a corpus: statistics with intervals, beside chance baselines."""
+"""Measure each head over a corpus: statistics with intervals, beside chance baselines."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
 from attnviz.analyses.survey.result import SurveyResult
-from attnviz.analyses.survey.statistics import NAMES
+from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, TextStatistics
 from attnviz.errors import InputError
 from attnviz.io.export import save_result
 from attnviz.io.files import check_output
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from attnviz.pipeline.attend import Loadable
 
 
-_SUMMARIES = "summary.parquet", "census.safetensors"
+_SUMMARIES = "summary.parquet", "survey.safetensors"
 
 
 def survey(
@@ -146,18 +145,18 @@ def survey(
 def _check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:
     """Raise InputError for options that do not go together."""
     if out is not None and not os.fspath(out):
-        raise InputError("Expected a folder for the survey, got no name. Name one.")
+        raise InputError("The folder for the survey has no name. Name one.")
     if out is not None and find_spec("pyarrow") is None:
         raise InputError(
-            "Expected pyarrow, which writes the tables of a survey, but it is not installed. "
-            "Install it: pip install 'attnviz[survey]'."
+            "The tables of a survey need pyarrow, which is not installed. Install it: pip install "
+            "'attnviz[survey]'."
         )
     if engine not in ("local", "ray"):
-        raise InputError(f"Expected engine 'local' or 'ray', got {engine!r}.")
+        raise InputError(f"The engine must be 'local' or 'ray', not {engine!r}.")
     if address is not None and engine == "local":
         raise InputError(
-            f"Expected no address of a cluster for a survey on this machine, got {address!r}. Add "
-            "--engine ray (engine='ray')."
+            f"A survey on this machine cannot use the cluster at {address!r}. Add --engine ray "
+            "(engine='ray'), or leave the address out."
         )
 
 
@@ -197,18 +196,17 @@ def _in_folder(
     count: int | None,
 ) -> Iterator[TextStatistics]:
     """Measure and write the parts that the folder lacks, then yield all of them."""
-    number_of_parts = 0
+    numbers: list[int] = []
 
     def missing() -> Iterator[Part]:
-        nonlocal number_of_parts
         for number, texts in parts:
-            number_of_parts = number + 1
+            numbers.append(number)
             if not folder.has(number, texts):
                 yield number, texts
 
     for number, texts, statistics in _with_progress(measure(missing()), count):
         folder.write(number, texts, statistics)
-    yield from folder.read(number_of_parts)
+    yield from folder.read(len(numbers))
 
 
 def _in_order(parts: Iterable[MeasuredPart]) -> Iterator[TextStatistics]:

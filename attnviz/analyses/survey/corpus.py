@@ -8,14 +8,14 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
 from attnviz.errors import InputError, first_line
 from attnviz.inputs import max_tokens, tokenize
 from attnviz.inputs.text import translate
-from attnviz.models.processors import has_text_decoder, input_kinds
+from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Model, attend, load
 from attnviz.results import AttentionResult
 
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 
 Corpus: TypeAlias = "str | Path | Iterable[str]"
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
+Bad: TypeAlias = Callable[[str], str]
 T = TypeVar("T")
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-PART = 512  # texts that are sorted by length, and written together
-_LONGEST_LINE = 2**24  # characters, so that a file without line ends does not fill the memory
+_LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
+PART = 512  # texts that are sorted by length and written together
 _UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
 _PARQUET_ROWS = 1024  # that are read at once
 _ENCODING_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
 _SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
-_SAMPLE_TOKENS = 128  # at most in these texts, if some are that short
+_SAMPLE_TOKENS = 128  # of each of these texts at most, if some are that short
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,9 @@ class TokenizedText(Text):
         return len(self.encoding["input_ids"])
 
 
-class BadTextError(InputError):
-    """A line or row without a readable text, in a corpus that can be read further."""
-
-
 @dataclass
 class UnreadableTexts:
-    """Counts the texts that cannot be read, and keeps the first error."""
+    """Counts the texts that cannot be read, and stores the first error."""
 
     count: int = 0
     first_error: str = ""
@@ -71,8 +68,10 @@ class UnreadableTexts:
 
     def empty_corpus(self) -> InputError:
         """Return the error of a corpus without any readable text."""
-        unread = f"; {self.count:,} could not be read: {self.first_error}" if self.count else "."
-        return InputError(f"Expected a corpus with at least one text, got none{unread}")
+        message = "The corpus has no text. Choose one with at least one text."
+        if self.count:
+            message = f"No text of the corpus could be read ({self.count:,}): {self.first_error}"
+        return InputError(message)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -85,37 +84,27 @@ class UnreadableTexts:
 
 
 def read_corpus(
-    source: Corpus,
-    *,
-    column: str = "text",
-    on_bad: Callable[[str], None] | None = None,
+    source: Corpus, *, column: str = "text", on_bad: Callable[[str], None] | None = None
 ) -> Iterator[Text]:
     """Yield the texts of a corpus, without the empty ones.
 
-    Parameters
-    ----------
-    source : str, Path or iterable of str
-        A file, whose ending tells the format: .txt has one text in each line, .jsonl one JSON
-        object or string in each line, .csv and .tsv a header, .parquet a column; "-" is standard
-        input, read as .txt. Or the texts themselves.
-    column : str
-        The column, or key, of the text.
-    on_bad : callable, optional
-        Called with the error of each line or row that cannot be read, which is then left out. By
-        default the first such error is raised.
+    A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
+    (.csv, .tsv, .parquet); "-" is standard input, read as .txt.
 
-    Raises
-    ------
-    InputError
-        No such file or column, an unknown format, a line that cannot be read.
+    column : the column, or key, of the text. on_bad : called with the error of each line or row
+    that cannot be read, which is then left out; by default the first such error is raised.
     """
-    for number, row in enumerate(_rows(source, column)):
-        if isinstance(row, BadTextError):
-            if on_bad is None:
-                raise InputError(f"{row} Fix it, or leave such lines out with --skip-bad.")
-            on_bad(str(row))
-        elif row.strip():
-            yield Text(number, row)
+
+    def bad(error: str) -> str:
+        """Report a text that cannot be read; return an empty one, which is left out."""
+        if on_bad is None:
+            raise InputError(f"{error} Fix it, or leave such lines out with --skip-bad.")
+        on_bad(error)
+        return ""
+
+    for number, text in enumerate(_rows(source, column, bad)):
+        if text.strip():
+            yield Text(number, text)
 
 
 def count_rows(source: Corpus) -> int | None:
@@ -133,84 +122,71 @@ def count_rows(source: Corpus) -> int | None:
         return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
-def _rows(source: Corpus, column: str) -> Iterator[str | BadTextError]:
+def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
+    """Yield the text of each row, also an empty one."""
     if not isinstance(source, str | Path):
-        return _python_texts(source)
+        for number, text in enumerate(source):
+            is_text = isinstance(text, str)
+            yield text if is_text else bad(f"Text {number} is {text!r:.60}, not a string.")
+        return
     if str(source) == "-":
-        return _standard_input()
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(**_UTF_8)
+        yield from _lines(sys.stdin, "standard input", bad)
+        return
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(
-            f"Expected a corpus that ends in {', '.join(SUFFIXES)}, or - for standard input, got "
-            f"{path.name!r}. Rename it."
+            f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
+            "for standard input. Rename it."
         )
     if not path.is_file():
-        raise InputError(f"Expected a corpus to read, but there is no file {path}. Check its name.")
-    return _parquet(path, column) if suffix == ".parquet" else _text_file(path, suffix, column)
-
-
-def _python_texts(texts: Iterable[object]) -> Iterator[str | BadTextError]:
-    for number, text in enumerate(texts):
-        if isinstance(text, str):
-            yield text
-        else:
-            yield BadTextError(
-                f"Expected texts as strings, got {type(text).__name__} as number {number}."
-            )
-
-
-def _standard_input() -> Iterator[str | BadTextError]:
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(**_UTF_8)
-    return _lines(sys.stdin, "standard input")
-
-
-def _text_file(path: Path, suffix: str, column: str) -> Iterator[str | BadTextError]:
+        raise InputError(f"There is no file {path}. Check the name of the corpus.")
+    if suffix == ".parquet":
+        yield from _parquet(path, column, bad)
+        return
     is_table = suffix in (".csv", ".tsv")
     try:
         with path.open(newline="" if is_table else None, **_UTF_8) as file:
             if is_table:
-                yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",")
+                yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",", bad)
             elif suffix == ".jsonl":
-                yield from _json_lines(_lines(file, path.name), path.name, column)
+                yield from _json_lines(file, path.name, column, bad)
             else:
-                yield from _lines(file, path.name)
+                yield from _lines(file, path.name, bad)
     except OSError as error:
-        raise InputError(
-            f"Expected to read {path}, but: {error.strerror}. Name another file."
-        ) from None
+        raise InputError(f"{path} cannot be read: {error.strerror}. Name another file.") from None
 
 
-def _lines(file: Any, name: str) -> Iterator[str | BadTextError]:
-    number = 0
-    while line := file.readline(_LONGEST_LINE):
-        number += 1
-        if len(line) == _LONGEST_LINE:
-            raise InputError(f"Expected a text in each line of {name}, got one without an end.")
-        yield _check_utf_8(line.rstrip("\r\n"), number, name)
+def _lines(file: TextIO, name: str, bad: Bad) -> Iterator[str]:
+    for number in count(1):
+        line = file.readline(_LONGEST)
+        if not line:
+            return
+        if len(line) == _LONGEST:
+            raise InputError(f"Line {number} of {name} is too long. Put each text on its own line.")
+        yield _check_utf_8(line.rstrip("\r\n"), number, name, bad)
 
 
-def _check_utf_8(text: str, line: int, name: str) -> str | BadTextError:
-    """Return the text, or an error if it has bytes that are not UTF-8, read as surrogates."""
+def _check_utf_8(text: str, line: int, name: str, bad: Bad) -> str:
+    """Return the text, or report bytes that are not UTF-8, read as surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return BadTextError(f"Expected text in UTF-8 in line {line} of {name}, got other bytes.")
+        return bad(f"Line {line} of {name} is not valid UTF-8.")
     return text
 
 
-def _json_lines(
-    lines: Iterable[str | BadTextError], name: str, column: str
-) -> Iterator[str | BadTextError]:
-    for number, line in enumerate(lines, start=1):
-        if isinstance(line, BadTextError) or not line.strip():
+def _json_lines(file: TextIO, name: str, column: str, bad: Bad) -> Iterator[str]:
+    for number, line in enumerate(_lines(file, name, bad), start=1):
+        if not line.strip():
             yield line
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield BadTextError(f"Expected JSON in line {number} of {name}, got: {error}.")
+            yield bad(f"Line {number} of {name} is not valid JSON: {error}.")
             continue
         text = record.get(column) if isinstance(record, dict) else record
         if isinstance(text, str):
@@ -218,60 +194,52 @@ def _json_lines(
         else:
             missing = isinstance(record, dict) and column not in record
             content = f"keys {', '.join(map(repr, record))}" if missing else repr(text)
-            yield BadTextError(
-                f"Expected a text under {column!r} in line {number} of {name}, got {content[:60]}."
-            )
+            yield bad(f"Line {number} of {name} has no text under {column!r}: {content[:60]}.")
 
 
-def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[str | BadTextError]:
+def _csv(file: Any, name: str, column: str, delimiter: str, bad: Bad) -> Iterator[str]:
     rows = csv.reader(file, delimiter=delimiter, strict=True)
-    limit = csv.field_size_limit(_LONGEST_LINE)
+    limit = csv.field_size_limit(_LONGEST)
     try:
         header = next(rows, [])
         index = _column_index(header, column, name)
         for row in rows:
             if len(row) == len(header):
-                yield _check_utf_8(row[index], rows.line_num, name)
+                yield _check_utf_8(row[index], rows.line_num, name, bad)
             elif row:
-                yield BadTextError(
-                    f"Expected {len(header)} columns in line {rows.line_num} of {name}, got "
-                    f"{len(row)}."
+                yield bad(
+                    f"Line {rows.line_num} of {name} has {len(row)} columns, but the header has "
+                    f"{len(header)}."
                 )
     except csv.Error as error:  # an unclosed quote: the lines after it cannot be read
-        raise InputError(
-            f"Expected line {rows.line_num} of {name} to be readable, but: {error}. Fix it."
-        ) from None
+        raise InputError(f"Line {rows.line_num} of {name} cannot be read: {error}.") from None
     finally:
         csv.field_size_limit(limit)
 
 
-def _parquet(path: Path, column: str) -> Iterator[str | BadTextError]:
+def _parquet(path: Path, column: str, bad: Bad) -> Iterator[str]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise InputError(
-            "Expected pyarrow, which reads .parquet, but it is not installed. Install it: "
-            "pip install 'attnviz[survey]'."
+            "Reading .parquet needs pyarrow, which is not installed. Install it: pip install "
+            "'attnviz[survey]'."
         ) from None
+    row = 0
     try:
         with pq.ParquetFile(path) as file:
             _column_index(file.schema_arrow.names, column, path.name)
-            row = 0
             for batch in file.iter_batches(_PARQUET_ROWS, columns=[column]):
                 for text in batch.column(0).to_pylist():
                     row += 1
-                    yield (
-                        text
-                        if isinstance(text, str)
-                        else BadTextError(
-                            f"Expected a text under {column!r} in row {row} of {path.name}, got "
-                            f"{text!r:.60}."
-                        )
-                    )
+                    if not isinstance(text, str):
+                        message = f"Row {row} of {path.name} has no text under {column!r}"
+                        text = bad(f"{message}: {text!r:.60}.")
+                    yield text
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"Expected {path} to be a parquet file, but: {first_line(error)}. Check the file."
+            f"{path} is not a parquet file: {first_line(error)}. Name another file."
         ) from None
 
 
@@ -279,8 +247,8 @@ def _column_index(names: list[str], column: str, file_name: str) -> int:
     if names.count(column) != 1:
         listed = ", ".join(map(repr, names)) or "none"
         raise InputError(
-            f"Expected a column {column!r} in {file_name}, got {listed:.120}. Name it with "
-            "--column."
+            f"{file_name} needs one column {column!r}, but its columns are {listed:.120}. Name "
+            "the right one with --column."
         )
     return names.index(column)
 
@@ -291,27 +259,22 @@ def load_text_model(model: Model | Loadable | None) -> Model:
     reads = input_kinds(model.module)
     if reads != ("text",) or has_text_decoder(model.module, model.module.config):
         kind = "is an encoder–decoder" if reads == ("text",) else f"reads {' and '.join(reads)}"
-        raise InputError(
-            f"Expected a model that reads one text, but {model.name} {kind}. Choose another."
-        )
+        raise InputError(f"{model.name} {kind}. Choose a model that reads one text.")
     return model
 
 
 def check_seed(seed: int) -> None:
     """Raise InputError for a seed that the random generators do not take."""
     if not 0 <= seed < 2**63:
-        raise InputError(f"Expected a seed from 0 to 2^63 - 1, got {seed}. Choose another.")
+        raise InputError(f"The seed must be 0 to 2^63 - 1, not {seed}.")
 
 
 def tokenize_corpus(
     model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: Callable[[str], None] | None
 ) -> Iterator[TokenizedText]:
-    """Yield the texts with their tokens; texts that the model cannot read go to `on_bad`.
+    """Yield the texts with their tokens.
 
-    Raises
-    ------
-    InputError
-        A text cannot be read, and `on_bad` is None.
+    on_bad : called with the error of each text that the model cannot read; if None, it is raised.
     """
     checkpoint = model.checkpoint
     assert checkpoint.tokenizer is not None  # the model reads text
@@ -342,7 +305,7 @@ def verify_sample(
 
 
 def parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield so many items at a time; the last part may be shorter.
+    """Yield the items in lists of `size`; the last may be shorter.
 
     >>> list(parts("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
@@ -355,12 +318,7 @@ def parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Yield the indices of texts of similar length, the shortest first, so that padding is little.
 
-    Parameters
-    ----------
-    lengths : sequence of int
-        Of the texts, in tokens.
-    tokens : int
-        How many positions a batch has at most, with padding; a single text may have more.
+    tokens : the most positions of a batch, with padding; a single text may have more.
 
     >>> list(batches([5, 2, 9, 2], tokens=10))
     [[1, 3], [0], [2]]

@@ -1,4 +1,4 @@
-"""What heads do over a corpus: each statistic as a map of all heads, and which are alike."""
+"""Draw a survey: each statistic as a map of all heads, and which heads are alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -18,19 +17,16 @@ from torch import Tensor
 
 from attnviz.analyses.survey.result import HeadName, SurveyResult
 from attnviz.analyses.survey.statistics import TITLES
-from attnviz.figures import caption
-from attnviz.figures.layout import Page, Ruler, color_bar, line_height
+from attnviz.figures.layout import Page, color_bar, line_height
 from attnviz.figures.style import (
     ACCENT,
     CYCLE,
     FAINT,
     FULL_WIDTH,
     INK,
-    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
-    TEXT_SIZE,
     style,
     value_colors,
     weight_colors,
@@ -39,12 +35,12 @@ from attnviz.results.words import literal
 
 _TALL = 3.0  # inches of the plane at most
 _MARKERS = "oDs^vPX*"
-_GAP = 0.18  # inches
+_GAP = 0.18  # inches between panels
 _NUMBERS = 0.12  # inches left of a panel
 _PANEL = 1.35  # inches of a panel at least
 _CELL = 0.2  # inches of a head at most
-_NOTHING = 1e-9  # what is no more is 0, and its scale ends at 1
-SURE = 0.01  # a p-value below which a difference is
+_ZERO = 1e-9  # smaller values count as 0, and their scale ends at 1
+SURE = 0.01  # a difference with a smaller p-value is sure
 
 
 def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
@@ -52,92 +48,90 @@ def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
 
     Parameters
     ----------
-    result : from `survey`.
-    width : of the figure, in mm: 89 is one column of a journal, 183 two.
+    result : SurveyResult
+        From `attnviz.survey`.
+    width : float, default 183
+        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+
+    Returns
+    -------
+    Figure
+        A new figure.
     """
     with style([result.provenance.model, *result.statistics]):
-        page, ruler = Page(width * MM), Ruler()
-        place = MARGIN, page.width - MARGIN
-        title = (
-            f"What {len(result.heads)} heads of {literal(result.provenance.model)} do, "
-            f"on {result.texts:,} texts"
-        )
-        top = page.title(place[0], MARGIN, title, place[1] - place[0]) + 0.06
+        page = Page(width * MM)
+        model = literal(result.provenance.model)
+        title = f"What {len(result.heads)} heads of {model} do, on {result.texts:,} texts"
+        top = page.heading(title) + 0.06
+        # Statistics without even weights are compared with shuffled tokens.
+        p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
         panels = [
-            Panel(TITLES.get(name, name), result.mean[:, at], unsure=_p_values(result, at) >= SURE)
-            for at, name in enumerate(result.statistics)
-            if result.count[:, at].any()
+            Panel(TITLES.get(name, name), result.mean[:, column], p_values[:, column] >= SURE)
+            for column, name in enumerate(result.statistics)
+            if result.count[:, column].any()
         ]
-        top = head_panels(page, ruler, result.heads, panels, place, top)
-        top, plane = _plane(page, ruler, result, place, top)
-        end = caption.write_caption(page, place, top + 0.1, _caption(result), result.agreement)
-        figure = page.finish(end + MARGIN)
-        _label(plane, result)
+        top = head_panels(page, result.heads, panels, top)
+        places = _plane_of(result.distances)
+        top, plane = _draw_plane(page, result, places, top)
+        figure = page.finish_with_caption(top + 0.1, _caption(result), result.agreement)
+        _label_plane(plane, result, places)
         return figure
 
 
-def _p_values(result: SurveyResult, at: int) -> Tensor:
-    """Return the p-values of a statistic: against even weights, else against shuffled tokens."""
-    even = result.p_even[:, at]
-    return torch.where(result.even[:, at].isnan(), result.p_shuffled[:, at], even)
-
-
-def _plane(
-    page: Page, ruler: Ruler, result: SurveyResult, place: tuple[float, float], top: float
+def _draw_plane(
+    page: Page, result: SurveyResult, places: NDArray[np.float64], top: float
 ) -> tuple[float, Axes]:
-    """Draw the heads in the plane that keeps their distances best; return where it ends."""
-    said = "Heads that read alike stand together"
-    top = page.write(place[0], top, [said], points=TEXT_SIZE, weight="bold") + 0.03
-    kinds = [*sorted({role for role in result.roles if role}), ""]
-    counts = [result.roles.count(kind) for kind in kinds]
-    names = [f"{kind or 'not named'} ({count})" for kind, count in zip(kinds, counts, strict=True)]
-    key = ruler.widest(names, SMALL_SIZE) + 0.3
-    across = place[1] - place[0] - key
+    """Draw the heads in a plane, with a key of their roles; return the lower edge and the axes."""
+    inner = page.right - page.left
+    top = page.subtitle(page.left, top, "Heads with similar maps stand together", inner) + 0.03
+    roles = [*sorted({role for role in result.roles if role}), ""]
+    names = [f"{role or 'not named'} ({result.roles.count(role)})" for role in roles]
+    key = page.ruler.widest(names, SMALL_SIZE) + 0.3
+    across = inner - key
     high = min(_TALL, 0.7 * across)
-    ax = page.axes(place[0], top, across, high)
-    places = _scaled(result.distances)
+    ax = page.axes(page.left, top, across, high)
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set(visible=True, color=MUTED, linewidth=0.4)
     y = top
-    for number, (kind, name) in enumerate(zip(kinds, names, strict=True)):
-        mine = np.array([each == kind for each in result.roles])
+    for number, (role, name) in enumerate(zip(roles, names, strict=True)):
+        with_role = np.array([other == role for other in result.roles])
+        if not with_role.any():
+            continue
         look: dict[str, Any] = {
             "s": 16,
-            "marker": _MARKERS[number % len(_MARKERS)] if kind else "o",
-            "color": CYCLE[number % len(CYCLE)] if kind else FAINT,
+            "marker": _MARKERS[number % len(_MARKERS)] if role else "o",
+            "color": CYCLE[number % len(CYCLE)] if role else FAINT,
             "linewidth": 0.3,
             "edgecolor": INK,
         }
-        if mine.any():
-            ax.scatter(places[mine, 0], places[mine, 1], zorder=2 if kind else 1, **look)
-            dot = page.axes(place[1] - key + 0.1, y, 0.12, line_height(SMALL_SIZE))
-            dot.axis("off")
-            dot.scatter([0], [0], **look)
-            y = page.write(place[1] - key + 0.26, y, [name], points=SMALL_SIZE) + 0.03
+        ax.scatter(*places[with_role].T, zorder=2 if role else 1, **look)
+        dot = page.axes(page.right - key + 0.1, y, 0.12, line_height(SMALL_SIZE))
+        dot.axis("off")
+        dot.scatter([0], [0], **look)
+        y = page.write(page.right - key + 0.26, y, [name], points=SMALL_SIZE) + 0.03
     ax.set_aspect("equal", adjustable="datalim")
     return max(top + high, y), ax
 
 
-def _scaled(distances: Tensor) -> NDArray[np.float64]:
-    """Return places (K, 2) whose distances are those given as nearly as a plane allows.
+def _plane_of(distances: Tensor) -> NDArray[np.float64]:
+    """Return places (K, 2) whose distances are close to those given.
 
     Classical scaling (Torgerson 1952).
     """
     squared = distances.double() ** 2
     centered = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
     values, vectors = torch.linalg.eigh(-centered / 2)
-    found = (vectors[:, -2:] * values[-2:].clamp(min=0).sqrt()).flip(1)
-    # Either end of an axis may be its start: the same one everywhere.
-    largest = found.gather(0, found.abs().argmax(0, keepdim=True))
-    places: NDArray[np.float64] = (found * largest.sign()).numpy()
+    plane = (vectors[:, -2:] * values[-2:].clamp(min=0).sqrt()).flip(1)
+    # The sign of an axis is arbitrary: the same one on every machine.
+    largest = plane.gather(0, plane.abs().argmax(0, keepdim=True))
+    places: NDArray[np.float64] = (plane * largest.sign()).numpy()
     return places
 
 
-def _label(ax: Axes, result: SurveyResult) -> None:
-    """Name heads in the plane where there is room: those with a role first."""
+def _label_plane(ax: Axes, result: SurveyResult, places: NDArray[np.float64]) -> None:
+    """Name heads with a role other than resting, where there is room."""
     import textalloc
 
-    places = _scaled(result.distances)
     named = [n for n, role in enumerate(result.roles) if role and not role.startswith("rests")]
     if not named:
         return
@@ -162,6 +156,8 @@ def _caption(result: SurveyResult) -> list[str]:
         for name, role in zip(result.heads, result.roles, strict=True)
         if role and not role.startswith("rests")
     ]
+    columns = zip(result.statistics, result.count.any(0).tolist(), strict=True)
+    missing = [name for name, measured in columns if not measured]
     return [
         f"{result.texts:,} texts, {result.tokens:,} tokens, read by "
         f"{literal(result.provenance.model)}",
@@ -176,7 +172,7 @@ def _caption(result: SurveyResult) -> list[str]:
         "plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads "
         f"give to the same keys, on {result.sampled} of the texts; clusters by Ward's method have "
         f"{', '.join(map(str, result.cluster_sizes))} heads",
-        *_without(result),
+        *([f"no text has tokens for: {', '.join(missing)}"] if missing else []),
         *result.notes,
         f"in {result.compared:,} of the texts the statistics differ from those of the model's own "
         f"weights by at most {result.agreement.largest_difference('statistics'):.0e} of the most "
@@ -184,18 +180,11 @@ def _caption(result: SurveyResult) -> list[str]:
     ]
 
 
-def _without(result: SurveyResult) -> list[str]:
-    """Return what is said of statistics that no text has."""
-    none = ~result.count.any(0)
-    missing = [name for name, left_out in zip(result.statistics, none, strict=True) if left_out]
-    return [f"no text has tokens for: {', '.join(missing)}"] if missing else []
-
-
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One number of each of K heads, (K,), and of which it is not sure.
+    """One number of each of K heads, (K,), and which heads are unsure.
 
-    signed : whether it may be more or less than 0.
+    signed : whether numbers may be negative.
     """
 
     title: str
@@ -205,80 +194,60 @@ class Panel:
 
 
 def head_panels(
-    page: Page,
-    ruler: Ruler,
-    heads: Sequence[HeadName],
-    panels: Sequence[Panel],
-    place: tuple[float, float],
-    top: float,
+    page: Page, heads: Sequence[HeadName], panels: Sequence[Panel], top: float
 ) -> float:
-    """Draw panels in lines from `top` down, and return where they end, in inches.
+    """Draw panels in rows, layers down and heads across; return the lower edge.
 
-    What is not sure has a cross, or no color where it is a change.
+    Unsure heads have a cross, or no color in a signed panel.
     """
-    room = place[1] - place[0]
-    columns = max(1, int((room + _GAP) / (_PANEL + _GAP)))
-    across = (room - (columns - 1) * _GAP) / columns - _NUMBERS
-    count, most = _grid(heads)
-    high = max(min(across / most, _CELL) * count, 0.4)
+    inner = page.right - page.left
+    columns = max(1, int((inner + _GAP) / (_PANEL + _GAP)))
+    across = (inner - (columns - 1) * _GAP) / columns - _NUMBERS
+    layers = list(dict.fromkeys((head.stack, head.layer) for head in heads))
+    most_heads = 1 + max(head.head for head in heads)
+    high = max(min(across / most_heads, _CELL) * len(layers), 0.4)
     line = line_height(SMALL_SIZE)
     step = line + high + 0.46
+    rows = [layers.index((head.stack, head.layer)) for head in heads]
+    cells = rows, [head.head for head in heads]
     for number, panel in enumerate(panels):
-        x = place[0] + number % columns * (across + _NUMBERS + _GAP)
+        x = page.left + number % columns * (across + _NUMBERS + _GAP) + _NUMBERS
         y = top + number // columns * step
-        said = ruler.clip(panel.title, across, SMALL_SIZE)
-        page.write(x + _NUMBERS, y, [said], points=SMALL_SIZE, weight="bold")
-        ax = page.axes(x + _NUMBERS, y + line + 0.02, across, high)
-        drawn = _draw(ax, heads, panel)
-        bar = page.axes(
-            x + _NUMBERS + 0.5 * across - 0.16, y + line + high + 0.16, 0.5 * across, 0.05
-        )
-        color_bar(drawn, bar, "", horizontal=True)
-        _, end = drawn.get_clim()
-        ticks = [0.0, float(end or 0.0)]
-        ticks = [-ticks[1], *ticks] if panel.signed else ticks
-        bar.set_xticks(ticks, [f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in ticks])
+        title = page.ruler.clip(panel.title, across, SMALL_SIZE)
+        page.write(x, y, [title], points=SMALL_SIZE, weight="bold")
+        ax = page.axes(x, y + line + 0.02, across, high)
+        bar = page.axes(x + 0.5 * across - 0.16, y + line + high + 0.16, 0.5 * across, 0.05)
+        values = torch.full((len(layers), most_heads), torch.nan, dtype=torch.float64)
+        values[cells] = panel.values.double()
+        unsure = torch.zeros(values.shape, dtype=torch.bool)
+        unsure[cells] = panel.unsure & ~panel.values.isnan()
+        _draw_panel(ax, bar, values, unsure, signed=panel.signed)
     return top + math.ceil(len(panels) / columns) * step
 
 
-def _grid(heads: Sequence[HeadName]) -> tuple[int, int]:
-    """Return how many layers there are, of all stacks, and heads at most."""
-    return len({(each.stack, each.layer) for each in heads}), 1 + max(each.head for each in heads)
-
-
-def _on_grid(heads: Sequence[HeadName], values: Tensor) -> Tensor:
-    """Return values (K,) as (layers, heads), NaN where a layer has fewer heads."""
-    layers = list(dict.fromkeys((each.stack, each.layer) for each in heads))
-    found = torch.full(_grid(heads), torch.nan, dtype=torch.float64)
-    for each, value in zip(heads, values.tolist(), strict=True):
-        found[layers.index((each.stack, each.layer)), each.head] = value
-    return found
-
-
-def _draw(ax: Axes, heads: Sequence[HeadName], panel: Panel) -> ScalarMappable:
-    values = _on_grid(heads, panel.values)
-    unsure = (_on_grid(heads, panel.unsure.double()) == 1) & ~values.isnan()
-    most = float(np.nanmax(values.abs().numpy(), initial=0.0))
-    most = _rounded_up(most) if most > _NOTHING else 1.0
-    if panel.signed:  # what surely is no change has no color
-        values = values.masked_fill(unsure, torch.nan)
+def _draw_panel(ax: Axes, bar: Axes, values: Tensor, unsure: Tensor, *, signed: bool) -> None:
+    """Draw numbers and unsure marks, (layers, heads), and a color bar that ends at one digit."""
+    end = float(np.nanmax(values.abs().numpy(), initial=0.0))
+    end = _rounded_up(end) if end > _ZERO else 1.0
     drawn = ax.imshow(
-        values.numpy(),
-        value_colors() if panel.signed else weight_colors(),
+        (values.masked_fill(unsure, torch.nan) if signed else values).numpy(),
+        value_colors() if signed else weight_colors(),
         aspect="auto",
         origin="upper",
         interpolation="nearest",
-        norm=Normalize(-most if panel.signed else 0.0, most),
+        norm=Normalize(-end if signed else 0.0, end),
     )
-    if not panel.signed:
+    if not signed:
         rows, columns = np.nonzero(unsure.numpy())
         ax.scatter(columns, rows, s=4, marker="x", color=ACCENT, linewidth=0.5)
-    count, most_heads = values.shape
-    ax.set_xticks(range(0, most_heads, max(1, most_heads // 4)))
-    ax.set_yticks(range(0, count, max(1, -(-count // 4))))
+    layers, heads = values.shape
+    ax.set_xticks(range(0, heads, max(1, heads // 4)))
+    ax.set_yticks(range(0, layers, math.ceil(layers / 4)))
     ax.tick_params(length=0, labelsize=SMALL_SIZE, colors=MUTED, pad=1)
     ax.spines[:].set(visible=True, color=FAINT, linewidth=0.4)
-    return drawn
+    color_bar(drawn, bar, "", horizontal=True)
+    ticks = [-end, 0.0, end] if signed else [0.0, end]
+    bar.set_xticks(ticks, [f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in ticks])
 
 
 def _rounded_up(number: float) -> float:

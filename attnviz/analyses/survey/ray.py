@@ -1,6 +1,6 @@
-"""Where the parts of a survey are measured: in this process, or on a Ray cluster.
+"""Measure the parts of a survey in this process or on a Ray cluster, by the same function.
 
-Both ways measure a part by the same function and return it to this process, which alone writes.
+Only this process writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attnviz.analyses.survey.corpus import TokenizedText
-from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
+from attnviz.analyses.survey.statistics import HeadStatistics, TextStatistics
 from attnviz.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Engine = Literal["local", "ray"]
 _AHEAD = 2  # parts that wait for each processor of a cluster
 # Ray would report the start of a cluster to its makers: nothing is sent unasked.
 _NO_REPORT = {"RAY_USAGE_STATS_ENABLED": "0"}
-# With its own settings, Ray tries for minutes to reach an address where something else answers.
+# By default, Ray tries for minutes to reach an address where something else answers.
 _ONE_ATTEMPT = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_py_gcs_connect_timeout_s": "5"}
 
 
@@ -46,15 +46,8 @@ def ray_cluster(
 
     A part whose worker or machine dies is measured again.
 
-    Parameters
-    ----------
-    address : str, optional
-        Of a cluster; by default the one of this machine, started for this run if there is none.
-
-    Raises
-    ------
-    InputError
-        Ray is not installed, or no cluster answers at the address.
+    address : of a cluster; by default the one of this machine, started for this run if there is
+    none. InputError if Ray is not installed, or no cluster answers at the address.
     """
     known_address = address not in (None, "auto", "local")
     for name, value in {**_NO_REPORT, **(_ONE_ATTEMPT if known_address else {})}.items():
@@ -63,21 +56,23 @@ def ray_cluster(
         import ray
     except ImportError:
         raise InputError(
-            "Expected Ray, which runs a survey on many machines, but it is not installed. Install "
-            "it (pip install 'attnviz[survey]'), or leave --engine out."
+            "A survey on many machines needs Ray, which is not installed. Install it: pip install "
+            "'attnviz[survey]'."
         ) from None
-    started_here = not ray.is_initialized()
+    started_here, sigterm = not ray.is_initialized(), signal.getsignal(signal.SIGTERM)
     if started_here:
         try:
             if known_address:
                 _check_address(str(address))
-            with _unchanged_sigterm():
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"Expected a Ray cluster at {address}, but: {first_line(error)}. Check "
-                "--address, and that the cluster is up."
+                f"No Ray cluster answers at {address}: {first_line(error)}. Check --address, and "
+                "that the cluster is up."
             ) from None
+        finally:  # ray.init replaces the handler
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, sigterm)
     try:
         yield _measure_on_ray
     finally:
@@ -91,17 +86,6 @@ def _check_address(address: str) -> None:
     if not (host and port.isdigit()):
         raise ValueError("the address is not HOST:PORT")
     socket.create_connection((host, int(port)), timeout=5).close()
-
-
-@contextmanager
-def _unchanged_sigterm() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces by its own."""
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
 
 
 def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[MeasuredPart]:
@@ -122,19 +106,12 @@ def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Me
         yield number, texts, statistics
 
     for part in parts:
-        while len(running) >= _AHEAD * _processors():
+        processors = int(ray.cluster_resources().get("CPU", 1))  # machines join and leave
+        while len(running) >= _AHEAD * max(1, processors):
             yield from finished()
         running[task.remote(shared, part[1])] = part
     while running:
         yield from finished()
-
-
-def _processors() -> int:
-    """Return how many processors the cluster has now; machines join and leave."""
-    import ray
-
-    resources: dict[str, float] = ray.cluster_resources()
-    return max(1, int(resources.get("CPU", 1)))
 
 
 def _measure_part(shared: list[Any], texts: Sequence[TokenizedText]) -> TextStatistics:

@@ -1,11 +1,11 @@
-"""What the heads of a model do over a corpus, with intervals, beside what chance would give."""
+"""The result of a survey: statistics of every head over a corpus, beside chance baselines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
 import attnviz
@@ -31,13 +31,13 @@ class HeadName(Savable):
 
     def __str__(self) -> str:
         """Return "3.5", after the stack's name where it is not the encoder or the decoder."""
-        beside = "" if self.stack in ("encoder", "decoder") else f"{self.stack} "
-        return f"{beside}{self.layer}.{self.head}"
+        stack = "" if self.stack in ("encoder", "decoder") else f"{self.stack} "
+        return f"{stack}{self.layer}.{self.head}"
 
 
 @dataclass(frozen=True, eq=False)
 class HeadTable(Result):
-    """What results of K heads by S statistics have in common."""
+    """Base of results of K heads by S statistics."""
 
     heads: tuple[HeadName, ...]
     statistics: tuple[str, ...]
@@ -55,13 +55,13 @@ class HeadTable(Result):
     def columns_of_table(self) -> Columns:
         """Return one row for each head and statistic."""
         count = len(self.statistics)
-        columns: Columns = {
-            name: _repeated(values, count) for name, values in self._columns_of_heads().items()
-        }
+        columns: Columns = {}
+        for name, values in self._columns_of_heads().items():
+            columns[name] = np.repeat(values, count).tolist()
         columns["statistic"] = list(self.statistics) * len(self.heads)
         for name, array in self.to_arrays().items():
             if array.dim() == 1:
-                columns[name] = _repeated(column(array), count)
+                columns[name] = column(array.repeat_interleave(count))
             elif array.shape[1] == count:
                 columns[name] = column(array)
         return columns
@@ -74,10 +74,6 @@ class HeadTable(Result):
         }
 
 
-def _repeated(values: Sequence[Any], count: int) -> list[Any]:
-    return [value for value in values for _ in range(count)]
-
-
 @dataclass(frozen=True, eq=False)
 class SurveyResult(HeadTable):
     """Of K heads, S statistics over the texts of a corpus.
@@ -87,17 +83,17 @@ class SurveyResult(HeadTable):
     heads, statistics : their names.
     mean, low, high : (K, S), the mean over texts and its 95 % interval, by a bootstrap over texts.
     even : (K, S), the mean of the same statistic where the keys of each query are shuffled, that is
-        of even weights; NaN where it says nothing (entropy). shuffled : where the model reads the
+        of even weights; NaN if it has no meaning (entropy). shuffled : where the model reads the
         tokens of each text in another order.
     p_even, p_shuffled : (K, S), two-sided, of the differences from these, corrected for all heads
         and statistics.
     count : (K, S), how many texts have such a token.
-    roles : what each head is named, or "". clusters : which heads are alike, counted from 0.
+    roles : the role of each head, or "". clusters : the cluster of similar heads, counted from 0.
     distances : (K, K), the square root of the Jensen–Shannon divergence between the rows of two
         heads, in bits, from 0 to 1: mean over the rows of some texts; sampled : how many these are.
     texts, tokens : how many were read. compared : of how many the statistics were compared with
-        those that follow from the weights that the model's own code returns.
-    notes : what was left out or cut.
+        those of the weights that the model's own code returns.
+    notes : texts that were left out.
     agreement : of all stages, on a sample of texts; and "statistics", the largest difference on
         the texts compared, as a share of the most that a statistic can be. provenance : of the
         model.
@@ -123,7 +119,7 @@ class SurveyResult(HeadTable):
     provenance: Provenance
 
     def __repr__(self) -> str:
-        """Say what it holds, without the tensors."""
+        """Return a summary without the tensors."""
         named = sum(map(bool, self.roles))
         return (
             f"SurveyResult({self.provenance.model}: {len(self.heads)} heads on "
@@ -133,14 +129,14 @@ class SurveyResult(HeadTable):
     @property
     def cluster_sizes(self) -> tuple[int, ...]:
         """How many heads each cluster has, the largest first."""
-        return tuple(self.clusters.count(each) for each in range(1 + max(self.clusters)))
+        return tuple(self.clusters.count(number) for number in range(1 + max(self.clusters)))
 
     def of(self, statistic: str) -> int:
         """Return the column of a statistic."""
         return self.statistics.index(statistic)
 
     def about(self) -> dict[str, Any]:
-        """Return how much was read, what each head is named, and the proof."""
+        """Return the size of the corpus, the role of each head, and the proof."""
         return {
             "texts": self.texts,
             "tokens": self.tokens,
@@ -168,30 +164,29 @@ class SurveyResult(HeadTable):
         model = literal(self.provenance.model)
         yield Text(f"{len(self.heads)} heads of {model} on {self.texts:,} texts", "bold")
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for name in ("statistic", "mean", "shuffled keys", "shuffled tokens", "most (layer.head)"):
-            left = name.startswith(("statistic", "most"))
-            table.add_column(name, justify="left" if left else "right")
+        table.add_column("statistic")
+        for name in ("mean", "shuffled keys", "shuffled tokens"):
+            table.add_column(name, justify="right")
+        table.add_column("most (layer.head)")
         for index, name in enumerate(self.statistics):
-            means = [
-                float(values[:, index].nanmean())
-                for values in (self.mean, self.even, self.shuffled)
-            ]
-            cells = ("–" if mean != mean else f"{mean:.3f}" for mean in means)
+            means = [values[:, index].nanmean() for values in (self.mean, self.even, self.shuffled)]
+            cells = ["–" if mean.isnan() else f"{mean:.3f}" for mean in means]
             best = self.mean[:, index].nan_to_num(-1.0).topk(min(_NAMED, len(self.heads))).indices
-            most = ", ".join(
+            most = [
                 f"{self.heads[n]} ({self.mean[n, index]:.2f})"
                 for n in best.tolist()
                 if self.count[n, index]
-            )
-            table.add_row(name, *cells, most or "–")
+            ]
+            table.add_row(name, *cells, ", ".join(most) or "–")
         yield table
         sizes = ", ".join(map(str, self.cluster_sizes))
-        yield Text("heads that read alike: ", "bold").append(sizes, "not bold")
-        by_role: dict[str, list[str]] = {}
-        for head, role in zip(self.heads, self.roles, strict=True):
-            if role:
-                by_role.setdefault(role, []).append(str(head))
-        for role, heads in by_role.items():
+        yield Text("clusters of similar heads: ", "bold").append(sizes, "not bold")
+        for role in dict.fromkeys(filter(None, self.roles)):
+            heads = [
+                str(head)
+                for head, other in zip(self.heads, self.roles, strict=True)
+                if other == role
+            ]
             yield Text(f"{role}: ", "bold").append(", ".join(heads), "not bold")
         for note in self.notes:
             yield Text(note, "dim")

@@ -1,15 +1,17 @@
 """The statistics of a head: where its attention weights go, and how widely they spread.
 
-Each statistic is declared once, in `STATISTICS`; the survey, the roles of heads, the tables and the
-figures read the declaration. Most statistics are linear in the weights: the weight on the previous
-token is ⟨W, M⟩ with a table M (T, T) that selects weights, divided by the number of rows that
-select any. One matrix product of the weights with all tables gives all linear statistics.
+They are measured on the text as the model reads it, on its tokens in another order, and on uniform
+weights. Each statistic is declared once, in `STATISTICS`; the survey, the roles of heads, the
+tables and the figures read the declaration. Most statistics are linear in the weights: the weight
+on the previous token is ⟨W, M⟩ with a table M (T, T) that selects weights, divided by the number of
+rows that select any. One matrix product of the weights with all tables gives all linear statistics.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +19,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.analyses.survey.corpus import Encoding, TokenizedText, batches
+from attnviz.analyses.survey.result import HeadName
+from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.inputs import pad_texts, padded
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.results import AttentionRecord
+from attnviz.runtime.libraries import release_unused
+
+BATCH_TOKENS = 2048  # positions of a batch, with padding
 _BLOCK_WEIGHTS = 2**18  # of one head, in the rows that are processed at once
 
 
@@ -24,16 +35,8 @@ _BLOCK_WEIGHTS = 2**18  # of one head, in the rows that are processed at once
 class Tokens:
     """The positions of N texts, each tensor (N, T).
 
-    Attributes
-    ----------
-    ids : Tensor
-        Token ids.
-    real : Tensor
-        False for padding.
-    special : Tensor
-        Tokens that the tokenizer added.
-    punctuation : Tensor
-        Periods and commas.
+    ids : token ids. real : False for padding. special : tokens that the tokenizer added.
+    punctuation : periods and commas.
     """
 
     ids: Tensor
@@ -55,7 +58,7 @@ class TokenPairs:
     tokens: Tokens
     rows: slice
 
-    @cached_property
+    @property
     def key(self) -> Tensor:
         """The position of the key, (T,)."""
         return torch.arange(self.tokens.ids.shape[1], device=self.tokens.ids.device)
@@ -89,39 +92,18 @@ class Statistic:
 
     Exactly one of `keys`, `row` and `received` is given.
 
-    Attributes
-    ----------
-    name : str
-        As in results and tables.
-    title : str
-        Of its panel in figures.
-    description : str
-        One line for the documentation.
-    keys : callable, optional
-        From `TokenPairs` to the factor of each weight, broadcastable to (N, R, T): the statistic is
-        the sum of a row's weights times these. Rows without any key that counts are left out.
-    row : callable, optional
-        From the weights (N, H, R, T) to a number for each row, (N, H, R).
-    received : callable, optional
-        From the share of all weight that each key receives (N, H, T), 0 for special tokens, to one
-        number, (N, H).
-    every_row : bool
-        Keep rows in which all factors are 0.
-    limit : callable, optional
-        The largest possible value for a number of tokens; None for a share, which is at most 1.
-    role : str
-        The role of a head whose weight exceeds the even-weights baseline by at least `role_excess`.
-    resting : bool
-        The role describes where a head rests: assigned only if no other role applies.
-    role_excess : float
-        The smallest excess for the role.
-    even_baseline : bool
-        Whether even weights (shuffled keys) are a meaningful baseline.
+    keys : from `TokenPairs` to the factor of each weight, broadcastable to (N, R, T): the statistic
+    is the sum of a row's weights times these. Rows without any key that counts are left out, unless
+    `every_row` is set. row : from the weights (N, H, R, T) to a number for each row, (N, H, R).
+    received : from the share of all weight that each key receives (N, H, T), 0 for special tokens,
+    to one number, (N, H). limit : the largest possible value for a number of tokens; None for a
+    share. role : of a head whose weight clearly exceeds the baseline of even weights. resting : the
+    role is assigned only if no other role applies. even_baseline : whether even weights (shuffled
+    keys) are a meaningful baseline.
     """
 
     name: str
     title: str
-    description: str
     keys: Callable[[TokenPairs], Tensor] | None = None
     row: Callable[[Tensor], Tensor] | None = None
     received: Callable[[Tensor], Tensor] | None = None
@@ -129,12 +111,7 @@ class Statistic:
     limit: Callable[[int], float] | None = None
     role: str = ""
     resting: bool = False
-    role_excess: float = 0.25
     even_baseline: bool = True
-
-    def largest(self, tokens: int) -> float:
-        """Return the largest possible value on a text of so many tokens, and at least 1."""
-        return 1.0 if self.limit is None else max(1.0, self.limit(tokens))
 
 
 def _follows_same_token(pairs: TokenPairs) -> Tensor:
@@ -143,59 +120,48 @@ def _follows_same_token(pairs: TokenPairs) -> Tensor:
     return pad(before, (1, 0)) & pairs.other  # where a token follows itself, not itself
 
 
-def _entropy(weights: Tensor) -> Tensor:
-    negative: Tensor = torch.special.xlogy(weights, weights).sum(-1)
-    return -negative
-
-
 STATISTICS = (
     Statistic(
-        "distance", "mean distance, tokens", "|i - j|, in tokens",
+        "distance", "mean distance, tokens",
         keys=lambda pairs: pairs.offset.abs(), every_row=True, limit=lambda tokens: tokens - 1,
     ),
     Statistic(
-        "self", "weight for itself", "weight on the token's own position",
-        keys=lambda pairs: pairs.offset == 0, role="own token",
+        "self", "weight for itself", keys=lambda pairs: pairs.offset == 0, role="own token",
     ),
     Statistic(
-        "previous", "for the previous token", "weight on the previous token, if not special",
+        "previous", "for the previous token",
         keys=lambda pairs: (pairs.offset == 1) & pairs.word_key, role="previous token",
     ),
     Statistic(
-        "next", "for the next token", "weight on the next token, if not special",
+        "next", "for the next token",
         keys=lambda pairs: (pairs.offset == -1) & pairs.word_key, role="next token",
     ),
-    Statistic(
-        "first", "for the first token", "weight on the first token, special or not",
-        keys=lambda pairs: pairs.key == 0,
-        role="rests on the first token", resting=True, role_excess=0.5,
+    Statistic(  # special or not
+        "first", "for the first token",
+        keys=lambda pairs: pairs.key == 0, role="rests on the first token", resting=True,
     ),
     Statistic(
-        "separators", "for special tokens", "weight on special tokens",
-        keys=lambda pairs: pairs.tokens.special[:, None],
-        role="rests on special tokens", resting=True, role_excess=0.5,
+        "separators", "for special tokens", keys=lambda pairs: pairs.tokens.special[:, None],
+        role="rests on special tokens", resting=True,
     ),
     Statistic(
-        "same token", "for the same token elsewhere", "weight on other positions of the same token",
+        "same token", "for the same token elsewhere",
         keys=lambda pairs: pairs.same_token & pairs.other, role="same token",
     ),
-    Statistic(
-        "induction", "for what followed it before",
-        "weight on tokens that follow an earlier occurrence of the same token (Olsson et al. 2022)",
-        keys=_follows_same_token, role="induction",
+    Statistic(  # Olsson et al. 2022
+        "induction", "for what followed it before", keys=_follows_same_token, role="induction",
     ),
     Statistic(
-        "punctuation", "for periods and commas", "weight on periods and commas",
+        "punctuation", "for periods and commas",
         keys=lambda pairs: pairs.tokens.punctuation[:, None], role="punctuation",
     ),
     # Shuffling the keys of a row does not change its entropy, and spreads what the keys receive.
     Statistic(
-        "entropy", "entropy, nats", "entropy of the weights, in nats",
-        row=_entropy, limit=math.log, even_baseline=False,
+        "entropy", "entropy, nats", row=lambda weights: torch.special.entr(weights).sum(-1),
+        limit=math.log, even_baseline=False,
     ),
     Statistic(
         "most read", "share of the token read most",
-        "largest share of all weight that one token receives, special tokens left out",
         received=lambda shares: shares.amax(-1), even_baseline=False,
     ),
 )  # fmt: skip
@@ -209,8 +175,9 @@ IS_SHARE = tuple(statistic.limit is None for statistic in STATISTICS)
 
 
 def largest(tokens: int) -> Tensor:
-    """Return the largest possible value of each statistic on a text of so many tokens, (S,)."""
-    return torch.tensor([statistic.largest(tokens) for statistic in STATISTICS])
+    """Return the largest possible value of each statistic for a number of tokens, (S,)."""
+    limits = [statistic.limit for statistic in STATISTICS]
+    return torch.tensor([max(1.0, limit(tokens)) if limit else 1.0 for limit in limits])
 
 
 class WeightStatistics:
@@ -225,14 +192,9 @@ class WeightStatistics:
         self._cached: tuple[slice, Tensor, Tensor] | None = None
 
     def __call__(self, weights: Callable[[slice], Tensor]) -> Tensor:
-        """Return the statistics of weights, (N, H, S), in the order of `STATISTICS`.
+        """Return the statistics (N, H, S); NaN where a text has no token of the kind.
 
-        NaN where a text has no token of the kind.
-
-        Parameters
-        ----------
-        weights : callable
-            From some rows to their weights, (N, H, R, T), 0 for keys that are padding.
+        weights : from some rows to their weights, (N, H, R, T), 0 for keys that are padding.
         """
         of_blocks = [self._sums(block, weights(block)) for block in self.blocks]
         totals, counts, received = (sum(sums[1:], sums[0]) for sums in zip(*of_blocks, strict=True))
@@ -242,9 +204,9 @@ class WeightStatistics:
         return torch.cat([totals / counts[:, None], of_received], dim=-1)
 
     def _sums(self, block: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sums over rows (N, H, L), the rows that count (N, L), and what each key gets.
+        """Return sums over rows (N, H, L), the rows that count (N, L), and the weight of each key.
 
-        L statistics are linear or of rows.
+        L is the number of statistics with `keys` or `row`.
         """
         weights = weights.float()
         if self._cached is None or self._cached[0] != block:  # one block serves all layers
@@ -270,3 +232,137 @@ class WeightStatistics:
         stacked = (torch.stack(tables, 1) * used.unsqueeze(-1)).flatten(2)
         counts = torch.cat([used, rows.expand(-1, len(_ROW), -1)], dim=1).sum(-1)
         return stacked.transpose(1, 2).contiguous(), counts
+
+
+@dataclass(frozen=True, eq=False)
+class TextStatistics:
+    """Statistics of K heads on N texts, each (N, K, S), in the order of `STATISTICS`.
+
+    numbers, tokens : the number of each text in its corpus, and of its tokens. value : of the text
+    as the model reads it; NaN where a text has no token of the kind. shuffled : of the tokens in
+    another order, special tokens in place. even : of uniform weights over the keys that each query
+    may read, with the same sum. differences : (K,), on the compared texts, the largest difference
+    from the statistics of the model's own weights, as a share of the largest possible value; NaN if
+    the model does not return them. compared : the number of compared texts.
+    """
+
+    numbers: tuple[int, ...]
+    tokens: tuple[int, ...]
+    value: Tensor
+    shuffled: Tensor
+    even: Tensor
+    differences: Tensor
+    compared: int
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStatistics:
+    """Measures the heads of one model.
+
+    records : the attentions of any one text. seed : of the shuffles.
+    """
+
+    checkpoint: Checkpoint
+    records: Sequence[AttentionRecord]
+    seed: int = 0
+
+    @cached_property
+    def heads(self) -> tuple[HeadName, ...]:
+        """The heads, in the order in which the model runs."""
+        return tuple(
+            HeadName(record.stack, record.layer, head)
+            for record in self.records
+            for head in range(record.heads)
+        )
+
+    def measure(self, texts: Sequence[TokenizedText]) -> TextStatistics:
+        """Measure every head on each text; other texts in the batch change only the rounding."""
+        lengths = [len(text) for text in texts]
+        order = list(batches(lengths, BATCH_TOKENS // 2))  # each text is read twice
+        measured = [self._measure_batch([texts[index] for index in batch]) for batch in order]
+        positions = torch.tensor([index for batch in order for index in batch]).argsort()
+        release_unused()
+        *statistics, differences = zip(*measured, strict=True)
+        value, shuffled, even = (torch.cat(batch)[positions] for batch in statistics)
+        return TextStatistics(
+            numbers=tuple(text.number for text in texts),
+            tokens=tuple(lengths),
+            value=value,
+            shuffled=shuffled,
+            even=even,
+            differences=torch.stack(differences).amax(0),
+            compared=len(order),
+        )
+
+    def _measure_batch(
+        self, texts: Sequence[TokenizedText]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return statistics (N, K, S) of texts, shuffled texts, even weights; differences (K,).
+
+        The first text, the shortest and so the one with most padding, is compared.
+        """
+        plain = [text.encoding for text in texts]
+        mixed = [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
+        inputs, tokens = self.batch(plain + mixed)
+        N, length = len(texts), len(texts[0])
+        of_all = WeightStatistics(tokens)
+        of_plain, of_first = WeightStatistics(tokens[:N]), WeightStatistics(tokens[:1])
+        value: list[Tensor] = []
+        even: list[Tensor] = []
+        differences: list[Tensor] = []
+
+        def add(attention: BatchedAttention) -> None:
+            def even_weights(rows: slice) -> Tensor:
+                """Return equal weights for all keys that a query may read, (N, 1 or H, R, T)."""
+                readable = attention.readable(rows)[:N] & tokens.real[:N, None]
+                uniform = readable / readable.sum(-1, keepdim=True).clamp(min=1)
+                if attention.sinks is None:
+                    return uniform[:, None]
+                sums = attention.weights(rows)[:N].sum(-1, keepdim=True)  # less than 1
+                return uniform[:, None] * sums
+
+            values = of_all(attention.weights).cpu()
+            value.append(values)
+            even.append(of_plain(even_weights).expand_as(values[:N]).cpu())
+            if attention.model_weights is None:
+                differences.append(torch.full(values.shape[1:2], torch.nan))
+                return
+            model_values = of_first(attention.model_weights).cpu()[0]
+            only_one = values[0].isnan() != model_values.isnan()
+            shares = ((values[0] - model_values).abs() / largest(length)).nan_to_num(0.0)
+            differences.append(shares.masked_fill(only_one, torch.inf).amax(-1))
+
+        capture_batch(self.checkpoint.module, inputs, self.records, add)
+        both = torch.cat(value, dim=1)
+        return both[:N], both[N:], torch.cat(even, dim=1), torch.cat(differences)
+
+    def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Tokens]:
+        """Return texts as one padded input of the model, and their positions."""
+        inputs = pad_texts(self.checkpoint, encodings)
+        ids = inputs["input_ids"]
+        masks = [encoding["special_tokens_mask"] for encoding in encodings]
+        special = padded(masks, 0).bool().to(ids.device)
+        lengths = torch.tensor([len(mask) for mask in masks], device=ids.device)
+        real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+        punctuation = torch.isin(ids, self._punctuation_ids) & real & ~special
+        return inputs, Tokens(ids, real, special, punctuation)
+
+    @cached_property
+    def _punctuation_ids(self) -> Tensor:
+        """The ids of periods and commas, with or without a mark of a blank before them."""
+        assert self.checkpoint.tokenizer is not None
+        vocabulary = self.checkpoint.tokenizer.get_vocab().items()
+        ids = {id for token, id in vocabulary if token.lstrip("\u0120\u2581") in (".", ",")}
+        return torch.tensor(sorted(ids), device=self.checkpoint.device)
+
+
+def shuffle(encoding: Encoding, seed: str) -> Encoding:
+    """Return the same tokens in another order; special tokens stay where they are."""
+    ids = list(encoding["input_ids"])
+    special = encoding["special_tokens_mask"]
+    places = [index for index in range(len(ids)) if not special[index]]
+    sources = places.copy()
+    random.Random(seed).shuffle(sources)
+    for place, source in zip(places, sources, strict=True):
+        ids[place] = encoding["input_ids"][source]
+    return {**encoding, "input_ids": ids}

@@ -1,23 +1,29 @@
 """The projections of an attention module, and its inputs: found by the names of both.
 
 No model family is named here. Projections are returned as plain matrices, in the orientation of the
-formula: X W + b.
+formula: X W + b. A module may store the matrices of its heads side by side, one head after the
+other, or in groups. Each layout is read as a stack of matrices, heads first, a view of the module's
+own parameters wherever strides allow it. Where the shapes are ambiguous, all layouts are returned,
+the likeliest first; the recorded numbers decide (match.py).
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.results import Linear, Norm
+from attnviz.results import Gate, HeadProjection, Linear, Norm
 
+STAGES = ("query", "key", "value")
 # The names of the projections in the attention modules of transformers.
-SEPARATE = (
+_SEPARATE = (
     ("query", "key", "value"),
     ("q_proj", "k_proj", "v_proj"),
     ("q_lin", "k_lin", "v_lin"),
@@ -26,23 +32,28 @@ SEPARATE = (
     ("Wq", "Wk", "Wv"),
     ("q", "k", "v"),
 )
-FUSED = ("c_attn", "qkv_proj", "query_key_value", "Wqkv", "qkv", "W_pack", "in_proj")
-KEY_AND_VALUE = (("q_attn", "c_attn"), ("q_proj", "kv_proj"))
+_FUSED = ("c_attn", "qkv_proj", "query_key_value", "Wqkv", "qkv", "W_pack", "in_proj")
+_KEY_AND_VALUE = (("q_attn", "c_attn"), ("q_proj", "kv_proj"))
 # Latent attention: X → narrow vector → norm → heads; a part of the narrow vector is rotated.
-LATENT_QUERY = (("q_a_proj",), ("q_a_layernorm", "q_a_norm"), ("q_b_proj",))
-LATENT_KEY_AND_VALUE = (("kv_a_proj_with_mqa",), ("kv_a_layernorm", "kv_a_norm"), ("kv_b_proj",))
+_LATENT_QUERY = (("q_a_proj",), ("q_a_layernorm", "q_a_norm"), ("q_b_proj",))
+_LATENT_KEY_AND_VALUE = (("kv_a_proj_with_mqa",), ("kv_a_layernorm", "kv_a_norm"), ("kv_b_proj",))
 _OUTPUT = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "o", "linear_out", "proj", "Wo")
-_OUTPUT_OF_PARENT = ("output.dense",)  # the parent holds W^O, the child the heads
-QUERY_NORMS = ("q_norm", "query_layernorm", "q_layernorm", "q_layer_norm", "query_norm", "qk_norm")
-KEY_NORMS = ("k_norm", "key_layernorm", "k_layernorm", "k_layer_norm", "key_norm", "qk_norm")
-VALUE_NORMS = ("v_norm", "value_layernorm", "v_layernorm", "value_norm")
-GATES = ("gate_proj", "g_proj", "output_gate", "gate")
-OUTPUT_NORMS = ("attn_sub_norm", "inner_attn_ln", "sub_norm", "o_norm")  # before W^O
+_OUTPUT_OF_PARENT = "output.dense"  # the parent holds W^O, the child the heads
+_GATES = ("gate_proj", "g_proj", "output_gate", "gate")
+NORMS = {
+    "query": ("q_norm", "query_layernorm", "q_layernorm", "q_layer_norm", "query_norm", "qk_norm"),
+    "key": ("k_norm", "key_layernorm", "k_layernorm", "k_layer_norm", "key_norm", "qk_norm"),
+    "value": ("v_norm", "value_layernorm", "v_layernorm", "value_norm"),
+    "output": ("attn_sub_norm", "inner_attn_ln", "sub_norm", "o_norm"),  # before W^O
+}
 _EPS = ("variance_epsilon", "eps", "epsilon")
 # The names of arguments of their forward, and of one table they hold.
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 _ANGLES = ("position_embeddings", "sinusoidal_pos", "freqs_cis", "rotary_pos_emb")
 _TABLES = ("embed_positions",)  # sines, then cosines, of every position
+
+
+# ----------------------------------------------------------------------------------- the modules
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +76,7 @@ def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
 def find_output(model: nn.Module, path: str) -> nn.Module | None:
     """Return the module that multiplies the concatenated heads by W^O, or None."""
     parent, _, _ = path.rpartition(".")
-    candidates = [f"{path}.{name}" for name in _OUTPUT]
-    candidates += [f"{parent}.{name}" for name in _OUTPUT_OF_PARENT]
+    candidates = [*(f"{path}.{name}" for name in _OUTPUT), f"{parent}.{_OUTPUT_OF_PARENT}"]
     for candidate in candidates:
         try:
             module = model.get_submodule(candidate.lstrip("."))
@@ -79,28 +89,26 @@ def find_output(model: nn.Module, path: str) -> nn.Module | None:
 
 def _has_projections(module: nn.Module) -> bool:
     # The matrix of the keys may make the values too.
-    needed = [names[:2] for names in SEPARATE] + [*KEY_AND_VALUE]
-    needed += [LATENT_KEY_AND_VALUE[0] + LATENT_KEY_AND_VALUE[2]]
-    return fused_linear(module) is not None or any(
+    needed = [*(names[:2] for names in _SEPARATE), *_KEY_AND_VALUE]
+    needed.append((*_LATENT_KEY_AND_VALUE[0], *_LATENT_KEY_AND_VALUE[2]))
+    return _fused_linear(module) is not None or any(
         all(linear_child(module, name) is not None for name in names) for names in needed
     )
 
 
-def fused_linear(module: nn.Module) -> Linear | None:
+def _fused_linear(module: nn.Module) -> Linear | None:
     """Return the single matrix of a module that makes queries, keys and values, or None."""
-    for name in FUSED:
+    for name in _FUSED:
         linear = linear_child(module, name)
-        # Other mixers than attention have a child of this name too, of another width.
-        if linear is None or (name == "in_proj" and not _is_three_wide(module, linear)):
+        if linear is None:
             continue
-        if not any(name == both and linear_child(module, query) for query, both in KEY_AND_VALUE):
+        if name == "in_proj":  # other mixers than attention have one too, of another width
+            d_in, d_out = linear.weight.shape
+            if d_out != 3 * d_in or not any("head" in member for member in vars(module)):
+                continue
+        if not any(name == both and linear_child(module, query) for query, both in _KEY_AND_VALUE):
             return linear
     return None
-
-
-def _is_three_wide(module: nn.Module, linear: Linear) -> bool:
-    d_in, d_out = linear.weight.shape
-    return d_out == 3 * d_in and any("head" in name for name in vars(module))
 
 
 def linear_child(module: nn.Module, *names: str) -> Linear | None:
@@ -112,7 +120,7 @@ def linear_child(module: nn.Module, *names: str) -> Linear | None:
 def plain_linear(child: Any) -> Linear | None:
     """Return W (d_in, d_out) and b as views of a module that computes only X W + b, else None.
 
-    torch's Linear stores Wᵀ, transformers' Conv1D stores W. A child with children of its own (an
+    torch's Linear stores Wᵀ, transformers' Conv1D stores W. A child with submodules (an
     adapter, a quantized layer) does more than multiply.
     """
     weight, bias = getattr(child, "weight", None), getattr(child, "bias", None)
@@ -134,10 +142,12 @@ def norms(module: nn.Module, names: tuple[str, ...], heads: int, width: int) -> 
     if child is None:
         return
     leaves = [leaf for leaf in child.modules() if not any(leaf.children())]  # one for each head?
-    weight, bias = _stacked(leaves, "weight"), _stacked(leaves, "bias")
+    weight, bias = (_stacked(leaves, name) for name in ("weight", "bias"))
     over_width = weight is not None and weight.dim() == 1 and weight.numel() == heads * width
     kind = type(leaves[0]).__name__
     centered = bias is not None or ("Layer" in kind and "RMS" not in kind)
+    epsilons = (getattr(leaves[0], name, None) for name in _EPS)
+    eps = next((float(eps) for eps in epsilons if eps is not None), 1e-6)
     for is_layer_norm in (centered, not centered):
         for offset in (0.0, 1.0) if weight is not None else (0.0,):
             yield Norm(
@@ -145,7 +155,7 @@ def norms(module: nn.Module, names: tuple[str, ...], heads: int, width: int) -> 
                 over="width" if over_width and heads > 1 else "head",
                 weight=weight,
                 bias=bias,
-                eps=_eps(leaves[0]),
+                eps=eps,
                 offset=offset,
             )
 
@@ -158,49 +168,169 @@ def _stacked(modules: list[nn.Module], name: str) -> Tensor | None:
     return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
 
 
-def _eps(norm: nn.Module) -> float:
-    values = (getattr(norm, name, None) for name in _EPS)
-    return next((float(eps) for eps in values if eps is not None), 1e-6)
+# ----------------------------------------------------------------------------------- the layouts
 
 
-# ------------------------------------------------------------------------------------ inputs
+@dataclass(frozen=True)
+class Sizes:
+    """The recorded sizes: H query heads, and the widths d_k and d_v of a head."""
+
+    heads: int
+    key: int
+    value: int
+
+
+def layouts(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
+    """Return the ways in which `module` may project to its queries, keys or values."""
+    yield from _separate(module, stage, sizes)
+    yield from _latent(module, stage, sizes)
+    if (linear := _fused_linear(module)) is not None:
+        for heads in _fused(linear, stage, sizes, sizes.heads):
+            bias = getattr(module, f"{stage[0]}_bias", None)  # stored beside the matrix
+            size = len(heads.weight) * heads.weight.shape[-1]
+            if isinstance(bias, Tensor) and heads.bias is None and bias.numel() == size:
+                yield replace(heads, bias=bias.detach().reshape(len(heads.weight), -1))
+            yield heads
+    for _, name in _KEY_AND_VALUE:
+        if stage != "query" and (linear := linear_child(module, name)) is not None:
+            yield from _fused(linear, stage, sizes, 0)
+
+
+def gates(module: nn.Module, sizes: Sizes) -> Iterator[Gate]:
+    """Return the gates that may stand between the heads of `module` and W^O."""
+    gate_projections = []
+    if (linear := linear_child(module, *_GATES)) is not None:
+        width, rest = divmod(linear.weight.shape[-1], sizes.heads)
+        if not rest and width in (1, sizes.value):
+            gate_projections.append(_cut(linear, 1, 0, sizes.heads, width))
+    query = linear_child(module, *(names[0] for names in _SEPARATE))
+    if query is not None and query.weight.shape[-1] == sizes.heads * (sizes.key + sizes.value):
+        gate_projections.append(_cut(query, sizes.heads, sizes.key, 1, sizes.value))
+        gate_projections.append(_cut(query, 1, sizes.heads * sizes.key, sizes.heads, sizes.value))
+    for gate in gate_projections:
+        bias = getattr(module, "gate_bias", None)  # stored beside the matrix, one for each head
+        if isinstance(bias, Tensor) and gate.bias is None and bias.numel() == sizes.heads:
+            gate = replace(gate, bias=bias.detach().reshape(-1, 1).expand(gate.weight.shape[::2]))
+        yield Gate(gate.weight, gate.bias, "sigmoid")
+        yield Gate(gate.weight, gate.bias, "softplus")
+
+
+def _separate(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
+    width = sizes.value if stage == "value" else sizes.key
+    if stage == "query":
+        children = [linear_child(module, names[0]) for names in (*_SEPARATE, *_KEY_AND_VALUE)]
+    elif stage == "key":
+        children = [linear_child(module, names[1]) for names in _SEPARATE]
+    else:  # values may be the keys before norm and rotation
+        children = [linear_child(module, names[2], names[1]) for names in _SEPARATE]
+    for linear in children:
+        if linear is None or linear.weight.shape[-1] % width:
+            continue
+        count = linear.weight.shape[-1] // width
+        if stage == "query" and count == 2 * sizes.heads:  # a gate as wide as the queries
+            yield _cut(linear, sizes.heads, 0, 1, width)
+            yield _cut(linear, 1, 0, sizes.heads, width)
+        else:
+            yield _cut(linear, 1, 0, count, width)
+
+
+def _fused(linear: Linear, stage: str, sizes: Sizes, heads: int) -> Iterator[HeadProjection]:
+    """Split one matrix of `heads` query heads, and of the key heads that fit.
+
+    It consists of n blocks that each hold the queries, keys and values of some heads: n = 1 is side
+    by side, n = H head by head, n = G group by group.
+    """
+    remaining = linear.weight.shape[-1] - heads * sizes.key
+    key_heads, rest = divmod(remaining, sizes.key + sizes.value)
+    if rest or key_heads < 1 or heads % key_heads:
+        return
+    counts = {"query": heads, "key": key_heads, "value": key_heads}
+    widths = {"query": sizes.key, "key": sizes.key, "value": sizes.value}
+    most = math.gcd(heads, key_heads)
+    divisors = [n for n in range(1, most + 1) if most % n == 0]
+    for order in (STAGES, ("query", "value", "key")):
+        for blocks in sorted(divisors, key=lambda n: n not in (1, most)):
+            lengths = [counts[name] // blocks * widths[name] for name in order]
+            starts = dict(zip(order, accumulate(lengths, initial=0), strict=False))
+            yield _cut(linear, blocks, starts[stage], counts[stage] // blocks, widths[stage])
+
+
+def _latent(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
+    """Return the heads of latent attention, which read a narrow, normed vector instead of X."""
+    names = _LATENT_QUERY if stage == "query" else _LATENT_KEY_AND_VALUE
+    down, up = linear_child(module, *names[0]), linear_child(module, *names[2])
+    if down is None or up is None:
+        return
+    rank, width = up.weight.shape
+    narrow = Linear(down.weight[:, :rank], None if down.bias is None else down.bias[:rank])
+    rotated = Linear(down.weight[:, rank:], None if down.bias is None else down.bias[rank:])
+    unshared = sizes.key - rotated.weight.shape[-1]  # the features of a key of one head alone
+    expected = sizes.key if stage == "query" else unshared + sizes.value
+    if unshared < 0 or width != sizes.heads * expected:
+        return
+    for norm in [*norms(module, names[1], 1, rank), None]:
+        before: tuple[Linear | Norm, ...] = (narrow,) if norm is None else (narrow, norm)
+        if stage == "query":
+            yield replace(_cut(up, sizes.heads, 0, 1, sizes.key), before=before)
+        elif stage == "key":
+            heads = _cut(up, sizes.heads, 0, 1, unshared)
+            yield replace(heads, before=before, beside=rotated)
+        else:
+            yield replace(_cut(up, sizes.heads, unshared, 1, sizes.value), before=before)
+
+
+def _cut(linear: Linear, blocks: int, start: int, count: int, width: int) -> HeadProjection:
+    """Return `count` heads of each of the equal blocks of a matrix, from column `start` on."""
+
+    def heads(columns: Tensor) -> Tensor:
+        block = columns.reshape(*columns.shape[:-1], blocks, -1)
+        block = block[..., start : start + count * width]
+        return block.reshape(*block.shape[:-1], count, width).flatten(-3, -2)
+
+    return HeadProjection(
+        weight=heads(linear.weight).movedim(-2, 0),
+        bias=None if linear.bias is None else heads(linear.bias),
+    )
+
+
+# ------------------------------------------------------------------------------------ the inputs
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleInputs:
-    """The inputs of an attention module, as far as they are known.
+    """The inputs of an attention module, as far as they are known."""
 
-    Attributes
-    ----------
-    input : Tensor or None
-        X (N, m, d_model).
-    key_input : Tensor or None
-        (N, n, d_model), from which cross-attention makes its keys and values.
-    rotation : tuple of two Tensor, or None
-        Cosines and sines of a rotary position embedding, each (N or 1, m, r).
-    """
-
-    input: Tensor | None = None
-    key_input: Tensor | None = None
+    input: Tensor | None = None  # X (N, m, d_model)
+    key_input: Tensor | None = None  # (N, n, d_model), of the keys and values in cross-attention
+    # Cosines and sines of a rotary position embedding, each (N or 1, m, r).
     rotation: tuple[Tensor, Tensor] | None = None
 
 
 def read_inputs(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], texts: int
 ) -> ModuleInputs:
-    """Return the inputs of an attention module from the arguments of its forward.
-
-    texts : N, the size of the batch.
-    """
+    """Return the inputs of an attention module from the arguments of its forward on N texts."""
     # The class has the names also where the forward of this module is wrapped.
     _, *names = inspect.signature(type(module).forward).parameters
     arguments = dict(zip(names, args, strict=False)) | dict(kwargs)
-    rotation = _angles_from_table(module, arguments) or angles(_first(arguments, _ANGLES))
+    members = vars(module) | dict(module.named_buffers(recurse=False))
+    positions, table = arguments.get("position_ids"), _first(members, _TABLES)
+    rotation = None
+    if isinstance(positions, Tensor) and isinstance(table, Tensor):
+        rotation = angles(table.to(positions.device)[positions])
+    rotation = rotation or angles(_first(arguments, _ANGLES))
     if rotation is not None and len(rotation[0]) not in (1, texts):
         rotation = None  # angles of several dimensions, as in pictures
+
+    def copy_of(hidden: Any) -> Tensor | None:
+        """Return a copy of hidden states (N, m, d_model): a model may add to them in place."""
+        if not isinstance(hidden, Tensor) or hidden.dim() != 3 or len(hidden) != texts:
+            return None
+        return hidden.detach().clone()
+
     return ModuleInputs(
-        input=_copied(next((arguments[name] for name in names if name in arguments), None), texts),
-        key_input=_copied(_first(arguments, _OTHER_SEQUENCE), texts),
+        input=copy_of(next((arguments[name] for name in names if name in arguments), None)),
+        key_input=copy_of(_first(arguments, _OTHER_SEQUENCE)),
         rotation=rotation,
     )
 
@@ -210,22 +340,26 @@ def angles(rotation: Any) -> tuple[Tensor, Tensor] | None:
 
     Models pass one complex number per pair; or the sines of all pairs, then their cosines; or
     cosines and sines, once per pair, or twice: side by side, or one half after the other. The last
-    of these forms is returned.
+    of these forms is returned, each (N or 1, T, r).
     """
     if isinstance(rotation, Tensor) and rotation.is_complex():
-        pairs: tuple[Tensor, Tensor] = rotation.real, rotation.imag
+        cos, sin = rotation.real, rotation.imag
     elif isinstance(rotation, Tensor) and rotation.is_floating_point():
         sin, cos = rotation.chunk(2, -1)
-        pairs = cos, sin
     elif isinstance(rotation, tuple | list) and len(rotation) == 2:
         cos, sin = rotation
         if not isinstance(cos, Tensor) or not isinstance(sin, Tensor) or cos.shape != sin.shape:
             return None
-        pairs = _one_per_pair(cos, sin)
+        cos, sin = _one_per_pair(cos, sin)
     else:
         return None
-    cos, sin = (_batched(table.detach()) for table in pairs)
-    return torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
+    tables = []
+    for table in (cos.detach(), sin.detach()):
+        while table.dim() > 3 and 1 in table.shape[:-1]:  # (N, 1, T, r)
+            table = table.squeeze([i for i, size in enumerate(table.shape[:-1]) if size == 1][-1])
+        table = table.unsqueeze(0) if table.dim() == 2 else table
+        tables.append(torch.cat((table, table), -1))
+    return tables[0], tables[1]
 
 
 def _one_per_pair(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,30 +370,6 @@ def _one_per_pair(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     if width % 2 == 0 and all(torch.equal(t[..., 0::2], t[..., 1::2]) for t in (cos, sin)):
         return cos[..., 0::2], sin[..., 0::2]
     return cos, sin
-
-
-def _batched(table: Tensor) -> Tensor:
-    """Reshape (T, r), (N, T, r) and (N, 1, T, r) to (N, T, r)."""
-    while table.dim() > 3 and 1 in table.shape[:-1]:
-        table = table.squeeze([i for i, size in enumerate(table.shape[:-1]) if size == 1][-1])
-    return table.unsqueeze(0) if table.dim() == 2 else table
-
-
-def _angles_from_table(
-    module: nn.Module, arguments: Mapping[str, Any]
-) -> tuple[Tensor, Tensor] | None:
-    members = vars(module) | dict(module.named_buffers(recurse=False))
-    positions, table = arguments.get("position_ids"), _first(members, _TABLES)
-    if not isinstance(positions, Tensor) or not isinstance(table, Tensor):
-        return None
-    return angles(table.to(positions.device)[positions])
-
-
-def _copied(hidden: Any, texts: int) -> Tensor | None:
-    """Return a copy of hidden states (N, m, d_model): a model may add to them in place."""
-    if not isinstance(hidden, Tensor) or hidden.dim() != 3 or len(hidden) != texts:
-        return None
-    return hidden.detach().clone()
 
 
 def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:

@@ -11,19 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.projections.find import (
-    KEY_NORMS,
-    OUTPUT_NORMS,
-    QUERY_NORMS,
-    VALUE_NORMS,
-    AttentionModule,
-    norms,
-    plain_linear,
-)
-from attnviz.capture.projections.layouts import (
+    NORMS,
     STAGES,
+    AttentionModule,
     Sizes,
     gates,
     layouts,
+    norms,
+    plain_linear,
 )
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import (
@@ -36,21 +31,16 @@ from attnviz.results import (
     Rotation,
     Step,
 )
-from attnviz.results.recompute import (
-    Angles,
-    begin,
-    follow,
-    source,
-)
+from attnviz.results.projection import Angles, begin, follow, source
 
 _ROUGHLY = 0.02  # far more than rounding, far less than a wrong candidate
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
 _SUMMATION = 1e-5  # what the order of long sums leaves in float32
 _MISFIT = (RuntimeError, ValueError, TypeError)  # raised where shapes do not fit
 _Candidate: TypeAlias = tuple[HeadProjection, Tensor, tuple[Step, ...]]
-_NORMS = {"query": QUERY_NORMS, "key": KEY_NORMS, "value": VALUE_NORMS}
 
 
+@torch.no_grad()
 def match_projections(
     record: AttentionRecord,
     attention_module: AttentionModule | None,
@@ -63,37 +53,22 @@ def match_projections(
     is reported as a difference. If none does, the module computes something that attnviz does not
     know, and this stage is not compared.
 
-    Parameters
-    ----------
-    record : AttentionRecord
-        The recorded attention.
-    attention_module : AttentionModule or None
-        Its module; None if it is of no known kind.
-    head_output, merged_heads : Tensor or None
-        (H, m, d_v), A·V of each head, and the input of W^O; None if they are not known.
+    head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
     """
     if attention_module is None:
         return record
     module = attention_module.module
     query, key, value = (_match_stage(record, module, stage) for stage in STAGES)
-    projection = Projection(
-        heads=record.heads,
-        query=query,
-        key=key,
-        value=value,
-        output=_output(record, attention_module),
-        before_output=_before_output(record, module, head_output, merged_heads),
-    )
+    output = plain_linear(attention_module.output)
+    if output is not None and len(output.weight) != record.heads * record.value.shape[-1]:
+        output = None
+    before_output: tuple[Step, ...] | None = ()
+    if head_output is not None and merged_heads is not None:
+        before_output = _before_output(record, module, head_output, merged_heads)
+    projection = Projection(record.heads, query, key, value, output, before_output)
     return replace(record, projection=projection)
 
 
-def _output(record: AttentionRecord, attention_module: AttentionModule) -> Linear | None:
-    output = plain_linear(attention_module.output)
-    width = record.heads * record.value.shape[-1]
-    return output if output is not None and len(output.weight) == width else None
-
-
-@torch.no_grad()
 def _match_stage(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProjection | None:
     """Return the projection of one stage that is closest to the recorded values, if one is."""
     X, recorded = source(record, stage), getattr(record, stage)
@@ -101,14 +76,17 @@ def _match_stage(record: AttentionRecord, module: nn.Module, stage: str) -> Head
         return None
     dtype = torch.promote_types(recorded.dtype, torch.float32)
     exact = max(_ROUNDING * torch.finfo(recorded.dtype).eps, _SUMMATION)
+    recorded = recorded.to(dtype)
+    rows: slice | Tensor = slice(None)
+    if stage == "query" and not all(record.query_axis.padding):
+        rows = ~torch.tensor(record.query_axis.padding, device=record.query.device)
     best, least = None, _ROUGHLY
     by_layout = [
-        _candidates(layout, X.to(dtype), _following_steps(module, stage, layout, record))
+        _candidates(record, module, stage, layout, X.to(dtype))
         for layout in layouts(module, stage, _sizes(record))
     ]
-    rows = _real_rows(record) if stage == "query" else slice(None)
     for layout, heads, steps in _round_robin(by_layout):
-        error = _distance(steps, heads, record.rotation, recorded.to(dtype), rows=rows)
+        error = _distance(steps, heads, recorded, rows, angles=record.rotation)
         if error < least:
             best, least = replace(layout, after=steps), error
         if error <= exact:
@@ -117,14 +95,14 @@ def _match_stage(record: AttentionRecord, module: nn.Module, stage: str) -> Head
 
 
 def _candidates(
-    layout: HeadProjection, X: Tensor, following: Iterator[tuple[Step, ...]]
+    record: AttentionRecord, module: nn.Module, stage: str, layout: HeadProjection, X: Tensor
 ) -> Iterator[_Candidate]:
     """Yield one layout with the heads that it makes, and each sequence of steps after it."""
     try:
         heads = begin(layout, X)
     except _MISFIT:
         return
-    for steps in following:
+    for steps in _following_steps(module, stage, layout, record):
         yield layout, heads, steps
 
 
@@ -139,26 +117,22 @@ def _round_robin(by_layout: list[Iterator[_Candidate]]) -> Iterator[_Candidate]:
                 yield candidate
 
 
-@torch.no_grad()
 def _before_output(
-    record: AttentionRecord, module: nn.Module, heads: Tensor | None, merged_heads: Tensor | None
+    record: AttentionRecord, module: nn.Module, heads: Tensor, merged_heads: Tensor
 ) -> tuple[Step, ...] | None:
     """Return the steps from A·V of each head to the input of W^O, or None if not known."""
-    if heads is None or merged_heads is None:
-        return ()
     if torch.equal(heads, merged_heads):
         return ()
     sizes = _sizes(record)
-    possible: list[Step] = [
-        *gates(module, sizes),
-        *norms(module, OUTPUT_NORMS, sizes.heads, sizes.value),
-    ]
     wide = torch.promote_types(heads.dtype, torch.float32)
     X = None if record.input is None else record.input.to(wide)
+    heads, merged_heads = heads.to(wide), merged_heads.to(wide)
     best: tuple[Step, ...] | None = None
     least = _ROUGHLY
+    possible: list[Step] = [*gates(module, sizes)]
+    possible += norms(module, NORMS["output"], sizes.heads, sizes.value)
     for step in possible:
-        error = _distance((step,), heads.to(wide), None, merged_heads.to(wide), X)
+        error = _distance((step,), heads, merged_heads, X=X)
         if error < least:
             best, least = (step,), error
     return best
@@ -168,19 +142,13 @@ def _sizes(record: AttentionRecord) -> Sizes:
     return Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
 
 
-def _real_rows(record: AttentionRecord) -> Tensor | slice:
-    """Return which queries are not padding; all of them if every query is."""
-    real = ~torch.tensor(record.query_axis.padding, device=record.query.device)
-    return real if real.any() else slice(None)
-
-
 def _distance(
     steps: tuple[Step, ...],
     heads: Tensor,
-    angles: Angles | None,
     recorded: Tensor,
-    X: Tensor | None = None,
     rows: slice | Tensor = slice(None),
+    angles: Angles | None = None,
+    X: Tensor | None = None,
 ) -> float:
     """Return the relative distance of a candidate's heads; infinite if the shapes do not fit."""
     try:
@@ -202,10 +170,13 @@ def _following_steps(
     Most models norm, then clip, then rotate; some clip before they norm, some norm last.
     """
     heads, _, width = layout.weight.shape
+    factors = [*_factors(module, width)]
+    if stage == "query":
+        factors += _temperatures(module, record)
     choices = product(
-        [*_factors(module, width), *_temperatures(module, stage, record)],
+        factors,
         _clips(module),
-        [*norms(module, _NORMS[stage], heads, width), None],
+        [*norms(module, NORMS[stage], heads, width), None],
         [None] if stage == "value" else _rotations(width, record.rotation, layout.beside),
     )
     for factor, clip, norm, rotation in choices:
@@ -251,7 +222,7 @@ def _factors(module: nn.Module, width: int) -> Iterator[Factor | None]:
             yield Factor(1 / value)
 
 
-def _temperatures(module: nn.Module, stage: str, record: AttentionRecord) -> Iterator[Factor]:
+def _temperatures(module: nn.Module, record: AttentionRecord) -> Iterator[Factor]:
     """Yield factors that grow with the logarithm of the position, in models of long texts."""
     rope = getattr(getattr(module, "config", None), "rope_parameters", None) or {}
     logarithmic = (
@@ -264,5 +235,5 @@ def _temperatures(module: nn.Module, stage: str, record: AttentionRecord) -> Ite
     count = torch.arange(record.query.shape[-2], device=record.query.device)
     positions = (count - first_token).clamp(min=0).unsqueeze(-1)
     for slope, period, first in logarithmic:
-        if stage == "query" and slope is not None and period is not None:
+        if slope is not None and period is not None:
             yield Factor(1 + slope * torch.log1p((positions + first) // period))

@@ -1,16 +1,16 @@
 """Where each number of a run comes from: value = factor · product[origin] + offset.
 
-`origin` numbers the elements of all products q·k of the run. Whatever a model does to its scores
-between the product and the softmax (scale, add, mask, cap) is done to their formula here; operators
-that move numbers (shift, pad, gather, write into a buffer) move the fields of the formula alike. So
-in the end every score is known by its formula. A provenance belongs to a storage, not to a tensor:
-views need no work, and writing through a view is noticed.
+`origin` numbers the elements of all products q·k of the run. Each change that a model makes to its
+scores before the softmax (scale, add, mask, cap) is made to their formula too. Operators that move
+numbers (shift, pad, gather, write into a buffer) move the fields of the formula in the same way. So
+the formula of every score is known at the softmax. A provenance belongs to a storage, not to a
+tensor: views need no work, and writing through a view is noticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -23,6 +23,8 @@ from attnviz.runtime.compat import storage_id
 # weight: a copy of attention weights, origin is the element of the softmax. shift: the largest or
 # log-sum-exp of each row of scores; subtracting it from the row does not change the weights.
 Kind = Literal["place", "score", "weight", "shift"]
+# More than any precision loses of a weight, less than any change that a model makes on purpose.
+_ROUNDING, _TINY = 0.02, 1e-6
 
 
 # ------------------------------------------------------------------------------------ the formula
@@ -32,26 +34,16 @@ Kind = Literal["place", "score", "weight", "shift"]
 class Provenance:
     """What the elements of a tensor come from, each field of the tensor's shape.
 
-    Attributes
-    ----------
-    kind : Kind
-        See above.
-    origin : Tensor
-        The number of the element that it comes from; -1 for none.
-    factor, offset : Tensor or None
-        value = factor · product[origin] + offset; both None for a plain copy.
-    cap : float or None
-        If not None, value = cap · tanh((factor · product[origin] + inner) / cap) + offset.
-    inner : Tensor or None
-        What is added before the cap.
+    value = factor · product[origin] + offset, or with a soft cap
+    value = cap · tanh((factor · product[origin] + inner) / cap) + offset.
     """
 
     kind: Kind
-    origin: Tensor
-    factor: Tensor | None = None
+    origin: Tensor  # the number of the element that it comes from; -1 for none
+    factor: Tensor | None = None  # None for a plain copy, as offset
     offset: Tensor | None = None
     cap: float | None = None
-    inner: Tensor | None = None
+    inner: Tensor | None = None  # what is added before the cap
 
     def fields(self) -> list[Tensor]:
         """Return the tensors that it consists of."""
@@ -64,6 +56,23 @@ class Provenance:
         assert origin is not None
         return Provenance(self.kind, origin, factor, offset, self.cap, inner)
 
+    def clone(self) -> Provenance:
+        """Return a copy that the rest of the run does not change."""
+        return self.with_fields(tensor.clone() for tensor in self.fields())
+
+    def scaled(self, by: Any) -> Provenance | None:
+        """Return the formula times a number or a tensor; None where that is no such formula."""
+        assert self.factor is not None
+        assert self.offset is not None
+        cap = self.cap
+        if cap is not None:
+            if isinstance(by, Tensor) and by.numel() > 1:
+                return None
+            cap *= float(by)
+        inner = None if self.inner is None else self.inner * by
+        factor, offset = self.factor * by, self.offset * by
+        return replace(self, factor=factor, offset=offset, cap=cap, inner=inner)
+
 
 def constants(tensor: Tensor, like: Provenance) -> Provenance:
     """Return the provenance of numbers that come from no product."""
@@ -72,7 +81,7 @@ def constants(tensor: Tensor, like: Provenance) -> Provenance:
         return replace(like, origin=origin)
     value = tensor.to(like.factor.dtype, copy=True)  # never the memory of the run itself
     zero = torch.zeros_like(value)
-    inner = None if like.inner is None else zero
+    inner = None if like.inner is None else zero.clone()
     return replace(like, origin=origin, factor=zero, offset=value, inner=inner)
 
 
@@ -95,15 +104,15 @@ def apply(
     if name in ("add", "sub", "rsub") and len(values) > 1:
         alpha = kwargs.get("alpha", 1)
         signs = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[name]
-        scaled = _scale(score, signs[main])
         term = signs[1 - main] * number(values[1 - main])
-        return None if scaled is None else _shift(scaled, term)
+        scaled = score.scaled(signs[main])
+        return None if scaled is None else replace(scaled, offset=scaled.offset + term)
     if name == "mul":
-        return _scale(score, number(values[1 - main]))
+        return score.scaled(number(values[1 - main]))
     if name == "div" and main == 0 and "rounding_mode" not in kwargs:
-        return _scale(score, 1 / number(values[1]))
+        return score.scaled(1 / number(values[1]))
     if name == "neg":
-        return _scale(score, -1)
+        return score.scaled(-1)
     if name == "tanh" and score.cap is None:
         inner = score.offset if score.offset.any() else None
         return replace(score, cap=1.0, offset=torch.zeros_like(score.offset), inner=inner)
@@ -116,23 +125,6 @@ def apply(
             other = constants(torch.as_tensor(values[3 - main]).to(score.origin.device), score)
         return mix(values[0] if main == 1 else ~values[0], score, other)
     return None
-
-
-def _scale(score: Provenance, by: Any) -> Provenance | None:
-    assert score.factor is not None
-    assert score.offset is not None
-    cap = score.cap
-    if cap is not None:
-        if isinstance(by, Tensor) and by.numel() > 1:
-            return None
-        cap *= float(by)
-    inner = None if score.inner is None else score.inner * by
-    return replace(score, factor=score.factor * by, offset=score.offset * by, cap=cap, inner=inner)
-
-
-def _shift(score: Provenance, by: Any) -> Provenance:
-    assert score.offset is not None
-    return replace(score, offset=score.offset + by)
 
 
 def mix(condition: Tensor, score: Provenance, other: Provenance) -> Provenance:
@@ -157,7 +149,66 @@ def mix(condition: Tensor, score: Provenance, other: Provenance) -> Provenance:
     )
 
 
-# ---------------------------------------------------------------------- the storages of a run
+# -------------------------------------------------------------------------- products and softmaxes
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A batched product Q Kᵀ."""
+
+    depth: int  # how deep the module that computes it is nested
+    first: int  # the number of its first element; it has B·m·n
+    q: Tensor  # (B, m, d)
+    k: Tensor  # (B, n, d)
+    q_place: Tensor  # (B, m), where each row was stored
+    k_place: Tensor  # (B, n)
+    activations: int  # how many of its two sides depend on the input
+
+    @property
+    def span(self) -> range:
+        """The numbers of its elements."""
+        return range(self.first, self.first + self.q_place.numel() * self.k.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A batched product A V."""
+
+    elements: Tensor  # (B, m, n), which elements of the softmax A has
+    v: Tensor  # (B, n, d_v)
+    output: Tensor  # (B, m, d_v)
+    exact_weights: bool  # whether A has the weights of the softmax; some models sharpen them
+
+
+@dataclass(eq=False)
+class Softmax:
+    """One softmax over scores: its input and output, and the formula of every score."""
+
+    scores: Tensor
+    weights: Tensor  # of the shape of the scores
+    dim: int  # along which it normalizes
+    depth: int = 0  # how deep the module that computes it is nested
+    first: int = 0  # the number of the first element of the weights
+    # That of the scores; None where the arguments of an attention function describe them.
+    provenance: Provenance | None = None
+    products: list[Product] = field(default_factory=list)  # that the scores are made of
+    mixtures: list[Mixture] = field(default_factory=list)  # that the weights enter
+    used: bool = False  # whether anything is computed of the weights; some models ignore them
+
+    @property
+    def span(self) -> range:
+        """The numbers of its elements."""
+        return range(self.first, self.first + self.weights.numel())
+
+    def has_weights(self, weights: Tensor, elements: Tensor) -> bool:
+        """Whether these are its weights, up to rounding; elements: which, -1 for none of them."""
+        inside = (elements >= self.span.start) & (elements < self.span.stop)
+        expected = self.weights.flatten()[(elements - self.first)[inside]]
+        difference = (weights[inside] - expected).abs()
+        return bool((difference <= _ROUNDING * expected + _TINY).all())
+
+
+# ------------------------------------------------------------------------ the storages of a run
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -176,9 +227,7 @@ class ConstantStorages:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         # While a reference exists, even a weak one, its key is not used again.
         self._references: dict[int, StorageWeakRef] = {}
-        self._parameters: set[int] = set()
-        for tensor in parameters:
-            self._parameters.add(self._add(tensor))
+        self._parameters = {self._add(tensor) for tensor in parameters}
 
     def __contains__(self, tensor: Tensor) -> bool:
         """Whether the tensor does not depend on the input."""
@@ -234,9 +283,9 @@ class ProvenanceMap:
 
     def forget(self, depth: int) -> None:
         """Drop what was made deeper than `depth`."""
-        deeper = [key for key, tracked in self._tracked.items() if tracked.depth > depth]
-        for key in deeper:
-            del self._tracked[key]
+        self._tracked = {
+            key: tracked for key, tracked in self._tracked.items() if tracked.depth <= depth
+        }
 
     def get(self, tensor: object, kind: Kind | None = None) -> Provenance | None:
         """Return the provenance of a tensor, if it has one (of that kind)."""
@@ -248,7 +297,7 @@ class ProvenanceMap:
         if kind is not None and tracked.provenance.kind != kind:
             return None
         fields = tracked.provenance.fields()
-        return tracked.provenance.with_fields(_view_like(tensor, field) for field in fields)
+        return tracked.provenance.with_fields(_view_like(tensor, flat) for flat in fields)
 
     def places(self, tensor: Tensor) -> Tensor:
         """Return the number of the activation that each element is a copy of."""
@@ -272,35 +321,33 @@ class ProvenanceMap:
         """Set the provenance of a tensor, which may be part of a storage that has one already."""
         tracked = self._track(tensor)
         current = tracked.provenance
-        if current is None or not _compatible(current, provenance):
-            flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            size = tracked.storage.nbytes() // tensor.itemsize
-            flat = flat.set_(tracked.storage, 0, (size,), (1,))
-            if flat.numel() == tensor.numel():
-                current = provenance.with_fields(
-                    torch.empty(flat.shape, dtype=field.dtype, device=flat.device)
-                    for field in provenance.fields()
-                )
-            else:
-                current = self._background(flat, provenance)
+        if current is None or _layout(current) != _layout(provenance):
+            current = self._background(tensor, tracked, provenance)
         tracked.itemsize = tensor.itemsize
         tracked.provenance = replace(current, cap=provenance.cap)
-        fields = zip(tracked.provenance.fields(), provenance.fields(), strict=True)
-        for field, values in fields:
-            _view_like(tensor, field).copy_(values)
+        both = zip(tracked.provenance.fields(), provenance.fields(), strict=True)
+        for flat, values in both:
+            _view_like(tensor, flat).copy_(values)
 
     def drop(self, tensor: Tensor) -> None:
         """Forget the provenance of a tensor."""
         if (tracked := self._tracked.get(storage_key(tensor))) is not None:
             tracked.provenance = None
 
-    def _background(self, flat: Tensor, provenance: Provenance) -> Provenance:
-        """Return the provenance of the rest of a storage, of which a part is written."""
-        tracked = self._track(flat)
+    def _background(
+        self, tensor: Tensor, tracked: _TrackedStorage, provenance: Provenance
+    ) -> Provenance:
+        """Return the provenance of a whole storage, of which a part is going to be written."""
+        size = tracked.storage.nbytes() // tensor.itemsize
+        if size == tensor.numel():
+            return provenance.with_fields(
+                torch.empty(size, dtype=field.dtype, device=tensor.device)
+                for field in provenance.fields()
+            )
         if provenance.kind == "place":
-            numbers = tracked.first + torch.arange(len(flat), device=flat.device)
-            return Provenance("place", numbers)
-        return constants(flat, provenance)
+            return Provenance("place", tracked.first + torch.arange(size, device=tensor.device))
+        flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return constants(flat.set_(tracked.storage, 0, (size,), (1,)), provenance)
 
     def _track(self, tensor: Tensor) -> _TrackedStorage:
         storage, key = tensor.untyped_storage(), storage_key(tensor)
@@ -311,10 +358,9 @@ class ProvenanceMap:
         return tracked
 
 
-def _compatible(current: Provenance, written: Provenance) -> bool:
-    """Whether a part of the one can be written over a part of the other."""
-    layout = (current.kind, len(current.fields()), current.origin.device)
-    return layout == (written.kind, len(written.fields()), written.origin.device)
+def _layout(provenance: Provenance) -> tuple[Any, ...]:
+    """Return what two provenances share if one can be written over a part of the other."""
+    return provenance.kind, len(provenance.fields()), provenance.origin.device
 
 
 def _view_like(tensor: Tensor, flat: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 torch shows each operator that it executes to a dispatch mode. The elements of batched products of
 two activations are numbered, their provenance follows the scores (provenance.py), and a softmax
 whose input is made of such products is an attention. The product that its weights enter gives the
-values. Nothing here knows a model; products with a parameter (linear layers, routers) do not count.
+values. It depends on no model; products with a parameter (linear layers, routers) do not count.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.capture.tracing.nodes import Mixture, Product, Softmax, TraceNodes
 from attnviz.capture.tracing.provenance import (
     ConstantStorages,
+    Mixture,
+    Product,
     Provenance,
     ProvenanceMap,
+    Softmax,
     apply,
     constants,
     mix,
@@ -77,14 +79,9 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
     """Dispatch mode that follows scores through the operators of a run.
 
-    Parameters
-    ----------
-    parameters : sequence of Tensor
-        The parameters and buffers of the model, which do not depend on the input.
-    on_softmax : callable
-        Takes every attention, at its softmax.
-    on_unreadable : callable
-        Takes the reason why one cannot be followed.
+    parameters : those of the model and its buffers, which do not depend on the input.
+    on_softmax : takes every attention, at its softmax.
+    on_unreadable : takes the reason why one cannot be followed.
     """
 
     def __init__(
@@ -97,14 +94,16 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.provenance = ProvenanceMap()
         self._on_softmax, self._on_unreadable = on_softmax, on_unreadable
         self._constants = ConstantStorages(parameters)
-        self._nodes = TraceNodes()
-        # Exponentials of scores that no sum has divided yet.
+        self._products: list[Product] = []
+        self._traced: list[Softmax] = []
+        # Exponentials of scores that no sum has divided yet: depth, scores, provenance, result.
         self._exponentials: dict[int, tuple[int, Tensor, Provenance, Tensor]] = {}
 
     def forget(self, depth: int) -> None:
         """Drop what was followed in modules deeper than `depth`."""
         self.provenance.forget(depth)
-        self._nodes.forget(depth)
+        self._products = [product for product in self._products if product.depth <= depth]
+        self._traced = [softmax for softmax in self._traced if softmax.depth <= depth]
         self._exponentials = {
             key: exponential
             for key, exponential in self._exponentials.items()
@@ -131,8 +130,11 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         before = args[0].clone() if in_place and self.provenance.get(args[0], "score") else None
         result = func(*args, **kwargs)
         self._constants.note(args, result)
-        name = name.removesuffix("_") if in_place else name
-        self._follow(name, func, args, kwargs, result, before)
+        shape_only = name.endswith("_like") or name.startswith("new_")
+        if not func.is_view and not shape_only:
+            name = name.removesuffix("_") if in_place else name
+            self._note_use(name, args, result)
+            self._follow(name, func, args, kwargs, result, before)
         return result
 
     def _follow(
@@ -144,14 +146,18 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         result: Any,
         before: Tensor | None,
     ) -> None:
-        if func.is_view or name.endswith("_like") or name.startswith("new_"):
-            return  # it shares the memory, or takes the shape only
-        self._note_use(name, args, result)
-        if name in _ROW_REDUCTIONS and self._reduces_rows(args):
-            values = result if isinstance(result, Tensor) else result[0]
-            shift = Provenance("shift", torch.zeros_like(values, dtype=torch.long))
-            self.provenance.set(values, shift)
-            return
+        """Follow the numbers of an operator's arguments to its result.
+
+        before : what the first argument held, where the operator overwrites a score.
+        """
+        reduces = name in _ROW_REDUCTIONS and len(args) > 1
+        if reduces and self.provenance.get(args[0], "score") is not None:
+            dim = args[1][0] if isinstance(args[1], list) else args[1]
+            if dim in (-1, args[0].dim() - 1):
+                values = result if isinstance(result, Tensor) else result[0]
+                shift = Provenance("shift", torch.zeros_like(values, dtype=torch.long))
+                self.provenance.set(values, shift)
+                return
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
         if name in ("bmm", "baddbmm"):
@@ -164,8 +170,12 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._normalize(args[0], self.provenance.get(args[0], "score"), args[1], result)
         elif name == "exp":
             self._exponentiate(args[0] if before is None else before, args[0], result)
-        elif name == "div" and self._completes_softmax(args[0], result):
-            _, scores, provenance, _ = self._exponentials[storage_key(args[0])]
+        elif (
+            name == "div"
+            and _is_distribution(result)
+            and (exponential := self._exponentials.get(storage_key(args[0])))
+        ):
+            _, scores, provenance, _ = exponential
             self._normalize(scores, provenance, -1, result)
         elif name in _MOVES:
             self._move(func, name, args, kwargs, result)
@@ -177,7 +187,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             if copied is not None and not (copied.kind == "place" and name == CAST):
                 self.provenance.set(result, copied)
         else:
-            self._compute(name, args, kwargs, result, before)
+            values = [before, *args[1:]] if before is not None else args
+            self._compute(name, args, values, kwargs, result)
 
     def _note_use(self, name: str, args: tuple[Any, ...], result: Any) -> None:
         """Note the weights that an operator computes with; moving or copying them is no use."""
@@ -187,34 +198,28 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             return
         for arg in args:
             if (weight := self.provenance.get(arg, "weight")) is not None:
-                for softmax in self._nodes.softmaxes_of(weight.origin):
+                for softmax in self._softmaxes_of(weight.origin):
                     softmax.used = True
 
-    def _reduces_rows(self, args: tuple[Any, ...]) -> bool:
-        if self.provenance.get(args[0], "score") is None or len(args) < 2:
-            return False
-        dim = args[1][0] if isinstance(args[1], list) else args[1]
-        return dim in (-1, args[0].dim() - 1)
-
-    def _completes_softmax(self, exponential: Tensor, result: Tensor) -> bool:
-        return _is_distribution(result) and storage_key(exponential) in self._exponentials
-
     def _multiply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
+        """Follow a batched product: of weights with values, or of queries with keys."""
         left, right = args[-2:]
         if any(storage_key(side) in self._exponentials for side in (left, right)):
             self._on_unreadable("its values are mixed before its softmax is done")
             return
-        for weights, values, output in (
-            (left, right, result),
-            (right.mT, left.mT, result.mT),
-        ):
+        for weights, values, output in ((left, right, result), (right.mT, left.mT, result.mT)):
             if (weight := self.provenance.get(weights, "weight")) is not None:
-                mixture = Mixture(weight.origin, values.detach(), output.clone())
-                self._mix_values(mixture, weights)
+                softmaxes = self._softmaxes_of(weight.origin)
+                values, output = values.detach(), output.clone()
+                for softmax in softmaxes:
+                    exact = len(softmaxes) == 1 and softmax.has_weights(weights, weight.origin)
+                    softmax.mixtures.append(Mixture(weight.origin, values, output, exact))
+                    softmax.used = True
                 return
         if any(self._constants.is_parameter(side) for side in (left, right)):
             return
         product = Product(
+            self.provenance.depth,
             self.provenance.reserve(result.numel()),
             left.detach(),
             right.detach().mT,
@@ -222,134 +227,156 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self.provenance.places(right)[..., 0, :],
             sum(side not in self._constants for side in (left, right)),
         )
-        self._nodes.products.append((self.provenance.depth, product))
-        origin = torch.arange(result.numel(), device=result.device).view(result.shape)
+        self._products.append(product)
+        origin = product.first + torch.arange(result.numel(), device=result.device)
         wide = torch.promote_types(result.dtype, torch.float32)
         factor = torch.ones(result.shape, dtype=wide, device=result.device)
         offset = torch.zeros_like(factor)
         if len(args) == 3:
             factor *= kwargs.get("alpha", 1)
             offset += kwargs.get("beta", 1) * args[0].to(wide)
-        self.provenance.set(result, Provenance("score", product.first + origin, factor, offset))
-
-    def _mix_values(self, mixture: Mixture, weights: Tensor) -> None:
-        mixed = self._nodes.softmaxes_of(mixture.elements)
-        for softmax in mixed:
-            exact = len(mixed) == 1 and softmax.has_weights(weights, mixture.elements)
-            softmax.mixtures.append(replace(mixture, exact_weights=exact))
-            softmax.used = True
+        self.provenance.set(result, Provenance("score", origin.view(result.shape), factor, offset))
 
     def _exponentiate(self, scores: Tensor, tracked: Tensor, result: Tensor) -> None:
         """Follow a softmax written as an exponential and a division by its sum."""
         if (score := self.provenance.get(tracked, "score")) is None:
             return
-        score = score.with_fields(field.clone() for field in score.fields())
         if _is_distribution(result):  # of scores minus their log-sum-exp
             self._normalize(scores, score, -1, result)
         else:
-            exponential = self.provenance.depth, scores, score, result
+            exponential = self.provenance.depth, scores, score.clone(), result
             self._exponentials[storage_key(result)] = exponential
             self.provenance.drop(result)
 
     def _normalize(
         self, scores: Tensor, provenance: Provenance | None, dim: int, result: Tensor
     ) -> None:
+        """Note an attention: a softmax over scores."""
         if provenance is None:
             return
         softmax = Softmax(
             scores,
             result,
             dim,
+            self.provenance.depth,
             self.provenance.reserve(result.numel()),
-            provenance.with_fields(field.clone() for field in provenance.fields()),
-            self._nodes.products_of(provenance),
+            provenance.clone(),
+            self._products_of(provenance),
         )
-        self._nodes.softmaxes.append((self.provenance.depth, softmax))
-        origin = torch.arange(result.numel(), device=result.device).view(result.shape)
-        self.provenance.set(result, Provenance("weight", softmax.first + origin))
+        self._traced.append(softmax)
+        origin = softmax.first + torch.arange(result.numel(), device=result.device)
+        self.provenance.set(result, Provenance("weight", origin.view(result.shape)))
         self._on_softmax(softmax)
 
     def _move(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
     ) -> None:
+        """Move the fields of a formula as an operator moves its numbers."""
+        moved_args = {i: args[i] for i in _MOVES[name] if i < len(args)}
         tensors = [
             tensor
-            for i in _MOVES[name]
-            if i < len(args)
-            for tensor in (args[i] if isinstance(args[i], list | tuple) else [args[i]])
+            for arg in moved_args.values()
+            for tensor in (arg if isinstance(arg, list | tuple) else [arg])
             if isinstance(tensor, Tensor)
         ]
-        tracked = [
-            provenance
-            for tensor in tensors
-            if (provenance := self.provenance.get(tensor)) is not None
-        ]
-        like = next((provenance for provenance in tracked if provenance.kind != "place"), None)
-        if like is None:
-            if name == "copy" and not tracked:
-                return  # a buffer that is filled with numbers of no interest
-            like = Provenance("place", result)
-        lifted = [self.provenance.lift(tensor, like) for tensor in tensors]
-        fields = []
+        tracked = [self.provenance.get(tensor) for tensor in tensors]
+        known = [provenance for provenance in tracked if provenance is not None]
+        if name == "copy" and not known:
+            return  # a buffer that is filled with numbers of no interest
+        places = Provenance("place", result)
+        like = next((provenance for provenance in known if provenance.kind != "place"), places)
+        lifted = [self.provenance.lift(tensor, like).fields() for tensor in tensors]
+        moved = []
         for number, _ in enumerate(like.fields()):
-            moved = iter([provenance.fields()[number] for provenance in lifted])
-            new: list[Any] = list(args)
-            for i in _MOVES[name]:
-                if i < len(new):
-                    several = isinstance(new[i], list | tuple)
-                    new[i] = [next(moved) for _ in new[i]] if several else next(moved)
+            fields = [provenance[number] for provenance in lifted]
+            if name == "copy":
+                moved.append(fields[1].expand(result.shape))
+                continue
+            remaining = iter(fields)
+            new_args = list(args)
+            for i, arg in moved_args.items():
+                is_list = isinstance(arg, list | tuple)
+                new_args[i] = [next(remaining) for _ in arg] if is_list else next(remaining)
             if name == "constant_pad_nd":
                 fill = args[2] if len(args) > 2 else 0
-                new = [new[0], new[1], (-1, 0, fill, 0)[number]]
-            if name == "copy":
-                fields.append(new[1].expand(result.shape))
-                continue
+                new_args = [*new_args[:2], (-1, 0, fill, 0)[number]]
             if is_in_place(func):
-                new[0] = new[0].clone()
-            fields.append(func(*new, **kwargs))
-        self.provenance.set(result, like.with_fields(fields))
+                new_args[0] = new_args[0].clone()
+            moved.append(func(*new_args, **kwargs))
+        self.provenance.set(result, like.with_fields(moved))
 
     def _compute(
         self,
         name: str,
-        args: tuple[Any, ...],
+        args: Sequence[Any],
+        values: Sequence[Any],
         kwargs: Mapping[str, Any],
         result: Tensor,
-        before: Tensor | None,
     ) -> None:
-        tracked = [
-            (i, provenance)
-            for i, arg in enumerate(args)
-            if (provenance := self.provenance.get(arg)) is not None
-        ]
-        if weight := next((p for _, p in tracked if p.kind == "weight"), None):
+        """Change the formula of scores, or note which weights are left of a distribution."""
+        known = {i: self.provenance.get(arg) for i, arg in enumerate(args)}
+        tracked = {i: provenance for i, provenance in known.items() if provenance is not None}
+        if weight := next((p for p in tracked.values() if p.kind == "weight"), None):
             if weight.origin.shape == result.shape:  # dropout, a cast, a mask on heads or rows
                 used = result != 0
                 self.provenance.set(result, replace(weight, origin=weight.origin.where(used, -1)))
             return
-        shifted = name == "sub" and any(provenance.kind == "shift" for _, provenance in tracked)
-        scores = [(i, provenance) for i, provenance in tracked if provenance.kind == "score"]
+        scores = {i: provenance for i, provenance in tracked.items() if provenance.kind == "score"}
         if not scores:
             return
-        main, score = scores[0]
+        main = next(iter(scores))
         if len(scores) > 1:
-            main, score = max(scores, key=lambda argument: self._nodes.rank(argument[1]))
-        values = [before if i == 0 and before is not None else arg for i, arg in enumerate(args)]
-        computed = score if shifted else apply(name, main, dict(scores), values, kwargs)
+            main = max(scores, key=lambda i: self._rank(scores[i]))
+        score = scores[main]
+        if name == "sub" and any(provenance.kind == "shift" for provenance in tracked.values()):
+            computed: Provenance | None = score
+        else:
+            computed = apply(name, main, scores, values, kwargs)
         if computed is None:
             value = values[main]
             if value.shape != result.shape:
                 return  # a reduction: these are scores no longer
             same = (value == result) | (value.isnan() & result.isnan())
             computed = mix(same, score, constants(result, score))
-        fields = computed.fields()
-        self.provenance.set(
-            result, computed.with_fields(field.expand(result.shape) for field in fields)
-        )
+        fields = [field.expand(result.shape) for field in computed.fields()]
+        self.provenance.set(result, computed.with_fields(fields))
+
+    def _rank(self, score: Provenance) -> tuple[int, bool, int]:
+        """Rank the content product of two products that are added over the position product.
+
+        The content product has two activations, and is whole; the product for relative positions
+        has a side that is the same for every input, or is cut from a larger product.
+        """
+        origin, span = score.origin, _span(score.origin)
+        if not span:
+            return 0, False, 0
+        whole = len(span) == origin.numel() == len(torch.unique(origin[origin >= 0]))
+        most = max(product.activations for product in self._products_of(score))
+        return most, whole, -span.start
+
+    def _products_of(self, score: Provenance) -> list[Product]:
+        """Return the products that scores are made of."""
+        span = _span(score.origin)
+        return [product for product in self._products if _overlap(product.span, span)]
+
+    def _softmaxes_of(self, elements: Tensor) -> list[Softmax]:
+        """Return the softmaxes that these elements belong to; -1 belongs to none."""
+        span = _span(elements)
+        return [softmax for softmax in self._traced if _overlap(softmax.span, span)]
+
+
+def _span(elements: Tensor) -> range:
+    """Return the numbers from the first of some elements to the last; -1 is none."""
+    used = elements[elements >= 0]
+    return range(int(used.min()), int(used.max()) + 1) if len(used) else range(0)
+
+
+def _overlap(first: range, second: range) -> bool:
+    return max(first.start, second.start) < min(first.stop, second.stop)
 
 
 def _is_distribution(result: Tensor) -> bool:
+    """Whether most rows sum to 1; a row whose keys are all masked sums to more."""
     if not result.dim() or result.shape[-1] < 2:
         return False
-    # A row whose keys are all masked sums to more.
     return bool(((result.sum(-1) - 1).abs() < 1e-2).float().mean() > 0.5)

@@ -1,46 +1,51 @@
-"""Build the web application: its routes, its middleware and its error responses."""
+"""The server of `attnviz serve`: routes, access control and start.
+
+A page elsewhere can make a browser send requests here. It cannot read a cookie that is HttpOnly and
+SameSite=Strict, choose its own Origin or Host, or send JSON without a preflight request, which is
+always refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import os
+import secrets
+import socket
 import sys
+import threading
 import time
 import traceback
+import warnings
+import webbrowser
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from importlib.resources import files
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import psutil
+import uvicorn
 from starlette.applications import Starlette
+from starlette.authentication import AuthenticationBackend, AuthenticationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from attnviz.analyses.senses.sentences import bundled
-from attnviz.errors import AttnvizError, InputError
-from attnviz.interactive.serve.auth import (
-    PUBLIC_PATH,
-    Auth,
-    AuthMiddleware,
-    SecurityHeaders,
-    refuse,
-)
-from attnviz.interactive.serve.handlers import Handlers, Query, Work
-from attnviz.interactive.serve.queue import (
-    BusyError,
-    ClosingError,
-    JobQueue,
-    SlowError,
-)
+from attnviz.errors import AttnvizError, AttnvizWarning, InputError
+from attnviz.inputs import expect_one_text
+from attnviz.interactive.serve.handlers import Handlers, Query, Work, answer
+from attnviz.interactive.serve.queue import JobQueue
+from attnviz.interactive.view import static
+from attnviz.models.checkpoint import BUNDLED
+from attnviz.pipeline.attend import Model
+from attnviz.terminal.options import ModelOptions
 
-_STATIC = {"attnviz.iife.js": "text/javascript", "attnviz.css": "text/css"}
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>attnviz</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -49,91 +54,184 @@ _PAGE = """<!doctype html>
 <script src="/static/attnviz.iife.js" defer></script></head>
 <body><main id="attnviz"></main></body></html>
 """
-_BODY_TIMEOUT = 10.0  # seconds
+_STATIC = {"attnviz.iife.js": "text/javascript", "attnviz.css": "text/css"}
+_PUBLIC = "/health"  # needs no token: its answer contains nothing that was typed
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_MAX_WAITING = 32  # requests
+_BODY_SECONDS = 10.0  # for a request to arrive
+_SHUTDOWN_SECONDS = 3  # for the last responses to be sent
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-class Pages:
-    """The routes of one server.
+def run(
+    models: Sequence[str],
+    loading: ModelOptions,
+    *,
+    host: str,
+    port: int,
+    max_tokens: int,
+    time_limit: float,
+    open_browser: bool,
+) -> None:
+    """Serve these models (by default the bundled one) until a signal ends the process."""
+    with _bind(host, port) as listener:
+        handlers = Handlers(_load(models, loading), max_tokens)
+        if host not in _LOCAL:
+            message = f"Whoever reaches {host} and has the link can use it."
+            warnings.warn(message, AttnvizWarning, stacklevel=2)
+        names = [f"[{name}]" if ":" in name else name for name in _names(host)]
+        jobs = JobQueue(_MAX_WAITING, time_limit)
+        site = Site(handlers, jobs, names, listener.getsockname()[1])
+        with contextlib.suppress(OSError):  # standard output may be closed
+            served = ", ".join(handlers.models)
+            print(f"{served}: open this link. Ctrl-C stops the server.", flush=True)
+            print(site.link(), flush=True)
+        if open_browser:  # in a thread, as a terminal browser returns only when it is closed
+            link = (site.link(once=True),)
+            threading.Thread(target=webbrowser.open, args=link, daemon=True).start()
+        _Server(site).run(sockets=[listener])
+
+
+class Site(AuthenticationBackend):
+    """The routes of one server, and the control of access to them.
 
     Parameters
     ----------
     handlers : Handlers
-        What answers the requests of the page.
+        The answers to the requests of the page.
     jobs : JobQueue
-        Where their work runs.
-    max_bytes : int
-        The most bytes of a request.
+        Runs the work of the handlers.
+    names : sequence of str
+        The host names that a request may use; the link has the first.
+    port : int
+        The port of the server.
     """
 
-    def __init__(self, handlers: Handlers, jobs: JobQueue, max_bytes: int) -> None:
-        self.handlers, self.jobs, self.max_bytes = handlers, jobs, max_bytes
+    def __init__(self, handlers: Handlers, jobs: JobQueue, names: Sequence[str], port: int) -> None:
+        self.handlers, self.jobs, self.names = handlers, jobs, names
+        self.origins = [f"http://{name}:{port}" for name in names]
+        self._cookie = f"attnviz-{port}"  # ports of a host share cookies
+        self._token, self._token_once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._session = secrets.token_urlsafe(32)  # the value of the cookie
         self._started = time.monotonic()
-        static = files("attnviz").joinpath("interactive", "static")
-        self._static = {name: static.joinpath(name).read_bytes() for name in _STATIC}
 
-    def routes(self) -> list[Route]:
-        """Return all routes."""
-        return [
-            Route("/", self.page, methods=["GET"]),
-            Route("/static/{name}", self.static, methods=["GET"]),
-            Route("/about", self.about, methods=["GET"]),
-            Route("/turn/{ticket}", self.progress, methods=["GET"]),
-            Route(PUBLIC_PATH, self.health, methods=["GET"]),
+    def link(self, *, once: bool = False) -> str:
+        """Return the link to the page.
+
+        once : it works once. Other users can read it on the command line of a browser.
+        """
+        return f"{self.origins[0]}/?token={self._token_once if once else self._token}"
+
+    def app(self) -> Starlette:
+        """Return the application with all its middleware."""
+        routes = [
+            Route("/", self._page),
+            Route("/static/{name}", self._static),
+            Route("/about", self._about),
+            Route("/turn/{ticket}", self._turn),
+            Route(_PUBLIC, self._health),
             Route("/attention", self._endpoint(self.handlers.attention), methods=["POST"]),
             Route("/senses", self._endpoint(self.handlers.senses), methods=["POST"]),
             Route("/shift", self._endpoint(self.handlers.shift), methods=["POST"]),
         ]
+        app = Starlette(
+            routes=routes,
+            middleware=[
+                Middleware(TrustedHostMiddleware, allowed_hosts=self.names, www_redirect=False),
+                Middleware(AuthenticationMiddleware, backend=self, on_error=_refuse_access),
+            ],
+            exception_handlers={AttnvizError: _refuse_input, Exception: _refuse_internal},
+            lifespan=self._lifespan,
+        )
+        app.router.redirect_slashes = False
+        return app
 
-    async def page(self, request: Request) -> Response:
-        """Return the page."""
-        return Response(_PAGE, media_type="text/html")
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        await self.jobs.wait_closed()
 
-    async def static(self, request: Request) -> Response:
+    async def authenticate(self, conn: HTTPConnection) -> None:
+        """Refuse a request without our token or cookie, and a POST from another origin."""
+        path = conn.scope["path"]
+        is_read = conn.scope["method"] in ("GET", "HEAD")
+        if not is_read and conn.headers.get("origin") not in self.origins:
+            raise AuthenticationError(
+                f"The request comes from another origin. Use the page at {self.origins[0]}."
+            )
+        if path == _PUBLIC or _equal(conn.cookies.get(self._cookie, ""), self._session):
+            return
+        is_page = path == "/" and conn.scope["method"] == "GET"
+        token = conn.query_params.get("token", "") if is_page else ""
+        if _equal(token, self._token_once):
+            self._token_once = secrets.token_urlsafe(32)
+        elif not _equal(token, self._token):
+            raise AuthenticationError("The link is not valid. Open the one in the terminal.")
+
+    async def _page(self, request: Request) -> Response:
+        """Return the page; exchange a token in the address for the cookie."""
+        if "token" not in request.query_params:
+            return Response(_PAGE, media_type="text/html")
+        response = RedirectResponse("/", 303)
+        response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
+        return response
+
+    async def _static(self, request: Request) -> Response:
         """Return the script or the styles."""
         name = request.path_params["name"]
         if name not in _STATIC:
             raise HTTPException(404)
-        return Response(self._static[name], media_type=_STATIC[name])
+        return Response(static(name), media_type=_STATIC[name])
 
-    async def about(self, request: Request) -> Response:
+    async def _about(self, request: Request) -> Response:
         """Return the models, the words with sentences and the limits."""
-        words = sorted(bundled())
-        return _json({"models": list(self.handlers.models), "words": words, **self._limits()})
+        return JSONResponse({"words": sorted(bundled()), **self._limits()})
 
-    async def progress(self, request: Request) -> Response:
+    async def _turn(self, request: Request) -> Response:
         """Return a job's place in the queue and its progress; null once it has ended."""
         place = self.jobs.find(request.path_params["ticket"])
         if place is None:
-            return _json(None)
+            return JSONResponse(None)
         ahead, job = place
-        return _json({"ahead": ahead, "doing": job.step, "done": job.progress})
+        return JSONResponse({"ahead": ahead, "doing": job.step, "done": job.progress})
 
-    async def health(self, request: Request) -> Response:
+    async def _health(self, request: Request) -> Response:
         """Return the state of the server, without any text that was typed."""
-        return _json(
+        return JSONResponse(
             {
                 "status": "ok",
-                "models": list(self.handlers.models),
                 "running": self.jobs.running,
                 "waiting": self.jobs.waiting,
                 "served": self.jobs.served,
                 "uptime_s": round(time.monotonic() - self._started, 1),
-                "memory_mb": _memory(),
+                "memory_mb": psutil.Process().memory_info().rss // 10**6,
                 **self._limits(),
             }
         )
 
-    def _limits(self) -> dict[str, float]:
-        return {"max_tokens": self.handlers.max_tokens, "time_limit_s": self.jobs.time_limit}
+    def _limits(self) -> dict[str, Any]:
+        return {
+            "models": list(self.handlers.models),
+            "max_tokens": self.handlers.max_tokens,
+            "time_limit_s": self.jobs.time_limit,
+        }
 
     def _endpoint(self, handler: Callable[[Query], Work]) -> Callable[..., Any]:
-        async def answer(request: Request) -> Response:
+        """Return the endpoint of a handler; if the client disconnects, its job is cancelled."""
+
+        async def respond(request: Request) -> Response:
             query = await self._read_query(request)
-            ticket = query.get("ticket")
-            work = handler(query)
-            job = asyncio.create_task(
-                self.jobs.run(work, ticket if isinstance(ticket, str) else "")
-            )
+            work = partial(answer, handler(query))
+            job = asyncio.create_task(self.jobs.run(work, str(query.get("ticket", ""))))
             disconnected = asyncio.create_task(_wait_for_disconnect(request))
             try:
                 await asyncio.wait({job, disconnected}, return_when=asyncio.FIRST_COMPLETED)
@@ -144,27 +242,29 @@ class Pages:
                 disconnected.cancel()
                 job.cancel()
 
-        return answer
+        return respond
 
     async def _read_query(self, request: Request) -> Query:
         """Return the JSON object of a request; stop reading once it is too long."""
-        body = bytearray()
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/json":
+            raise HTTPException(415, f"{content_type[:40]!r} is not read. Send application/json.")
+        body, max_bytes = bytearray(), 2**16 + 16 * self.handlers.max_tokens
         try:
-            async with asyncio.timeout(_BODY_TIMEOUT):
+            async with asyncio.timeout(_BODY_SECONDS):
                 async for chunk in request.stream():
                     body += chunk
-                    if len(body) > self.max_bytes:
-                        raise HTTPException(
-                            413, f"Expected at most {self.max_bytes} bytes. Shorten the text."
-                        )
+                    if len(body) > max_bytes:
+                        message = f"The request has more than {max_bytes} bytes. Shorten the text."
+                        raise HTTPException(413, message)
         except TimeoutError:
             raise HTTPException(408, "The request took too long to arrive. Try again.") from None
         try:
             query = json.loads(body)
         except (ValueError, RecursionError):
-            raise InputError("Expected a JSON object, got text that is not JSON.") from None
+            query = None
         if not isinstance(query, dict):
-            raise InputError(f"Expected a JSON object, got {type(query).__name__}.")
+            raise InputError("The request is not a JSON object. Send one.")
         return query
 
 
@@ -173,99 +273,85 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def make_app(
-    handlers: Handlers,
-    jobs: JobQueue,
-    auth: Auth,
-    *,
-    hosts: Sequence[str],
-    origins: Sequence[str],
-    max_bytes: int,
-) -> ASGIApp:
-    """Return the application with all its middleware.
-
-    Parameters
-    ----------
-    handlers, jobs, max_bytes
-        As in `Pages`.
-    auth : Auth
-        The token and the session.
-    hosts : sequence of str
-        The host names that a request may use, without a port.
-    origins : sequence of str
-        The origins of the server's own pages.
-    """
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await jobs.wait_closed()
-
-    app = Starlette(
-        routes=Pages(handlers, jobs, max_bytes).routes(),
-        middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
-            Middleware(AuthMiddleware, auth=auth, origins=list(origins)),
-        ],
-        exception_handlers={
-            HTTPException: _refuse_http,
-            AttnvizError: _refuse_input,
-            BusyError: _refuse_busy,
-            ClosingError: _refuse_closing,
-            SlowError: _refuse_slow(jobs.time_limit),
-            Exception: _refuse_internal,
-        },
-        lifespan=lifespan,
-    )
-    app.router.redirect_slashes = False
-    return SecurityHeaders(app)
-
-
-async def _refuse_http(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refuse(error.status_code, error.detail, dict(error.headers or {}))
+def _refuse_access(_: HTTPConnection, error: Exception) -> Response:
+    return PlainTextResponse(str(error), 403)
 
 
 async def _refuse_input(_: Request, error: Exception) -> Response:
-    return refuse(400 if isinstance(error, InputError) else 422, str(error))
-
-
-async def _refuse_busy(_: Request, error: Exception) -> Response:
-    message = "Too many requests wait for the model. Try again in a few seconds."
-    return refuse(503, message, {"Retry-After": "5"})
-
-
-async def _refuse_closing(_: Request, error: Exception) -> Response:
-    return refuse(503, "The server is shutting down. Start it again.", {"Retry-After": "5"})
-
-
-def _refuse_slow(limit: float) -> Callable[[Request, Exception], Any]:
-    async def refuse_slow(_: Request, error: Exception) -> Response:
-        return refuse(
-            504,
-            f"The answer is not ready within {limit:g} s. Shorten the text, or start the server "
-            "with a higher --time-limit.",
-        )
-
-    return refuse_slow
+    return PlainTextResponse(str(error), 400 if isinstance(error, InputError) else 422)
 
 
 async def _refuse_internal(_: Request, error: Exception) -> Response:
-    """Print where it failed on standard error, without any text that was typed."""
+    """Print the failing line of code on standard error, without any text that was typed."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(last.filename).name}:{last.lineno}"
-    print(f"attnviz: {type(error).__name__} at {where}", file=sys.stderr, flush=True)
-    return refuse(500, "The model failed. The terminal shows where.")
+    place = f"{Path(last.filename).name}:{last.lineno}"
+    print(f"attnviz: {type(error).__name__} at {place}", file=sys.stderr, flush=True)
+    return PlainTextResponse("The model failed. The terminal shows where.", 500)
 
 
-def _json(data: dict[str, Any] | None) -> Response:
-    return Response(json.dumps(data), media_type="application/json")
+def _equal(received: str, expected: str) -> bool:
+    return secrets.compare_digest(received.encode("utf-8", "replace"), expected.encode())
 
 
-def _memory() -> int | None:
-    """Return the memory of the process in MB; None where the system does not report it."""
+class _Server(uvicorn.Server):
+    """A server without logs, which cancels all jobs when it shuts down."""
+
+    def __init__(self, site: Site) -> None:
+        self._jobs = site.jobs
+        super().__init__(
+            uvicorn.Config(
+                site.app(),
+                http="h11",
+                ws="none",
+                loop="asyncio",
+                lifespan="on",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                headers=list(_HEADERS.items()),
+                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            )
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._jobs.close()
+        await super().shutdown(sockets)
+
+
+def _bind(host: str, port: int) -> socket.socket:
     try:
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-    except OSError:
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE") // 10**6
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:
+        reason = (getattr(error, "strerror", None) or "there is no such host").partition(" (while")
+        raise InputError(
+            f"The server cannot listen at {host}:{port}: {reason[0]}. Choose another --port (0 for "
+            "any that is free) or --host."
+        ) from None
+
+
+def _load(names: Sequence[str], loading: ModelOptions) -> dict[str, Model]:
+    models: dict[str, Model] = {}
+    for name in names or [BUNDLED]:
+        model = loading.load(None if name == BUNDLED else name)
+        expect_one_text(model.checkpoint)
+        if model.name in models:
+            raise InputError(f"--model names {model.name} twice. Leave one out.")
+        models[model.name] = model
+    return models
+
+
+def _names(host: str) -> list[str]:
+    """Return the host names under which a browser may reach the server; the link has the first."""
+    if host in _LOCAL:
+        return list(dict.fromkeys((host, *_LOCAL)))
+    with contextlib.suppress(ValueError):
+        if ip_address(host).is_unspecified:  # every address of this machine
+            hostname = socket.gethostname().lower()
+            addresses: set[str] = set()
+            with contextlib.suppress(OSError):
+                addresses = {str(info[4][0]) for info in socket.getaddrinfo(hostname, None)}
+            return [hostname, *sorted(addresses), *_LOCAL]
+    return [host.lower()]

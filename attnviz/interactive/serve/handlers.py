@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnviz.analyses.senses.compute import senses
 from attnviz.analyses.senses.sentences import bundled
-from attnviz.analyses.shift.compute import shift
-from attnviz.analyses.shift.reference import parse_pair
-from attnviz.errors import AttnvizWarning, InputError
+from attnviz.analyses.shift.compute import parse_pair, shift
+from attnviz.errors import AttnvizWarning, InputError, expect_words
 from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.inputs import encode
 from attnviz.interactive.view import view
@@ -24,23 +23,16 @@ from attnviz.runtime.progress import part, track
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnviz.analyses.senses.result import SensesResult
-    from attnviz.analyses.shift.result import ShiftResult
-
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
-Work: TypeAlias = Callable[[], bytes]  # returns JSON
+Work: TypeAlias = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Handlers:
     """Checks each request at once, and returns the work that answers it.
 
-    Attributes
-    ----------
-    models : mapping of str to Model
-        The models that a request may name; the first is the default.
-    max_tokens : int
-        The most tokens of a text.
+    models : those that a request may name; the first is the default.
+    max_tokens : the most tokens of a text.
     """
 
     models: Mapping[str, Model]
@@ -48,70 +40,93 @@ class Handlers:
 
     def attention(self, query: Query) -> Work:
         """Show every attention on a text, or compare two texts."""
-        model, text = self._model(query), _text(query, "text")
-        compare = _text(query, "compare") if query.get("compare") else None
-        return partial(_json, partial(self._attention, model, text, compare))
+        model, texts = self._model(query), [_text(query, "text")]
+        if query.get("compare"):
+            texts.append(_text(query, "compare"))
+
+        def work() -> dict[str, Any]:
+            self._expect_short(model, texts)
+            results = [attend(text, model=model) for text in track(texts, "the model reads")]
+            return view(results[0], compare=results[1] if len(results) > 1 else None).data()
+
+        return work
 
     def senses(self, query: Query) -> Work:
         """Draw in which layers the senses of a word separate."""
         model, word = self._model(query), _text(query, "word")
         if word.strip() not in bundled():
             raise InputError(
-                f"Expected one of the words that come with sentences, {', '.join(bundled())}, got "
-                f"{word[:40]!r}. Type one of them."
+                f"{word[:40]!r} has no bundled sentences. Type one of {', '.join(bundled())}."
             )
-        return partial(_json, partial(_senses, model, word, _width(query)))
+
+        def work() -> dict[str, Any]:
+            from attnviz.analyses.senses.plot import senses as draw
+
+            return _figure(partial(senses, word, model=model), draw, query)
+
+        return work
 
     def shift(self, query: Query) -> Work:
         """Draw what moved the vector of a word; {mud|cash} in the text compares two texts."""
         model, word, text = self._model(query), _text(query, "word"), _text(query, "text")
-        pair = parse_pair(text, None)
-        return partial(_json, partial(self._shift, model, word, text, pair, _width(query)))
+        texts = parse_pair(text, None)
+
+        def work() -> dict[str, Any]:
+            from attnviz.analyses.shift.plot import shift as draw
+
+            self._expect_short(model, texts)
+            return _figure(partial(shift, word, text, model=model), draw, query)
+
+        return work
 
     def _model(self, query: Query) -> Model:
         name = query.get("model")
         name = next(iter(self.models)) if name is None else name
         if not isinstance(name, str) or name not in self.models:
-            raise InputError(f"Expected one of {', '.join(self.models)}, got {str(name)[:80]!r}.")
+            names = ", ".join(self.models)
+            raise InputError(f"{str(name)[:80]!r} is not served. Choose one of {names}.")
         return self.models[name]
 
-    def _attention(self, model: Model, text: str, compare: str | None) -> dict[str, Any]:
-        texts = [text] if compare is None else [text, compare]
-        for each_text in texts:
-            self._expect_short(model, each_text)
-        results = [attend(t, model=model) for t in track(texts, "the model reads")]
-        return view(results[0], compare=results[1] if compare else None).data()
-
-    def _shift(
-        self, model: Model, word: str, text: str, pair: tuple[str, str], width: float
-    ) -> dict[str, Any]:
-        for each_text in pair:
-            self._expect_short(model, each_text)
-        with part(0, 2, "the model reads"):
-            result = shift(word, text, model=model)
-        from attnviz.analyses.shift.plot import shift as draw
-
-        with part(1, 2, "its figure is drawn"), _drawing():
-            return _figure(result, draw(result, width=width))
-
-    def _expect_short(self, model: Model, text: str) -> None:
-        batch = encode(model.checkpoint, [text], truncate=True)
-        readable = len(batch.axes["text"][0])
-        count, limit = batch.cut_from[0] or readable, min(self.max_tokens, readable)
-        if count > limit:
-            raise InputError(
-                f"Expected at most {limit} tokens, the most that is read here, got {count}. "
-                "Shorten the text."
-            )
+    def _expect_short(self, model: Model, texts: Sequence[str]) -> None:
+        for text in texts:
+            batch = encode(model.checkpoint, [text], truncate=True)
+            readable = len(batch.axes["text"][0])
+            count, limit = batch.cut_from[0] or readable, min(self.max_tokens, readable)
+            if count > limit:
+                raise InputError(
+                    f"The text has {count} tokens, and at most {limit} are read here. Shorten it."
+                )
 
 
-def _senses(model: Model, word: str, width: float) -> dict[str, Any]:
+def answer(work: Work) -> bytes:
+    """Do the work, and return its JSON.
+
+    Warnings may quote the text: they are sent to the client and not logged.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = work()
+    messages = [str(w.message) for w in caught if issubclass(w.category, AttnvizWarning)]
+    return json.dumps({**data, "warnings": list(dict.fromkeys(messages))}).encode()
+
+
+def _figure(
+    compute: Callable[[], Any], draw: Callable[..., Figure], query: Query
+) -> dict[str, Any]:
+    """Return the figure of a result as SVG, with its verdict and notes."""
+    from attnviz.figures.layout import render
+
     with part(0, 2, "the model reads"):
-        result = senses(word, model=model)
-    from attnviz.analyses.senses.plot import senses as draw
-
+        result = compute()
+    width = COLUMN_WIDTH if query.get("narrow") is True else FULL_WIDTH
     with part(1, 2, "its figure is drawn"), _drawing():
-        return _figure(result, draw(result, width=width))
+        svg = render(draw(result, width=width), ".svg").decode()
+    return {
+        "svg": svg,
+        "verdict": result.agreement.verdict,
+        "summary": result.agreement.summary(),
+        "notes": list(result.notes),
+    }
 
 
 @contextmanager
@@ -126,37 +141,8 @@ def _drawing() -> Iterator[None]:
         plt.close("all")
 
 
-def _figure(result: SensesResult | ShiftResult, figure: Figure) -> dict[str, Any]:
-    """Return a figure as SVG, with its verdict and notes."""
-    from attnviz.figures.save import render
-
-    agreement = result.agreement
-    return {
-        "svg": render(figure, ".svg").decode(),
-        "verdict": agreement.verdict,
-        "summary": agreement.summary(),
-        "notes": list(result.notes),
-    }
-
-
-def _json(work: Callable[[], dict[str, Any]]) -> bytes:
-    """Do the work; warnings may quote the text, so they are sent to the client and not logged."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        data = work()
-    messages = [str(w.message) for w in caught if issubclass(w.category, AttnvizWarning)]
-    return json.dumps({**data, "warnings": list(dict.fromkeys(messages))}).encode()
-
-
-def _width(query: Query) -> float:
-    """Return the width of a figure, in mm."""
-    return COLUMN_WIDTH if query.get("narrow") is True else FULL_WIDTH
-
-
 def _text(query: Query, name: str) -> str:
     text = query.get(name)
     if not isinstance(text, str):
-        raise InputError(f"Expected a {name} as a string, got {type(text).__name__}. Type one.")
-    if not text.strip():
-        raise InputError(f"Expected a {name} with at least one word, got an empty one. Type one.")
-    return text
+        raise InputError(f"The {name} must be a string, not {type(text).__name__}. Type one.")
+    return expect_words(text, name)

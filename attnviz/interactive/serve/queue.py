@@ -9,23 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from starlette.exceptions import HTTPException
 from torch.overrides import TorchFunctionMode
 
 from attnviz.runtime.progress import listening
 
 T = TypeVar("T")
-
-
-class BusyError(Exception):
-    """The queue is full."""
-
-
-class SlowError(Exception):
-    """A job exceeds the time limit."""
-
-
-class ClosingError(Exception):
-    """The server is shutting down."""
+_RETRY = {"Retry-After": "5"}  # seconds
 
 
 class Cancelled(BaseException):
@@ -34,19 +24,7 @@ class Cancelled(BaseException):
 
 @dataclass(eq=False)
 class Job:
-    """One job and its progress.
-
-    Attributes
-    ----------
-    ticket : str
-        The client's name of the job.
-    step : str
-        What the job is doing.
-    progress : float
-        From 0 to 1.
-    cancelled : threading.Event
-        Set to cancel the job.
-    """
+    """One job: the client's ticket for it, its current step, and its progress from 0 to 1."""
 
     ticket: str
     step: str = ""
@@ -72,7 +50,7 @@ class Job:
 
 
 class _CheckAtTorchCalls(TorchFunctionMode):
-    """Calls `check` at each call of torch in the thread that enters it."""
+    """Calls `check` at each call of torch in this thread, so that a forward pass can be ended."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         super().__init__()
@@ -118,7 +96,7 @@ class JobQueue:
         return max(0, len(self._jobs) - self.running)
 
     def find(self, ticket: str) -> tuple[int, Job] | None:
-        """Return the job of a ticket and the number of jobs before it; None if there is none."""
+        """Return the number of jobs before that of a ticket, and the job; None if there is none."""
         return next((place for place in enumerate(self._jobs) if place[1].ticket == ticket), None)
 
     async def run(self, work: Callable[[], T], ticket: str = "") -> T:
@@ -129,32 +107,34 @@ class JobQueue:
 
         Raises
         ------
-        BusyError
-            Too many jobs wait.
-        SlowError
-            The time is up.
-        ClosingError
-            The server is shutting down.
+        HTTPException
+            503: too many jobs wait, or the server is shutting down. 504: the time is up.
         """
         if len(self._jobs) > self.max_waiting:
-            raise BusyError
+            message = "Too many requests wait for the model. Try again in a few seconds."
+            raise HTTPException(503, message, _RETRY)
+        closing = HTTPException(503, "The server is shutting down. Start it again.", _RETRY)
         job = Job(ticket)
         self._jobs.append(job)
         try:
             await self._lock.acquire()
             if self._closing:
                 self._lock.release()
-                raise ClosingError
+                raise closing
             running = asyncio.get_running_loop().run_in_executor(self._worker, job.run, work)
             running.add_done_callback(self._end)
             await asyncio.wait([running], timeout=self.time_limit)
             if not running.done():
-                raise SlowError
+                raise HTTPException(
+                    504,
+                    f"The answer is not ready within {self.time_limit:g} s. Shorten the text, or "
+                    "start the server with a higher --time-limit.",
+                )
             result = running.result()
             self.served += 1
             return result
         except Cancelled:
-            raise ClosingError from None
+            raise closing from None
         finally:
             job.cancelled.set()
             self._jobs.remove(job)

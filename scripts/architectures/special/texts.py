@@ -1,19 +1,19 @@
-"""Inputs of models of text, codes, series or molecules that no signature tells."""
+"""Inputs of models of text, codes, series or molecules that cannot be inferred from a signature."""
 
 from __future__ import annotations
 
 import torch
 
-from architectures.media import BATCH, LENGTH, Given, Request
+from architectures.media import BATCH, LENGTH, Inputs, Request
 
 
-def csm(request: Request, given: Given) -> Given:
-    """A token of each codebook at each place."""
+def csm(request: Request, inputs: Inputs) -> Inputs:
+    """One token of each codebook at each position."""
     codebooks = request.config.num_codebooks
     return {"input_ids": request.tokens(BATCH, LENGTH, codebooks), "input_values": None}
 
 
-def decision(request: Request, given: Given) -> Given:
+def decision(request: Request, inputs: Inputs) -> Inputs:
     """States, actions and rewards at each step."""
     config = request.config
     return {
@@ -26,31 +26,31 @@ def decision(request: Request, given: Given) -> Given:
     }
 
 
-def codes_of_decoder(request: Request, given: Given) -> Given:
-    """A row of codes per codebook for the decoder."""
+def codes_of_decoder(request: Request, inputs: Inputs) -> Inputs:
+    """One row of codes per codebook for the decoder."""
     codebooks = request.config.decoder.num_codebooks
     return {"decoder_input_ids": request.tokens(BATCH * codebooks, 10, below=60)}
 
 
-def dia(request: Request, given: Given) -> Given:
-    """Codes for the decoder, of each channel at each place."""
+def dia(request: Request, inputs: Inputs) -> Inputs:
+    """Codes for the decoder: one per channel at each position."""
     channels = request.config.decoder_config.num_channels
     return {"decoder_input_ids": request.tokens(BATCH, 10, channels)}
 
 
-def tapas(request: Request, given: Given) -> Given:
-    """The place of each token in a table."""
+def tapas(request: Request, inputs: Inputs) -> Inputs:
+    """The position of each token in a table."""
     kinds = len(request.config.type_vocab_sizes)
     return {"token_type_ids": request.tokens(BATCH, LENGTH, kinds, below=4) % 2}
 
 
-def perceiver(request: Request, given: Given) -> Given:
+def perceiver(request: Request, inputs: Inputs) -> Inputs:
     """Vectors of any modality."""
     return {"inputs": request.normal(BATCH, LENGTH, request.config.d_model), "input_ids": None}
 
 
-def retrieved(request: Request, given: Given) -> Given:
-    """Documents as a retriever would have found them."""
+def retrieved(request: Request, inputs: Inputs) -> Inputs:
+    """Documents, as from a retriever."""
     documents = request.config.n_docs
     return {
         "context_input_ids": request.tokens(BATCH * documents, LENGTH),
@@ -59,20 +59,20 @@ def retrieved(request: Request, given: Given) -> Given:
     }
 
 
-def blt(request: Request, given: Given) -> Given:
-    """No cache, which the configuration is not complete enough for."""
+def blt(request: Request, inputs: Inputs) -> Inputs:
+    """Disable the cache: the tiny configuration is too incomplete for it."""
     return {"use_cache": False}
 
 
-def channels_of_tokens(request: Request, given: Given) -> Given:
-    """A text token and one of each codebook at each place."""
+def channels_of_tokens(request: Request, inputs: Inputs) -> Inputs:
+    """A text token and one token of each codebook at each position."""
     return {"input_ids": request.tokens(BATCH, LENGTH, request.config.num_codebooks + 1)}
 
 
-def jev(request: Request, given: Given) -> Given:
+def jev(request: Request, inputs: Inputs) -> Inputs:
     """One prompt with two questions of two options."""
     return {
-        "input_ids": given["input_ids"][:1],
+        "input_ids": inputs["input_ids"][:1],
         "attention_mask": None,
         "marks": torch.tensor([[6, 12]]),
         "num_options": torch.tensor([[2, 2]]),
@@ -80,8 +80,8 @@ def jev(request: Request, given: Given) -> Given:
     }
 
 
-def draft(request: Request, given: Given) -> Given:
-    """What a drafting model reads of the model it drafts for."""
+def draft(request: Request, inputs: Inputs) -> Inputs:
+    """Inputs that a draft model reads from the target model."""
     config = request.config
     return {
         "noise_embeds": request.normal(BATCH, config.block_size, config.hidden_size),
@@ -92,8 +92,8 @@ def draft(request: Request, given: Given) -> Given:
     }
 
 
-def drafter(request: Request, given: Given) -> Given:
-    """What a drafting model reads of the model it drafts for."""
+def drafter(request: Request, inputs: Inputs) -> Inputs:
+    """Inputs that a draft model reads from the target model."""
     config = request.config
     states = {
         kind: (request.normal(BATCH, 2, LENGTH, 16), request.normal(BATCH, 2, LENGTH, 16))
@@ -107,8 +107,8 @@ def drafter(request: Request, given: Given) -> Given:
     }
 
 
-def protein(request: Request, given: Given) -> Given:
-    """A chain of residues of three atoms each."""
+def protein(request: Request, inputs: Inputs) -> Inputs:
+    """A chain of residues with three atoms each."""
     module = __import__(type(request.model).__module__, fromlist=["*"])
     tokens, each = 8, 3
     atoms = tokens * each
@@ -136,7 +136,7 @@ def protein(request: Request, given: Given) -> Given:
     }  # fmt: skip
 
 
-def timesfm(request: Request, given: Given) -> Given:
+def timesfm(request: Request, inputs: Inputs) -> Inputs:
     """A series with its padding and frequency."""
     values = request.normal(BATCH, request.config.context_length)
     return {

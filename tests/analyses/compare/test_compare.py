@@ -1,4 +1,4 @@
-"""Two checkpoints beside each other: the head that was changed is found, and no other."""
+"""Compare two checkpoints: the report names the changed head and no other."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ LAYER, HEAD = 4, 3
 
 @pytest.fixture(scope="module")
 def changed(model, tmp_path_factory):
-    """Return a folder with the bundled model, of which one head asks more sharply."""
+    """Return a folder with the bundled model in which one head has larger query weights."""
     folder = tmp_path_factory.mktemp("models") / "sharper"
     module = copy.deepcopy(model.module)
     width = module.config.hidden_size // module.config.num_attention_heads
@@ -36,12 +36,12 @@ def found(texts, model, changed):
     return attnviz.compare(texts, models=(model, changed))
 
 
-def test_the_head_that_was_changed_is_found(found):
+def test_the_changed_head_is_found(found):
     heads = [str(head) for head in found.heads]
     assert heads[int(found.apart.argmax())] == f"{LAYER}.{HEAD}"
     assert found.apart_low.max() > 5 * found.apart.median()
     surely = {heads[n] for n in (found.p_value < 0.01).any(1).nonzero().flatten().tolist()}
-    later = {head for head in heads if head.startswith("5.")}  # which read what it wrote
+    later = {head for head in heads if head.startswith("5.")}  # downstream of the changed head
     assert f"{LAYER}.{HEAD}" in surely
     assert surely <= {f"{LAYER}.{HEAD}"} | later
     entropy = found.statistics.index("entropy")
@@ -52,14 +52,14 @@ def test_the_head_that_was_changed_is_found(found):
     )
 
 
-def test_what_was_not_changed_is_exactly_the_same(found):
+def test_unchanged_heads_are_exactly_equal(found):
     before = [n for n, head in enumerate(found.heads) if head.layer < LAYER]
     assert found.apart[before].max() == 0
     assert np.nanmax(np.abs(found.change[before].numpy())) == 0
     assert found.p_value[before].min() == 1
 
 
-def test_each_model_has_its_proof(found):
+def test_each_model_is_verified(found):
     assert [each.verdict for each in found.agreements] == ["verified", "verified"]
     one, other = found.provenances
     assert one.model == "all-MiniLM-L6-v2"
@@ -67,7 +67,7 @@ def test_each_model_has_its_proof(found):
     assert one.weights_sha256 != other.weights_sha256
 
 
-def test_the_divergence_is_that_of_scipy():
+def test_the_divergence_matches_scipy():
     P, Q = torch.rand(2, 50, 7, generator=torch.Generator().manual_seed(0)).double()
     P, Q = P / P.sum(-1, keepdim=True), Q / Q.sum(-1, keepdim=True)
     expected = jensenshannon(P.numpy(), Q.numpy(), base=2, axis=1) ** 2
@@ -77,7 +77,7 @@ def test_the_divergence_is_that_of_scipy():
 @pytest.mark.parametrize(
     ("family", "said"),
     [
-        ("bert", "with the same heads, but all-MiniLM-L6-v2 .BertModel. has 72"),
+        ("bert", "The heads differ: all-MiniLM-L6-v2 .BertModel. has 72, "),
         ("t5", "reads one text"),
     ],
 )
@@ -94,11 +94,11 @@ def test_another_vocabulary_is_refused(texts, model, changed, tmp_path):
     for path in changed.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(InputError, match="that read the same tokens"):
+    with pytest.raises(InputError, match="make different tokens of text"):
         attnviz.compare(texts, models=(model, tmp_path))
 
 
-def test_the_command_draws_and_tells(tmp_path, monkeypatch, capsys, texts, changed):
+def test_the_command_draws_and_prints(tmp_path, monkeypatch, capsys, texts, changed):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts[:8]))
     assert run(["compare", str(changed), str(changed), "corpus.txt"]) == 0
@@ -113,7 +113,7 @@ def test_the_command_draws_and_tells(tmp_path, monkeypatch, capsys, texts, chang
 
 
 @pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors", ".parquet"])
-def test_it_is_kept_in_every_format(found, tmp_path, suffix):
+def test_it_is_saved_in_every_format(found, tmp_path, suffix):
     attnviz.save_result(found, tmp_path / f"x{suffix}")
     if suffix == ".safetensors":
         again = attnviz.load_result(tmp_path / "x.safetensors")

@@ -1,11 +1,11 @@
-"""Which head to look at, and which heads relate two words, on weights set by hand."""
+"""Head ranking and word-pair search, on weights set by hand."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from attnviz.analyses.maps.heads import (
+from attnviz.analyses.maps.compute import (
     choose_head,
     content_mass,
     find_heads,
@@ -33,7 +33,7 @@ def axis(*labels):
 
 
 def record_of(*heads, layer=0, words=WORDS):
-    """A record whose weights are those of `heads`: with K = I the scores are Q."""
+    """Return a record whose weights are those of `heads`: with K = I the scores are Q."""
     weights = torch.stack(heads)
     side, n = axis(*words), len(words)
     return AttentionRecord(
@@ -51,7 +51,7 @@ def record_of(*heads, layer=0, words=WORDS):
 
 
 def head_with(**cells):
-    """Uniform rows, but for the cells query_key=weight; the rest of a row shares what is left."""
+    """Return uniform rows, except for cells given as query_key=weight; the rest is shared."""
     weights = torch.full((len(WORDS), len(WORDS)), 1 / len(WORDS))
     for name, weight in cells.items():
         query, key = (WORDS.index(word) for word in name.split("_"))
@@ -65,12 +65,12 @@ def result_of(*records):
     return AttentionResult(records, agreement=None, provenance=provenance)
 
 
-def test_records_made_by_hand_have_the_weights_asked_for():
+def test_handmade_records_have_the_requested_weights():
     weights = head_with(train_station=0.7)
     torch.testing.assert_close(record_of(weights).weights(0), weights)
 
 
-def test_content_is_no_special_token_no_punctuation_and_no_function_word():
+def test_content_excludes_special_tokens_punctuation_and_function_words():
     content = content_words(token_groups(axis(*WORDS)))
     assert [word for word, is_content in zip(WORDS, content, strict=True) if is_content] == [
         "train",
@@ -129,7 +129,7 @@ def two_layers():
         ({"layer": 1, "head": 1}, (1, 1), None),
     ],
 )
-def test_what_is_left_open_is_filled_with_the_best_head(two_layers, asked, chosen, among):
+def test_missing_choices_use_the_best_head(two_layers, asked, chosen, among):
     layer, (head,), notes = choose_head(two_layers, **asked)
     assert (layer, head) == chosen
     if among is None:
@@ -138,14 +138,14 @@ def test_what_is_left_open_is_filled_with_the_best_head(two_layers, asked, chose
         assert notes[0].startswith(f"{among} this one has the largest mean weight")
 
 
-def test_several_heads_asked_for_stay_together(two_layers):
+def test_several_requested_heads_stay_together(two_layers):
     layer, heads, _ = choose_head(two_layers, head=[0, 1])
     assert (layer, heads) == (1, (0, 1))
 
 
 @pytest.mark.parametrize("asked", [{"layer": 2}, {"head": 2}, {"layer": 0, "head": -1}])
 def test_a_head_that_does_not_exist_is_refused(two_layers, asked):
-    with pytest.raises(InputError, match="from 0 to 1, got"):
+    with pytest.raises(InputError, match=r"out of range: .* has (layers|heads) 0–1"):
         choose_head(two_layers, **asked)
 
 
@@ -164,7 +164,7 @@ def test_find_heads_ranks_by_the_weight_between_two_words():
     assert [(h.layer, h.head) for h in found.heads] == [(0, 1), (1, 0), (0, 0)]
     assert found.heads[0].score == pytest.approx(0.8)
     assert [h.rank for h in found.heads] == [1, 1, 2]
-    # A tie is not above: in the head "far", "the" weighs as much as "station".
+    # A tie does not count: in the head "far", "the" weighs as much as "station".
     assert found.above_function_words == found.heads[:2]
     assert found.first == found.heads[:2]
     assert found.ranking.best.score == pytest.approx(0.8)
@@ -195,12 +195,12 @@ def test_no_sink_is_chosen_on_the_real_model(train):
     layer, (head,), _ = choose_head(train)
     weights = train.weights(layer, head)
     content = [2, 3, 5, 7]  # train left station time
-    assert weights[content][:, 0].mean() < 0.2  # [CLS], the usual sink
+    assert weights[content][:, 0].mean() < 0.2  # [CLS] is the usual sink
 
 
 @pytest.mark.parametrize(
     ("text", "kind"), [("a train, a bank", "content words"), ("the the to", "words")]
 )
-def test_the_ranking_says_which_words_it_is_about(model, text, kind):
+def test_the_ranking_names_its_words(model, text, kind):
     meaning = rank_heads(model.attend(text)).meaning
     assert meaning == f"mean weight from {kind} to other {kind}"

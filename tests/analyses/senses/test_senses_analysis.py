@@ -1,4 +1,4 @@
-"""The senses of a word in the real model, and in others; and what is told of them."""
+"""The senses of a word in the bundled model and in others, and their printed output."""
 
 import json
 
@@ -32,7 +32,7 @@ def two(model):
 
 
 @pytest.mark.parametrize(("word", "senses", "n"), [("bank", 2, 20), ("check", 3, 30)])
-def test_context_settles_the_sense_and_the_word_alone_does_not(results, word, senses, n):
+def test_context_determines_the_sense_and_the_word_alone_does_not(results, word, senses, n):
     found = results[word]
     assert len(found.senses) == senses
     assert len(found.occurrences) == found.sentences == n
@@ -62,7 +62,7 @@ def test_all_bundled_words_in_the_last_layer(results):
     assert mean([found.scores[0].accuracy - found.chance for found in results.values()]) < 0
 
 
-def test_states_are_what_enters_each_layer_and_the_output(model):
+def test_states_are_the_layer_inputs_and_the_output(model):
     texts = ["the bank was muddy", "a bank in a far away town lent him some money"]
     batch = encode(model.checkpoint, texts)
     states = hidden_states(model.module, batch.inputs)
@@ -70,7 +70,8 @@ def test_states_are_what_enters_each_layer_and_the_output(model):
     for n, result in enumerate(model.attend(texts)):
         real = ~torch.tensor(batch.axes["text"][n].padding)
         for layer in range(6):
-            # BERT's layers normalise what they hand on, so a state is what attention is given.
+            # BERT layers normalize their outputs, so a hidden state is the input of the next
+            # attention.
             there = result.record(layer).input
             assert torch.allclose(states[layer][n][real], there[real], atol=1e-5)
     with torch.no_grad():
@@ -83,8 +84,8 @@ def test_vectors_do_not_depend_on_what_else_is_in_the_batch(model, two):
     other = attnviz.senses("bank", longer, model=model, raw=True)
     alone = attnviz.senses("bank", TWO, model=model, raw=True)
     assert torch.allclose(other.vectors[:, :6], alone.vectors, atol=1e-4)
-    centred = alone.vectors - alone.vectors.mean(1, keepdim=True)
-    assert torch.allclose(two.vectors, centred, atol=1e-6)
+    centered = alone.vectors - alone.vectors.mean(1, keepdim=True)
+    assert torch.allclose(two.vectors, centered, atol=1e-6)
 
 
 def test_pieces_are_pooled_and_inflections_and_repeats_count(model):
@@ -97,8 +98,8 @@ def test_pieces_are_pooled_and_inflections_and_repeats_count(model):
         "otterbank", "Otterbank", "otterbanks", "otterbank", "otterbank",
     ]  # fmt: skip
     assert found.occurrences[0].pieces == ("otter", "##bank")
-    assert "the mean over its pieces where the word is split (5 of 5)" in found.notes
-    assert "taken for “otterbank” too: “otterbanks” (1)" in found.notes
+    assert "mean over the pieces of the word where it is split (5 of 5)" in found.notes
+    assert "also counted as “otterbank”: “otterbanks” (1)" in found.notes
     assert any(note.startswith("“one” makes up 60%") for note in found.notes)
     text = senses["two"][0]
     states = hidden_states(model.module, encode(model.checkpoint, [text]).inputs)
@@ -124,26 +125,26 @@ def test_what_each_occurrence_attends_to(model, two):
     assert one.strongest.casefold() in dict(two.strongest("river"))
 
 
-def test_a_decoder_reads_from_left_to_right_and_that_is_said(tokenizer):
+def test_a_decoder_reads_left_to_right_and_says_so(tokenizer):
     found = attnviz.senses("bank", TWO, model=attnviz.load(tiny("llama"), tokenizer=tokenizer))
     assert any("left to right" in note for note in found.notes)
-    assert found.occurrences[1].strongest == ""  # “The bank …”: only “The” stands before it
+    assert found.occurrences[1].strongest == ""  # “The bank …”: only “The” precedes it
     assert len(found.scores) == len(found.vectors)
 
 
 def test_models_that_do_not_read_one_text_are_refused(tokenizer):
     model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
-    with pytest.raises(ModelError, match="reads one text and nothing else"):
+    with pytest.raises(ModelError, match="does not read one text and nothing else"):
         attnviz.senses("bank", TWO, model=model)
 
 
-def test_a_model_that_joins_positions_on_its_way_is_refused(tokenizer):
+def test_a_model_that_merges_positions_is_refused(tokenizer):
     model = attnviz.load(tiny("funnel"), tokenizer=tokenizer)
-    with pytest.raises(ModelError, match="joins some of them"):
+    with pytest.raises(ModelError, match="joins some positions from layer to layer"):
         attnviz.senses("bank", TWO, model=model)
 
 
-def test_a_tokenizer_that_does_not_know_its_places_is_refused(model, monkeypatch):
+def test_a_tokenizer_without_offsets_is_refused(model, monkeypatch):
     monkeypatch.setattr(type(model.tokenizer), "is_fast", False)
     with pytest.raises(InputError, match="Load its fast version"):
         attnviz.senses("bank", TWO, model=model)
@@ -151,15 +152,21 @@ def test_a_tokenizer_that_does_not_know_its_places_is_refused(model, monkeypatch
 
 def test_a_sentence_longer_than_the_model_is_named(model):
     senses = {**TWO, "money": [*TWO["money"], "The bank" + " grew" * 600]}
-    with pytest.raises(InputError, match=r"at most 512 tokens.* got 604 in 'The bank grew.*money"):
+    with pytest.raises(
+        InputError, match=r"The bank grew.*money\) has 604 tokens, but .* at most 512"
+    ):
         attnviz.senses("bank", senses, model=model)
 
 
-def test_the_model_is_left_as_it_was(model):
-    before = model.module.config._attn_implementation, model.module.training
+def test_the_model_is_left_unchanged(model):
+    def state():
+        hooks = [list(module._forward_hooks) for module in model.module.modules()]
+        return model.module.config._attn_implementation, model.module.training, hooks
+
+    attnviz.senses("bank", TWO, model=model)  # transformers adds its own hooks in the first run
+    before = state()
     attnviz.senses("bank", TWO, model=model)
-    assert (model.module.config._attn_implementation, model.module.training) == before
-    assert not any(module._forward_hooks for module in model.module.modules())
+    assert state() == before
 
 
 def test_the_same_each_time(model, two):
@@ -169,7 +176,7 @@ def test_the_same_each_time(model, two):
     assert repr(two).startswith("SensesResult('bank', 6 occurrences of river, money, best ")
 
 
-def test_every_format_gives_back_what_was_measured(tmp_path, two):
+def test_every_format_round_trips(tmp_path, two):
     for ending in (".json", ".npz", ".safetensors"):
         save_result(two, tmp_path / f"senses{ending}")
     data = json.loads((tmp_path / "senses.json").read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""How senses are told apart, on vectors of which the outcome is known; and where a word stands."""
+"""Sense separation on vectors with a known outcome, and the position of the word in a sentence."""
 
 import pytest
 import torch
 
-from attnviz.analyses.senses.scores import (
+from attnviz.analyses.senses.compute import (
     PermutationDesign,
     align,
     classify,
@@ -13,7 +13,7 @@ from attnviz.analyses.senses.scores import (
     p_value,
     score,
 )
-from attnviz.analyses.senses.sentences import bundled, find_word, near_words, read_sentences
+from attnviz.analyses.senses.sentences import bundled, find_word, read_sentences
 from attnviz.errors import InputError
 from attnviz.terminal.options import parse_named_sentences
 
@@ -24,31 +24,31 @@ def noise(n, d=24, seed=0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)).double()
 
 
-def one_by_one(vectors, labels, sentences, centred):
-    """Return what `nearest` does, spelled out for one way to give out the senses."""
+def one_by_one(vectors, labels, sentences, centered):
+    """Return the result of `nearest`, computed directly for one assignment of the senses."""
     found = []
     for i in range(len(vectors)):
         rest = sentences != sentences[i]
-        middle = vectors[rest].mean(0) if centred else 0
+        middle = vectors[rest].mean(0) if centered else 0
         means = torch.stack([vectors[rest & (labels == s)].mean(0) for s in labels.unique()])
         cosines = torch.cosine_similarity(vectors[i] - middle, means - middle, dim=-1)
         found.append(float(cosines.argmax() == labels[i]))
     return torch.tensor(found).double()
 
 
-@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("repeated", [False, True])
-def test_many_ways_at_once_are_judged_as_one_by_one(centred, repeated):
+def test_batched_assignments_match_single_ones(centered, repeated):
     labels = torch.tensor([0] * 5 + [1] * 4 + [2] * 6)
     sentences = torch.arange(15) // 2 if repeated else torch.arange(15)
     ways = torch.stack([labels, labels.flip(0), labels.roll(1)])
     vectors = noise(15) + 3
-    found = nearest(vectors, ways, sentences, centered=centred)
+    found = nearest(vectors, ways, sentences, centered=centered)
     for row, way in zip(found, ways, strict=True):
-        assert torch.equal(row, one_by_one(vectors, way, sentences, centred))
+        assert torch.equal(row, one_by_one(vectors, way, sentences, centered))
 
 
-def test_clear_senses_are_all_told_apart_and_one_that_lies_wrong_is_not():
+def test_clear_senses_are_separated_except_a_misplaced_vector():
     vectors = noise(16) * 0.1
     vectors[:8, 0] += 1
     vectors[8:, 0] -= 1
@@ -78,13 +78,13 @@ def test_a_rare_sense_that_is_never_found_shows_in_its_recall_and_not_in_the_acc
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_vectors_that_are_all_the_same_are_ties_and_count_as_chance(k):
+def test_equal_vectors_are_ties_and_count_as_chance(k):
     labels = torch.arange(4 * k) % k
     same = torch.ones(4 * k, 5)
     assert nearest(same, labels[None], torch.arange(4 * k)).mean().item() == pytest.approx(1 / k)
 
 
-def test_what_is_judged_is_left_out_as_noise_shows():
+def test_the_judged_vector_is_left_out():
     labels = torch.tensor(TWO)
     left_out, in_sample = [], []
     for seed in range(60):
@@ -99,7 +99,7 @@ def test_what_is_judged_is_left_out_as_noise_shows():
 
 
 def test_a_sentence_is_left_out_with_all_its_occurrences():
-    vectors = noise(8, d=64).repeat_interleave(2, 0)  # each sentence says the word twice, alike
+    vectors = noise(8, d=64).repeat_interleave(2, 0)  # two equal vectors per sentence
     labels = torch.tensor([0, 0, 1, 1] * 4)
     apart = nearest(vectors, labels[None], torch.arange(16)).mean()
     together = nearest(vectors, labels[None], torch.arange(16) // 2).mean()
@@ -115,7 +115,7 @@ def test_shuffled_senses_reach_chance_and_noise_gives_even_p_values():
         assert shuffled.mean().item() == pytest.approx(0.5, abs=0.08)
         values.append(p_value(right.mean().item(), shuffled))
     values = torch.tensor(values)
-    for level in (0.05, 0.25, 0.5):  # never too small, as ties make it larger at most
+    for level in (0.05, 0.25, 0.5):  # never too small: ties only make it larger
         assert (values <= level).double().mean() <= level + 0.07
     assert 0.4 < values.mean() < 0.75
 
@@ -130,7 +130,7 @@ def test_whole_sentences_are_shuffled():
     assert torch.equal(design.shuffled, again.shuffled)
 
 
-def test_the_interval_holds_the_true_accuracy_about_as_often_as_it_says():
+def test_the_interval_has_about_its_nominal_coverage():
     generator = torch.Generator().manual_seed(0)
     held = 0
     for _ in range(200):
@@ -141,7 +141,7 @@ def test_the_interval_holds_the_true_accuracy_about_as_often_as_it_says():
     assert 0.88 <= held / 200 <= 0.99
 
 
-def test_where_all_are_right_the_interval_is_not_certainty():
+def test_perfect_accuracy_still_has_an_interval():
     low, high = interval(torch.ones(16).double(), torch.arange(16))
     assert (low, high) == (pytest.approx(0.794, abs=1e-3), 1)
     low, high = interval(torch.zeros(16).double(), torch.arange(16))
@@ -154,13 +154,13 @@ def test_occurrences_of_one_sentence_make_the_interval_no_narrower():
     assert interval(right.repeat_interleave(5), torch.arange(8).repeat_interleave(5)) == alone
 
 
-def test_a_plane_keeps_what_lies_in_it_and_turning_keeps_distances():
+def test_planar_vectors_and_rotations_keep_their_distances():
     flat = noise(12, d=2)
     tilted = flat @ noise(2, d=30, seed=1)
     places, shares = main_plane(tilted)
     assert sum(shares) == pytest.approx(1)
     assert torch.allclose(torch.cdist(places, places), torch.cdist(tilted, tilted), atol=1e-6)
-    turn = torch.tensor([[0.6, 0.8], [0.8, -0.6]]).double()  # with a mirror
+    turn = torch.tensor([[0.6, 0.8], [0.8, -0.6]]).double()  # including a reflection
     planes = torch.stack([places @ turn, places, 3 * places @ turn.T])
     turned = align(planes, 1)
     assert torch.allclose(turned[0], places, atol=1e-9)
@@ -184,12 +184,8 @@ def test_a_plane_keeps_what_lies_in_it_and_turning_keeps_distances():
         ("straße", "Die STRASSE ist lang.", ["STRASSE"]),
     ],
 )
-def test_where_a_word_stands(word, sentence, found):
+def test_the_position_of_a_word(word, sentence, found):
     assert [sentence[a:b] for a, b in find_word(word, sentence)] == found
-
-
-def test_words_that_come_near():
-    assert near_words("bank", "The bnak is open") == ["bnak"]
 
 
 def test_the_bundled_sentences_are_enough_and_balanced():
@@ -198,7 +194,7 @@ def test_the_bundled_sentences_are_enough_and_balanced():
     ]  # fmt: skip
     for word, senses in bundled().items():
         sentences = read_sentences(word, None)
-        assert len(sentences) == sum(map(len, senses.values()))  # none twice
+        assert len(sentences) == sum(map(len, senses.values()))  # no duplicates
         assert all(len(sentence.places) == 1 for sentence in sentences)
         assert len({len(texts) for texts in senses.values()}) == 1
         early = []
@@ -216,14 +212,22 @@ MONEY = ["The bank lent money.", "She owns a bank."]
 @pytest.mark.parametrize(
     ("word", "senses", "said"),
     [
-        ("bnak", None, "Expected one of the words that come with sentences, bank, check, apple"),
-        ("", None, "Expected a word, got ''"),
-        ("bank", {"river": RIVER}, "two senses of 'bank' or more, got only 'river'"),
-        ("bank", {}, "got none. Add --sense"),
-        ("bank", {"river": RIVER, "money": MONEY[:1]}, "two different sentences .* got 1 for 'mon"),
-        ("bank", {"river": RIVER, "money": MONEY[:1] * 3}, "got 1 for 'money'"),
-        ("bank", {"river": RIVER, "money": []}, "sentences for the sense 'money', got none"),
-        ("bank", {"river": RIVER, "money": [" ", ""]}, "sentences for the sense 'money', got none"),
+        ("bnak", None, "There are no bundled sentences for 'bnak', only for bank, check, apple"),
+        ("", None, "The word must be a string with letters, not ''"),
+        ("bank", {"river": RIVER}, "At least two senses of 'bank' are needed, not 1"),
+        ("bank", {}, "are needed, not 0. Add --sense"),
+        (
+            "bank",
+            {"river": RIVER, "money": MONEY[:1]},
+            "The sense 'money' has fewer than two different sentences",
+        ),
+        (
+            "bank",
+            {"river": RIVER, "money": MONEY[:1] * 3},
+            "The sense 'money' has fewer than two different",
+        ),
+        ("bank", {"river": RIVER, "money": []}, "The sense 'money' has no sentences"),
+        ("bank", {"river": RIVER, "money": [" ", ""]}, "The sense 'money' has no sentences"),
         ("bank", {"river": RIVER, "money": [*MONEY, RIVER[0]]}, "under 'river' and 'money'"),
         (
             "bank",
@@ -231,8 +235,12 @@ MONEY = ["The bank lent money.", "She owns a bank."]
             r"not in 'The bnak lends.' \(money 3\). Did you mean bnak\?",
         ),
         ("bank", {"river": RIVER, "money": [*MONEY, "I go."]}, "Write it, or leave the sentence"),
-        ("bank", {"river": RIVER, " ": MONEY}, "a name for each sense"),
-        ("bank", {"river": RIVER, "money": [1, 2]}, "to be strings, got int"),
+        ("bank", {"river": RIVER, " ": MONEY}, "A sense has an empty name"),
+        (
+            "bank",
+            {"river": RIVER, "money": [1, 2]},
+            "The sentences of 'money' must be strings, not int",
+        ),
     ],
 )
 def test_sentences_that_cannot_be_used(word, senses, said):
@@ -240,7 +248,7 @@ def test_sentences_that_cannot_be_used(word, senses, said):
         read_sentences(word, senses)
 
 
-def test_what_is_typed_adds_up_and_files_hold_a_sentence_a_line(tmp_path):
+def test_typed_and_file_sentences_are_combined(tmp_path):
     file = tmp_path / "river.txt"
     file.write_text("We sat on the bank.\n\n  The bank was muddy.\r\n", encoding="utf-8-sig")
     typed = [f"river={file}", "river=A bank = a slope.", "money=The bank lent money."]
@@ -254,16 +262,16 @@ def test_what_is_typed_adds_up_and_files_hold_a_sentence_a_line(tmp_path):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("river", "NAME=SENTENCE or NAME=FILE, got 'river'"),
+        ("river", "NAME=SENTENCE or NAME=FILE, not 'river'"),
         ("=The bank", "NAME=SENTENCE"),
         ("river=", "NAME=SENTENCE"),
         ("river=none.txt", "there is no file none.txt"),
         ("river=some/where", "there is no file some/where"),
-        ("river=empty.txt", "'river' in empty.txt, but it is empty"),
+        ("river=empty.txt", "empty.txt has no sentences for 'river'"),
         ("river=bytes.txt", "bytes.txt is not UTF-8 text"),
     ],
 )
-def test_what_is_typed_wrong(tmp_path, monkeypatch, typed, said):
+def test_invalid_input(tmp_path, monkeypatch, typed, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xfa")

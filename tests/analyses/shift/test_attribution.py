@@ -1,4 +1,4 @@
-"""The parts of a shift add up to the shift, in every family; a part that is wrong shows."""
+"""The contributions to a shift add up in every model family, and a wrong one is detected."""
 
 import json
 from pathlib import Path
@@ -11,11 +11,10 @@ from transformers import BertConfig, BertModel
 
 import attnviz
 from attnviz.analyses.senses.sentences import find_word
-from attnviz.analyses.shift import tracing as watching
+from attnviz.analyses.shift.compute import gate_of as reference_gate
 from attnviz.analyses.shift.deeplift import decompose_shift
-from attnviz.analyses.shift.reference import gate_of as reference_gate
 from attnviz.analyses.shift.residual_stream import decompose_residual_stream
-from attnviz.capture.restore import restoring
+from attnviz.capture import restoring
 from attnviz.inputs import encode, token_spans
 
 DENSE = [
@@ -24,7 +23,7 @@ DENSE = [
 ]  # fmt: skip
 MUD, CASH = "the bank was full of mud.", "the bank was full of cash."
 DATA = Path(__file__).parents[2] / "data"
-EXACT = 1e-5  # of the length of the shift, in float32
+EXACT = 1e-5  # relative to the length of the shift, in float32
 NEAR = {"atol": 1e-5, "rtol": 1e-4}
 
 
@@ -34,7 +33,7 @@ def tokens(tokenizer, *texts):
 
 
 def gate_of(T):
-    """Every row may read itself, the first and the last token."""
+    """Allow every row to read itself, the first token and the last token."""
     gate = torch.eye(T, dtype=torch.bool)
     gate[:, [0, -1]] = True
     return gate
@@ -42,7 +41,7 @@ def gate_of(T):
 
 @pytest.mark.parametrize("family", DENSE)
 @pytest.mark.parametrize("reference", ["pair", "gate"])
-def test_the_parts_of_a_difference_add_up(family, reference, tokenizer):
+def test_the_contributions_to_a_difference_add_up(family, reference, tokenizer):
     module = tiny(family)
     inputs = tokens(tokenizer, MUD if reference == "pair" else CASH, CASH)
     T = inputs["input_ids"].shape[1]
@@ -54,11 +53,11 @@ def test_the_parts_of_a_difference_add_up(family, reference, tokenizer):
     assert found.credit_error < EXACT
     assert found.value.shape == found.routing.shape == found.table.shape
     if reference == "gate":
-        assert found.start == 0  # the same words stand at the start of both runs
+        assert found.start == 0  # both runs start with the same words
 
 
 @pytest.mark.parametrize("family", DENSE)
-def test_the_account_of_a_shift_adds_up(family, tokenizer):
+def test_the_decomposition_of_a_shift_adds_up(family, tokenizer):
     module = tiny(family)
     inputs = tokens(tokenizer, CASH)
     with restoring(module):
@@ -69,7 +68,7 @@ def test_the_account_of_a_shift_adds_up(family, tokenizer):
 
 
 def test_a_model_of_the_shape_of_bert_base(tokenizer):
-    """Twelve layers of twelve heads, 768 wide: rounding does not add up over the depth."""
+    """Twelve layers of twelve heads, width 768: rounding does not accumulate over the depth."""
     torch.manual_seed(0)
     module = BertModel(BertConfig()).eval()
     inputs = tokens(tokenizer, CASH, CASH)
@@ -84,7 +83,7 @@ def test_a_model_of_the_shape_of_bert_base(tokenizer):
 
 
 def test_the_real_model_in_every_direction(model, tokenizer):
-    """The parts add up along the shift, and along any other direction too."""
+    """The contributions add up along the shift and along any other direction."""
     inputs = tokens(tokenizer, MUD, CASH)
     for direction in (None, *torch.randn(3, 384, generator=torch.Generator().manual_seed(1))):
         with restoring(model.module):
@@ -107,7 +106,7 @@ def test_the_difference_is_that_of_the_models_own_outputs(model, tokenizer):
     assert_close(found.direction, (cash - mud) / (cash - mud).norm(), atol=1e-5, rtol=1e-4)
 
 
-def test_only_the_word_that_changed_has_credit(model, tokenizer):
+def test_only_the_changed_word_has_an_attribution(model, tokenizer):
     with restoring(model.module):
         found = decompose_shift(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
     assert found.credit.abs().argmax() == 6
@@ -116,14 +115,14 @@ def test_only_the_word_that_changed_has_credit(model, tokenizer):
     assert others.abs().max() == 0
 
 
-def test_two_runs_that_are_the_same_differ_by_nothing(model, tokenizer):
+def test_two_equal_runs_differ_by_nothing(model, tokenizer):
     with restoring(model.module):
         found = decompose_shift(model.module, tokens(tokenizer, CASH, CASH), rows=[2])
     assert found.total == 0
     assert found.table.abs().max() == 0
 
 
-def test_the_users_model_is_left_as_it_was(model, tokenizer):
+def test_the_users_model_is_left_unchanged(model, tokenizer):
     before = {name: p.requires_grad for name, p in model.module.named_parameters()}
     with restoring(model.module):
         decompose_shift(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
@@ -132,8 +131,8 @@ def test_the_users_model_is_left_as_it_was(model, tokenizer):
 
 
 def test_a_model_without_blocks_is_refused_in_one_line():
-    with pytest.raises(attnviz.ModelError, match="Expected a model of blocks in a row"):
-        watching.first_block(torch.nn.Linear(2, 2))
+    with pytest.raises(attnviz.ModelError, match="Linear has no list of blocks"):
+        decompose_shift(torch.nn.Linear(2, 2), {}, rows=[0])
 
 
 SENTENCES = json.loads((DATA / "sense_sentences.json").read_text("utf-8"))
@@ -141,7 +140,7 @@ SENTENCES = json.loads((DATA / "sense_sentences.json").read_text("utf-8"))
 
 @pytest.mark.parametrize("word", dict.fromkeys(entry["word"] for entry in SENTENCES))
 def test_every_sentence_adds_up(model, word):
-    """198 sentences, the word where it stands, in both accounts and over all paths."""
+    """198 sentences, with both references, direct and over all paths."""
     for text in (entry["sentence"] for entry in SENTENCES if entry["word"] == word):
         batch = encode(model.checkpoint, [text])
         spans, (start, end) = token_spans(model.checkpoint, text), find_word(word, text)[0]

@@ -1,4 +1,4 @@
-"""Attribution methods beside the split: against plain transformers, and where a model has none."""
+"""Attribution methods compared with plain transformers; clear errors for unsupported models."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_all_methods_are_registered():
     assert set(methods.METHODS) == set(NAMES)
 
 
-def test_gradient_attention_is_that_of_the_weights_that_transformers_returns(model, bank):
+def test_gradient_attention_matches_the_weights_from_transformers(model, bank):
     ids = model.tokenizer(CASH, return_tensors="pt")
     module = model.module
     before = module.config._attn_implementation
@@ -49,7 +49,7 @@ def test_gradient_attention_is_that_of_the_weights_that_transformers_returns(mod
 
 
 def test_integrated_gradients_add_up_to_the_difference_from_masked_words(model, bank):
-    """Completeness (Sundararajan et al. 2017), up to the error of 32 points."""
+    """Completeness (Sundararajan et al. 2017), up to the error of a 32-point integral."""
     masked = model.tokenizer("[MASK] bank [MASK] [MASK] [MASK] [MASK] [MASK]", return_tensors="pt")
     with torch.no_grad():
         end, start = (
@@ -58,15 +58,15 @@ def test_integrated_gradients_add_up_to_the_difference_from_masked_words(model, 
         )
     attribution = bank.methods["integrated-gradients"]
     assert attribution.sum().item() == pytest.approx((end - start).item(), rel=0.03)
-    assert attribution[[0, ROW, 8]].abs().max() == 0  # the same at both ends of the path
+    assert attribution[[0, ROW, 8]].abs().max() == 0  # equal at both ends of the path
 
 
-def test_raw_attention_and_rollout_are_those_of_every_shift(bank):
+def test_raw_attention_and_rollout_match_those_in_a_shift(bank):
     assert_close(bank.methods["raw-attention"], bank.raw_attention.double())
     assert_close(bank.methods["rollout"], bank.rollout.double())
 
 
-def test_methods_are_ranked_like_the_split(model, bank):
+def test_methods_are_ranked_like_the_decomposition(model, bank):
     assert list(bank.method_correlations) == list(NAMES)
     assert all(list(rhos) == ["mask"] for rhos in bank.method_correlations.values())
     assert bank.method_correlations["gradient-attention"]["mask"] > 0.6
@@ -85,7 +85,7 @@ def test_other_models(family, tokenizer):
     assert not any("left out" in note for note in result.notes)
 
 
-def test_a_method_that_a_model_does_not_support_is_left_out_with_a_reason(monkeypatch, bank, model):
+def test_an_unsupported_method_is_skipped_with_a_reason(monkeypatch, bank, model):
     def refuse(target):
         raise ValueError("no embeddings\nmore")
 
@@ -120,7 +120,7 @@ def test_methods_are_exported_and_printed(bank, model):
     console = Console(width=200)
     with console.capture() as capture:
         console.print(bank)
-    assert "gradient-attention ranks them with ρ: mask" in capture.get()
+    assert "rank correlation ρ of gradient-attention: mask" in capture.get()
     assert "by integrated-gradients" in capture.get()
 
 

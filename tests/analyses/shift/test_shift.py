@@ -1,4 +1,4 @@
-"""What moved a word: exact parts, a causal check that owes them nothing, and clear refusals."""
+"""What moved a word: exact contributions, an independent causal check, and clear errors."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import tiny
-from legible import check_texts
+from readable_text import check_texts
 from torch.testing import assert_close
 
 import attnviz
@@ -40,7 +40,7 @@ def end_of(model, text, at):
         return model.module(**ids).last_hidden_state[0, at].double()
 
 
-def test_the_parts_add_up(bank, apple):
+def test_the_contributions_add_up(bank, apple):
     for result in (bank, apple):
         assert result.decomposition.error < 1e-5
         assert result.decomposition.credit_error < 1e-5
@@ -48,8 +48,8 @@ def test_the_parts_add_up(bank, apple):
         assert result.agreement.verdict == "verified"
 
 
-def test_what_masking_loses_is_what_the_model_says(model, bank):
-    """Against plain runs of the model, without any of our own."""
+def test_the_effect_of_masking_matches_the_model(model, bank):
+    """Compare with plain runs of the model, without attnviz."""
     along = bank.decomposition.direction.double()
     masked = CASH.replace("cash", "[MASK]")
     lost = (end_of(model, CASH, 2) - end_of(model, masked, 2)) @ along
@@ -61,7 +61,7 @@ def test_what_masking_loses_is_what_the_model_says(model, bank):
 
 
 def test_the_gated_reference_is_nearly_the_word_alone(model, bank):
-    """In it the word reads only itself and special tokens."""
+    """In the gated reference the word attends only to itself and to special tokens."""
     gated = (
         end_of(model, CASH, 2) - bank.decomposition.direction.double() * bank.decomposition.length
     )
@@ -90,11 +90,11 @@ def test_the_mask_as_reference(model):
     assert result.decomposition.length == pytest.approx(delta.norm().item(), rel=1e-4)
     assert result.reference == "the same text, where all other words are [MASK]"
     assert result.decomposition.error < 1e-5
-    assert result.credit[[0, 2, 8]].abs().max() < 1e-5  # only what was masked differs at the start
+    assert result.credit[[0, 2, 8]].abs().max() < 1e-5  # only masked words differ at the start
 
 
 def test_rank_correlation():
-    """By hand: 1 - 6 Σd² / n (n² - 1), and the mean rank where two tie."""
+    """By hand: 1 - 6 Σd² / n (n² - 1), with mean ranks for ties."""
     a = torch.tensor([0.1, 0.4, 0.3, 0.9, 0.2])
     assert spearman(a, torch.tensor([1.0, 4.0, 3.0, 2.0, 5.0])) == pytest.approx(
         1 - 6 * (0 + 0 + 0 + 9 + 9) / 120
@@ -104,15 +104,15 @@ def test_rank_correlation():
     assert spearman(a, torch.zeros(5)) is None
 
 
-def test_a_neighbour_moves_apple_toward_what_it_points_at(model, apple):
+def test_a_neighbor_moves_apple_toward_its_sense(model, apple):
     pie = attnviz.shift("apple", "I love apple pie", toward=REGIONS, model=model)
-    neighbour = 4
-    assert apple.words[neighbour] == "phones"
-    assert apple.credit[neighbour] > 0 > pie.credit[neighbour]
-    assert apple.causal["mask"][neighbour] > 0 > pie.causal["mask"][neighbour]
+    neighbor = 4
+    assert apple.words[neighbor] == "phones"
+    assert apple.credit[neighbor] > 0 > pie.credit[neighbor]
+    assert apple.causal["mask"][neighbor] > 0 > pie.causal["mask"][neighbor]
     assert apple.path[-1] > pie.path[-1]
-    assert apple.path[0] == pytest.approx(pie.path[0].item())  # the static word, at one place
-    for result in (apple, pie):  # distances and place on the axis are of one triangle
+    assert apple.path[0] == pytest.approx(pie.path[0].item())  # the static embedding is the same
+    for result in (apple, pie):  # distances and positions on the axis form one triangle
         to_tech, to_fruit = result.distances.unbind(1)
         assert_close(result.path, (1 + to_fruit**2 - to_tech**2) / 2)
 
@@ -139,7 +139,7 @@ def test_a_word_of_several_pieces_is_their_mean(model):
     assert result.words == ("[CLS]", "It", "was", "unbelievably", "late", "[SEP]")
     assert_close(result.credit[3], result.decomposition.credit[3:8].sum())
     assert_close(result.credit.sum(), result.decomposition.credit.sum())
-    assert result.notes == ("“unbelievably” is 5 pieces, of which the mean is followed",)
+    assert result.notes == ("“unbelievably” is 5 pieces, averaged",)
     assert result.decomposition.error < 1e-5
 
 
@@ -155,25 +155,33 @@ def test_models_of_other_kinds(family, tokenizer):
 @pytest.mark.parametrize(
     ("word", "given", "message"),
     [
-        ("bnak", {}, "Expected a word of the text, got 'bnak'. Did you mean bank"),
-        ("bank", {"reference": "The bank was full."}, "Expected a reference of 9 tokens"),
-        ("bank", {"toward": {"one": ["river"]}}, "Expected two regions to span an axis, got 1"),
-        ("bank", {"toward": {"one": ["river"], "two": []}}, "Expected texts for the region 'two'"),
-        ("bank", {"toward": {"one": ["x"], "two": "x"}}, "regions in different places, but 'one'"),
-        ("bank", {"reference": CASH}, "Expected a reference other than the text, got the same"),
+        ("bnak", {}, "'bnak' is not a word of the text. Did you mean bank"),
+        (
+            "bank",
+            {"reference": "The bank was full."},
+            "The reference has 7 tokens, but the text has 9",
+        ),
+        ("bank", {"toward": {"one": ["river"]}}, "An axis needs two regions, not 1"),
+        ("bank", {"toward": {"one": ["river"], "two": []}}, "The region 'two' has no text"),
+        (
+            "bank",
+            {"toward": {"one": ["x"], "two": "x"}},
+            "The regions 'one' and 'two' are one point",
+        ),
+        ("bank", {"reference": CASH}, "The reference is the same as the text"),
         ("bank", {"reference": "gates"}, "Did you mean gate?"),
-        ("bank", {"reference": 7}, "Expected gate, mask or a text as reference, got int"),
-        (7, {}, "Expected a word, got int"),
+        ("bank", {"reference": 7}, "The reference must be gate, mask or a text, not int"),
+        (7, {}, "The word must be a string, not int"),
     ],
 )
-def test_what_does_not_fit_is_one_line(model, word, given, message):
+def test_invalid_input_is_one_line(model, word, given, message):
     with pytest.raises(InputError, match=message):
         attnviz.shift(word, CASH, model=model, **given)
 
 
-def test_a_model_with_two_sides_is_refused(tokenizer):
+def test_an_encoder_decoder_is_refused(tokenizer):
     model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
-    with pytest.raises((InputError, ModelError), match="Expected"):
+    with pytest.raises(ModelError, match="does not read one text and nothing else"):
         attnviz.shift("bank", CASH, model=model)
 
 
@@ -196,8 +204,8 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
     assert run(["shift", "bank", "The bank was full of {mud|cash}.", "-o", f"x{suffix}"]) == 0
     out = capsys.readouterr().out
     assert "compared with “The bank was full of mud.”" in out
-    assert "“cash” brought most of it, 4.18; where it is changed is lost: mask 1.93" in out
-    assert "with ρ" not in out  # one word differs: nothing is ranked
+    assert "“cash” contributed most, 4.18; effect of changing it: mask 1.93" in out
+    assert "correlation" not in out  # only one word differs, so there is no ranking
     assert "by raw attention" in out
     assert [path.name for path in Path().iterdir()] == [f"x{suffix}"]
     if suffix == ".json":
@@ -208,14 +216,14 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
         assert data["agreement"]["verdict"] == "verified"
 
 
-def test_a_text_that_is_too_long_is_not_cut(model):
-    with pytest.raises(InputError, match=r"at most 512 tokens.*got 605\. Shorten"):
+def test_a_text_that_is_too_long_is_not_truncated(model):
+    with pytest.raises(InputError, match=r"has 605 tokens, but .* reads at most 512\. Shorten"):
         attnviz.shift("bank", "the bank " + "and " * 601, model=model)
 
 
 @pytest.mark.parametrize("text", ["the bank of {a|b|c}", "the bank of {|b}"])
 def test_braces_without_two_sides(model, text):
-    with pytest.raises(InputError, match="Expected two sides in braces"):
+    with pytest.raises(InputError, match="does not have two sides"):
         attnviz.shift("bank", text, model=model)
 
 
@@ -229,7 +237,7 @@ def test_a_pair_in_python_too(model):
 
 
 def test_only_words_that_can_be_read_are_ranked(tokenizer):
-    """In a causal model what stands behind a word does nothing, whatever is done to it."""
+    """In a causal model, words after the target have no effect."""
     model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
     text = "the bank was full of cash that old farmers brought"
     result = attnviz.shift("full", text, verify_causally=True, model=model)
@@ -240,7 +248,7 @@ def test_only_words_that_can_be_read_are_ranked(tokenizer):
     assert few.rank_correlations == {}
 
 
-def test_where_regions_are_one_point_there_is_no_place(model):
+def test_equal_regions_have_no_position(model):
     regions = {"money": "the bank lends", "river": "the bank floods"}
     result = attnviz.shift("bank", "the bank of cash", toward=regions, model=model)
     assert result.path[0].isnan()
@@ -258,7 +266,7 @@ def test_inflections_count_in_regions_and_texts_without_the_word_are_named(model
     assert "“bank” is not in 1 of 2 texts of one" in note
 
 
-def test_a_reference_with_another_word_in_its_place_says_so(model):
+def test_a_reference_with_another_word_is_reported(model):
     (note,) = attnviz.shift("bank", "the {river|bank} of cash", model=model).notes
     assert "the reference has another word in this place" in note
 
@@ -285,32 +293,32 @@ def test_experts_that_are_not_traced_are_named(tokenizer):
 
 def test_a_word_that_nothing_moves_is_refused(tokenizer):
     model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
-    with pytest.raises(InputError, match="Expected a word that the context moves"):
+    with pytest.raises(InputError, match=r"Nothing moves '\[CLS\]'"):
         attnviz.shift("[CLS]", CASH, model=model)
 
 
-def test_in_a_narrower_type_it_is_rounding():
+def test_a_narrower_dtype_only_adds_rounding():
     (note,) = attnviz.shift("bank", CASH, model=attnviz.load(dtype="bfloat16")).notes
     assert "rounding in bfloat16" in note
 
 
-def test_a_pair_and_a_reference_are_one_too_many(capsys):
+def test_a_pair_with_a_reference_is_refused(capsys):
     assert run(["shift", "bank", "the bank of {mud|cash}", "--reference", "the bank of sand"]) == 2
-    assert "got both. Give one of them" in capsys.readouterr().err
+    assert "and a reference are given. Give one of them" in capsys.readouterr().err
 
 
-def test_parts_that_do_not_add_up_say_so(tokenizer):
-    """A router that chooses experts has no multiplier."""
+def test_contributions_that_do_not_add_up_are_reported(tokenizer):
+    """A router that selects experts has no multiplier."""
     result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("mixtral"), tokenizer=tokenizer))
     assert result.decomposition.error > 1e-3
     assert "the parts miss the whole by" in result.notes[0]
 
 
-def test_a_model_that_cannot_be_followed_is_refused_in_one_line(tokenizer):
-    with pytest.raises(ModelError, match="Expected a model whose blocks can be followed"):
+def test_a_model_that_cannot_be_traced_is_refused_in_one_line(tokenizer):
+    with pytest.raises(ModelError, match="The blocks of FunnelModel cannot be traced"):
         attnviz.shift("bank", CASH, model=attnviz.load(tiny("funnel"), tokenizer=tokenizer))
 
 
-def test_a_region_without_a_name_is_answered_with_an_example(capsys):
+def test_a_region_without_a_name_gets_an_example(capsys):
     assert run(["shift", "bank", CASH, "--toward", "river"]) == 2
-    assert 'For example: --toward river="We sat on the bank."' in capsys.readouterr().err
+    assert 'Write --toward river="We sat on the bank.", for example.' in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""One head taken apart: each stage follows from those before, and is the model's own."""
+"""One head, stage by stage: each stage follows from the previous ones and matches the model."""
 
 from operator import attrgetter
 
@@ -22,8 +22,8 @@ def taken(train):
     return attnviz.steps(train, layer=5, head=3, word="train")
 
 
-def test_the_numbers_are_those_that_the_model_computes(model, taken):
-    """Against hooks on the untouched transformers modules, which know nothing of attnviz."""
+def test_the_numbers_match_the_model(model, taken):
+    """Compare with hooks on the unmodified transformers modules, independent of attnviz."""
     seen = {}
     layer = model.module.encoder.layer[5].attention
     own, last = layer.self, layer.output.dense
@@ -43,13 +43,13 @@ def test_the_numbers_are_those_that_the_model_computes(model, taken):
         model_value = value[0] if whole else value[0, :, head]
         assert_close(taken[name].values.float(), model_value, **CLOSE)
     Q, K, V = (seen[name][0, :, head].double() for name in "QKV")
-    # Each is a sum of 32 products of numbers up to 5, which differ by up to 2e-6 in themselves.
+    # Each is a sum of 32 products of numbers up to 5, which themselves differ by up to 2e-6.
     assert_close(taken["scores"].values, Q @ K.T, atol=2e-5, rtol=0)
     assert_close(taken["scaled scores"].values, Q @ K.T / 32**0.5, **CLOSE)
     assert_close(taken["A"].values, attention(Q, K, V), **CLOSE)
 
 
-def test_each_stage_says_its_formula_its_shape_and_its_agreement(taken):
+def test_each_stage_has_formula_shape_and_agreement(taken):
     said = {stage.name: (stage.formula, stage.shape) for stage in taken.stages}
     assert said == {
         "X": ("what enters the attention of this layer", "9 × 384"),
@@ -77,8 +77,8 @@ def test_the_values_of_all_keys_add_up_to_the_attention_vector(taken):
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *FURTHER, *TWO_SIDED, *OWN_CODE])
-def test_every_family_can_be_taken_apart(family, tokenizer):
-    """Scores, their terms, weights and outputs follow from each other in every stack."""
+def test_every_family_has_steps(family, tokenizer):
+    """Scores, their terms, weights and outputs are consistent in every stack."""
     target = {"target": "the station"} if family in TWO_SIDED else {}
     result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT, **target)
     for stack in result.stacks:
@@ -102,13 +102,13 @@ def test_every_family_can_be_taken_apart(family, tokenizer):
             full = taken["full scores" if "full scores" in taken else "scaled scores"].values
             if record.sinks is None:
                 assert_close(full.softmax(-1), taken["weights"].values, **CLOSE)
-            # A is of the V that the model rounded: a mean of rows is no further off than these.
+            # A uses V as rounded by the model: a mean of its rows has at most the same error.
             V, own = taken["V"].values, repeat_heads(record.value, record.heads)[-1].double()
             near = {**CLOSE, "atol": CLOSE["atol"] + float((V - own).abs().max())}
             assert_close(taken["weights"].values @ V, taken["A"].values, **near)
 
 
-def test_what_a_model_adds_to_its_scores_is_a_stage_of_its_own(tokenizer):
+def test_score_terms_are_a_separate_stage(tokenizer):
     def formula(family):
         result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
         return attnviz.steps(result, layer=1, head=0)["full scores"].formula
@@ -119,7 +119,7 @@ def test_what_a_model_adds_to_its_scores_is_a_stage_of_its_own(tokenizer):
 
 
 def test_the_share_of_a_key_is_what_it_adds_along_the_sum():
-    """By hand: 3 along the sum, 1 against it, and one across it."""
+    """By hand: 3 along the sum, 1 against it, and one orthogonal to it."""
     weights = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
     values = torch.tensor([[6.0, 2.0], [-4.0, 0.0], [0.0, -4.0]], dtype=torch.float64)
     stages = (Stage("weights", "", weights, over_keys=True), Stage("V", "", values, rows="key"))
@@ -128,7 +128,7 @@ def test_the_share_of_a_key_is_what_it_adds_along_the_sum():
     assert_close(taken.shares, torch.tensor([1.5, -0.5, 0.0], dtype=torch.float64))
 
 
-def test_latent_normed_and_gated_attention_is_written_as_it_is(tokenizer):
+def test_latent_normed_and_gated_attention_have_their_formulas(tokenizer):
     def formulas(family):
         result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
         return {s.name: s.formula for s in attnviz.steps(result, layer=1, head=1).stages}
@@ -160,7 +160,7 @@ def test_padding_is_left_out(model):
         assert_close(one.values, other.values, atol=2e-5, rtol=1e-5)
 
 
-def test_which_word_is_followed(model, train):
+def test_the_followed_word(model, train):
     steps = attnviz.steps
     assert steps(train, layer=0, head=0).word == "train"  # the first content word
     second = steps(train, layer=0, head=0, word="the#2")
@@ -175,7 +175,7 @@ def test_which_word_is_followed(model, train):
     assert steps(split, layer=0, head=0, word="##va").row == 4
 
 
-def test_the_head_is_chosen_and_the_choice_is_said(train):
+def test_the_head_is_chosen_and_reported(train):
     best = attnviz.rank_heads(train).best
     taken = attnviz.steps(train)
     assert (taken.layer, taken.head) == (best.layer, best.head)
@@ -185,12 +185,12 @@ def test_the_head_is_chosen_and_the_choice_is_said(train):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"word": "bus"}, "Expected a word of the text, got 'bus'"),
-        ({"word": "the"}, "Expected one word, but 'the' occurs 2 times"),
-        ({"word": 9}, "Expected a position from 0 to 8, got 9"),
-        ({"word": -1}, "Expected a position from 0 to 8, got -1"),
-        ({"layer": 6}, "Expected a layer from 0 to 5, got 6"),
-        ({"head": 12}, "Expected a head from 0 to 11, got 12"),
+        ({"word": "bus"}, "'bus' is not a word of the text"),
+        ({"word": "the"}, "'the' occurs 2 times"),
+        ({"word": 9}, "token 9 is out of range: the text has tokens 0–8."),
+        ({"word": -1}, "token -1 is out of range: the text has tokens 0–8."),
+        ({"layer": 6}, "layer 6 is out of range: all-MiniLM-L6-v2 has layers 0–5"),
+        ({"head": 12}, "head 12 is out of range: layer 0 of all-MiniLM-L6-v2 has heads 0–11"),
     ],
 )
 def test_a_wrong_selection_is_one_line(train, wrong, message):
@@ -198,7 +198,7 @@ def test_a_wrong_selection_is_one_line(train, wrong, message):
         attnviz.steps(train, **wrong)
 
 
-def test_a_sink_is_a_stage_beside_the_scores_and_nothing_wants_a_gradient(tokenizer):
+def test_a_sink_is_a_stage_and_nothing_requires_grad(tokenizer):
     result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
     assert not result.weights(layer=0, head=0).requires_grad
     taken = attnviz.steps(result, layer=0, head=0)
@@ -206,7 +206,7 @@ def test_a_sink_is_a_stage_beside_the_scores_and_nothing_wants_a_gradient(tokeni
     assert not any(stage.values.requires_grad for stage in taken.stages)
 
 
-def test_whole_numbers_of_any_kind_will_do(train):
+def test_integers_of_any_type_are_accepted(train):
     taken = attnviz.steps(train, layer=np.int64(5), head=torch.tensor(3), word=np.int32(2))
     assert (taken.layer, taken.head, taken.word) == (5, 3, "train")
     assert attnviz.attention_map(train, layer=np.int64(5), head=[np.int32(3)]).heads == (3,)
@@ -217,25 +217,25 @@ def test_whole_numbers_of_any_kind_will_do(train):
     [{"head": "3"}, {"head": 3.0}, {"head": True}, {"layer": "5"}, {"word": 1.5}, {"word": True}],
     ids=str,
 )
-def test_what_is_no_whole_number_is_refused_in_one_line(train, wrong):
-    with pytest.raises(InputError, match=r"Expected .* as a whole number, got"):
+def test_non_integers_are_refused_in_one_line(train, wrong):
+    with pytest.raises(InputError, match=r"must be a whole number, not "):
         attnviz.steps(train, **{"layer": 1, "head": 0} | wrong)
 
 
 @pytest.mark.parametrize("use", ["steps", "plot.steps", "plot.heatmap", "rank_heads", "plot.heads"])
-def test_a_list_of_results_is_no_result(train, use):
-    with pytest.raises(InputError, match=r"Expected a result of attend, got 2 in a list\. Choose"):
+def test_a_list_of_results_is_refused(train, use):
+    with pytest.raises(InputError, match=r"A list of 2 is not one result\. Choose"):
         attrgetter(use)(attnviz)([train, train])
-    with pytest.raises(InputError, match="Expected a result of attend, got str"):
+    with pytest.raises(InputError, match="str is not a result of attend"):
         attrgetter(use)(attnviz)("the train")
 
 
-def test_several_heads_cannot_be_taken_apart_at_once(train):
-    with pytest.raises(InputError, match="Expected one head, got 2"):
+def test_several_heads_at_once_are_refused(train):
+    with pytest.raises(InputError, match="Steps shows one head, not 2"):
         attnviz.steps(train, layer=1, head=[2, 3])
 
 
-def test_where_a_sink_takes_weight_it_is_said(tokenizer):
+def test_the_weight_of_a_sink_is_reported(tokenizer):
     result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
     taken = attnviz.steps(result, layer=0, head=0, word="train")
     lost = 1 - taken["weights"].values[taken.row].sum().item()

@@ -1,11 +1,11 @@
-"""Thousands of English sentences that every Python has with it: the language reference."""
+"""Thousands of English sentences that ship with Python: the language reference."""
 
 import re
 from pydoc_data.topics import topics
 
 
 def sentences(count):
-    """Return so many different sentences of four words or more, in no order of subject."""
+    """Return this number of distinct sentences with at least four words, shuffled across topics."""
     whole = "\n\n".join(topics[name] for name in sorted(topics))
     paragraphs = [" ".join(block.split()) for block in re.split(r"\n\s*\n", whole)]
     found = [

@@ -1,4 +1,4 @@
-"""What a model itself returns as its weights, one text at a time and without attnviz."""
+"""The attention weights that a model returns by itself, one text at a time, without attnviz."""
 
 import copy
 
@@ -7,7 +7,7 @@ import torch
 
 def plain_weights(module):
     """Return a function from token ids to the weights of all heads, (K, n, n)."""
-    own = copy.deepcopy(module)  # asked for its attentions, a model keeps hooks
+    own = copy.deepcopy(module)  # requesting attentions leaves hooks on the model, so use a copy
     own.set_attn_implementation("eager")
 
     def weights(ids):

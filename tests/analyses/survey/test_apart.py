@@ -1,4 +1,4 @@
-"""How unlike heads are, against scipy on the weights that the model itself returns."""
+"""The distance between heads, compared with scipy on the weights that the model returns."""
 
 import copy
 
@@ -13,12 +13,12 @@ from tests.analyses.survey.plain import plain_weights
 
 @pytest.fixture(scope="module")
 def some(texts):
-    """Return three texts of other lengths, which are read together."""
+    """Return three texts of different lengths, which form one batch."""
     return texts[2:5]
 
 
 def words_of(model, text):
-    """Return the ids of a text, and the rows that are no special tokens."""
+    """Return the token ids of a text, and the rows that are not special tokens."""
     read = model.tokenizer(text, return_special_tokens_mask=True)
     return read["input_ids"], np.array(read["special_tokens_mask"]) == 0
 
@@ -27,7 +27,7 @@ def divergence(P, Q):
     return jensenshannon(P.double().numpy(), Q.double().numpy(), base=2, axis=-1) ** 2
 
 
-def test_heads_are_as_unlike_as_scipy_says(some, model):
+def test_head_distances_match_scipy(some, model):
     weights_of = plain_weights(model.module)
     of_rows = []
     for text in some:
@@ -39,7 +39,7 @@ def test_heads_are_as_unlike_as_scipy_says(some, model):
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
 
 
-def test_models_are_as_far_apart_as_scipy_says(some, model):
+def test_model_distances_match_scipy(some, model):
     module = copy.deepcopy(model.module)
     with torch.no_grad():
         module.encoder.layer[1].attention.self.query.weight[:64] *= 1.5

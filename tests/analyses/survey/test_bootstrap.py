@@ -1,9 +1,9 @@
-"""Intervals and tests: right on numbers whose truth is known, whatever the order and the parts."""
+"""Confidence intervals and tests on data with known truth, for any order and partition."""
 
 import numpy as np
 import pytest
 
-from attnviz.analyses.survey.bootstrap import Estimator, draw
+from attnviz.analyses.survey.aggregate import Estimator, draw
 
 
 def drawn(shape, seed=0, shift=0.0):
@@ -18,20 +18,20 @@ def estimates(values, parts=1, order=None, seed=0, shares=False):
     return estimator.estimates()
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say():
+def test_intervals_have_their_nominal_coverage():
     found = estimates(drawn((300, 400)))
     inside = ((found.low < 0) & (found.high > 0)).mean()
     assert 0.92 < inside < 0.98
 
 
-def test_of_many_numbers_that_are_nothing_hardly_any_passes():
-    # Corrected for all of them: in 19 of 20 families not one.
+def test_null_data_gives_few_discoveries():
+    # With the correction for multiple tests, 19 of 20 families have no discovery.
     families = [estimates(drawn((60, 50), seed), seed=seed) for seed in range(40)]
     assert sum((found.p_value < 0.05).any() for found in families) <= 6
 
 
-def test_skewed_numbers_that_are_nothing_hardly_pass_either():
-    # Flips of signs, which ask for symmetry, would find something in half of these families.
+def test_skewed_null_data_gives_few_discoveries():
+    # Sign flips assume symmetry and would report discoveries in half of these families.
     families = [
         estimates(np.random.default_rng(seed).exponential(1.0, (60, 200)) - 1, seed=seed)
         for seed in range(30)
@@ -40,14 +40,14 @@ def test_skewed_numbers_that_are_nothing_hardly_pass_either():
     assert sum((found.p_value < 0.01).any() for found in families) <= 2
 
 
-def test_what_a_few_texts_say_is_not_tested_and_takes_nothing_from_the_rest():
+def test_sparse_statistics_are_not_tested_and_do_not_affect_others():
     values = drawn((60, 50))
     values[:, 7] += 0.8
     before = estimates(values).p_value[7]
     values[:, 8] = 0.0
-    values[3, 8] = 5.0  # one text says all
+    values[3, 8] = 5.0  # a single text determines the mean
     values[:, 9] = np.nan
-    values[3, 9] = 5.0  # one text says anything
+    values[3, 9] = 5.0  # only one text has a value
     found = estimates(values)
     assert found.p_value[7] == before < 0.01
     assert found.p_value[8] == found.p_value[9] == 1.0
@@ -55,17 +55,17 @@ def test_what_a_few_texts_say_is_not_tested_and_takes_nothing_from_the_rest():
 
 
 @pytest.mark.parametrize("number", [0.1, 0.3, 1 / 3, 0.7])
-def test_equal_numbers_are_judged_by_what_holds_for_any_distribution(number):
-    # Whatever rounding makes of their variance: how large they are, and how many. Twice, for the
-    # bootstrap may tell as well.
+def test_constant_data_uses_a_distribution_free_bound(number):
+    # The bound depends only on the range and the count, not on the rounded variance. The factor 2
+    # accounts for the bootstrap as the second test.
     found = estimates(np.full((100, 2), number), shares=True)
     expected = min(1.0, 2 * 4 * np.exp(-100 * number**2 / 2))
     assert found.p_value == pytest.approx(expected)
     assert estimates(np.full((100, 2), number)).p_value.min() == 1.0
 
 
-def test_what_may_be_of_any_size_is_not_judged_by_what_was_seen():
-    # The mean is about 0; nearly all samples show 0.5 alone, or almost.
+def test_unbounded_data_with_rare_outliers_is_not_significant():
+    # The mean is about 0, but most samples contain only, or almost only, 0.5.
     found = []
     for seed in range(40):
         rare = np.random.default_rng(seed).random((400, 1)) > 0.998
@@ -73,7 +73,7 @@ def test_what_may_be_of_any_size_is_not_judged_by_what_was_seen():
     assert sum(p_value < 0.05 for p_value in found) <= 4
 
 
-def test_a_difference_among_many_is_found():
+def test_one_real_difference_among_many_is_found():
     values = drawn((200, 100))
     values[:, 7] += 0.5
     found = estimates(values)
@@ -81,7 +81,7 @@ def test_a_difference_among_many_is_found():
     assert (np.delete(found.p_value, 7) > 0.05).all()
 
 
-def test_order_and_parts_make_no_difference():
+def test_order_and_chunks_do_not_matter():
     values = drawn((90, 5))
     values[::7, 2] = np.nan
     one = estimates(values)
@@ -90,7 +90,7 @@ def test_order_and_parts_make_no_difference():
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12)
 
 
-def test_texts_without_a_number_are_left_out():
+def test_missing_values_are_skipped():
     values = drawn((50, 2))
     values[10:, 1] = np.nan
     found = estimates(values)
@@ -99,7 +99,7 @@ def test_texts_without_a_number_are_left_out():
     assert found.high[1] - found.low[1] > 1.5 * (found.high[0] - found.low[0])
 
 
-def test_a_number_that_no_text_has_is_no_number():
+def test_a_statistic_without_values_is_nan():
     values = drawn((20, 2))
     values[:, 1] = np.nan
     found = estimates(values)

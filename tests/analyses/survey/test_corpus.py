@@ -1,4 +1,4 @@
-"""A corpus comes in many formats, and what is wrong with it is said with its line."""
+"""Read a corpus in any supported format; errors name the line."""
 
 import csv
 import io
@@ -57,7 +57,7 @@ def test_every_format_gives_the_same_texts(tmp_path, name, write):
     assert [each.number for each in found] == [0, 1, 2]
 
 
-def test_blank_lines_are_left_out_and_still_counted(tmp_path):
+def test_blank_lines_are_skipped_but_counted(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\n  \ntwo\n")
     assert [(each.number, each.text) for each in read_corpus(tmp_path / "a.txt")] == [
         (0, "one"),
@@ -70,25 +70,33 @@ def test_standard_input_is_read_line_by_line(monkeypatch):
     assert [each.text for each in read_corpus("-")] == ["one", "two"]
 
 
-def test_texts_of_python_may_come_one_by_one():
+def test_texts_can_come_from_an_iterator():
     assert [each.text for each in read_corpus(text for text in TEXTS)] == TEXTS
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said", "kept"),
     [
-        ("a.jsonl", '{"text": "a"}\n{"text": \n', "JSON in line 2 of a.jsonl", ["a"]),
-        ("a.jsonl", '{"text": "a"}\n{"body": "b"}\n', "under 'text' in line 2 of a.jsonl", ["a"]),
-        ("a.jsonl", '{"text": 3}\n"b"', "under 'text' in line 1", ["b"]),
-        ("a.jsonl", "[" * 100_000 + "\n", "JSON in line 1", []),
-        ("a.txt", b"a\n\xe4\nb\n", "text in UTF-8 in line 2 of a.txt", ["a", "b"]),
-        ("a.csv", b"text\na\n\xe4\nb\n", "text in UTF-8 in line 3 of a.csv", ["a", "b"]),
-        ("a.csv", "id,text\n1,a\n2\n3,b\n", "2 columns in line 3 of a.csv, got 1", ["a", "b"]),
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', "Line 2 of a.jsonl is not valid JSON", ["a"]),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"body": "b"}\n',
+            "Line 2 of a.jsonl has no text under 'text': keys 'body'",
+            ["a"],
+        ),
+        ("a.jsonl", '{"text": 3}\n"b"', "Line 1 of a.jsonl has no text under 'text': 3", ["b"]),
+        ("a.jsonl", "[" * 100_000 + "\n", "Line 1 of a.jsonl is not valid JSON", []),
+        ("a.txt", b"a\n\xe4\nb\n", "Line 2 of a.txt is not valid UTF-8", ["a", "b"]),
+        ("a.csv", b"text\na\n\xe4\nb\n", "Line 3 of a.csv is not valid UTF-8", ["a", "b"]),
+        (
+            "a.csv",
+            "id,text\n1,a\n2\n3,b\n",
+            "Line 3 of a.csv has 1 columns, but the header has 2",
+            ["a", "b"],
+        ),
     ],
 )
-def test_a_broken_line_is_named_and_left_out_where_that_is_asked(
-    tmp_path, name, content, said, kept
-):
+def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, said, kept):
     content = content.encode() if isinstance(content, str) else content
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match="--skip-bad") as raised:
@@ -104,47 +112,59 @@ def test_a_broken_line_is_named_and_left_out_where_that_is_asked(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"id,body\n1,one\n", r"a column 'text' in a.csv, got 'id', 'body'.*--column"),
-        ("a.csv", b"", r"a column 'text' in a.csv, got none"),
-        ("a.csv", b"text,text\na,b\n", r"a column 'text'"),
-        ("a.csv", b'text\n"never ends\n', r"line \d of a.csv to be readable"),
-        ("a.parquet", b"PAR1 no table", r"to be a parquet file"),
-        ("a.txt", b"\xff\xfe\x00", r"text in UTF-8 in line 1 of a.txt.*--skip-bad"),
-        ("a.pdf", b"", r"ends in .txt, .jsonl, .csv, .tsv, .parquet, or - .*got 'a.pdf'"),
+        (
+            "a.csv",
+            b"id,body\n1,one\n",
+            r"a.csv needs one column 'text', but its columns are 'id', 'body'.*--column",
+        ),
+        ("a.csv", b"", r"a.csv needs one column 'text', but its columns are none"),
+        ("a.csv", b"text,text\na,b\n", r"a.csv needs one column 'text', .* are 'text', 'text'"),
+        ("a.csv", b'text\n"never ends\n', r"Line \d of a.csv cannot be read: "),
+        ("a.parquet", b"PAR1 no table", r"a.parquet is not a parquet file: "),
+        ("a.txt", b"\xff\xfe\x00", r"Line 1 of a.txt is not valid UTF-8.*--skip-bad"),
+        (
+            "a.pdf",
+            b"",
+            r"'a.pdf' is not a corpus: .* end in .txt, .jsonl, .csv, .tsv, .parquet, or be - ",
+        ),
     ],
 )
-def test_what_is_no_corpus_is_refused_in_one_line(tmp_path, name, content, said):
+def test_an_invalid_corpus_is_refused_in_one_line(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=said) as raised:
         list(read_corpus(tmp_path / name))
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_a_missing_column_of_parquet_is_said(tmp_path):
+def test_a_missing_parquet_column_is_reported(tmp_path):
     pq.write_table(pa.table({"body": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"a column 'text' in a\.parquet, got 'body'"):
+    with pytest.raises(
+        InputError, match=r"a\.parquet needs one column 'text', but its columns are 'body'"
+    ):
         list(read_corpus(tmp_path / "a.parquet"))
     assert [t.text for t in read_corpus(tmp_path / "a.parquet", column="body")] == ["x"]
 
 
-def test_a_field_may_be_as_long_as_a_line(tmp_path):
+def test_a_field_can_be_as_long_as_a_line(tmp_path):
     before = csv.field_size_limit()
     (tmp_path / "a.csv").write_text("text\n" + "word " * 40_000 + "\nshort\n")
     assert [len(each.text) for each in read_corpus(tmp_path / "a.csv")] == [200_000, 5]
     assert csv.field_size_limit() == before
 
 
-def test_what_is_no_text_is_named_with_its_row_and_what_it_is(tmp_path):
+def test_a_non_text_value_is_named_with_its_row_and_type(tmp_path):
     pq.write_table(pa.table({"text": ["one", None]}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"under 'text' in row 2 of a\.parquet, got None"):
+    with pytest.raises(InputError, match=r"Row 2 of a\.parquet has no text under 'text': None"):
         list(read_corpus(tmp_path / "a.parquet"))
     (tmp_path / "a.jsonl").write_text('{"text": {"deep": "one"}}')
-    with pytest.raises(InputError, match=r"line 1 of a\.jsonl, got \{'deep': 'one'\}"):
+    with pytest.raises(
+        InputError, match=r"Line 1 of a\.jsonl has no text under 'text': \{'deep': 'one'\}"
+    ):
         list(read_corpus(tmp_path / "a.jsonl"))
 
 
-def test_no_file_and_no_string():
-    with pytest.raises(InputError, match=r"there is no file none\.txt"):
+def test_neither_file_nor_string():
+    with pytest.raises(InputError, match=r"There is no file none\.txt"):
         list(read_corpus("none.txt"))
-    with pytest.raises(InputError, match="strings, got int as number 1"):
+    with pytest.raises(InputError, match="Text 1 is 3, not a string"):
         list(read_corpus(["a", 3]))

@@ -1,6 +1,6 @@
-"""A survey on a Ray cluster of two nodes: the same numbers, whatever dies on the way.
+"""A survey on a Ray cluster with two nodes gives the same numbers, even if processes die.
 
-Every survey is a command in a process of its own, as users run it; the cluster is a real one.
+Every survey runs as a command in a separate process, as users run it, on a real cluster.
 """
 
 import http.server
@@ -33,7 +33,7 @@ sys.exit(main())
 
 @pytest.fixture(scope="module", params=[32, pytest.param(2000, marks=pytest.mark.long)])
 def corpus(request, tmp_path_factory):
-    """Return a folder with a file of so many sentences, the size of its parts, and its table."""
+    """Return a folder with a file of this number of sentences, the chunk size, and its table."""
     folder = tmp_path_factory.mktemp("corpus")
     texts = sentences(2000)[: request.param]
     (folder / "corpus.txt").write_text("\n".join(texts), "utf-8")
@@ -44,7 +44,7 @@ def corpus(request, tmp_path_factory):
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """Yield a cluster of two nodes with a processor each."""
+    """Yield a cluster of two nodes with one processor each."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -74,7 +74,7 @@ def finished(process):
 
 
 def table(folder, texts):
-    """Return every value by sentence, head and statistic: each is there exactly once."""
+    """Return every value by sentence, head and statistic; check that each occurs once."""
     whole = pq.read_table(folder / "parts")
     assert set(whole["sentence"].to_pylist()) == set(range(texts))
     keys = ["sentence", "stack", "layer", "head", "statistic"]
@@ -100,7 +100,7 @@ def wait_for(what, seconds=300):
 
 
 def workers():
-    """Return the processes on which parts are measured."""
+    """Return the processes that measure chunks."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -112,12 +112,12 @@ def workers():
 
 
 def at_work(process, out, parts):
-    """Wait until so many parts are written and a worker is at the next."""
+    """Wait until this number of chunks is written and a worker has started the next one."""
     wait_for(lambda: len(parts_of(out)) >= parts and workers())
     assert process.poll() is None
 
 
-def test_every_sentence_is_there_once_whatever_dies(corpus, cluster):
+def test_every_sentence_occurs_once_if_processes_die(corpus, cluster):
     folder, size, expected = corpus
     out = folder / "deaths"
     on_ray = ("-o", out, "--engine", "ray", "--address", cluster.address)
@@ -137,14 +137,14 @@ def test_every_sentence_is_there_once_whatever_dies(corpus, cluster):
 
 
 @pytest.mark.long
-def test_every_sentence_is_there_once_where_nothing_dies(corpus, cluster):
+def test_every_sentence_occurs_once_without_failures(corpus, cluster):
     folder, size, expected = corpus
     address = cluster.address
     finished(started(folder, size, "-o", "calm", "--engine", "ray", "--address", address))
     same(expected, table(folder / "calm", 8 * size))
 
 
-def test_an_address_where_something_else_answers_is_refused(tmp_path):
+def test_an_address_of_another_service_is_refused(tmp_path):
     (tmp_path / "corpus.txt").write_text("one two\n")
     with socketserver.TCPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -153,5 +153,5 @@ def test_an_address_where_something_else_answers_is_refused(tmp_path):
         out, err = process.communicate(timeout=120)
         server.shutdown()
     assert (process.returncode, out) == (2, "")
-    # The lines before it are warnings of Ray.
-    assert f"a Ray cluster at {address}, but: Failed to connect" in err.splitlines()[-1]
+    # Ray prints warnings before this line.
+    assert f"No Ray cluster answers at {address}: Failed to connect" in err.splitlines()[-1]

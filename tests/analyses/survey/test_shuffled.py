@@ -1,4 +1,4 @@
-"""Texts in another order: which tokens move, what heads do on them, and what is made of it."""
+"""Shuffled texts: which tokens move, what heads do with them, and which statistics use them."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ import torch
 
 from attnviz.analyses.survey.aggregate import aggregate
 from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
-from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics, shuffle
-from attnviz.analyses.survey.statistics import NAMES
+from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, TextStatistics, shuffle
 from tests.analyses.survey.plain import plain_weights
 from tests.analyses.survey.test_statistics import by_definition
 
@@ -19,7 +18,7 @@ ENCODING = {
 }
 
 
-def test_other_tokens_change_places_and_special_ones_do_not():
+def test_shuffling_moves_all_but_special_tokens():
     orders = [shuffle(ENCODING, f"0 {number}")["input_ids"] for number in range(20)]
     for ids in orders:
         assert sorted(ids) == sorted(ENCODING["input_ids"])
@@ -27,7 +26,7 @@ def test_other_tokens_change_places_and_special_ones_do_not():
         assert not any(np.array(moved)[np.array(SPECIAL) == 1])
         assert sum(moved) > 9
     assert len(set(map(tuple, orders))) == 20
-    # Each place gets now this token, now that one.
+    # Each position receives varying tokens.
     of_places = [len(set(ids)) for ids in zip(*orders, strict=True)]
     assert min(n for n, special in zip(of_places, SPECIAL, strict=True) if not special) > 5
 
@@ -43,7 +42,7 @@ def test_a_seed_gives_one_order_and_changes_nothing_else():
 
 @pytest.fixture(scope="module")
 def reads(texts, model):
-    """Return six texts of other lengths as they are read, the first again as the last."""
+    """Return six tokenized texts of different lengths; the last one repeats the first."""
     return list(
         tokenize_corpus(model, read_corpus([*texts[:6], texts[0]]), truncate=False, on_bad=None)
     )
@@ -59,7 +58,7 @@ def ours(model, reads):
     return measured(model, reads)
 
 
-def test_shuffled_texts_are_measured_as_the_model_reads_them(ours, reads, model):
+def test_shuffled_measurements_match_the_model(ours, reads, model):
     weights_of = plain_weights(model.module)
     for n, each in enumerate(reads):
         ids = shuffle(each.encoding, f"0 {each.number}")["input_ids"]
@@ -72,7 +71,7 @@ def test_shuffled_texts_are_measured_as_the_model_reads_them(ours, reads, model)
             assert got == pytest.approx(list(expected.values()), abs=1e-5, nan_ok=True)
 
 
-def test_each_text_has_an_order_of_its_own(ours, reads, model):
+def test_each_text_has_its_own_order(ours, reads, model):
     first, again = 0, len(reads) - 1
     previous = NAMES.index("previous")
     torch.testing.assert_close(ours.value[first], ours.value[again], equal_nan=True)
@@ -82,8 +81,8 @@ def test_each_text_has_an_order_of_its_own(ours, reads, model):
     assert (ours.shuffled[first] - other.shuffled[0])[:, previous].abs().max() > 0.01
 
 
-def test_what_is_told_of_shuffled_texts_is_told_against_them():
-    # One head does more than on shuffled texts and as much as even weights, the other the reverse.
+def test_statistics_are_compared_with_shuffled_texts():
+    # One head exceeds its shuffled value and equals uniform weights; the other is the reverse.
     N = 60
     generator = torch.Generator().manual_seed(0)
     much = 0.6 + 0.1 * torch.rand(N, 2, len(NAMES), generator=generator)
@@ -105,7 +104,7 @@ def test_what_is_told_of_shuffled_texts_is_told_against_them():
     assert (above.p_value.reshape(2, -1)[1] > 0.99).all()
     np.testing.assert_allclose(above.mean, (much - other).mean(0).flatten(), atol=1e-6)
     np.testing.assert_allclose(told.shuffled, other.mean(0), atol=1e-6)
-    # Entropy and what is read most are not held against even weights.
+    # Entropy and the most attended key are not compared with uniform weights.
     compared = told.above_even.count.reshape(2, -1)
     assert (compared[:, :-2] == N).all()
     assert (compared[:, -2:] == 0).all()

@@ -1,4 +1,4 @@
-"""What is marked in the figures of a corpus: the heads whose p-values say so, and no others."""
+"""The survey figure marks exactly the heads with significant p-values."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def census(texts, model):
     return attnviz.survey(texts[:1], model=model)
 
 
-def test_a_cross_stands_on_each_head_that_is_not_sure(census):
+def test_each_nonsignificant_head_has_a_cross(census):
     made = replace(census, p_even=drawn(0), p_shuffled=drawn(1))
     maps = panels(attnviz.plot.survey(made))
     assert len(maps) == len(made.statistics)
@@ -42,7 +42,7 @@ def test_a_cross_stands_on_each_head_that_is_not_sure(census):
         assert {(y, x) for x, y in crosses.get_offsets().tolist()} == expected
 
 
-def test_a_change_has_a_colour_where_it_is_sure(texts, model):
+def test_significant_changes_have_a_color(texts, model):
     found = attnviz.compare(texts[:1], models=(model, model))
     change = torch.linspace(-1, 1, 72 * 11, dtype=torch.float64).reshape(72, 11)
     made = replace(found, p_value=drawn(2), change=change, apart=torch.rand(72))
@@ -57,7 +57,7 @@ def test_a_change_has_a_colour_where_it_is_sure(texts, model):
     assert len(maps) == 11
 
 
-def test_heads_that_lie_in_a_plane_are_drawn_as_far_apart_as_they_are(census):
+def test_planar_head_distances_are_drawn_to_scale(census):
     points = np.random.default_rng(0).normal(size=(72, 2)) * [0.3, 0.1]
     roles = ["previous token" if n in (5, 40) else "" for n in range(72)]
     made = replace(census, roles=tuple(roles), distances=torch.from_numpy(cdist(points, points)))

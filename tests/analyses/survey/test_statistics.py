@@ -1,4 +1,4 @@
-"""Each statistic against its definition, written out weight by weight."""
+"""Each statistic compared with its definition, computed weight by weight."""
 
 import math
 from dataclasses import replace
@@ -9,8 +9,7 @@ from families import tiny
 
 import attnviz
 from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
-from attnviz.analyses.survey.measure import HeadStatistics
-from attnviz.analyses.survey.statistics import NAMES, Tokens, WeightStatistics
+from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, Tokens, WeightStatistics
 from attnviz.capture import BatchedAttention
 
 
@@ -50,7 +49,7 @@ def by_definition(w, ids, special, stops):
 @pytest.mark.parametrize("weights_of_a_block", [2**18, 40])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_each_is_what_its_definition_says(causal, seed, weights_of_a_block, monkeypatch):
+def test_each_statistic_matches_its_definition(causal, seed, weights_of_a_block, monkeypatch):
     monkeypatch.setattr("attnviz.analyses.survey.statistics._BLOCK_WEIGHTS", weights_of_a_block)
     generator = torch.Generator().manual_seed(seed)
     lengths, T, H = [9, 4, 1, 7], 9, 3
@@ -90,8 +89,8 @@ def measured(model, texts):
     return meter(model).measure(list(reads))
 
 
-def test_many_texts_at_once_give_what_one_at_a_time_gives(texts):
-    model = attnviz.load()  # of its own: asked for its attentions, a model keeps hooks
+def test_a_batch_gives_the_same_as_single_texts(texts):
+    model = attnviz.load()  # a separate model: requesting attentions leaves hooks on it
     ours = measured(model, texts[:8])
     assert ours.differences.max() < 2e-6
     model.module.set_attn_implementation("eager")
@@ -110,8 +109,8 @@ def test_many_texts_at_once_give_what_one_at_a_time_gives(texts):
                 assert got == pytest.approx(list(expected.values()), abs=1e-5, nan_ok=True)
 
 
-def test_even_weights_are_the_mean_over_shuffles_of_the_keys(texts, model):
-    # What stands for the permutation null, held against shuffles that are made.
+def test_uniform_weights_are_the_mean_over_key_shuffles(texts, model):
+    # The analytic permutation null, compared with explicit shuffles.
     even = measured(model, texts[:1]).even[0, 0]
     ids = model.tokenizer(texts[0])["input_ids"]
     tokens = model.tokenizer.convert_ids_to_tokens(ids)
@@ -133,8 +132,8 @@ def test_even_weights_are_the_mean_over_shuffles_of_the_keys(texts, model):
         assert mean[at].item() == pytest.approx(even[at].item(), abs=6e-3), name
 
 
-# By the interface: causal, grouped queries, a sliding window, a soft cap, sinks, a bias of
-# positions; and found among operators.
+# Captured through the interface: causal, grouped queries, a sliding window, a soft cap, sinks, a
+# position bias; and found among operators.
 FAMILIES = [
     "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "mpnet", "distilbert", "roberta", "bloom",
 ]  # fmt: skip
@@ -142,8 +141,10 @@ FAMILIES = [
 
 @pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_measured_as_it_is_recorded(family, long, texts, tokenizer, monkeypatch):
-    # Long: as texts are whose maps would be large, by fused attention and in blocks of rows.
+def test_measurements_match_the_records_in_every_family(
+    family, long, texts, tokenizer, monkeypatch
+):
+    # Long enough that full maps would be large: fused attention and blocks of rows.
     if long:
         monkeypatch.setattr("attnviz.capture.batched._SHORT", 0)
         monkeypatch.setattr("attnviz.analyses.survey.statistics._BLOCK_WEIGHTS", 300)
@@ -162,7 +163,7 @@ def test_every_family_is_measured_as_it_is_recorded(family, long, texts, tokeniz
             assert got == pytest.approx(list(expected.values()), abs=1e-4, nan_ok=True)
 
 
-def test_a_text_is_measured_alike_in_any_company(texts, model):
+def test_a_measurement_does_not_depend_on_the_batch(texts, model):
     alone, among = measured(model, texts[:1]), measured(model, texts[:8])
     for name in ("value", "shuffled", "even"):
         torch.testing.assert_close(
@@ -175,7 +176,7 @@ def test_a_text_is_measured_alike_in_any_company(texts, model):
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "bloom"])
-def test_a_scale_that_is_a_little_off_is_noticed(family, texts, tokenizer, monkeypatch):
+def test_a_slightly_wrong_scale_is_detected(family, texts, tokenizer, monkeypatch):
     model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
     good, weights = measured(model, texts[:5]), BatchedAttention.weights
 
@@ -186,7 +187,7 @@ def test_a_scale_that_is_a_little_off_is_noticed(family, texts, tokenizer, monke
     assert good.differences.max() < 5e-6 < measured(model, texts[:5]).differences.min()
 
 
-def test_a_mask_that_is_lost_is_noticed(texts, tokenizer, monkeypatch):
+def test_a_missing_mask_is_detected(texts, tokenizer, monkeypatch):
     model = attnviz.load(tiny("gpt2", torch.float32), tokenizer=tokenizer)
     weights = BatchedAttention.weights
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The folder of a survey: what is there is not measured again, and nothing spoils it."""
+"""The folder of a survey: stored measurements are reused and protected against corruption."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def same(one, other):
 
 
 def rows(folder):
-    # As text, since NaN is not itself: shuffled, a text may have no such token.
+    # As text, because NaN is not equal to itself: a shuffled text may lack such a token.
     found = [tuple(row.values()) for row in pq.read_table(folder / "parts").to_pylist()]
     return sorted((*row[:6], *map(str, row[6:])) for row in found)
 
@@ -42,7 +42,7 @@ def test_the_table_has_every_text_once(found):
     assert len(about["weights"]) == 64
 
 
-def test_what_is_missing_is_measured_again_and_nothing_twice(tmp_path, texts, model, monkeypatch):
+def test_only_missing_chunks_are_measured_again(tmp_path, texts, model, monkeypatch):
     monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 8)
     whole = attnviz.survey(texts, model=model, out=tmp_path / "a")
     table = rows(tmp_path / "a")
@@ -50,7 +50,7 @@ def test_what_is_missing_is_measured_again_and_nothing_twice(tmp_path, texts, mo
     assert len(parts) == 5
     before = {part: part.stat().st_mtime_ns for part in parts}
     parts[1].unlink()
-    parts[3].write_bytes(parts[3].read_bytes()[:1000])  # as a disk that was full leaves it
+    parts[3].write_bytes(parts[3].read_bytes()[:1000])  # as after a full disk
     again = attnviz.survey(texts, model=model, out=tmp_path / "a", resume=True)
     same(whole, again)
     assert rows(tmp_path / "a") == table
@@ -59,9 +59,9 @@ def test_what_is_missing_is_measured_again_and_nothing_twice(tmp_path, texts, mo
     ]  # fmt: skip
 
 
-def test_a_survey_in_memory_is_that_of_a_folder(tmp_path, texts, model, monkeypatch):
+def test_a_survey_in_memory_equals_one_in_a_folder(tmp_path, texts, model, monkeypatch):
     monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 8)
-    corpus = [*texts[:20], ".", "one"]  # a text without most statistics, a single word
+    corpus = [*texts[:20], ".", "one"]  # a text without most statistics, and a single word
     same(
         attnviz.survey(corpus, model=model),
         attnviz.survey(corpus, model=model, out=tmp_path / "a"),
@@ -96,12 +96,12 @@ def test_only_folders_and_parquet_need_pyarrow(tmp_path):
 def test_a_folder_with_another_survey_is_refused(tmp_path, texts, model, tokenizer):
     attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
     before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*.*")}
-    with pytest.raises(InputError, match=r"holds a survey\. Go on with it by --resume"):
+    with pytest.raises(InputError, match=r"holds a survey\. Continue it with --resume"):
         attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
-    with pytest.raises(InputError, match="of the same corpus, but it is of other texts"):
+    with pytest.raises(InputError, match="is of another corpus: its texts or their tokens differ"):
         attnviz.survey(texts[4:8], model=model, out=tmp_path / "a", resume=True)
     other = attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
-    with pytest.raises(InputError, match="a survey of the same weights"):
+    with pytest.raises(InputError, match="holds a survey whose weights is "):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
     assert {path: path.read_bytes() for path in before} == before
     (tmp_path / "b" / "parts").mkdir(parents=True)
@@ -110,12 +110,14 @@ def test_a_folder_with_another_survey_is_refused(tmp_path, texts, model, tokeniz
         attnviz.survey(texts[:4], model=model, out=tmp_path / "b")
 
 
-def test_the_same_texts_at_other_numbers_are_other_texts(tmp_path, texts, tokenizer):
+def test_the_same_texts_in_another_order_are_another_survey(tmp_path, texts, tokenizer):
     model = attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
     attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
     table = rows(tmp_path / "a")
     for moved in (["", *texts[:4]], [*texts[:2], " ", *texts[2:4]]):
-        with pytest.raises(InputError, match="of the same corpus, but"):
+        with pytest.raises(
+            InputError, match="is of another corpus: its texts or their tokens differ"
+        ):
             attnviz.survey(moved, model=model, out=tmp_path / "a", resume=True)
     attnviz.survey([*texts[:4], ""], model=model, out=tmp_path / "a", resume=True)
     assert rows(tmp_path / "a") == table
@@ -135,13 +137,13 @@ def test_other_tokens_of_the_same_text_are_another_survey(tmp_path, texts, token
     vocabulary["the"], vocabulary["train"] = vocabulary["train"], vocabulary["the"]
     file.write_text(json.dumps(content))
     other = attnviz.load(module, tokenizer=tmp_path / "tokenizer")
-    with pytest.raises(InputError, match="or their tokens are others"):
+    with pytest.raises(InputError, match="is of another corpus: its texts or their tokens differ"):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "out", resume=True)
 
 
-def test_a_folder_without_a_name_is_not_the_one_that_one_is_in(capsys):
+def test_an_empty_folder_name_is_not_the_current_folder(capsys):
     assert run(["survey", "no such corpus", "-o", ""]) == 2
-    assert "Expected a folder for the survey, got no name" in capsys.readouterr().err
+    assert "The folder for the survey has no name" in capsys.readouterr().err
 
 
 _WITH_ROOM = """
@@ -156,10 +158,10 @@ sys.exit(main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of POSIX")
-def test_a_disk_that_is_full_loses_nothing_and_doubles_nothing(tmp_path, texts, monkeypatch):
+def test_a_full_disk_loses_and_duplicates_nothing(tmp_path, texts, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 4)
-    # The first part needs less room than the second: none of its words occurs twice.
+    # The first chunk is smaller than the second: none of its words occurs twice.
     corpus = [*["the cat saw it", "a dog ran"] * 2, *texts[:8]]
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))
     attnviz.survey("corpus.txt", out="whole")
@@ -175,20 +177,20 @@ def test_a_disk_that_is_full_loses_nothing_and_doubles_nothing(tmp_path, texts, 
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
 
 
-def test_a_part_that_was_damaged_is_measured_again(tmp_path, texts, model):
+def test_a_damaged_chunk_is_measured_again(tmp_path, texts, model):
     whole = attnviz.survey(texts[:8], model=model, out=tmp_path / "a")
     (part,) = (tmp_path / "a" / "parts").iterdir()
     sound, table = part.read_bytes(), rows(tmp_path / "a")
-    for at in (300, len(sound) // 2, sound.index(b"differences") + 20):
+    for at in (300, len(sound) // 2):
         part.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
         same(whole, attnviz.survey(texts[:8], model=model, out=tmp_path / "a", resume=True))
         assert rows(tmp_path / "a") == table
 
 
-def test_a_survey_goes_on_in_the_same_precision_only(tmp_path, texts, model):
+def test_a_survey_resumes_only_in_the_same_precision(tmp_path, texts, model):
     attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
     other = attnviz.load(dtype="bfloat16")
-    with pytest.raises(InputError, match="a survey of the same dtype, bfloat16"):
+    with pytest.raises(InputError, match="holds a survey whose dtype is float32, not bfloat16"):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
 
 
@@ -196,7 +198,7 @@ def test_old_data_are_kept_unless_force_is_given(tmp_path, monkeypatch, capsys, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts[:4]))
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "census.safetensors").write_bytes(b"mine")
+    (tmp_path / "out" / "survey.safetensors").write_bytes(b"mine")
     assert run(["survey", "corpus.txt", "-o", "out"]) == 4
-    assert (tmp_path / "out" / "census.safetensors").read_bytes() == b"mine"
+    assert (tmp_path / "out" / "survey.safetensors").read_bytes() == b"mine"
     assert run(["survey", "corpus.txt", "-o", "out", "--force", "--resume"]) == 0

@@ -1,15 +1,15 @@
-"""One server for all tests of it, and a reader who has opened its page."""
+"""One server for all tests, and a client that has opened its page."""
 
 import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from tests.interactive.serve.served import serving
+from tests.interactive.serve.live_server import serving
 
 
 @pytest.fixture(scope="package")
 def small(tokenizer, tmp_path_factory):
-    """The folder of a model with few layers, which reads what the bundled one reads."""
+    """Return the folder of a small model with the bundled tokenizer."""
     folder = tmp_path_factory.mktemp("models") / "small"
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = BertConfig(**shape, intermediate_size=64, vocab_size=len(tokenizer))
@@ -18,7 +18,7 @@ def small(tokenizer, tmp_path_factory):
     with torch.no_grad():
         for layer in model.encoder.layer:
             for projection in (layer.attention.self.query, layer.attention.self.key):
-                projection.weight.mul_(30)  # so that no two texts have maps that look alike
+                projection.weight.mul_(30)  # so that no two texts have similar maps
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -33,6 +33,6 @@ def server(small):
 
 @pytest.fixture(scope="package")
 def reader(server):
-    """Who has opened the page."""
+    """Return a client that has opened the page."""
     with server.enter() as client:
         yield client

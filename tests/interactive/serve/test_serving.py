@@ -1,4 +1,4 @@
-"""What a reader gets from the real server: right answers, many at once, an end without trace."""
+"""The real server gives correct answers, to many clients at once, and shuts down cleanly."""
 
 import asyncio
 import base64
@@ -21,10 +21,10 @@ import torch
 
 import attnviz
 from attnviz.app import run
+from attnviz.interactive.serve.app import _names
 from attnviz.interactive.serve.handlers import Handlers
 from attnviz.interactive.serve.queue import Cancelled
-from attnviz.interactive.serve.start import _names
-from tests.interactive.serve.served import serving
+from tests.interactive.serve.live_server import serving
 
 CLIENTS, REQUESTS = 20, 200
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
@@ -33,7 +33,7 @@ TEXTS = [f"the {name} {'left the station ' * (1 + n % 3)}early" for n, name in e
 
 
 def maps(data):
-    """Return every map of an answer by (layer, head), decoded as its format says."""
+    """Return every map of an answer by (layer, head), decoded according to its format."""
     places, found = data["payload"]["blocks"], {}
     (result,) = data["payload"]["results"]
     for layer in result["stacks"][0]["layers"]:
@@ -51,7 +51,7 @@ def maps(data):
 
 
 def expect_same(data, result):
-    """The answer holds each weight of a result, and no other."""
+    """Check that the answer contains exactly the weights of a result."""
     assert data["payload"]["results"][0]["axes"][0]["labels"] == [
         *result.records[0].query_axis.labels
     ]
@@ -70,7 +70,7 @@ def until(condition, seconds=20):
 
 
 def leaving(server, reader, path, asked):
-    """Ask, and return the connection, which the reader closes on leaving."""
+    """Send a request; return the connection, which the reader then closes."""
     body = json.dumps(asked)
     cookie = "; ".join(f"{name}={value}" for name, value in reader.cookies.items())
     connection = socket.create_connection(("127.0.0.1", server.port))
@@ -82,7 +82,7 @@ def leaving(server, reader, path, asked):
     return connection
 
 
-def test_the_page_and_what_may_be_asked(reader):
+def test_the_page_and_its_options(reader):
     page = reader.get("/").text
     assert 'name="attnviz-live"' in page
     for link in ("/static/attnviz.iife.js", "/static/attnviz.css"):
@@ -94,7 +94,7 @@ def test_the_page_and_what_may_be_asked(reader):
     assert about["max_tokens"] == 64
 
 
-def test_attention_is_that_of_attend(reader, train):
+def test_attention_matches_attend(reader, train):
     text = train.provenance.text
     expect_same(reader.post("/attention", json={"text": text}).json(), train)
 
@@ -123,7 +123,7 @@ def test_figures_are_drawn(reader, path, asked, said):
     assert "recomputed in float64" in answer["summary"]
 
 
-def test_a_missing_font_is_told_to_the_reader_only(reader):
+def test_a_missing_font_is_reported_to_the_reader_only(reader):
     asked = {"word": "bank", "text": "the bank \U0001320f \u1980 was full"}
     answer = reader.post("/shift", json=asked)
     assert answer.status_code == 200, answer.text
@@ -134,10 +134,10 @@ def test_a_missing_font_is_told_to_the_reader_only(reader):
 def test_a_word_without_sentences(reader, word):
     answer = reader.post("/senses", json={"word": word})
     assert answer.status_code == 400
-    assert "Expected one of the words that come with sentences" in answer.text
+    assert "has no bundled sentences. Type one of bank, " in answer.text
 
 
-def test_two_hundred_requests_of_twenty_clients_none_lost_none_wrong(server, reader, small):
+def test_two_hundred_requests_of_twenty_clients_are_all_answered_correctly(server, reader, small):
     model = attnviz.load(small)
     direct = [attnviz.attend(text, model=model) for text in TEXTS]
     before = reader.get("/health").json()
@@ -171,9 +171,9 @@ def test_two_hundred_requests_of_twenty_clients_none_lost_none_wrong(server, rea
     assert server.memory_mb() < memory + 60
 
 
-def test_what_was_shown_is_forgotten(small):
+def test_answers_are_not_kept_in_memory(small):
     handlers = Handlers({"small": attnviz.load(small)}, 64)
-    handlers.attention({"text": "the first"})()  # what is made once for all is there
+    handlers.attention({"text": "the first"})()  # create what is cached for all requests
     gc.collect()
     before = {id(each) for each in gc.get_objects() if type(each) is torch.Tensor}
     handlers.attention({"text": "the train left the station"})()
@@ -183,19 +183,19 @@ def test_what_was_shown_is_forgotten(small):
 
 
 @pytest.mark.parametrize("path", ["senses", "shift"])
-def test_a_figure_that_is_stopped_is_forgotten(model, monkeypatch, path):
+def test_a_stopped_figure_is_not_kept_in_memory(model, monkeypatch, path):
     def stop(*_):
         raise Cancelled
 
-    monkeypatch.setattr("attnviz.interactive.serve.handlers._figure", stop)
+    monkeypatch.setattr("attnviz.figures.layout.render", stop)
     work = getattr(Handlers({"bundled": model}, 64), path)
     with pytest.raises(Cancelled):
         work({"word": "bank", "text": "The bank was full of {mud|cash}."})()
     assert not plt.get_fignums()
-    assert plt.get_backend().lower() == "agg"  # another would open a window in this thread
+    assert plt.get_backend().lower() == "agg"  # another backend would open a window in this thread
 
 
-def test_more_than_may_wait_are_told_to_come_again(server, reader):
+def test_a_full_queue_asks_clients_to_retry(server, reader):
     some = [leaving(server, reader, "/shift", {"word": "bank", "text": LONG}) for _ in range(33)]
     until(lambda: reader.get("/health").json()["waiting"] == 32)
     answer = reader.post("/attention", json={"text": "the train"})
@@ -210,7 +210,7 @@ def test_more_than_may_wait_are_told_to_come_again(server, reader):
     assert reader.post("/attention", json={"text": "the train"}).status_code == 200
 
 
-def test_a_reader_sees_their_place_and_how_far_it_is(server, reader):
+def test_a_reader_sees_queue_position_and_progress(server, reader):
     asked = {"word": "bank", "text": LONG[:80]}
     some = [leaving(server, reader, "/shift", {**asked, "ticket": f"t{n}"}) for n in range(3)]
 
@@ -229,7 +229,7 @@ def test_a_reader_sees_their_place_and_how_far_it_is(server, reader):
     until(lambda: reader.get("/health").json()["running"] == 0)
 
 
-def test_what_takes_too_long_is_stopped_and_a_killed_server_leaves_nothing(tmp_path):
+def test_slow_runs_are_stopped_and_a_killed_server_leaves_nothing(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "tmp").mkdir()
     how = {"cwd": tmp_path / "here", "env": {**os.environ, "TMPDIR": str(tmp_path / "tmp")}}
@@ -253,7 +253,7 @@ def test_what_takes_too_long_is_stopped_and_a_killed_server_leaves_nothing(tmp_p
     assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
 
 
-def test_ctrl_c_stops_what_runs_and_nothing_typed_was_said():
+def test_ctrl_c_stops_the_run_and_no_input_is_logged():
     with serving() as served, served.enter() as reader:
         reader.post("/attention", json={"text": "xylophone \U0001320f"})
         reader.post("/shift", json={"word": "xylophone", "text": "xylophone"})
@@ -281,7 +281,7 @@ def test_ctrl_c_stops_what_runs_and_nothing_typed_was_said():
             pass  # it is free again
 
 
-def test_another_host_is_let_in_by_its_names_only_and_with_a_warning(small):
+def test_other_hosts_are_admitted_by_name_only_with_a_warning(small):
     with serving("--host", "0.0.0.0", "--model", str(small)) as served:
         name = served.address.removeprefix("http://")
         assert name == f"{socket.gethostname().lower()}:{served.port}"
@@ -306,8 +306,8 @@ def test_this_machine_goes_by_its_own_names(host):
     assert set(_names(host)) == {"127.0.0.1", "localhost", "::1"}
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("attnviz.interactive.serve.cli.find_spec", lambda name: None)
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("attnviz.interactive.cli.find_spec", lambda name: None)
     assert run(["serve"]) == 2
     said = capsys.readouterr().err
     assert "pip install 'attnviz[serve]'" in said
@@ -320,14 +320,14 @@ def test_a_port_in_use(server, capsys):
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a" * 300])
-def test_a_host_that_is_not_ours(host, capsys):
+def test_a_foreign_host(host, capsys):
     assert run(["serve", "--port", "0", "--host", host]) == 2
     said = capsys.readouterr().err
     assert "cannot listen at" in said
     assert said.count("\n") == 1
 
 
-def test_a_model_that_is_not_there_or_twice(small, capsys):
+def test_a_missing_or_repeated_model(small, capsys):
     assert run(["serve", "--port", "0", "--model", "./no-such-folder"]) == 3
     assert run(["serve", "--port", "0", "--model", str(small), "--model", str(small)]) == 2
-    assert "Expected each model once, got small twice." in capsys.readouterr().err
+    assert "--model names small twice. Leave one out." in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What users do, right and wrong, and what must come of it: data, a table for each group."""
+"""Correct and incorrect uses with their expected outcomes: a table for each group."""
 
 from robustness.catalogue.commands import COMMANDS
 from robustness.catalogue.media import MEDIA

@@ -1,4 +1,4 @@
-"""What a case of the catalogue says: what is typed or called, and what must come of it."""
+"""A case of the catalogue: a command line or call, and its expected outcome."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that a user may do, and its outcome.
+    """One use of the package, and its outcome.
 
-    Every file and model that it names is prepared (`running.prepared` knows them by name).
+    All files and models in the case are prepared (`running.prepared` maps their names).
 
-    typed : the command line without "attnviz", quoted as for a shell; None if there is none.
-    called : an expression in Python, None if there is none; "" for the public calls that do the
-        same as the command line.
-    code : the exit code; of a call, that of the exception. said : a part of the one line that says
-        what is wrong, or of what success prints.
-    leaves : the files that are there afterwards and were not before, or are written anew.
-    within : what the run is put into, as `running.settings` knows it, or NAME=value of the
-        environment; several are separated by commas.
-    cold : a process of its own that imports everything anew, rather than one that is forked.
+    typed : the command line without "attnviz", quoted as for a shell, or None.
+    called : a Python expression, or None; "" for the public calls equivalent to the command line.
+    code : the exit code; for a call, the code of its exception.
+    said : a part of the error line, or of the output on success.
+    leaves : the files that are created or overwritten.
+    within : settings from `running.settings`, or NAME=value for the environment, separated by
+        commas.
+    cold : run in a new process with fresh imports instead of a forked one.
     """
 
     typed: str | None
@@ -40,7 +39,7 @@ def both(
     within: str = "",
     cold: bool = False,
 ) -> Case:
-    """Typed on the command line, and through the public functions that do the same."""
+    """Return a case for the command line and the equivalent public functions."""
     return Case(typed, "", code, said, _names(leaves), within, cold)
 
 
@@ -53,12 +52,12 @@ def typed(
     within: str = "",
     cold: bool = False,
 ) -> Case:
-    """Typed on the command line, where Python has nothing like it."""
+    """Return a case for the command line only."""
     return Case(typed, None, code, said, _names(leaves), within, cold)
 
 
 def called(called: str, code: int = 0, said: str = "", *, within: str = "") -> Case:
-    """Called from Python, where the command line has nothing like it."""
+    """Return a case for Python only."""
     return Case(None, called, code, said, (), within, cold=False)
 
 

@@ -1,4 +1,4 @@
-"""Each command by itself: what only it can be asked for, and how it is asked wrongly."""
+"""Options of the individual commands, and their errors."""
 
 from robustness.catalogue.case import both, called, typed
 
@@ -34,7 +34,7 @@ COMMANDS = {
         "view 'the train' --compare '' -m tiny", 2, "at least one word"
     ),
     "a page that compares nothing": typed(
-        "view --compare train --image photo.png -m vit", 2, "beside --compare"
+        "view --compare train --image photo.png -m vit", 2, "needs a text to compare with"
     ),
     "a page that shows what is not": typed("view train --show all", 2, "'grid', 'head'"),
     "a page of no such view": called(
@@ -49,21 +49,23 @@ COMMANDS = {
         "-m tiny -o x.json",
         leaves="x.json",
     ),
-    "senses of no word": typed("senses ''", 2, "Expected a word, got ''"),
-    "senses of an unknown word": typed("senses xyzzy", 2, "the words that come with"),
+    "senses of no word": typed("senses ''", 2, "The word must be a string with letters"),
+    "senses of an unknown word": typed("senses xyzzy", 2, "no bundled sentences"),
     "senses of one sense": typed("senses bank --sense a='the bank'", 2, "two senses"),
     "senses of one sentence each": typed(
-        "senses bank --sense a='the bank' --sense b='a bank'", 2, "two different"
+        "senses bank --sense a='the bank' --sense b='a bank'", 2, "fewer than two different"
     ),
     "senses without the word": typed(
-        "senses bank --sense a='the river' --sense b='a bank'", 2, "in every sentence"
+        "senses bank --sense a='the river' --sense b='a bank'", 2, "is not in 'the river'"
     ),
     "senses without a name": typed("senses bank --sense '=the bank'", 2, "NAME=SENTENCE"),
     "senses without a sentence": typed("senses bank --sense a=", 2, "NAME=SENTENCE"),
     "senses of a missing file": typed("senses bank --sense a=no.txt", 2, "no.txt"),
     "senses of a folder": typed("senses bank --sense a=folder.txt", 2, "folder.txt"),
     "senses of a long sentence of wide letters": typed(
-        f"senses bank --sense a='bank {'ы' * 150}' --sense b='a bank'", 2, "two different"
+        f"senses bank --sense a='bank {'ы' * 150}' --sense b='a bank'",
+        2,
+        "fewer than two different",
     ),
     "senses of a file in a sealed folder": typed(
         "senses bank --sense a=sealed/x.txt", 2, "Permission denied", within="no root"
@@ -71,37 +73,41 @@ COMMANDS = {
     "an image in a sealed folder": typed(
         "heatmap --image sealed/x.png", 2, "Permission denied", within="no root"
     ),
-    "an image that is not there": typed("heatmap --image no.png", 2, "Check its name"),
+    "an image that is not there": typed("heatmap --image no.png", 2, "check the path"),
     "senses of an empty file": typed("senses bank --sense a=empty.txt --sense b=b", 2, "empty.txt"),
     "senses of UTF-16": typed("senses bank --sense a=utf16.txt", 2, "UTF-8"),
     "senses with one sentence in both": typed(
-        "senses bank --sense a='the bank' --sense b='the bank'", 2, "in one sense"
+        "senses bank --sense a='the bank' --sense b='the bank'", 2, "is listed under 'a' and 'b'"
     ),
-    "senses of a number": called("attnviz.senses(3)", 2, "Expected a word, got 3"),
+    "senses of a number": called(
+        "attnviz.senses(3)", 2, "The word must be a string with letters, not 3"
+    ),
     "shift": both("shift train 'the train left' -m tiny", leaves="shift.png"),
     "shift as JSON": typed("shift train 'the train left' -m tiny --json"),
     "shift of a pair": both("shift bank 'the bank of {mud|cash}' -m tiny -o x.svg", leaves="x.svg"),
     "shift of an absent word": both(
-        "shift bank 'the train left' -m tiny", 2, "a word of the text, got 'bank'"
+        "shift bank 'the train left' -m tiny", 2, "'bank' is not a word"
     ),
     "shift of an empty text": both("shift bank '' -m tiny", 2, "at least one word"),
-    "shift of an empty word": both("shift '' 'the train' -m tiny", 2, "Expected a word"),
+    "shift of an empty word": both("shift '' 'the train' -m tiny", 2, "'' is not a word"),
     "shift of half a pair": both(
         "shift bank 'the bank of {mud|cash' -m tiny -o x.json", leaves="x.json"
     ),
-    "shift of an empty pair": both("shift bank 'the bank of {|}' -m tiny", 2, "Expected"),
+    "shift of an empty pair": both(
+        "shift bank 'the bank of {|}' -m tiny", 2, "does not have two sides"
+    ),
     "shift of one word": both("shift train train -m tiny -o x.json", leaves="x.json"),
     "shift to another length": both(
-        "shift train 'the train left' --reference 'the train' -m tiny", 2, "as many"
+        "shift train 'the train left' --reference 'the train' -m tiny", 2, "but the text has"
     ),
     "shift to itself": both(
-        "shift train 'the train' --reference 'the train' -m tiny", 2, "Expected"
+        "shift train 'the train' --reference 'the train' -m tiny", 2, "is the same as the text"
     ),
     "shift toward one region": both(
         "shift train 'the train' --toward a=mud -m tiny", 2, "two regions"
     ),
     "shift toward one place": both(
-        "shift train 'the train' --toward a=mud --toward b=mud -m tiny", 2, "different places"
+        "shift train 'the train' --toward a=mud --toward b=mud -m tiny", 2, "are one point"
     ),
     "shift toward a missing file": typed("shift train 'the train' --toward a=no.txt", 2, "no.txt"),
     "shift, causally": both(
@@ -114,17 +120,21 @@ COMMANDS = {
     "an example as JSON": typed("example likes --json"),
     "an example of one's own": both("example --file own.json -o x.svg", leaves="x.svg"),
     "an unknown example": both("example phone", 2, "Did you mean phones"),
-    "no example": both("example", 2, "got neither"),
-    "two examples": both("example cat --file own.json", 2, "got both"),
+    "no example": both("example", 2, "Name one example (cat, likes, phones), or one file."),
+    "two examples": both(
+        "example cat --file own.json", 2, "Name one example (cat, likes, phones), or one file."
+    ),
     "an example that does not fit": both("example --file misfit.json", 2, "W_v"),
     "an example that is broken": both("example --file broken.json", 2, "broken.json"),
-    "an example that is a list": both("example --file list.json", 2, "Expected"),
-    "an example that is deep": both("example --file deep.json", 2, "nested too deeply"),
+    "an example that is a list": both("example --file list.json", 2, "is not a JSON object"),
+    "an example that is deep": both(
+        "example --file deep.json", 2, "is not a worked example in JSON"
+    ),
     "an example that is an image": both("example --file photo.png", 2, "UTF-8"),
     "an example that is nowhere": both("example --file no.json", 2, "no.json"),
     "models": both("models bert", said="agree"),
     "models as JSON": typed("models bert --json"),
-    "models of an unknown name": both("models nonesuch", 2, "got 'nonesuch'"),
+    "models of an unknown name": both("models nonesuch", 2, "no model 'nonesuch'"),
     "models of an unknown state": typed("models --state fine", 2, "'agrees'"),
     "models of no name": both("models ''", said="agree"),
     "serve without starlette": typed(
@@ -150,7 +160,7 @@ COMMANDS = {
     "serve at no host": typed(f"{_SERVE} 0 --host 'no host'", 2, "no host"),
     "serve at a host of 300 letters": typed(f"{_SERVE} 0 --host {'h' * 300}", 2, "hhh"),
     "serve no such model": typed("serve -m ./nowhere --port 0", 3, "./nowhere"),
-    "serve one model twice": typed(f"{_SERVE} 0 -m ./tiny", 2, "once, got tiny twice"),
+    "serve one model twice": typed(f"{_SERVE} 0 -m ./tiny", 2, "names tiny twice"),
     "serve a model of images": typed("serve -m vit --port 0", 3, "one text"),
     "serve no tokens": typed(f"{_SERVE} 0 --max-tokens 0", 2, "'--max-tokens'"),
     "serve without time": typed(f"{_SERVE} 0 --time-limit nan", 2, "time"),

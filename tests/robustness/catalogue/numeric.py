@@ -1,4 +1,4 @@
-"""Numbers: nan, infinities, rows that see nothing, and types that overflow."""
+"""Numbers: NaN, infinities, fully masked rows, and overflow."""
 
 from robustness.catalogue.case import both, called
 
@@ -21,8 +21,8 @@ NUMERIC = {
     "bfloat16": both("verify 'the train left' -m tiny --dtype bfloat16"),
     "float64": both("verify 'the train left' -m tiny --dtype float64"),
     "whole numbers as weights": both("verify 'the train' -m whole-numbers"),
-    "int8": both("verify 'the train' -m tiny --dtype int8", 2, "got 'int8'"),
-    "a dtype of no name": both("verify 'the train' -m tiny --dtype ''", 2, "got ''"),
+    "int8": both("verify 'the train' -m tiny --dtype int8", 2, "'int8' is not a dtype"),
+    "a dtype of no name": both("verify 'the train' -m tiny --dtype ''", 2, "'' is not a dtype"),
     "a row that sees nothing": called(
         "torch.allclose(torch.tensor([1.0, 0.0]), formula.softmax("
         "torch.tensor([[0.5, 2.0], [-torch.inf, -torch.inf]])).sum(-1))"
@@ -48,13 +48,15 @@ NUMERIC = {
     "a page below 0": both("view train -m tiny --size -1", 2, "size"),
     "a page of endless size": both("view train -m tiny --size inf", leaves="view.html"),
     "a page that is too small": both("view train -m tiny --size 0.01", 2, "larger size"),
-    "an example of nan": both("example --file nan.json", 2, "NaN is not a number", cold=True),
-    "an example beyond any number": both("example --file large.json", 2, "Expected", cold=True),
+    "an example of nan": both("example --file nan.json", 2, "NaN in X is not a number", cold=True),
+    "an example beyond any number": both(
+        "example --file large.json", 2, "is not a number up to 1,000,000,000", cold=True
+    ),
     "a sound of nan": called(
         "attnviz.attend(audio=np.full(16000, np.nan, np.float32), sampling_rate=16000, "
         "model='wav2vec2')",
         2,
-        "no numbers",
+        "samples that are not finite",
     ),
     "a sound of no rate": called(
         "attnviz.attend(audio=np.zeros(16000, np.float32), model='wav2vec2')", 2, "sampling_rate"

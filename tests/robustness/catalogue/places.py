@@ -1,4 +1,4 @@
-"""Files to write: where nothing can be written, and where something is already."""
+"""Output files: unwritable locations and existing files."""
 
 from robustness.catalogue.case import both, called, typed
 
@@ -6,21 +6,23 @@ _RESULT = "attnviz.attend('the train', model='tiny')"
 _TRAIN = "heatmap 'the train' -m tiny -o"
 
 PLACES = {
-    "a missing folder": both(f"{_TRAIN} none/x.png", 4, "the folder none to exist", cold=True),
+    "a missing folder": both(f"{_TRAIN} none/x.png", 4, "none does not exist", cold=True),
     "a file as the folder": both(f"{_TRAIN} words.txt/x.svg", 4, "words.txt", cold=True),
     "a folder": both(f"{_TRAIN} afolder", 4, "afolder is a folder", cold=True),
     "a folder that is called so": both(f"{_TRAIN} afolder.png", 4, "is a folder", cold=True),
     "this folder": both(f"{_TRAIN} .", 4, "is a folder", cold=True),
     "a read-only folder": both(f"{_TRAIN} locked/x.png", 4, "read-only", within="no root"),
     "a folder of the system": typed(f"{_TRAIN} /proc/x.json", 4, "/proc"),
-    "a device": both(f"{_TRAIN} /dev/null", 2, "ends in", cold=True),
+    "a device": both(f"{_TRAIN} /dev/null", 2, "must end in", cold=True),
     "a link to a device": both(f"{_TRAIN} null.png", 4, "is a device", cold=True),
     "a link": typed(f"{_TRAIN} link.png", leaves="real.png"),
-    "a link to nowhere": both(f"{_TRAIN} nowhere.png", 4, "to exist", cold=True),
+    "a link to nowhere": both(f"{_TRAIN} nowhere.png", 4, "does not exist", cold=True),
     "a link to itself": both(f"{_TRAIN} loop.png", 4, "loop.png", cold=True),
-    "a name too long": both(f"{_TRAIN} {'n' * 300}.png", 4, "Shorten it", cold=True),
+    "a name too long": both(f"{_TRAIN} {'n' * 300}.png", 4, "File name too long", cold=True),
     "a name as long as can be": typed(f"{_TRAIN} {'n' * 251}.png", leaves="n" * 251 + ".png"),
-    "a name too long in bytes": both(f"{_TRAIN} {'列' * 100}.png", 4, "Shorten it", cold=True),
+    "a name too long in bytes": both(
+        f"{_TRAIN} {'列' * 100}.png", 4, "File name too long", cold=True
+    ),
     "a path too long": both(f"{_TRAIN} {'n/' * 3000}x.png", 4, "too long", cold=True),
     "a newline in the name": typed(f"{_TRAIN} 'a\nb.svg'", leaves=("a\nb.svg",)),
     "an escape in the name": both(f"{_TRAIN} 'none/\x1b[31m.png'", 4, "none", cold=True),
@@ -28,19 +30,19 @@ PLACES = {
     "a name that begins with a dash": typed(f"{_TRAIN} -x.png", leaves="-x.png"),
     "a name of blanks": typed(f"{_TRAIN} '  .png'", leaves=("  .png",)),
     "an empty name": both(f"{_TRAIN} ''", 4, "is a folder", cold=True),
-    "no ending": both(f"{_TRAIN} x", 2, "ends in", cold=True),
-    "only an ending": both(f"{_TRAIN} .png", 2, "ends in", cold=True),
+    "no ending": both(f"{_TRAIN} x", 2, "must end in", cold=True),
+    "only an ending": both(f"{_TRAIN} .png", 2, "must end in", cold=True),
     "an unknown ending": both(f"{_TRAIN} x.gif", 2, ".png, .svg, .pdf", cold=True),
     "an ending in capitals": both(f"{_TRAIN} x.PNG", leaves="x.PNG"),
     "a page as a picture": both("view train -m tiny -o x.png", 2, ".html", cold=True),
-    "a picture as a page": both(f"{_TRAIN} x.html", 2, "ends in", cold=True),
+    "a picture as a page": both(f"{_TRAIN} x.html", 2, "must end in", cold=True),
     "NUL in the name": called(
         f"attnviz.save_result(attnviz.attention_map({_RESULT}, layer=0, head=0), 'a\\0.json')",
         4,
-        "NUL character",
+        "embedded null byte",
     ),
     "data as a figure": called(
-        f"attnviz.plot.save(attnviz.plot.heads({_RESULT}), 'x.json')", 2, "ends in"
+        f"attnviz.plot.save(attnviz.plot.heads({_RESULT}), 'x.json')", 2, "must end in"
     ),
     **{
         f"no room for a .{ending}": both(

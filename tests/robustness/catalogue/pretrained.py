@@ -1,4 +1,4 @@
-"""Models: missing, damaged, lying, foreign, and such as have no attention."""
+"""Models: missing, damaged, inconsistent, unsupported, or without attention."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ def _refused(name: str, said: str, **how: Any) -> dict:
 
 
 PRETRAINED = {
-    "no such folder": both("heatmap train -m ./nowhere", 3, "there is no folder './nowhere'"),
+    "no such folder": both("heatmap train -m ./nowhere", 3, "There is no folder './nowhere'"),
     "no such name": both("heatmap train -m no/such-model", 3, "'no/such-model'"),
     "no name for a hub": both("heatmap train -m 'no such name'", 3, "'no such name'"),
     "an empty name": both("heatmap train -m ''", 3, "'' is neither a folder nor"),
@@ -21,40 +21,42 @@ PRETRAINED = {
     "a name that is no Unicode": both("heatmap train -m './\udcff'", 3, "folder"),
     "a name with NUL": called("attnviz.load('./a\\0b')", 3, "folder"),
     "a web address": both("heatmap train -m https://example.org/model", 3, "https://example.org"),
-    "a number": called("attnviz.load(3)", 2, "got int"),
-    "a dictionary": called("attnviz.attend('a', model={})", 2, "got dict"),
-    "a module of torch": called("attnviz.load(torch.nn.Linear(2, 2))", 2, "got Linear"),
+    "a number": called("attnviz.load(3)", 2, "int is not a checkpoint"),
+    "a dictionary": called("attnviz.attend('a', model={})", 2, "dict is not a checkpoint"),
+    "a module of torch": called(
+        "attnviz.load(torch.nn.Linear(2, 2))", 2, "Linear is not a checkpoint"
+    ),
     "a name with spaces": typed("heatmap train -m 'tiny model'", leaves="heatmap.png"),
     "a name in other scripts": typed("heatmap train -m ./zug-ü-列車 -o x.svg", leaves="x.svg"),
     "a folder with a slash behind": both("verify train -m ./tiny/"),
-    **_refused("a-file", "got the file 'a-file'"),
+    **_refused("a-file", "'a-file' is a file"),
     **_refused("an-empty-folder", "config.json"),
     **_refused("a-broken-link", "a-broken-link"),
     **_refused("without-config", "config.json"),
     **_refused("without-weights", "model.safetensors"),
-    **_refused("truncated", "truncated or corrupt"),
-    **_refused("header-only", "truncated or corrupt"),
-    **_refused("empty-weights", "truncated or corrupt"),
-    **_refused("seven-bytes", "truncated or corrupt"),
-    **_refused("noise", "truncated or corrupt"),
-    **_refused("huge-header", "truncated or corrupt"),
+    **_refused("truncated", "cannot load the model (SafetensorError"),
+    **_refused("header-only", "cannot load the model (SafetensorError"),
+    **_refused("empty-weights", "cannot load the model (SafetensorError"),
+    **_refused("seven-bytes", "cannot load the model (SafetensorError"),
+    **_refused("noise", "cannot load the model (SafetensorError"),
+    **_refused("huge-header", "cannot load the model (SafetensorError"),
     **_refused("git-lfs", "git lfs pull"),
-    **_refused("wrong-header", "truncated or corrupt"),
+    **_refused("wrong-header", "cannot load the model (SafetensorError"),
     **_refused("no-tensors", "missing"),
-    **_refused("beyond-its-end", "truncated or corrupt"),
+    **_refused("beyond-its-end", "cannot load the model (SafetensorError"),
     **_refused("missing-tensor", "encoder.layer.1.attention.self.query.weight is missing"),
     **_refused("renamed-tensor", "is missing"),
-    **_refused("pickled", "pytorch_model.bin, a pickle"),
+    **_refused("pickled", "attnviz reads no pickles"),
     **_refused("adapter", "adapter_config.json"),
-    **_refused("lost-shards", "no such file"),
+    **_refused("lost-shards", "there is no model-00001-of-00002.safetensors"),
     **_refused("shards-of-nothing", "model.safetensors"),
     **_refused("config-no-json", "config.json"),
     **_refused("config-a-list", "config.json"),
-    **_refused("not-to-be-listed", "this folder, but: Permission denied", within="no root"),
-    **_refused("not-to-be-entered", "this folder, but: Permission denied", within="no root"),
-    **_refused("unreadable-weights", "model.safetensors: Permission", within="no root"),
+    **_refused("not-to-be-listed", "not-to-be-listed", within="no root"),
+    **_refused("not-to-be-entered", "change its permissions", within="no root"),
+    **_refused("unreadable-weights", "PermissionError", within="no root"),
     **_refused("unreadable-config", "PermissionError", within="no root"),
-    **_refused("wants-a-package", "install what is missing"),
+    **_refused("wants-a-package", "Install what is missing"),
     **_refused("config-empty", "config.json"),
     **_refused("config-not-utf8", "config.json"),
     **_refused("config-nested", "config.json"),
@@ -74,7 +76,7 @@ PRETRAINED = {
     **_refused("layers-a-word", "config.json"),
     **_refused("layers-null", "config.json"),
     **_refused("fewer-words", "by the config"),
-    **_refused("other-family", "random weights are never shown"),
+    **_refused("other-family", "Use the config.json that was saved"),
     **_refused("other-activation", "nonesuch"),
     **_refused("own-code", "remote code"),
     **_refused("own-tokenizer-code", "remote code"),
@@ -84,10 +86,12 @@ PRETRAINED = {
     **_refused("larger-tokenizer", "tokenizer"),
     **_refused("mamba", "attention"),
     "an image model without processor": both(
-        "heatmap --image photo.png -m vit-without-processor", 3, "a processor that reads image"
+        "heatmap --image photo.png -m vit-without-processor", 3, "no processor that reads image"
     ),
     "images without attention": both("heatmap --image photo.png -m resnet", 3, "attention"),
-    "the root of the disk": both("heatmap train -m /", 3, "/: expected a JSON object"),
+    "the root of the disk": both(
+        "heatmap train -m /", 3, "/: config.json cannot be read: no such file"
+    ),
     "at most -3 tokens": both("verify train -m at-most-minus-3-tokens"),
     "remote code, yes typed": typed(
         "verify train -m own-code", 3, "remote code", within="yes on stdin"
@@ -98,7 +102,7 @@ PRETRAINED = {
     "a tokenizer with fewer words": both("verify train -m tiny"),
     "a pair for a model of one text": both("verify train --pair left -m gpt"),
     "no target": both("heatmap train -m t5", 2, "--target"),
-    "a target for an encoder": both("verify train --target left -m tiny", 2, "got a target"),
+    "a target for an encoder": both("verify train --target left -m tiny", 2, "not a target"),
     "senses without attention": both(
         "senses bank --sense a='the bank' --sense a='of bank' --sense b='a bank' "
         "--sense b='on bank' -m mamba",

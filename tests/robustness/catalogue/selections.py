@@ -1,4 +1,4 @@
-"""Selections: layers, heads, words, parts and widths that are not there, or no such thing."""
+"""Selections: layers, heads, words, regions and widths that do not exist or are invalid."""
 
 from robustness.catalogue.case import both, called, typed
 
@@ -6,14 +6,12 @@ _RESULT = "attnviz.attend('the train left the station', model='tiny')"
 _THE = "'the train left the station' -m tiny"
 
 SELECTIONS = {
-    "layer past the last": both(f"heatmap {_THE} --layer 2", 2, "a layer from 0 to 1, got 2"),
-    "layer below 0": both(f"heatmap {_THE} --layer -1", 2, "a layer from 0 to 1, got -1"),
-    "layer of heads past the last": both(
-        f"heads {_THE} --layer 9", 2, "a layer from 0 to 1, got 9"
-    ),
-    "layer of steps": both(f"steps {_THE} --layer 2", 2, "a layer from 0 to 1, got 2"),
-    "layer of a page": both(f"view {_THE} --layer 7", 2, "a layer from 0 to 1, got 7"),
-    "layer beyond any number": both(f"heatmap {_THE} --layer {10**30}", 2, "a layer from 0 to 1"),
+    "layer past the last": both(f"heatmap {_THE} --layer 2", 2, "layer 2 is out of range"),
+    "layer below 0": both(f"heatmap {_THE} --layer -1", 2, "layer -1 is out"),
+    "layer of heads past the last": both(f"heads {_THE} --layer 9", 2, "layer 9 is out of range"),
+    "layer of steps": both(f"steps {_THE} --layer 2", 2, "layer 2 is out of range"),
+    "layer of a page": both(f"view {_THE} --layer 7", 2, "layer 7 is out of range"),
+    "layer beyond any number": both(f"heatmap {_THE} --layer {10**30}", 2, "is out of range"),
     "layer a word": typed(f"heatmap {_THE} --layer two", 2, "'--layer'"),
     "layer a fraction": typed(f"heatmap {_THE} --layer 1.5", 2, "'--layer'"),
     "layer nan": typed(f"heatmap {_THE} --layer nan", 2, "'--layer'"),
@@ -21,38 +19,36 @@ SELECTIONS = {
     "layer a word, called": called(
         f"attnviz.plot.heatmap({_RESULT}, layer='two')", 2, "a whole number"
     ),
-    "layer a fraction, called": called(f"attnviz.plot.heatmap({_RESULT}, layer=1.5)", 2, "got 1.5"),
+    "layer a fraction, called": called(f"attnviz.plot.heatmap({_RESULT}, layer=1.5)", 2, "not 1.5"),
     "layer True": called(
         f"attnviz.attention_map({_RESULT}, layer=True, head=0)", 2, "whole number"
     ),
     "layer nan, called": called(
-        f"attnviz.plot.heatmap({_RESULT}, layer=float('nan'))", 2, "got nan"
+        f"attnviz.plot.heatmap({_RESULT}, layer=float('nan'))", 2, "not nan"
     ),
-    "layer of weights": called(f"{_RESULT}.weights(layer=-1, head=0)", 2, "from 0 to 1"),
-    "head past the last": both(
-        f"heatmap {_THE} --layer 0 --head 2", 2, "a head from 0 to 1, got 2"
+    "layer of weights": called(
+        f"{_RESULT}.weights(layer=-1, head=0)", 2, "layer -1 is out of range"
     ),
-    "head below 0": both(f"heatmap {_THE} --head -1", 2, "a head from 0 to 1, got -1"),
+    "head past the last": both(f"heatmap {_THE} --layer 0 --head 2", 2, "head 2 is out of range"),
+    "head below 0": both(f"heatmap {_THE} --head -1", 2, "head -1 is out of range"),
     "one head of two": both(
-        f"heatmap {_THE} --layer 1 --head 0 --head 99", 2, "a head from 0 to 1, got 99"
+        f"heatmap {_THE} --layer 1 --head 0 --head 99", 2, "head 99 is out of range"
     ),
     "one head twice": both(
         f"heatmap {_THE} --layer 0 --head 1 --head 1 -o x.json", leaves="x.json"
     ),
     "head a word": typed(f"heatmap {_THE} --head one", 2, "'--head'"),
     "no heads": called(f"attnviz.plot.heatmap({_RESULT}, layer=0, head=[])", 2, "head"),
-    "head of steps": both(f"steps {_THE} --layer 0 --head 5", 2, "a head from 0 to 1, got 5"),
+    "head of steps": both(f"steps {_THE} --layer 0 --head 5", 2, "head 5 is out of range"),
     "two heads of steps": called(f"attnviz.steps({_RESULT}, layer=0, head=[0, 1])", 2, "head"),
     "word that is absent": both(f"heatmap {_THE} --find trian:left", 2, "Did you mean train"),
     "word that is like none": both(f"heatmap {_THE} --find qqq:left", 2, "a word of the text"),
     "word that occurs twice": both(f"heatmap {_THE} --find train:the", 2, "the#1 or the#2"),
-    "the#0": both(f"heatmap {_THE} --find 'the#0:train'", 2, "a number from 1 to 2"),
+    "the#0": both(f"heatmap {_THE} --find 'the#0:train'", 2, "out of range: 'the' occurs 2 times"),
     "the#1": both(f"heatmap {_THE} --find 'the#1:the#2' -o x.json", leaves="x.json"),
-    "the#9": both(f"heatmap {_THE} --find 'the#9:train'", 2, "a number from 1 to 2"),
+    "the#9": both(f"heatmap {_THE} --find 'the#9:train'", 2, "out of range: 'the' occurs 2 times"),
     "the#²": both(f"heatmap {_THE} --find 'the#²:train'", 2, "the#²"),
-    "the# and 5,000 digits": both(
-        f"heatmap {_THE} --find 'the#{'9' * 5000}:train'", 2, "got 'the#999"
-    ),
+    "the# and 5,000 digits": both(f"heatmap {_THE} --find 'the#{'9' * 5000}:train'", 2, "'the#999"),
     "other case": both(f"heatmap {_THE} --find TRAIN:Left -o x.json", leaves="x.json"),
     "word in pieces": both(
         "heatmap 'the trains left' -m tiny --find trains:left -o x.json", leaves="x.json"
@@ -60,43 +56,45 @@ SELECTIONS = {
     "piece of a word": both("heatmap 'the trains left' -m tiny --find '##s:left'", 2, "##s"),
     "word to itself": both(f"heatmap {_THE} --find train:train -o x.json", leaves="x.json"),
     "word of many letters": both(
-        f"heatmap {_THE} --find {'x' * 10_000}:train", 2, "Expected a word"
+        f"heatmap {_THE} --find {'x' * 10_000}:train", 2, "is not a word of the text"
     ),
-    "no key": typed(f"heatmap {_THE} --find train:", 2, "QUERY:KEY, got 'train:'"),
+    "no key": typed(f"heatmap {_THE} --find train:", 2, "QUERY:KEY, not 'train:'"),
     "no query": typed(f"heatmap {_THE} --find :train", 2, "QUERY:KEY"),
-    "no colon": typed(f"heatmap {_THE} --find train", 2, "QUERY:KEY, got 'train'"),
+    "no colon": typed(f"heatmap {_THE} --find train", 2, "QUERY:KEY, not 'train'"),
     "three words": both(f"heatmap {_THE} --find train:left:station", 2, "left:station"),
-    "nothing to find": typed(f"heatmap {_THE} --find ''", 2, "QUERY:KEY, got ''"),
-    "steps of no word": both(f"steps {_THE} --word absent", 2, "a word of the text, got 'absent'"),
-    "steps of an empty word": both(f"steps {_THE} --word ''", 2, "a word of the text, got ''"),
-    "steps of a position": called(f"attnviz.steps({_RESULT}, word=99)", 2, "position from"),
-    "rows past the end": both(f"heatmap {_THE} --rows 90:99", 2, "rows"),
-    "rows of none": both(f"heatmap {_THE} --rows 2:2", 2, "rows"),
-    "rows the wrong way round": both(f"heatmap {_THE} --rows 4:1", 2, "rows"),
-    "rows that end past the end": both(f"heatmap {_THE} --rows 1:99", 2, "rows from 0 to 7"),
+    "nothing to find": typed(f"heatmap {_THE} --find ''", 2, "QUERY:KEY, not ''"),
+    "steps of no word": both(f"steps {_THE} --word absent", 2, "'absent' is not a word"),
+    "steps of an empty word": both(f"steps {_THE} --word ''", 2, "'' is not a word of"),
+    "steps of a position": called(
+        f"attnviz.steps({_RESULT}, word=99)", 2, "token 99 is out of range"
+    ),
+    "rows past the end": both(f"heatmap {_THE} --rows 90:99", 2, "Rows 90:99 are not part"),
+    "rows of none": both(f"heatmap {_THE} --rows 2:2", 2, "Rows 2:2 are not part"),
+    "rows the wrong way round": both(f"heatmap {_THE} --rows 4:1", 2, "Rows 4:1 are not part"),
+    "rows that end past the end": both(f"heatmap {_THE} --rows 1:99", 2, "START:STOP from 0 to 7"),
     "rows from the end": typed(f"heatmap {_THE} --rows -3:", 2, "START:STOP"),
     "rows of one number": typed(f"heatmap {_THE} --rows 3", 2, "START:STOP"),
     "rows of words": typed(f"heatmap {_THE} --rows the:train", 2, "START:STOP"),
     "rows of other digits": both(f"heatmap {_THE} --rows ٠:٣ -o x.json", leaves="x.json"),
     "rows beyond any number": typed(f"heatmap {_THE} --rows 0:{'9' * 5000}", 2, "rows"),
     "all rows": both(f"heatmap {_THE} --rows : -o x.json", leaves="x.json"),
-    "columns past the end": both(f"heatmap {_THE} --cols 90:", 2, "columns"),
+    "columns past the end": both(f"heatmap {_THE} --cols 90:", 2, "Columns 90: are not part"),
     "columns of a step": called(
-        f"attnviz.plot.heatmap({_RESULT}, columns=slice(0, 4, 2))", 2, "columns"
+        f"attnviz.plot.heatmap({_RESULT}, columns=slice(0, 4, 2))", 2, "Columns 0:4"
     ),
-    "stack that is not there": both(f"heatmap {_THE} --stack vision", 2, "got 'vision'"),
-    "stack of no name": both(f"heatmap {_THE} --stack ''", 2, "got ''"),
+    "stack that is not there": both(f"heatmap {_THE} --stack vision", 2, "'vision' is not a stack"),
+    "stack of no name": both(f"heatmap {_THE} --stack ''", 2, "'' is not a stack"),
     "layer of a stack": both(
-        "heatmap train --target left -m t5 --stack cross --layer 1", 2, "a layer from 0 to 0, got 1"
+        "heatmap train --target left -m t5 --stack cross --layer 1", 2, "layer 1 is out of range"
     ),
-    "patch of a text": both(f"heatmap {_THE} --patch 1,2", 2, "a patch only where"),
+    "patch of a text": both(f"heatmap {_THE} --patch 1,2", 2, "The patch (1, 2) cannot be used"),
     "special tokens hidden, none left": both(
         "heatmap train -m tiny --special remove -o x.json", leaves="x.json"
     ),
     "special of no kind": typed(f"heatmap {_THE} --special drop", 2, "'keep', 'hide'"),
     "width nan": typed(f"heatmap {_THE} --width nan", 2, "40"),
     "width nan, called": called(
-        f"attnviz.plot.heatmap({_RESULT}, width=float('nan'))", 2, "got nan"
+        f"attnviz.plot.heatmap({_RESULT}, width=float('nan'))", 2, "not nan"
     ),
     "width inf": both(f"heatmap {_THE} --width inf", 2, "40"),
     "width too small": typed(f"heatmap {_THE} --width 3", 2, "'--width'"),
@@ -106,16 +104,20 @@ SELECTIONS = {
     "generate 0, called": called(
         "attnviz.attend('a', model='gpt', generate=0)", 2, "1 token or more"
     ),
-    "generate beyond": both("heatmap train -m gpt --generate 900", 2, "tokens to generate"),
-    "generate and a target": both("verify a --target b --generate 2 -m t5", 2, "got both"),
+    "generate beyond": both("heatmap train -m gpt --generate 900", 2, "it can generate at most 62"),
+    "generate and a target": both(
+        "verify a --target b --generate 2 -m t5", 2, "exclude each other"
+    ),
     "mode of no kind": typed(f"heatmap {_THE} --mode fast", 2, "'auto', 'full', 'streamed'"),
     "mode of no kind, called": called(
         "attnviz.attend('a', model='tiny', mode='x')", 2, "auto, full"
     ),
     "two results in a list": called(
-        "attnviz.plot.heatmap(attnviz.attend(['a', 'b'], model='tiny'))", 2, "got 2 in a list"
+        "attnviz.plot.heatmap(attnviz.attend(['a', 'b'], model='tiny'))",
+        2,
+        "A list of 2 is not one result",
     ),
-    "no result": called("attnviz.plot.heatmap('the train')", 2, "a result of attend, got str"),
+    "no result": called("attnviz.plot.heatmap('the train')", 2, "str is not a result of attend"),
     "layers that exact has not": called(
         "attnviz.attend('a', model='tiny', mode='streamed', layers=[0], exact=[1])", 2, "exact"
     ),

@@ -1,4 +1,4 @@
-"""Streams, locales, terminals, signals, and devices to compute on."""
+"""Streams, locales, terminals, signals, and compute devices."""
 
 from robustness.catalogue.case import both, called, typed
 
@@ -37,7 +37,7 @@ STREAMS = {
         within="stdin closed, stdout closed, stderr closed",
     ),
     "a terminal": typed(_TRAIN, said="the", leaves="x.json", within="a terminal"),
-    "a terminal without colours": typed(_TRAIN, leaves="x.json", within="a terminal, NO_COLOR=1"),
+    "a terminal without colors": typed(_TRAIN, leaves="x.json", within="a terminal, NO_COLOR=1"),
     "a terminal that can nothing": typed(_TRAIN, leaves="x.json", within="a terminal, TERM=dumb"),
     "a terminal of 1 column": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=1"),
     "a terminal of 20 columns": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=20"),
@@ -59,7 +59,7 @@ STREAMS = {
     "an error in the locale C": typed(
         "heatmap train --file 'zug-ü.txt'",
         2,
-        "got both",
+        "exclude each other",
         within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
         cold=True,
     ),
@@ -68,7 +68,7 @@ STREAMS = {
     "an error in ASCII": typed(
         "senses zug-ü-列車",
         2,
-        "the words that come with",
+        "There are no bundled sentences for",
         within="PYTHONIOENCODING=ascii",
         cold=True,
     ),
@@ -82,7 +82,7 @@ STREAMS = {
     "a backend that is not there": typed(
         "example cat -o x.png", leaves="x.png", within="MPLBACKEND=nonesuch", cold=True
     ),
-    "a date that is none": both(
+    "a malformed date": both(
         "heatmap 'the train' -m tiny -o x.pdf", leaves="x.pdf", within="SOURCE_DATE_EPOCH=abc"
     ),
     "warnings as errors": typed("models bert", within="PYTHONWARNINGS=error", cold=True),
@@ -124,10 +124,14 @@ DEVICES = {
     "an unknown device": typed(
         "verify train -m tiny --device tpu", 2, "'auto', 'cpu', 'cuda', 'mps'", cold=True
     ),
-    "an unknown device, called": called("attnviz.load('tiny', device='tpu')", 2, "got 'tpu'"),
-    "a device of no name": called("attnviz.load('tiny', device='')", 2, "got ''"),
-    "a device that is a number": called("attnviz.load('tiny', device=0.5)", 2, "got 0.5"),
-    "the device meta": called("attnviz.load('tiny', device='meta')", 2, "got 'meta'"),
+    "an unknown device, called": called(
+        "attnviz.load('tiny', device='tpu')", 2, "'tpu' is not a device"
+    ),
+    "a device of no name": called("attnviz.load('tiny', device='')", 2, "'' is not a device"),
+    "a device that is a number": called(
+        "attnviz.load('tiny', device=0.5)", 2, "0.5 is not a device"
+    ),
+    "the device meta": called("attnviz.load('tiny', device='meta')", 2, "'meta' is not a device"),
     "a device below 0": called("attnviz.load('tiny', device='cuda:-1')", 2, "'cuda:-1'"),
     "the CPU": both("verify train -m tiny --device cpu"),
 }
@@ -148,9 +152,16 @@ SEVERAL = {
         "heads 'the train left' -m tiny -o x.npz --force", leaves="x.npz", within="8 at once"
     ),
     "8 at once that fail": typed(
-        "heatmap 'the train' -m truncated -o x.png", 3, "truncated or corrupt", within="8 at once"
+        "heatmap 'the train' -m truncated -o x.png",
+        3,
+        "incomplete metadata, file not fully covered",
+        within="8 at once",
     ),
     "2 at once, cold": typed(
-        "heatmap 'the train' -m tiny -o none/x.png", 4, "to exist", within="2 at once", cold=True
+        "heatmap 'the train' -m tiny -o none/x.png",
+        4,
+        "does not exist",
+        within="2 at once",
+        cold=True,
     ),
 }

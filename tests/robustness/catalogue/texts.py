@@ -1,16 +1,19 @@
-"""Texts: empty and endless ones, and what other languages take for syntax."""
+"""Texts: empty and very long ones, and text that resembles other syntax."""
 
 from robustness.catalogue.case import both, called, typed
 
 TEXTS = {
-    "empty": both("heatmap '' -m tiny", 2, "text with at least one word, got an empty", cold=True),
-    "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "with at least one word", cold=True),
+    "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at", cold=True),
+    "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "The text is empty", cold=True),
     "empty pair": both(
-        "heatmap train --pair '' -m tiny", 2, "pair with at least one word", cold=True
+        "heatmap train --pair '' -m tiny", 2, "pair is empty. Type at least", cold=True
     ),
-    "empty target": both("heatmap train --target ' ' -m t5", 2, "target with at least one word"),
-    "none at all": both("heatmap -m tiny", 2, "got none. Give one.", cold=True),
-    "a text and a file": typed("heatmap train --file words.txt", 2, "got both", cold=True),
+    "empty target": both("heatmap train --target ' ' -m t5", 2, "target is empty. Type"),
+    "nothing typed": typed("heatmap -m tiny", 2, "There is nothing to read.", cold=True),
+    "nothing given": called("attnviz.attend(model='tiny')", 2, "give a text, an image or a sound"),
+    "a text and a file": typed(
+        "heatmap train --file words.txt", 2, "exclude each other", cold=True
+    ),
     "one token": typed("heatmap train -m tiny", leaves="heatmap.png"),
     "one letter": typed("heatmap a -m tiny -o x.svg", leaves="x.svg"),
     "only a zero-width space": both("heatmap '\u200b' -m tiny", 2, "at least one word"),
@@ -22,13 +25,13 @@ TEXTS = {
         "heatmap --file 100000.txt -m tiny --truncate", leaves="heatmap.png"
     ),
     "100,000 tokens, streamed": typed(
-        "heatmap --file 100000.txt -m tiny --mode streamed", 2, "at most 64 tokens"
+        "heatmap --file 100000.txt -m tiny --mode streamed", 2, "can read at most 64"
     ),
     "100,000 tokens, cut and streamed": typed(
         "heatmap --file 100000.txt -m tiny --truncate --mode streamed -o x.json", leaves="x.json"
     ),
     "100,000 tokens, called": called(
-        "attnviz.attend('train ' * 100_000, model='tiny')", 2, "got 100002"
+        "attnviz.attend('train ' * 100_000, model='tiny')", 2, "has 100002 tokens"
     ),
     "a word of 10,000 letters": typed(
         f"heatmap '{'a' * 10_000} train' -m tiny -o x.svg", leaves="x.svg"
@@ -40,7 +43,7 @@ TEXTS = {
     "NUL in a file": typed("heatmap --file nul.txt -m tiny", leaves="heatmap.png"),
     "NUL in a call": called("attnviz.attend('\\0', model='tiny')", 2, "at least one word"),
     "lone surrogates": both(
-        "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode, got '\udcff' at character 6"
+        "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode: remove '\udcff' at character 6"
     ),
     "a lone surrogate in a pair": both("verify a --pair '\ud800' -m tiny", 2, "valid Unicode"),
     "right to left": typed("heatmap 'הרכבת עזבה את the train' -m tiny -o x.svg", leaves="x.svg"),
@@ -76,7 +79,7 @@ TEXTS = {
     ),
     "escapes of the terminal in a file": both("verify --file ansi.txt -m tiny"),
     "escapes in a word that is absent": both(
-        "heatmap train --find '\x1b[31mx:train' -m tiny", 2, "Expected a word of the text"
+        "heatmap train --find '\x1b[31mx:train' -m tiny", 2, "is not a word of the text"
     ),
     "newlines": typed("heatmap 'the\ntrain\r\nleft\u2028home' -m tiny -o x.svg", leaves="x.svg"),
     "newlines in a file": typed("heatmap --file lines.txt -m tiny", leaves="heatmap.png"),
@@ -91,7 +94,7 @@ TEXTS = {
     "an empty file": typed("heatmap --file empty.txt", 2, "at least one word", cold=True),
     "a blank file": typed("view --file blank.txt", 2, "at least one word", cold=True),
     "a file that is not there": typed(
-        "heatmap --file no.txt", 2, "there is no file no.txt", cold=True
+        "heatmap --file no.txt", 2, "no.txt cannot be read: there is no such file", cold=True
     ),
     "a folder as a file": typed("heatmap --file folder.txt", 2, "it is a folder", cold=True),
     "a device as a file": typed("heatmap --file /dev/zero", 2, "it is not a plain file", cold=True),
@@ -100,14 +103,14 @@ TEXTS = {
     "typed [SEP]": typed("heatmap 'the [SEP] train [CLS]' -m tiny", leaves="heatmap.png"),
     "typed [MASK]": typed("heatmap '[MASK] left' -m tiny --find '[:left'", leaves="heatmap.png"),
     "typed [PAD]": both("verify '[PAD] [UNK] <s> <|endoftext|>' -m tiny"),
-    "a number": called("attnviz.attend(3)", 2, "text to be a string"),
-    "bytes": called("attnviz.attend(b'the train', model='tiny')", 2, "got bytes"),
-    "an empty list": called("attnviz.attend([], model='tiny')", 2, "at least one text, got none"),
+    "a number": called("attnviz.attend(3)", 2, "text must be a string"),
+    "bytes": called("attnviz.attend(b'the train', model='tiny')", 2, "not bytes"),
+    "an empty list": called("attnviz.attend([], model='tiny')", 2, "The list has no text"),
     "an empty text in a list": called(
-        "attnviz.attend(['a', ''], model='tiny')", 2, "got an empty one"
+        "attnviz.attend(['a', ''], model='tiny')", 2, "The text is empty"
     ),
     "lists of two lengths": called(
-        "attnviz.attend(['a', 'b'], pair=['a'], model='tiny')", 2, "for each of 2 texts, got 1"
+        "attnviz.attend(['a', 'b'], pair=['a'], model='tiny')", 2, "2 texts but 1 pairs"
     ),
-    "None in a list": called("attnviz.attend(['a', None], model='tiny')", 2, "got NoneType"),
+    "None in a list": called("attnviz.attend(['a', None], model='tiny')", 2, "not NoneType"),
 }

@@ -1,1 +1,1 @@
-"""How the cases of the catalogue are run, and what is checked of every one of them."""
+"""Run the cases of the catalogue, and check each run."""

@@ -1,7 +1,7 @@
-"""A run through the public functions: those of a command line, or an expression.
+"""Run the public functions: the equivalent of a command line, or an expression.
 
-It ends like a command, so that the same is checked of both: an error of attnviz as one line with
-its exit code; anything else that is raised with a traceback.
+A run ends like a command, so that both are checked in the same way: an attnviz error is printed as
+one line with its exit code; any other exception is printed with a traceback.
 """
 
 from __future__ import annotations
@@ -25,110 +25,114 @@ _DATA = (".json", ".npz", ".safetensors", ".parquet")
 
 
 def call(arguments: Sequence[str], called: str) -> int:
-    """Evaluate the expression, or do what the arguments ask for; return the exit code."""
+    """Evaluate the expression, or perform the command of the arguments; return the exit code."""
     warnings.showwarning = show_warning
     try:
-        found = evaluate(called) if called else do(arguments)
+        result = evaluate(called) if called else perform(arguments)
     except attnviz.AttnvizError as error:
-        say(str(error))
+        print_message(str(error))
         return error.exit_code
-    if found is False:
-        say(f"Expected True of {called}, got False.")
+    if result is False:
+        print_message(f"{called} is False, not True.")
         return 1
-    agreement = getattr(found, "agreement", found)
+    agreement = getattr(result, "agreement", result)
     return 0 if getattr(agreement, "verdict", "verified") == "verified" else 5
 
 
-def say(message: str) -> None:
-    """Print a message of attnviz as it is: it must be one line that can be printed."""
+def print_message(message: str) -> None:
+    """Print a message of attnviz unchanged: it must be a single printable line."""
     print(f"attnviz: {message}", file=sys.stderr)
 
 
 def show_warning(
-    message: Warning | str, category: type[Warning], filename: str, *more: Any
+    message: Warning | str, category: type[Warning], filename: str, *rest: Any
 ) -> None:
-    """Print what attnviz warns of; that of a library as Python does, and no case allows for it."""
+    """Print an attnviz warning; print others as Python does, which no case allows."""
     if issubclass(category, attnviz.AttnvizWarning):
-        say(str(message))
+        print_message(str(message))
     else:
-        print(warnings.formatwarning(message, category, filename, *more[:1]), file=sys.stderr)
+        print(warnings.formatwarning(message, category, filename, *rest[:1]), file=sys.stderr)
 
 
 def evaluate(called: str) -> Any:
-    """Return what an expression gives, in which the usual modules are known."""
+    """Evaluate an expression with the usual modules as names."""
     import numpy as np
     import torch
     import transformers
 
-    known = {
+    names = {
         "attnviz": attnviz, "np": np, "torch": torch, "transformers": transformers,
         "formula": importlib.import_module("attnviz.formula.attention"),
     }  # fmt: skip
-    return eval(called, {**known, "Path": Path})
+    return eval(called, {**names, "Path": Path})
 
 
-def do(arguments: Sequence[str]) -> Any:
-    """Do through public functions what is typed; return what carries the verdict."""
+def perform(arguments: Sequence[str]) -> Any:
+    """Perform a command line with public functions; return the result with the verdict."""
     with _COMMANDS.make_context("attnviz", list(arguments)) as context:
         name, command, rest = _COMMANDS.resolve_command(
             context, [*context._protected_args, *context.args]
         )
-        given = command.make_context(name, rest, parent=context).params
-    if name != "example" and given.get("file"):
-        given["text"] = given["file"].read_text("utf-8-sig")
+        options = command.make_context(name, rest, parent=context).params
+    if name != "example" and options.get("file"):
+        options["text"] = options["file"].read_text("utf-8-sig")
     commands = (heatmap, heads, steps, view, verify, senses, shift, example, models)
-    return {each.__name__: each for each in commands}[name](given)
+    return {function.__name__: function for function in commands}[name](options)
 
 
-def _load(given: dict[str, Any]) -> attnviz.Model:
-    return attnviz.load(given["model"], device=given["device"].value, dtype=given["dtype"])
+def _load(options: dict[str, Any]) -> attnviz.Model:
+    return attnviz.load(options["model"], device=options["device"], dtype=options["dtype"])
 
 
-def _read(given: dict[str, Any], **kept: Any) -> attnviz.AttentionResult:
-    what = {
-        name: given[name]
+def _read(options: dict[str, Any], **extra: Any) -> attnviz.AttentionResult:
+    inputs = {
+        name: options[name]
         for name in ("text", "image", "audio", "pair", "target", "generate", "truncate")
     }
-    return attnviz.attend(model=_load(given), **what, **kept)
+    return attnviz.attend(model=_load(options), **inputs, **extra)
 
 
-def _write(given: dict[str, Any], default: str | None, drawn: Any, figure: Any) -> None:
-    path = given["output"] or (None if given["json"] or default is None else Path(default))
+def _write(options: dict[str, Any], default: str | None, make_result: Any, draw: Any) -> None:
+    path = options["output"] or (None if options["json"] or default is None else Path(default))
     if path is not None and path.suffix.lower() in _DATA:
-        attnviz.save_result(drawn(), path, force=given["force"])
+        attnviz.save_result(make_result(), path, force=options["force"])
     elif path is not None:
-        attnviz.plot.save(figure(), path, force=given["force"])
+        attnviz.plot.save(draw(), path, force=options["force"])
 
 
-def heatmap(given: dict[str, Any]) -> Any:
+def heatmap(options: dict[str, Any]) -> Any:
     """Draw one head."""
-    layer, asked = given["layer"], given["head"] or None
+    layer, selected = options["layer"], options["head"] or None
     layers = None if layer is None else [layer]
-    whole = _read(given, mode=given["mode"].value, layers=layers, heads=asked)
-    result = whole.stack(given["stack"])
-    if given["find"]:
-        query, _, key = given["find"].partition(":")
+    attention = _read(options, mode=options["mode"], layers=layers, heads=selected)
+    result = attention.stack(options["stack"])
+    if options["find"]:
+        query, _, key = options["find"].partition(":")
         attnviz.find_heads(result, query=query.strip(), key=key.strip())
-    how: dict[str, Any] = {"words": given["words"], "special": given["special"].value}
-    how |= {"rows": _slice(given["rows"]), "columns": _slice(given["cols"])}
+    choices: dict[str, Any] = {"words": options["words"], "special": options["special"]}
+    choices |= {"rows": _slice(options["rows"]), "columns": _slice(options["cols"])}
 
-    def drawn() -> attnviz.AttentionMap:
+    def make_map() -> attnviz.AttentionMap:
         best = attnviz.rank_heads(result).scores[0]
-        one = {"layer": best.layer if layer is None else layer, "head": asked or best.head}
-        return attnviz.attention_map(result, **one, **how)
+        head = {"layer": best.layer if layer is None else layer, "head": selected or best.head}
+        return attnviz.attention_map(result, **head, **choices)
 
-    def figure() -> Any:
-        over = {"patch": _patch(given["patch"]), "matrix": given["matrix"], "width": given["width"]}
-        return attnviz.plot.heatmap(result, layer=layer, head=asked, **over, **how).figure
+    def draw() -> Any:
+        display = {
+            "patch": _patch(options["patch"]),
+            "matrix": options["matrix"],
+            "width": options["width"],
+        }
+        return attnviz.plot.heatmap(result, layer=layer, head=selected, **display, **choices).figure
 
-    _write(given, "heatmap.png", drawn, figure)
+    _write(options, "heatmap.png", make_map, draw)
     return result
 
 
 def _slice(typed: str | None) -> slice | None:
     if typed is None:
         return None
-    return slice(*(int(at) if at else None for at in typed.split(":")))
+    return slice(*(int(end) if end else None for end in typed.split(":")))
 
 
 def _patch(typed: str | None) -> Any:
@@ -136,88 +140,99 @@ def _patch(typed: str | None) -> Any:
     return (int(row), int(column)) if comma and row.isdecimal() else typed
 
 
-def heads(given: dict[str, Any]) -> Any:
+def heads(options: dict[str, Any]) -> Any:
     """Draw all heads."""
-    layer = given["layer"]
-    kept = {"mode": given["mode"].value, "layers": None if layer is None else [layer]}
-    result = _read(given, **kept).stack(given["stack"])
-    how = {"layer": layer, "words": given["words"], "special": given["special"].value}
-    _write(given, "heads.png", lambda: attnviz.head_maps(result, **how),
-           lambda: attnviz.plot.heads(result, width=given["width"], **how))  # fmt: skip
+    layer = options["layer"]
+    extra = {"mode": options["mode"], "layers": None if layer is None else [layer]}
+    result = _read(options, **extra).stack(options["stack"])
+    choices = {"layer": layer, "words": options["words"], "special": options["special"]}
+    _write(options, "heads.png", lambda: attnviz.head_maps(result, **choices),
+           lambda: attnviz.plot.heads(result, width=options["width"], **choices))  # fmt: skip
     return result
 
 
-def steps(given: dict[str, Any]) -> Any:
-    """Take one head apart."""
-    result = _read(given, mode="full").stack(given["stack"])
-    which = {name: given[name] for name in ("layer", "head", "word")}
-    taken = attnviz.steps(result, **which)
+def steps(options: dict[str, Any]) -> Any:
+    """Show the stages of one head."""
+    result = _read(options, mode="full").stack(options["stack"])
+    selection = {name: options[name] for name in ("layer", "head", "word")}
+    head_steps = attnviz.steps(result, **selection)
     _write(
-        given, "steps.png", lambda: taken, lambda: attnviz.plot.steps(taken, width=given["width"])
+        options,
+        "steps.png",
+        lambda: head_steps,
+        lambda: attnviz.plot.steps(head_steps, width=options["width"]),
     )
     return result
 
 
-def view(given: dict[str, Any]) -> Any:
-    """Write a page to explore."""
-    result = _read(given, mode=given["mode"].value)
-    other = given["compare"]
-    compared = None if other is None else _read({**given, "text": other})
+def view(options: dict[str, Any]) -> Any:
+    """Write an interactive page."""
+    result = _read(options, mode=options["mode"])
+    other = options["compare"]
+    comparison = None if other is None else _read({**options, "text": other})
     names = ("layer", "head", "words", "size")
-    how = {name: given[name] for name in names}
-    attnviz.view(result, compare=compared, show=given["show"].value, **how).save(
-        given["output"], force=given["force"]
+    choices = {name: options[name] for name in names}
+    attnviz.view(result, compare=comparison, show=options["show"], **choices).save(
+        options["output"], force=options["force"]
     )
     return result
 
 
-def verify(given: dict[str, Any]) -> Any:
+def verify(options: dict[str, Any]) -> Any:
     """Compare every stage."""
-    known = inspect.signature(attnviz.verify).parameters
-    what = {name: given[name] for name in known if name in given and name not in ("model", "mode")}
-    return attnviz.verify(**what, model=_load(given), mode=given["mode"].value)
+    parameters = inspect.signature(attnviz.verify).parameters
+    inputs = {
+        name: options[name]
+        for name in parameters
+        if name in options and name not in ("model", "mode")
+    }
+    return attnviz.verify(**inputs, model=_load(options), mode=options["mode"])
 
 
-def senses(given: dict[str, Any]) -> Any:
-    """Tell the senses of a word apart."""
+def senses(options: dict[str, Any]) -> Any:
+    """Separate the senses of a word."""
     result = attnviz.senses(
-        given["word"], _by_name(given["sense"]), model=_load(given), raw=given["raw"]
+        options["word"], _by_name(options["sense"]), model=_load(options), raw=options["raw"]
     )
-    _write(given, "senses.png", lambda: result,
-           lambda: attnviz.plot.senses(result, width=given["width"]))  # fmt: skip
+    _write(options, "senses.png", lambda: result,
+           lambda: attnviz.plot.senses(result, width=options["width"]))  # fmt: skip
     return result
 
 
-def shift(given: dict[str, Any]) -> Any:
-    """Split what moved a word."""
+def shift(options: dict[str, Any]) -> Any:
+    """Decompose the shift of a word."""
     names = ("reference", "verify_causally")
-    how = {name: given[name] for name in names}
-    toward = _by_name(given["toward"])
-    result = attnviz.shift(given["word"], given["text"], toward=toward, model=_load(given), **how)
-    _write(given, "shift.png", lambda: result,
-           lambda: attnviz.plot.shift(result, width=given["width"]))  # fmt: skip
+    choices = {name: options[name] for name in names}
+    toward = _by_name(options["toward"])
+    result = attnviz.shift(
+        options["word"], options["text"], toward=toward, model=_load(options), **choices
+    )
+    _write(options, "shift.png", lambda: result,
+           lambda: attnviz.plot.shift(result, width=options["width"]))  # fmt: skip
     return result
 
 
 def _by_name(typed: Sequence[str] | None) -> dict[str, list[str]] | None:
-    """Return texts by name, of NAME=TEXT and NAME=FILE."""
-    found: dict[str, list[str]] = {}
-    for one in typed or ():
-        name, _, text = one.partition("=")
+    """Return texts by name, from NAME=TEXT and NAME=FILE."""
+    texts: dict[str, list[str]] = {}
+    for entry in typed or ():
+        name, _, text = entry.partition("=")
         if os.path.isfile(text):  # noqa: PTH113
-            found.setdefault(name, []).extend(Path(text).read_text("utf-8").splitlines())
+            texts.setdefault(name, []).extend(Path(text).read_text("utf-8").splitlines())
         else:
-            found.setdefault(name, []).append(text)
-    return found or None
+            texts.setdefault(name, []).append(text)
+    return texts or None
 
 
-def example(given: dict[str, Any]) -> Any:
+def example(options: dict[str, Any]) -> Any:
     """Replay a worked example."""
-    worked = attnviz.example(given["name"], file=given["file"])
-    _write(given, None, lambda: worked, lambda: attnviz.plot.example(worked, width=given["width"]))
+    worked = attnviz.example(options["name"], file=options["file"])
+    _write(
+        options, None, lambda: worked, lambda: attnviz.plot.example(worked, width=options["width"])
+    )
     return None
 
 
-def models(given: dict[str, Any]) -> Any:
+def models(options: dict[str, Any]) -> Any:
     """List architectures."""
-    return attnviz.architectures(given["names"] or (), state=given["state"])
+    return attnviz.architectures(options["names"] or (), state=options["state"])

@@ -1,4 +1,4 @@
-"""What is checked of every run, whatever its case."""
+"""Checks that apply to every run."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from safetensors import safe_open
 from robustness.catalogue.case import Case
 from robustness.running.scene import SECONDS, Outcome
 
-LONGEST = 400  # characters of a line that says what is wrong
+LONGEST = 400  # maximum length of an error line
 FAILED = (2, 3, 4)
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _LIBRARIES = re.compile(r"Traceback|Warning\b|site-packages|Exception ignored|\bINFO\b|%\|")
 
 
-def check(case: Case, ended: Outcome, *, called: bool) -> None:
-    """Check one run: its code, what it said, and the files that it left."""
-    told = f"{ended.code}\n{ended.out[-2000:]}\n{ended.err[-4000:]}"
-    assert ended.code is not None, f"it hung for {SECONDS} s\n{told}"
-    assert not _LIBRARIES.search(ended.err), told
-    assert not _CONTROL.search(ended.err), told
-    out = _COLOUR.sub("", ended.out) if "a terminal" in case.within else ended.out
-    assert not _CONTROL.search(out), told
-    assert ended.code == case.code, told
-    if ended.code in FAILED:
-        _check_line(case, ended, told)
-        assert len(ended.err) <= LONGEST, f"{len(ended.err)} characters\n{told}"
+def check(case: Case, outcome: Outcome, *, called: bool) -> None:
+    """Check one run: its exit code, its output, and its files."""
+    details = f"{outcome.code}\n{outcome.out[-2000:]}\n{outcome.err[-4000:]}"
+    assert outcome.code is not None, f"it hung for {SECONDS} s\n{details}"
+    assert not _LIBRARIES.search(outcome.err), details
+    assert not _CONTROL.search(outcome.err), details
+    out = _COLOR.sub("", outcome.out) if "a terminal" in case.within else outcome.out
+    assert not _CONTROL.search(out), details
+    assert outcome.code == case.code, details
+    if outcome.code in FAILED:
+        _check_line(case, outcome, details)
+        assert len(outcome.err) <= LONGEST, f"{len(outcome.err)} characters\n{details}"
     else:
-        assert called or case.said in ended.out + ended.err, told
+        assert called or case.said in outcome.out + outcome.err, details
     printed = not called and "stdout" not in case.within
-    if ended.code in (0, 5) and "--json" in (case.typed or "") and printed:
-        json.loads(ended.out)
-    assert ended.written == set(case.leaves), told
-    assert not ended.lost, ended.lost
+    if outcome.code in (0, 5) and "--json" in (case.typed or "") and printed:
+        json.loads(outcome.out)
+    assert outcome.written == set(case.leaves), details
+    assert not outcome.lost, outcome.lost
     for name in case.leaves:
-        opens(ended.folder / name)
+        check_file(outcome.folder / name)
 
 
-def _check_line(case: Case, ended: Outcome, told: str) -> None:
-    """Check the one line of a failure; there is none where nobody could read it."""
-    assert ended.out == "", told
+def _check_line(case: Case, outcome: Outcome, details: str) -> None:
+    """Check the single error line; there is none if stderr is broken."""
+    assert outcome.out == "", details
     if "stderr" in case.within:
         return
-    assert ended.err.startswith("attnviz: "), told
-    assert ended.err.count("\n") == 1, told
-    assert ended.err.endswith("\n"), told
-    assert case.said in ended.err, told
+    assert outcome.err.startswith("attnviz: "), details
+    assert outcome.err.count("\n") == 1, details
+    assert outcome.err.endswith("\n"), details
+    assert case.said in outcome.err, details
 
 
-def opens(path: Path) -> None:
-    """Check that a file is whole, by a reader of its format."""
+def check_file(path: Path) -> None:
+    """Check that a file is complete by opening it with a reader of its format."""
     assert path.stat().st_size, path
     {
         ".png": _open_image, ".svg": ET.parse, ".pdf": _open_pdf, ".html": _open_page,
@@ -79,7 +79,7 @@ def _open_pdf(path: Path) -> None:
 
 
 class _Page(HTMLParser):
-    """Which elements are open."""
+    """Collect the elements of a page."""
 
     def __init__(self) -> None:
         super().__init__()

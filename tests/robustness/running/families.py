@@ -1,4 +1,4 @@
-"""Tiny random models of real families, with a tokenizer of a few words; each is made once."""
+"""Tiny random models of real families, with a small tokenizer; each is created once."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ _VISION = {
 
 
 def tokenizer(more: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
-    """Return a word piece tokenizer of a few words, and of the letters that spell any other."""
-    letters = [prefix + chr(at) for at in range(97, 123) for prefix in ("", "##")]
-    entries = {word: at for at, word in enumerate(dict.fromkeys((*WORDS, *letters, *more)))}
-    own = Tokenizer(models.WordPiece(entries, unk_token="[UNK]", max_input_chars_per_word=100))
-    own.normalizer = normalizers.BertNormalizer()
-    own.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    own.decoder = decoders.WordPiece()
-    own.post_processor = processors.TemplateProcessing(
+    """Return a word-piece tokenizer of a few words, and of letters that spell all others."""
+    letters = [prefix + chr(code) for code in range(97, 123) for prefix in ("", "##")]
+    entries = {word: code for code, word in enumerate(dict.fromkeys((*WORDS, *letters, *more)))}
+    pieces = Tokenizer(models.WordPiece(entries, unk_token="[UNK]", max_input_chars_per_word=100))
+    pieces.normalizer = normalizers.BertNormalizer()
+    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    pieces.decoder = decoders.WordPiece()
+    pieces.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )  # fmt: skip
     specials = {
         f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
     }
-    return PreTrainedTokenizerFast(tokenizer_object=own, **specials)
+    return PreTrainedTokenizerFast(tokenizer_object=pieces, **specials)
 
 
 @cache
 def saved(family: str) -> Path:
-    """Return the folder of a sound tiny model, which is made once."""
+    """Return the folder of a valid tiny model, which is created once."""
     place = Path(tempfile.mkdtemp(prefix="attnviz-models-")) / family
     torch.manual_seed(0)
     small = {**_SMALL, "vocab_size": len(tokenizer())}
     model, reader = FAMILIES[family](small)
     for name, weight in model.named_parameters():
         if weight.dim() > 1 and any(part in name for part in ("q_proj", "k_proj", "query", "key")):
-            torch.nn.init.normal_(weight, 0.0, 0.5)  # attention that is not flat
+            torch.nn.init.normal_(weight, 0.0, 0.5)  # attention that is not uniform
     model.save_pretrained(place)
     for one in reader:
         one.save_pretrained(place)

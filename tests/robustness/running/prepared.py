@@ -1,4 +1,4 @@
-"""The files that cases name: texts, images, sounds, worked examples, and places that are none."""
+"""The files used in cases: texts, images, audio, worked examples, and unusable paths."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import numpy as np
 from PIL import Image
 
 from robustness.running.families import saved
-from robustness.running.pretrained import MODELS, hole
+from robustness.running.pretrained import MODELS, sparse_file
 
 Make = Callable[[Path], object]
 
 
 def prepare(folder: Path, named: str) -> None:
-    """Make everything that a command line or a call names."""
+    """Create everything that a command line or a call uses."""
     for name, make in {**FILES, **MODELS}.items():
         if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", named):
             make(folder / name)
 
 
 def text(content: str, encoding: str = "utf-8") -> Make:
-    """Return what writes a text."""
+    """Return a function that writes a text."""
     return lambda path: path.write_bytes(content.encode(encoding, "surrogatepass"))
 
 
 def data(content: bytes) -> Make:
-    """Return what writes bytes."""
+    """Return a function that writes bytes."""
     return lambda path: path.write_bytes(content)
 
 
 def folder(mode: int = 0o700) -> Make:
-    """Return what makes a folder."""
+    """Return a function that creates a folder."""
 
     def make(path: Path) -> None:
         path.mkdir()
@@ -46,12 +46,12 @@ def folder(mode: int = 0o700) -> Make:
 
 
 def link(target: str) -> Make:
-    """Return what makes a link."""
+    """Return a function that creates a link."""
     return lambda path: path.symlink_to(target)
 
 
 def picture(width: int, height: int, mode: str = "RGB", **how: object) -> Make:
-    """Return what writes an image."""
+    """Return a function that writes an image."""
 
     def make(path: Path) -> None:
         pixels = np.arange(width * height * 3, dtype=np.uint64) * 7 % 251
@@ -67,8 +67,8 @@ def frames(path: Path) -> None:
     several[0].save(path, save_all=True, append_images=several[1:])
 
 
-def half(make: Make) -> Make:
-    """Return what writes the first half of a file."""
+def truncated(make: Make) -> Make:
+    """Return a function that writes the first half of a file."""
 
     def cut(path: Path) -> None:
         make(path)
@@ -78,7 +78,7 @@ def half(make: Make) -> Make:
 
 
 def bomb(path: Path) -> None:
-    """Write a PNG of a few bytes that says it has 60,000 × 60,000 pixels."""
+    """Write a PNG of a few bytes that claims to have 60,000 × 60,000 pixels."""
     import struct
     import zlib
 
@@ -94,7 +94,7 @@ def bomb(path: Path) -> None:
 
 
 def sound(seconds: float, rate: int = 16_000, channels: int = 1, width: int = 2) -> Make:
-    """Return what writes a tone."""
+    """Return a function that writes a tone."""
 
     def make(path: Path) -> None:
         count = int(seconds * rate) * channels
@@ -110,13 +110,13 @@ def sound(seconds: float, rate: int = 16_000, channels: int = 1, width: int = 2)
     return make
 
 
-def kept(path: Path) -> None:
-    """Keep the whole result of a run."""
-    path.write_bytes(_kept())
+def write_result(path: Path) -> None:
+    """Save the complete result of a run."""
+    path.write_bytes(_saved_result())
 
 
 @cache
-def _kept() -> bytes:
+def _saved_result() -> bytes:
     from attnviz import attend, save_result
 
     with TemporaryDirectory() as place:
@@ -143,7 +143,7 @@ FILES: dict[str, Make] = {
     "lines.txt": text("the train\r\nleft\rthe station\n\n"),
     "ansi.txt": text("the \x1b[31mtrain\x1b[0m \x07 left \x1b]0;title\x07"),
     "100000.txt": text("train " * 100_000),
-    "huge.txt": hole(2**26 + 1),
+    "huge.txt": sparse_file(2**26 + 1),
     "folder.txt": folder(),
     "loop.txt": link("loop.txt"),
     "sentences.txt": text("the train left\n\nthe train went home\n"),
@@ -152,7 +152,7 @@ FILES: dict[str, Make] = {
     "photo.jpg": picture(60, 40),
     "dot.png": picture(1, 1),
     "line.png": picture(20_000, 1),
-    "grey.png": picture(40, 40, "L"),
+    "gray.png": picture(40, 40, "L"),
     "bits.png": picture(40, 40, "1"),
     "clear.png": picture(40, 40, "RGBA"),
     "cmyk.jpg": picture(40, 40, "CMYK"),
@@ -160,18 +160,18 @@ FILES: dict[str, Make] = {
     "moving.gif": frames,
     "words.png": text("the train left the station"),
     "empty.png": text(""),
-    "half.png": half(picture(60, 40)),
-    "half.jpg": half(picture(60, 40)),
+    "half.png": truncated(picture(60, 40)),
+    "half.jpg": truncated(picture(60, 40)),
     "bomb.png": bomb,
     "folder.png": folder(),
-    # sounds
+    # audio
     "tone.wav": sound(1.0),
     "stereo.wav": sound(1.0, channels=2),
     "8khz.wav": sound(1.0, rate=8_000),
     "24bit.wav": sound(1.0, width=3),
     "silence.wav": sound(0.0),
     "click.wav": sound(0.005),
-    "half.wav": half(sound(1.0)),
+    "half.wav": truncated(sound(1.0)),
     "words.wav": text("the train left the station"),
     "empty.wav": text(""),
     # worked examples
@@ -186,8 +186,8 @@ FILES: dict[str, Make] = {
     "deep.json": text("[" * 100_000),
     "large.json": text('{"X": [[1e999999999]]}'),
     # results
-    "kept.safetensors": kept,
-    # places to write
+    "kept.safetensors": write_result,
+    # output locations
     "old.png": picture(2, 2),
     "old.json": text('{"old": 1}'),
     "notes.html": text("<html><head></head>mine</html>"),

@@ -1,4 +1,4 @@
-"""The models that cases name: sound ones, and such with something wrong with them."""
+"""The models used in cases: valid ones, and ones with a defect."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from robustness.running.families import saved, tokenizer
 
 
 def copy(family: str) -> Callable[[Path], None]:
-    """Return what copies a sound model."""
+    """Return a function that copies a valid model."""
     return lambda path: shutil.copytree(saved(family), path) and None
 
 
-def spoilt(spoil: Callable[[Path], object], family: str = "bert") -> Callable[[Path], None]:
-    """Return what copies a sound model and spoils it."""
+def damaged(spoil: Callable[[Path], object], family: str = "bert") -> Callable[[Path], None]:
+    """Return a function that copies a valid model and damages it."""
 
     def make(path: Path) -> None:
         shutil.copytree(saved(family), path)
@@ -30,47 +30,47 @@ def spoilt(spoil: Callable[[Path], object], family: str = "bert") -> Callable[[P
 
 
 def config(family: str = "bert", **lies: Any) -> Callable[[Path], None]:
-    """Return what makes a model whose config says something else."""
+    """Return a function that creates a model with a changed config."""
 
     def lie(path: Path) -> None:
         file = path / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | lies))
 
-    return spoilt(lie, family)
+    return damaged(lie, family)
 
 
 def file(name: str, content: bytes) -> Callable[[Path], None]:
-    """Return what makes a model with one of its files replaced."""
-    return spoilt(lambda path: (path / name).write_bytes(content))
+    """Return a function that creates a model with one file replaced."""
+    return damaged(lambda path: (path / name).write_bytes(content))
 
 
 def without(*names: str) -> Callable[[Path], None]:
-    """Return what makes a model that lacks files."""
-    return spoilt(lambda path: [(path / name).unlink() for name in names])
+    """Return a function that creates a model with missing files."""
+    return damaged(lambda path: [(path / name).unlink() for name in names])
 
 
 def weights(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    """Return what makes a model with other bytes as its weights."""
+    """Return a function that creates a model with other bytes as weights."""
 
     def edit(path: Path) -> None:
-        kept = path / "model.safetensors"
-        kept.write_bytes(change(kept.read_bytes()))
+        file = path / "model.safetensors"
+        file.write_bytes(change(file.read_bytes()))
 
-    return spoilt(edit)
+    return damaged(edit)
 
 
 def tensors(
     change: Callable[[dict[str, torch.Tensor]], object], family: str = "bert"
 ) -> Callable[[Path], None]:
-    """Return what makes a model with other tensors."""
+    """Return a function that creates a model with other tensors."""
 
     def edit(path: Path) -> None:
-        kept = path / "model.safetensors"
-        found = load_file(kept)
-        change(found)
-        save_file(found, kept, metadata={"format": "pt"})
+        file = path / "model.safetensors"
+        weights_by_name = load_file(file)
+        change(weights_by_name)
+        save_file(weights_by_name, file, metadata={"format": "pt"})
 
-    return spoilt(edit, family)
+    return damaged(edit, family)
 
 
 _QUERY = "encoder.layer.1.attention.self.query.weight"
@@ -86,17 +86,20 @@ def _pickled(path: Path) -> None:
 
 
 def _own_code(path: Path) -> None:
-    said = json.loads((path / "config.json").read_text())
-    said |= {"model_type": "mine", "auto_map": {"AutoModel": "mine.Mine", "AutoConfig": "mine.C"}}
-    (path / "config.json").write_text(json.dumps(said))
+    settings = json.loads((path / "config.json").read_text())
+    settings |= {
+        "model_type": "mine",
+        "auto_map": {"AutoModel": "mine.Mine", "AutoConfig": "mine.C"},
+    }
+    (path / "config.json").write_text(json.dumps(settings))
     (path / "mine.py").write_text("open('ran', 'w').write('foreign code ran')")
 
 
 def _own_tokenizer_code(path: Path) -> None:
     file = path / "tokenizer_config.json"
-    said = json.loads(file.read_text())
-    said |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
-    file.write_text(json.dumps(said))
+    settings = json.loads(file.read_text())
+    settings |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
+    file.write_text(json.dumps(settings))
     (path / "mine.py").write_text("open('ran', 'w').write('foreign code ran')")
 
 
@@ -111,11 +114,11 @@ def _sharded(names: object) -> Callable[[Path], None]:
         index = {"metadata": {}, "weight_map": names}
         (path / "model.safetensors.index.json").write_text(json.dumps(index))
 
-    return spoilt(edit)
+    return damaged(edit)
 
 
-def _header(said: dict[str, Any]) -> bytes:
-    header = json.dumps(said).encode()
+def _header(fields: dict[str, Any]) -> bytes:
+    header = json.dumps(fields).encode()
     return len(header).to_bytes(8, "little") + header
 
 
@@ -123,8 +126,8 @@ def _linked(path: Path) -> None:
     path.symlink_to("no-such-folder")
 
 
-def hole(size: int) -> Callable[[Path], None]:
-    """Return what makes a file of so many bytes, none of which is on the disk."""
+def sparse_file(size: int) -> Callable[[Path], None]:
+    """Return a function that creates a sparse file of this size."""
 
     def make(path: Path) -> None:
         with path.open("wb") as file:
@@ -134,7 +137,7 @@ def hole(size: int) -> Callable[[Path], None]:
 
 
 def _closed(mode: int, name: str = ".") -> Callable[[Path], None]:
-    return spoilt(lambda path: (path / name).chmod(mode))
+    return damaged(lambda path: (path / name).chmod(mode))
 
 
 MODELS: dict[str, Callable[[Path], Any]] = {
@@ -158,7 +161,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "wants-a-package": config(
         quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}
     ),
-    "at-most-minus-3-tokens": spoilt(_minus_3_tokens),
+    "at-most-minus-3-tokens": damaged(_minus_3_tokens),
     # the weights
     "without-config": without("config.json"),
     "without-weights": without("model.safetensors"),
@@ -188,7 +191,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     ),
     "flat": _fill(0.0),
     "overflowing": tensors(lambda found: found[_QUERY].mul_(10_000)),
-    "pickled": spoilt(_pickled),
+    "pickled": damaged(_pickled),
     "adapter": file("adapter_config.json", b"{}"),
     "lost-shards": _sharded({_QUERY: "model-00001-of-00002.safetensors"}),
     "shards-of-nothing": _sharded("model"),
@@ -219,17 +222,17 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "other-activation": config(hidden_act="nonesuch"),
     "eager-elsewhere": config(_attn_implementation="kernels-community/nonesuch"),
     "gpt-lies-about-heads": config("gpt", n_head=4, num_attention_heads=4),
-    # code of its own
-    "own-code": spoilt(_own_code),
-    "own-tokenizer-code": spoilt(_own_tokenizer_code),
+    # custom code
+    "own-code": damaged(_own_code),
+    "own-tokenizer-code": damaged(_own_tokenizer_code),
     # the tokenizer
     "without-tokenizer": without("tokenizer.json", "tokenizer_config.json"),
     "tokenizer-no-json": file("tokenizer.json", b"{"),
     "tokenizer-empty": file("tokenizer.json", b"{}"),
-    "larger-tokenizer": spoilt(
+    "larger-tokenizer": damaged(
         lambda path: tokenizer(tuple(f"word{n}" for n in range(1000))).save_pretrained(path)
     ),
-    "vit-without-processor": spoilt(
+    "vit-without-processor": damaged(
         lambda path: [each.unlink() for each in path.glob("*processor*")], "vit"
     ),
 }

@@ -1,4 +1,4 @@
-"""Where a case runs: in a folder with what it names, on streams, in limits; and what came of it."""
+"""The setting of a case: folder, streams and limits; and the outcome of the run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from robustness.catalogue.case import Case
 from robustness.running.families import saved
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 120  # after which a run counts as one that hangs
+SECONDS = 120  # a run that takes longer counts as hanging
 
 
 class Server:
-    """The process of `running.server`: it starts a run, and waits for its end."""
+    """The process of `running.server`, which starts runs and waits for them."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -33,12 +33,12 @@ class Server:
             env=base_environment(),
         )
 
-    def start(self, **how: Any) -> int:
-        """Start a run in a setting; return its process."""
-        return self._ask(how)
+    def start(self, **setting: Any) -> int:
+        """Start a run in a setting; return its process id."""
+        return self._ask(setting)
 
     def wait(self, process: int) -> tuple[int | None, float]:
-        """Return a run's exit code, None where it had to be killed, and its CPU time."""
+        """Return a run's exit code (None if it was killed) and its CPU time."""
         code, seconds = self._ask({"wait": process, "seconds": SECONDS})
         return code, seconds
 
@@ -49,34 +49,44 @@ class Server:
         return json.loads(self._process.stdout.readline())
 
     def stop(self) -> None:
-        """Let it end."""
+        """Stop the server."""
         self._process.communicate(timeout=30)
 
 
 def base_environment() -> dict[str, str]:
-    """Return what every run finds: this checkout, one thread, no hub, and no terminal's habits."""
-    own = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "LC_ALL", "PYTHONIOENCODING")
-    kept = {name: value for name, value in os.environ.items() if name not in own}
-    return kept | {
+    """Return the base environment: this checkout, one thread, no hub, no terminal settings."""
+    overridden = (
+        "COLUMNS",
+        "LINES",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "TERM",
+        "LC_ALL",
+        "PYTHONIOENCODING",
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in overridden}
+    return inherited | {
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "MPLBACKEND": "agg",
-        "HF_ENDPOINT": "http://127.0.0.1:9",  # where nobody listens
+        "HF_ENDPOINT": "http://127.0.0.1:9",  # nothing listens there
         "LANG": "C.UTF-8",
     }
 
 
 @dataclass
 class Scene:
-    """What a run is put into.
+    """The setting of a run.
 
     streams : paths of standard input, output and error; None is closed, "|" a broken pipe.
-    places : what stands in the command line for something that is only known now.
-    weak : without the rights of root. slow : on a disk that takes a while. missing : packages that
-    count as not installed.
-    copies : how many are run at once. during : called with the folder and the process of a run.
+    places : values for placeholders in the command line that are known only at run time.
+    weak : drop root privileges.
+    slow : simulate a slow disk.
+    missing : packages that appear to be not installed.
+    copies : number of simultaneous runs.
+    during : called with the folder and the process id of a run.
     """
 
     folder: Path
@@ -95,7 +105,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, what it said, and the files before and after; `seconds` are CPU time."""
+    """The exit code, output and files of a run; `seconds` are CPU time."""
 
     code: int | None
     seconds: float
@@ -107,22 +117,22 @@ class Outcome:
 
     @property
     def written(self) -> set[str]:
-        """The files that are new, or no longer what they were."""
-        return {name for name, found in self.after.items() if self.before.get(name) != found}
+        """The new or changed files."""
+        return {name for name, state in self.after.items() if self.before.get(name) != state}
 
     @property
     def lost(self) -> set[str]:
-        """The files that are gone."""
+        """The deleted files."""
         return set(self.before) - set(self.after)
 
 
 def run(server: Server, case: Case, scene: Scene, *, called: bool) -> list[Outcome]:
-    """Run a case as often at once as the scene says; return how each run ended."""
-    before = look(scene.folder)
+    """Run the copies of a case at the same time; return their outcomes."""
+    before = folder_state(scene.folder)
     processes = []
     for number in range(scene.copies):
         streams = [
-            str(touched(scene.notes / f"{name}{number}")) if path == "" else path
+            str(create_empty(scene.notes / f"{name}{number}")) if path == "" else path
             for name, path in zip(("in", "out", "err"), scene.streams, strict=True)
         ]
         typed = case.typed or ""
@@ -143,42 +153,43 @@ def run(server: Server, case: Case, scene: Scene, *, called: bool) -> list[Outco
         processes.append(process)
         if scene.during is not None:
             scene.during(scene.folder, process)
-    ended = [server.wait(process) for process in processes]
+    results = [server.wait(process) for process in processes]
     for end in scene.ending:
         end()
-    after = look(scene.folder)
-    heard = [
-        [said(scene.notes / f"{name}{n}") for name in ("out", "err")] for n in range(len(ended))
+    after = folder_state(scene.folder)
+    outputs = [
+        [read_output(scene.notes / f"{name}{n}") for name in ("out", "err")]
+        for n in range(len(results))
     ]
     return [
-        Outcome(code, seconds, *heard[n], scene.folder, before, after)
-        for n, (code, seconds) in enumerate(ended)
+        Outcome(code, seconds, *outputs[n], scene.folder, before, after)
+        for n, (code, seconds) in enumerate(results)
     ]
 
 
-def touched(path: Path) -> Path:
-    """Return the path of an empty file."""
+def create_empty(path: Path) -> Path:
+    """Create an empty file and return its path."""
     path.write_bytes(b"")
     return path
 
 
-def said(path: Path) -> str:
-    """Return what was written to a stream, nothing where it was none of ours."""
+def read_output(path: Path) -> str:
+    """Return the output of a stream, or "" if it was not captured."""
     return path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else ""
 
 
-def look(folder: Path) -> dict[str, str]:
-    """Return what is in a folder: of each file, link and folder, what it holds."""
-    return {str(path.relative_to(folder)): seen(path) for path in sorted(folder.rglob("*"))}
+def folder_state(folder: Path) -> dict[str, str]:
+    """Return the state of each file, link and folder in a folder."""
+    return {str(path.relative_to(folder)): fingerprint(path) for path in sorted(folder.rglob("*"))}
 
 
-def seen(path: Path) -> str:
-    """Return what tells one state of a file from another."""
+def fingerprint(path: Path) -> str:
+    """Return a fingerprint of a file."""
     if path.is_symlink():
         return f"link to {path.readlink()}"
     if not path.is_file():
         return "folder" if path.is_dir() else "device"
-    if path.stat().st_size > 2**24:  # a hole
+    if path.stat().st_size > 2**24:  # a sparse file
         return str(path.stat().st_size)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -187,8 +198,8 @@ def seen(path: Path) -> str:
 
 
 @contextmanager
-def readable(folder: Path) -> Iterator[None]:
-    """Make a folder ours again, so that it can be removed."""
+def restore_permissions(folder: Path) -> Iterator[None]:
+    """Restore folder permissions afterwards, so that the folder can be removed."""
     try:
         yield
     finally:

@@ -1,15 +1,15 @@
-"""A process that has imported torch and transformers, and forks a child for each run.
+"""A process that imports torch and transformers once, and forks a child for each run.
 
-A cold start costs five seconds, nearly all of it imports, and the catalogue has hundreds of runs.
-So they are done once, here, and each child is what `attnviz` would be just before it begins: in a
-folder, an environment and limits of its own, on file descriptors of its own, some of which are
-closed. It then runs `attnviz.__main__.main()`: the same code, and exit codes, signals, streams and
-files are the real ones. What libraries prepare at their first use is shared too. A child that is to
-run cold becomes a new interpreter in the same setting, so that nothing is shared.
+A cold start takes five seconds, almost all of it imports, and the catalogue has hundreds of runs.
+So the imports run once, here, and each child is in the state of `attnviz` just before it starts,
+with its own folder, environment, limits and file descriptors, some of which are closed. It then
+runs `attnviz.__main__.main()`: the code, exit codes, signals, streams and files are real. Caches
+that libraries fill at first use are shared too. A cold child is replaced by a new interpreter in
+the same setting, so nothing is shared.
 
-One thread only, or a fork would leave locks behind. It is asked by lines of JSON: the arguments of
-`run` start a child and give its id; {"wait": id, "seconds": most} gives its exit code (negative for
-a signal, null if it had to be killed) and its CPU time.
+The process has one thread only, because a fork would leave locks held. Requests are lines of JSON:
+the arguments of `run` start a child and return its id; {"wait": id, "seconds": limit} returns its
+exit code (negative for a signal, null if it was killed) and its CPU time.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-_ROOMS = (
+_MODULES = (
     "torch", "transformers", "transformers.models.auto.modeling_auto", "matplotlib.pyplot",
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "seaborn", "scipy.stats",
     "matplotlib.backends.backend_pdf", "sklearn.metrics", "rich.console", "rich.progress",
     "rich.table", "typer", "attnviz.pipeline.attend", "attnviz.analyses.maps.compute",
-    "attnviz.analyses.maps.heads", "attnviz.io.export",
+    "attnviz.io.export",
     "attnviz.analyses.steps.compute", "attnviz.analyses.shift.compute",
     "attnviz.analyses.senses.compute", "attnviz.interactive.payload",
     "pydantic", "PIL.JpegImagePlugin", "PIL.GifImagePlugin",
     "attnviz.analyses.example.compute", "attnviz.app", "calling",
-    "attnviz.analyses.maps.overlay", "attnviz.interactive.serve.start",
+    "attnviz.analyses.maps.heatmap", "attnviz.interactive.serve.app",
 )  # fmt: skip
 
 
 def main() -> int:
-    """Serve requests, one a line, until standard input ends."""
-    for room in _ROOMS:
-        importlib.import_module(room)
+    """Serve requests, one per line, until standard input ends."""
+    for module in _MODULES:
+        importlib.import_module(module)
     warm_up(sys.argv[1])
     assert threading.active_count() == 1, "a thread is left"
-    # Under other numbers, so that 0, 1 and 2 of a child are its own.
+    # Use other descriptors, so that a child can have its own 0, 1 and 2.
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     gc.freeze()
     for line in requests:
@@ -60,13 +60,13 @@ def main() -> int:
         elif (reply := os.fork()) == 0:
             requests.close()
             replies.close()
-            leave(run, request)
+            run_and_exit(run, request)
         print(json.dumps(reply), file=replies, flush=True)
     return 0
 
 
 def warm_up(model: str) -> None:
-    """Let the libraries do once what they prepare when first used: rules of loading, and fonts."""
+    """Let the libraries fill their caches: auto-class tables and fonts."""
     import attnviz
 
     axes = attnviz.plot.heatmap(attnviz.attend("the train", model=model))
@@ -75,12 +75,12 @@ def warm_up(model: str) -> None:
     attnviz.view(attnviz.attend("the train", model=model)).data()
 
 
-def leave(run: Callable[..., int], request: dict[str, Any]) -> NoReturn:
-    """Run, and end as Python does, but without taking torch down, which takes half a second."""
+def run_and_exit(run: Callable[..., int], request: dict[str, Any]) -> NoReturn:
+    """Run and exit like Python, but skip the teardown of torch, which takes half a second."""
     try:
         code = run(**request)
-    except SystemExit as asked:
-        code = int(asked.code or 0)
+    except SystemExit as exit_request:
+        code = int(exit_request.code or 0)
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -94,15 +94,15 @@ def leave(run: Callable[..., int], request: dict[str, Any]) -> NoReturn:
 
 
 def wait(child: int, seconds: float) -> tuple[int | None, float]:
-    """Return how a child ended, and its CPU time in seconds; kill it if it does not end."""
+    """Return the exit code of a child and its CPU time in seconds; kill it after the limit."""
     handle = os.pidfd_open(child)
-    ended, _, _ = select.select([handle], [], [], seconds)
+    ready, _, _ = select.select([handle], [], [], seconds)
     os.close(handle)
-    if not ended:
+    if not ready:
         os.kill(child, signal.SIGKILL)
     _, status, used = os.wait4(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    return code if ended else None, used.ru_utime + used.ru_stime
+    return code if ready else None, used.ru_utime + used.ru_stime
 
 
 def run(
@@ -118,8 +118,8 @@ def run(
     arguments: list[str],
     called: str | None,
 ) -> int:
-    """Be the command, or the call, in its setting."""
-    enter(folder, environment, streams, limits)
+    """Run the command or the call in its setting."""
+    apply_setting(folder, environment, streams, limits)
     if weak:
         drop_capabilities()
     if slow:
@@ -140,12 +140,12 @@ def run(
     return attnviz()
 
 
-def enter(
+def apply_setting(
     folder: str, environment: dict[str, str], streams: list[str | None], limits: dict[str, int]
 ) -> None:
-    """Put this process into its folder, environment, streams and limits."""
+    """Apply the folder, environment, streams and limits to this process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)  # a shell, or nohup, may have had it ignored
+        signal.signal(number, signal.SIG_DFL)  # a shell or nohup may have ignored it
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -157,25 +157,25 @@ def enter(
     for number, path in enumerate(streams):
         if path is None:
             os.close(number)
-    for name, most in limits.items():
-        resource.setrlimit(getattr(resource, name), (most, most))
+    for name, limit in limits.items():
+        resource.setrlimit(getattr(resource, name), (limit, limit))
 
 
 def broken_pipe() -> int:
-    """Return the end of a pipe that is written to, and that nobody reads."""
+    """Return the write end of a pipe without a reader."""
     reader, writer = os.pipe()
     os.close(reader)
     return writer
 
 
 def drop_capabilities() -> None:
-    """Give up what root may do beyond others, so that a read-only folder is read-only."""
+    """Drop the capabilities of root, so that a read-only folder is read-only."""
     version = ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder) + bytes(4))
     ctypes.CDLL(None).capset(version, ctypes.create_string_buffer(24))
 
 
 def open_stream(number: int) -> Any:
-    """Return a standard stream as Python begins with it."""
+    """Open a standard stream as Python does at startup."""
     try:
         os.fstat(number)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a run may be put into: broken streams, a terminal, a full disk, signals, its own like."""
+"""Settings of a run: broken streams, a terminal, a full disk, signals, parallel runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from robustness.running.scene import Scene
 
 
-def put(scene: Scene, within: str) -> None:
-    """Change a scene as the words of a case say, separated by commas."""
-    for word in filter(None, (each.strip() for each in within.split(","))):
+def apply(scene: Scene, within: str) -> None:
+    """Apply the comma-separated settings of a case to a scene."""
+    for word in filter(None, (word.strip() for word in within.split(","))):
         if "=" in word:
             name, _, value = word.partition("=")
             scene.environment[name] = value
@@ -24,7 +24,7 @@ def put(scene: Scene, within: str) -> None:
 
 
 def stream(number: int, path: str | None) -> Callable[[Scene], None]:
-    """Return what puts a path, or nothing, in the place of a standard stream."""
+    """Return a function that replaces a standard stream, or closes it."""
 
     def change(scene: Scene) -> None:
         scene.streams[number] = path
@@ -33,35 +33,35 @@ def stream(number: int, path: str | None) -> Callable[[Scene], None]:
 
 
 def terminal(scene: Scene) -> None:
-    """Let it write to a terminal, what is said there being kept."""
-    ours, theirs = os.openpty()
+    """Write to a terminal, and record the output."""
+    master, slave = os.openpty()
     scene.environment["TERM"] = "xterm-256color"
-    scene.streams[1] = os.ttyname(theirs)
+    scene.streams[1] = os.ttyname(slave)
     file = (scene.notes / "out0").open("wb")
 
     def read() -> None:
         while True:
             try:
-                found = os.read(ours, 2**16)
-            except OSError:  # nobody has it open any more
+                data = os.read(master, 2**16)
+            except OSError:  # closed at the other end
                 return
-            file.write(found.replace(b"\r\n", b"\n"))
+            file.write(data.replace(b"\r\n", b"\n"))
             file.flush()
 
     reader = threading.Thread(target=read)
     reader.start()
 
     def end() -> None:
-        os.close(theirs)
+        os.close(slave)
         reader.join()
         file.close()
-        os.close(ours)
+        os.close(master)
 
     scene.ending.append(end)
 
 
-def room(size: int) -> Callable[[Scene], None]:
-    """Return what lets no file grow beyond some bytes, as a disk does that is full."""
+def limit_file_size(size: int) -> Callable[[Scene], None]:
+    """Return a function that limits file sizes, as on a full disk."""
 
     def change(scene: Scene) -> None:
         scene.limits["RLIMIT_FSIZE"] = size
@@ -70,31 +70,31 @@ def room(size: int) -> Callable[[Scene], None]:
 
 
 def yes(scene: Scene) -> None:
-    """Answer yes to whatever is asked."""
+    """Answer yes to every question."""
     answers = scene.notes / "answers"
     answers.write_text("y\n" * 100)
     scene.streams[0] = str(answers)
 
 
 def port(scene: Scene) -> None:
-    """Listen at a port, which the command line names {taken}."""
+    """Occupy a port, named {taken} in the command line."""
     listener = socket.create_server(("127.0.0.1", 0))
     scene.places["{taken}"] = str(listener.getsockname()[1])
     scene.ending.append(listener.close)
 
 
 def weak(scene: Scene) -> None:
-    """Let it run as a user whom a read-only folder stops, also where that is root."""
+    """Run as a user without root privileges, so that read-only folders are read-only."""
     scene.weak = True
 
 
 def without(name: str) -> Callable[[Scene], None]:
-    """Return what takes a package away."""
+    """Return a function that hides a package."""
     return lambda scene: scene.missing.append(name)
 
 
 def at_once(copies: int) -> Callable[[Scene], None]:
-    """Return what runs several at once."""
+    """Return a function that runs several copies at once."""
 
     def change(scene: Scene) -> None:
         scene.copies = copies
@@ -102,12 +102,12 @@ def at_once(copies: int) -> Callable[[Scene], None]:
     return change
 
 
-def sent(
+def send_signal(
     number: int, when: Callable[[Path, int], bool], *, slow: bool = False
 ) -> Callable[[Scene], None]:
-    """Return what sends a signal as soon as something holds of the folder and the process.
+    """Return a function that sends a signal once a condition on folder and process holds.
 
-    slow : whether the disk takes a while, so that the signal comes before all is written.
+    slow : simulate a slow disk, so that the signal arrives before the file is complete.
     """
 
     def during(folder: Path, process: int) -> None:
@@ -115,7 +115,7 @@ def sent(
         while not when(folder, process) and time.monotonic() < until:
             time.sleep(0.005)
         if slow:
-            time.sleep(0.2)  # well within the second that the disk takes
+            time.sleep(0.2)  # well within the second that a write takes
         os.kill(process, number)
 
     def change(scene: Scene) -> None:
@@ -125,7 +125,7 @@ def sent(
 
 
 def running(_: Path, process: int) -> bool:
-    """Wait a moment, and tell whether the program is ready for signals: it catches SIGTERM."""
+    """Wait a moment, and return whether the program catches SIGTERM."""
     time.sleep(0.2)
     status = Path(f"/proc/{process}/status").read_text()
     caught = int(status.partition("SigCgt:")[2].split()[0], 16)
@@ -133,14 +133,14 @@ def running(_: Path, process: int) -> bool:
 
 
 def importing(_: Path, process: int) -> bool:
-    """Tell whether torch is being loaded, by a process that is no longer a fork of the server."""
-    about = Path(f"/proc/{process}")
-    begun = b"-m\0attnviz" in (about / "cmdline").read_bytes()
-    return begun and "libtorch" in (about / "maps").read_text()
+    """Return whether torch is loading in a process that is no longer a fork of the server."""
+    proc = Path(f"/proc/{process}")
+    is_started = b"-m\0attnviz" in (proc / "cmdline").read_bytes()
+    return is_started and "libtorch" in (proc / "maps").read_text()
 
 
 def writing(folder: Path, _: int) -> bool:
-    """Tell whether a file is being written."""
+    """Return whether a file is being written."""
     return any(folder.glob(".attnviz-*"))
 
 
@@ -153,8 +153,8 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     "nobody reads stdout": stream(1, "|"),
     "nobody reads stderr": stream(2, "|"),
     "a terminal": terminal,
-    "600 bytes of room": room(600),
-    "9000 bytes of room": room(9000),
+    "600 bytes of room": limit_file_size(600),
+    "9000 bytes of room": limit_file_size(9000),
     "no root": weak,
     "yes on stdin": yes,
     **{f"without {name}": without(name) for name in ("starlette", "pyarrow", "anywidget")},
@@ -162,7 +162,7 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     "2 at once": at_once(2),
     "8 at once": at_once(8),
     **{
-        f"{name} {when}": sent(getattr(signal, name), condition, slow=condition is writing)
+        f"{name} {when}": send_signal(getattr(signal, name), condition, slow=condition is writing)
         for name in ("SIGINT", "SIGTERM", "SIGHUP")
         for when, condition in {
             "as it runs": running,

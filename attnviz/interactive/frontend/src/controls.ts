@@ -1,4 +1,4 @@
-/** The controls above a view: real buttons, lists and fields, which follow the state. */
+/** The controls above a view: native buttons, lists and fields that reflect the state. */
 
 import type { Layer, Payload, Stack } from "./data";
 import { el } from "./dom";
@@ -14,7 +14,7 @@ export interface Controls {
   node: HTMLElement;
   follow(state: State): void;
 }
-/** What a control asks of its page beside a change of the state. */
+/** Page actions other than state changes. */
 export interface Actions {
   change: Change;
   next(): void;
@@ -22,14 +22,14 @@ export interface Actions {
 }
 
 const VIEWS = { grid: "Grid", head: "Head", token: "Token", steps: "Steps" } as const;
-const CHIPS = 32; // heads that have a button each
+const CHIPS = 32; // maximum number of heads with one button each
 const HELP = [
   ["1 – 4", "grid, head, token, steps"],
   ["← ↑ → ↓", "move over the view"],
   ["Enter", "open a head, lock a token"],
   ["Esc", "unlock"],
   ["+ − 0", "zoom a map, show all of it"],
-  ["/", "search a token"],
+  ["/", "search for a token"],
 ];
 
 export function controls(payload: Payload, theme: () => string[], actions: Actions): Controls {
@@ -51,11 +51,11 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
   ];
   const more: Control[] = [
     ...(two ? [choice("show", "Show", [["first", `1: ${first}`], ["second", `2: ${second}`], ["difference", "1 − 2"]], change)] : []),
-    only(choice("by", "Weights", [["query", "it gives"], ["key", "it gets"]], change), ({ view }) => view === "token"),
+    only(choice("by", "Weights", [["query", "outgoing"], ["key", "incoming"]], change), ({ view }) => view === "token"),
     only(words(change), ({ view }) => view !== "steps"),
     only(choice("special", "Special tokens", [["keep", "keep"], ["hide", "hide"], ["remove", "remove"]], change), ({ view }) => view !== "steps"),
     only(threshold(change), ({ view }) => view !== "steps"),
-    only(choice("colours", "Colours", [["shared", "shared"], ["head", "per head"]], change), ({ view }) => view === "grid"),
+    only(choice("colors", "Colors", [["shared", "shared"], ["head", "per head"]], change), ({ view }) => view === "grid"),
     search(change, actions.next),
     choice("theme", "Theme", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], change),
     buttons(actions),
@@ -69,7 +69,7 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
   };
 }
 
-/** Show a control only where a state has a use for it. */
+/** Show a control only for states that use it. */
 function only(control: Control, isUsed: (state: State) => boolean): Control {
   return {
     node: control.node,
@@ -115,7 +115,7 @@ function layers(change: Change, stack: (state: State) => Stack): Control {
   };
 }
 
-/** One button a head, several of which can be on; a field where there are too many. */
+/** One toggle button per head; a text field if there are too many heads. */
 function heads(change: Change, layer: (state: State) => Layer, theme: () => string[]): Control {
   const box = el("span", { class: "chips" });
   let numbers = "";
@@ -137,7 +137,7 @@ function heads(change: Change, layer: (state: State) => Layer, theme: () => stri
         const chip = (head: number) =>
           el("button", {
             type: "button", class: "chip", "data-control": `head-${head}`,
-            title: "click to add or take away, double click for this one alone",
+            title: "click to add or remove, double-click to select only this head",
             click: () => toggle(head, false), dblclick: () => toggle(head, true),
           }, String(head));
         box.replaceChildren(...(there.length > CHIPS ? [typed] : there.map(chip)));
@@ -182,11 +182,11 @@ function words(change: Change): Control {
 
 function threshold(change: Change): Control {
   let now = 0;
-  // The slider goes by squares, since most weights are small.
+  // The slider is quadratic, because most weights are small.
   const slider = el("input", { type: "range", min: 0, max: 1, step: 0.01, "data-control": "threshold-slider", "aria-label": "Hide weights below", input: () => change({ threshold: Number((Number(slider.value) ** 2).toPrecision(2)) }) });
   const typed = el("input", { type: "number", min: 0, max: 1, step: "any", "data-control": "threshold", "aria-label": "Hide weights below, as a number", change: () => {
     change({ threshold: Number(typed.value) || 0 });
-    typed.value = String(now); // what came of it
+    typed.value = String(now); // the accepted value
   } });
   return {
     node: el("div", { class: "field" }, el("span", {}, "Hide below"), slider, typed),

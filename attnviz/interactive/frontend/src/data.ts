@@ -1,9 +1,9 @@
-/** The data of a page: what Python wrote, unpacked when it is looked at. */
+/** The data of a page, written by Python and unpacked on demand. */
 
 export interface Payload {
   format: 1;
   results: Result[];
-  /** Where each block lies in the base64 text: first character, number of characters. */
+  /** The location of each block in the base64 text: first character, number of characters. */
   blocks: [start: number, length: number][];
   start: { stack: string; layer: number; head: number; view: ViewName; words: boolean };
   notes: string[];
@@ -24,7 +24,7 @@ export interface Axis {
   wordLabels: string[];
   special: number[];
   second: number | null;
-  /** The first position that carries content: what is looked at where nothing was chosen. */
+  /** The first position with content: the default selection. */
   word: number;
 }
 export interface Stack {
@@ -53,7 +53,7 @@ export interface Exact {
   rule: Rule | null;
   error: number;
 }
-/** What weights follow from beside q and k; `formula.ts` says how. */
+/** The data besides q and k that weights follow from; see `formula.ts`. */
 export interface Rule {
   scale: number;
   softCap: number | null;
@@ -62,10 +62,10 @@ export interface Rule {
   after: number | null;
   offset: number;
   hidden: number[];
-  /** The model adds a table of its own to the scores: weights are those of the map. */
+  /** The model adds a custom table to the scores, so the weights come from the map. */
   added: boolean;
 }
-/** Numbers in 16 bits, from a byte of a block on: all low bytes, then all high bytes where there are any. */
+/** 16-bit numbers, from a byte offset of a block: all low bytes, then all high bytes, if any. */
 export interface Codes {
   block: number;
   at: number;
@@ -80,7 +80,7 @@ export interface Source {
   block(index: number): Promise<Uint8Array>;
 }
 
-/** Return the inflated bytes of a block, each inflated once, when it is first asked for. */
+/** Return the inflated bytes of a block; each block is inflated once, on first use. */
 export function unpack(base64: string, blocks: Payload["blocks"]): Source["block"] {
   const known = new Map<number, Promise<Uint8Array>>();
   return (index) => {
@@ -99,7 +99,7 @@ async function inflate(base64: string): Promise<Uint8Array> {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Return `count` numbers of some codes, from the one at `start`. */
+/** Return `count` decoded numbers, starting at `start`. */
 export function decode(codes: Codes, bytes: Uint8Array, start: number, count: number): Float32Array {
   const { shape, levels, scale } = codes;
   const size = shape.reduce((product, side) => product * side, 1);

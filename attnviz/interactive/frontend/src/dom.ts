@@ -1,4 +1,4 @@
-/** Elements, made without markup: text is always text. */
+/** Create elements without markup: text is always literal. */
 
 type Attributes = Record<string, string | number | boolean | ((event: Event) => void)>;
 
@@ -16,7 +16,7 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return made;
 }
 
-/** Hand a file to the reader. */
+/** Offer a file as a download. */
 export function download(name: string, blob: Blob): void {
   const address = URL.createObjectURL(blob);
   const link = el("a", { href: address, download: name });

@@ -1,6 +1,6 @@
-/** The text as a flow of tokens, of which one is chosen. */
+/** The text as a flow of tokens with one selected token. */
 
-import type { Theme } from "./colours";
+import type { Theme } from "./colors";
 import type { Units } from "./maps";
 import { measure, type Pen } from "./pen";
 import { clamp, inside, type Box } from "./scene";
@@ -8,13 +8,13 @@ import { clip, literal } from "./text";
 
 const SIZE = 12;
 const LINE = 22;
-const MOST = 160; // tokens; of more, those around the chosen one
+const MOST = 160; // tokens; longer texts show those around the selected one
 
 export interface Flow {
   height: number;
   draw(pen: Pen, chosen: number, pointed: number | null): void;
   at(x: number, y: number): number | null;
-  /** The token that is some steps from another. */
+  /** The token at a number of steps from another. */
   beside(unit: number, steps: number): number;
   place(unit: number): [number, number] | null;
 }

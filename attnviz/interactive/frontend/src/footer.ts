@@ -1,4 +1,4 @@
-/** What stands below a view: whether its weights are proven, where they are from, what to know. */
+/** Information below a view: the verdict, the source of the weights, and notes. */
 
 import type { Payload } from "./data";
 import { el } from "./dom";
@@ -10,7 +10,7 @@ import { ranges } from "./text";
 const MOST_OFFERED = 12;
 
 export interface Footer {
-  /** The verdict, which stays in sight, and what stands below it. */
+  /** The verdict, which stays visible, and the text below it. */
   nodes: HTMLElement[];
   follow(look: Look): void;
   caption(look: Look): Caption;
@@ -24,10 +24,10 @@ export function footer({ results, notes }: Payload): Footer {
   const shown = (look: Look) => (look.signed ? results : [look.result]);
   const worst = (look: Look) => shown(look).find(({ verdict }) => verdict !== "verified") ?? look.result;
   const said = (look: Look) => shown(look).map(({ source }, n) => (look.signed ? `${n + 1}: ${source}` : source)).join(". ");
-  /** Say what is seen, and what was done to it. */
+  /** Describe what is shown, and how it was processed. */
   const parts = (look: Look) => {
     const { state, cell, rows, columns } = look;
-    const treated = state.special === "remove" ? "Special tokens removed, rows renormalised to 1" : "Special tokens hidden, rows not renormalised";
+    const treated = state.special === "remove" ? "Special tokens removed, rows renormalized to 1" : "Special tokens hidden, rows not renormalized";
     const isMerged = rows.units.positions.concat(columns.units.positions).some(({ length }) => length > 1);
     return [
       said(look),
@@ -54,11 +54,11 @@ export function footer({ results, notes }: Payload): Footer {
   };
 }
 
-/** Say what a view lacks, and offer the heads that have it. */
+/** Report what a view lacks, and offer heads that have it. */
 export function offer(notice: HTMLElement, look: Look, state: State, isDrawn: boolean, change: (changed: Partial<State>) => void): void {
   const steps = state.view === "steps";
   const lacks = (steps && !isDrawn) || (state.view === "head" && look.notes.includes(ONLY_POOLED));
-  const said = isDrawn ? look.notes.join("; ") : `The queries and keys of layer ${state.layer}, head ${state.heads[0]} do not travel with this page`;
+  const said = isDrawn ? look.notes.join("; ") : `The queries and keys of layer ${state.layer}, head ${state.heads[0]} are not stored in this page`;
   const parts: (Node | string)[] = said ? [`${said}. `] : [];
   if (lacks) {
     const heads = look.stack.layers.flatMap(({ layer, heads, exact }) =>
@@ -67,7 +67,7 @@ export function offer(notice: HTMLElement, look: Look, state: State, isDrawn: bo
     const button = ({ layer, head }: { layer: number; head: number }) =>
       el("button", { type: "button", "data-control": `offer-${layer}-${head}`, click: () => change({ layer, heads: [head] }) }, `${layer}.${head}`);
     const layers = [...new Set(heads.map(({ layer }) => layer))].sort((a, b) => a - b);
-    const what = steps ? "They do" : "Exact weights do";
+    const what = steps ? "They are stored" : "Exact weights are stored";
     parts.push(heads.length ? `${what} for ${heads.length} heads of layers ${ranges(layers)}, such as ` : `${what} for no head.`, ...near.map(button));
   }
   notice.replaceChildren(...parts);

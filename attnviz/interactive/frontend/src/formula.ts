@@ -1,4 +1,4 @@
-/** Attention weights of one query, written as their formula: softmax(q Kᵀ / √d_k). */
+/** The attention weights of one query, by their formula: softmax(q Kᵀ / √d_k). */
 
 import type { Rule } from "./data";
 
@@ -12,7 +12,7 @@ export function products(query: Float32Array, keys: Float32Array): Float64Array 
   });
 }
 
-/** Return what enters the softmax of query `i`: scaled, capped, −∞ where the query may not read. */
+/** Return the softmax input of query `i`: scaled and capped, −∞ for hidden keys. */
 export function scores(query: Float32Array, keys: Float32Array, rule: Rule, i: number): Float64Array {
   const cap = rule.softCap;
   return products(query, keys).map((product, j) => {
@@ -27,10 +27,10 @@ export function isHidden({ before, after, offset, hidden }: Rule, i: number, j: 
   return far || (after !== null && j > i + offset + after) || hidden.includes(j);
 }
 
-/** Return e^s / Σ e^s; a sink is one more score in the sum, whose weight nobody gets. */
+/** Return e^s / Σ e^s; a sink adds one more score to the sum, without a key. */
 export function softmax(scores: Float64Array, sink: number | null = null): Float64Array {
   const largest = scores.reduce((a, b) => Math.max(a, b), sink ?? -Infinity);
-  if (largest === -Infinity) return new Float64Array(scores.length); // no key can be read
+  if (largest === -Infinity) return new Float64Array(scores.length); // all keys are hidden
   const powers = scores.map((score) => Math.exp(score - largest));
   const drained = sink === null ? 0 : Math.exp(sink - largest);
   const sum = powers.reduce((a, b) => a + b, drained);

@@ -1,4 +1,4 @@
-/** The page of `attnviz serve`: what is typed is asked of the server, and its answer shown. */
+/** The page of `attnviz serve`: it sends forms to the server and shows the answers. */
 
 import "./live.css";
 import { unpack, type Payload } from "./data";
@@ -11,17 +11,17 @@ interface Attention { payload: Payload; blocks: string; warnings: string[] }
 interface Figure { svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
 type Asked = Record<string, string>;
 
-/** What is asked, and how its answer is shown. */
+/** A request form, and how its answer is shown. */
 interface Page {
   path: string;
   title: string;
-  /** Of each field: what it is called, what stands in it first, and what it is for. */
+  /** For each field: its label, initial value and purpose. */
   fields: Record<string, { label: string; value?: string; hint?: string; optional?: boolean; words?: string[] }>;
   show(answer: unknown, into: HTMLElement, asked: Asked): void;
 }
 
-const NARROW = 620; // pixels of a window, below which figures are narrow too
-const POLL = 400; // milliseconds between two looks at the queue
+const NARROW = 620; // pixels; figures are narrow in narrower windows
+const POLL = 400; // milliseconds between queue requests
 
 export async function live(): Promise<void> {
   const root = document.getElementById("attnviz")!;
@@ -56,7 +56,7 @@ function build(root: HTMLElement, about: About): void {
       tabs[n].tabIndex = n === chosen ? 0 : -1;
     });
   }
-  const bar = el("div", { class: "pages", role: "tablist", "aria-label": "What to ask" }, ...tabs);
+  const bar = el("div", { class: "pages", role: "tablist", "aria-label": "Analysis" }, ...tabs);
   bar.addEventListener("keydown", ({ key }) => {
     const step = { ArrowRight: 1, ArrowLeft: tabs.length - 1 }[key];
     if (step === undefined) return;
@@ -76,8 +76,8 @@ function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
     {
       path: "/attention", title: "Attention", show: attention(root),
       fields: {
-        text: { label: "Sentence", value: "the train left the station on time", hint: `${most} Enter shows it.` },
-        compare: { label: "Compare with", hint: "A second sentence of as many tokens.", optional: true },
+        text: { label: "Sentence", value: "the train left the station on time", hint: `${most} Press Enter to show it.` },
+        compare: { label: "Compare with", hint: "A second sentence with the same number of tokens.", optional: true },
       },
     },
     {
@@ -88,13 +88,13 @@ function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
       path: "/shift", title: "Shift", show: figure(({ word }) => `What moved “${word}”`),
       fields: {
         text: { label: "Sentence", value: "The bank was full of {mud|cash}.", hint: `{mud|cash} compares two sentences. ${most}` },
-        word: { label: "Word of it", value: "bank", hint: "the#2 is the second “the”." },
+        word: { label: "Word", value: "bank", hint: "the#2 is the second “the”." },
       },
     },
   ];
 }
 
-/** A form, what it says of its progress, and below it the last answer. */
+/** A form with its progress message, and the latest answer below it. */
 function panel(page: Page, model: () => string): { title: string; node: HTMLElement } {
   const inputs = Object.entries(page.fields).map(([name, field]) => {
     const more = { name, "aria-describedby": `${page.path}-${name}`, autocomplete: "off", spellcheck: "false", required: !field.optional };
@@ -128,14 +128,14 @@ function panel(page: Page, model: () => string): { title: string; node: HTMLElem
     const tell = (line: string, wrong = false) => mine === asking && say(line, wrong);
     cancel.hidden = false;
     into.setAttribute("aria-busy", "true");
-    tell("Asked.");
+    tell("Request sent.");
     try {
       const answer = await ask(page.path, asked, mine.signal, tell);
       if (mine !== asking) return;
       page.show(answer, into, asked);
       say((answer as { warnings: string[] }).warnings.join(" "));
     } catch (error) {
-      tell(mine.signal.aborted ? "Cancelled." : told(error), !mine.signal.aborted);
+      tell(mine.signal.aborted ? "Canceled." : told(error), !mine.signal.aborted);
     } finally {
       if (mine === asking) {
         asking = null;
@@ -158,9 +158,9 @@ function panel(page: Page, model: () => string): { title: string; node: HTMLElem
   return { title: page.title, node: el("section", { role: "tabpanel" }, form, said, into) };
 }
 
-/** Ask the server; meanwhile say how many come before us, and how far our own turn is. */
+/** Send a request; meanwhile report the queue position and the progress. */
 async function ask(path: string, asked: Asked, signal: AbortSignal, say: (line: string) => void): Promise<unknown> {
-  // crypto.randomUUID is for secure contexts only; another machine's page is none
+  // crypto.randomUUID requires a secure context, unlike plain HTTP from another machine
   const ticket = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   let pending = true;
   const timer = setInterval(async () => {
@@ -180,16 +180,16 @@ async function ask(path: string, asked: Asked, signal: AbortSignal, say: (line: 
 }
 
 function place({ ahead, doing, done }: Turn): string {
-  if (ahead) return `${ahead} before you.`;
-  return doing ? `${doing[0].toUpperCase()}${doing.slice(1)}: ${Math.round(100 * done)} %` : "The model reads.";
+  if (ahead) return `${ahead} ahead of you.`;
+  return doing ? `${doing[0].toUpperCase()}${doing.slice(1)}: ${Math.round(100 * done)} %` : "Running the model.";
 }
 
 function told(error: unknown): string {
-  if (error instanceof TypeError) return "The server does not answer. See whether it still runs in its terminal.";
+  if (error instanceof TypeError) return "The server does not respond. Check that it is still running in its terminal.";
   return error instanceof Error ? error.message : String(error);
 }
 
-/** Show attention as the page of `attnviz view` does; what is looked at stays from text to text. */
+/** Show attention like `attnviz view`; the selection carries over to the next text. */
 function attention(root: HTMLElement): Page["show"] {
   let view: View | null = null;
   let read = "";
@@ -206,7 +206,7 @@ function attention(root: HTMLElement): Page["show"] {
   };
 }
 
-/** Show a figure that the server drew, as an image, in which nothing runs. */
+/** Show a figure from the server as an image, which cannot run scripts. */
 function figure(title: (asked: Asked) => string): Page["show"] {
   let address = "";
   return (answer, into, asked) => {

@@ -1,4 +1,4 @@
-/** The script of a saved page: shows what stands in it. */
+/** The script of a saved page: it shows the embedded data. */
 
 import "./page.css";
 import { unpack, type Payload } from "./data";

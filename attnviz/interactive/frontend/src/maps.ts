@@ -1,25 +1,25 @@
-/** Rows and columns of a map: words or pieces, with special tokens or without, single or pooled. */
+/** Rows and columns of a map: words or pieces, with or without special tokens, single or pooled. */
 
 import type { Axis } from "./data";
 
-/** The rows or columns of a map: which positions each joins, and what it is called. */
+/** The rows or columns of a map: the positions that each one merges, and its label. */
 export interface Units {
   labels: string[];
   special: boolean[];
   positions: number[][];
-  /** The unit that each position belongs to, −1 where it was taken out. */
+  /** The unit of each position; −1 if the position was removed. */
   of: Int32Array;
-  /** The unit with which the second text of a pair begins. */
+  /** The first unit of the second text of a pair. */
   second: number | null;
 }
-/** The units that are seen, from one up to, not including, another. */
+/** The visible units, from the first up to but not including the last. */
 export interface Side {
   units: Units;
   from: number;
   to: number;
 }
 
-/** Join the pieces of each word (or take each by itself); `whole`: special tokens too. */
+/** Merge the pieces of each word (or keep them single); `whole` includes special tokens. */
 export function unitsOf(axis: Axis, words: boolean, whole: boolean): Units {
   const special = new Set(axis.special);
   const joined = new Map<string, number[]>();
@@ -37,7 +37,7 @@ export function unitsOf(axis: Axis, words: boolean, whole: boolean): Units {
   return make(axis, positions, positions.map(label));
 }
 
-/** Return the cells of a pooled map, each named by its first token. */
+/** Return the cells of a pooled map, each labeled with its first token. */
 export function cellsOf(axis: Axis, cell: number, count: number): Units {
   const size = axis.labels.length;
   const positions = Array.from({ length: count }, (_, c) =>
@@ -59,14 +59,14 @@ function make(axis: Axis, positions: number[][], labels: string[]): Units {
   return { labels, positions, of, special: positions.map(isSpecial), second: second > 0 ? second : null };
 }
 
-/** Return the units that have a position of first ≤ position < end. */
+/** Return the units that have a position in first ≤ position < end. */
 export function part(units: Units, first: number, end: number): Side {
   const seen = units.positions.map((some) => some.some((at) => at >= first && at < end));
   const from = Math.max(0, seen.indexOf(true));
   return { units, from, to: Math.max(from, seen.lastIndexOf(true) + 1) };
 }
 
-/** Return the one unit that a position belongs to; the nearest one where it was taken out. */
+/** Return the unit of a position, or the nearest unit if the position was removed. */
 export function unitAt(units: Units, position: number): number {
   for (let far = 0; far < units.of.length; far++) {
     for (const at of [position + far, position - far]) if (units.of[at] >= 0) return units.of[at];
@@ -74,7 +74,7 @@ export function unitAt(units: Units, position: number): number {
   return 0;
 }
 
-/** Name the units of two texts that are compared: both where they differ. */
+/** Label the units of two compared texts; both labels if they differ. */
 export function paired(units: Units, other: Units): Units {
   const labels = units.labels.map((label, i) => (label === other.labels[i] ? label : `${label} | ${other.labels[i]}`));
   return { ...units, labels };
@@ -84,7 +84,7 @@ export function isAlike(units: Units, other: Units): boolean {
   return String(units.positions) === String(other.positions);
 }
 
-/** Weights of a map's visible rows and columns; how far they may be from the record's, by row. */
+/** Weights of a map's visible rows and columns, and their maximum error by row. */
 export interface Table {
   values: Float32Array;
   errors: Float32Array;
@@ -93,15 +93,15 @@ export interface Table {
 /**
  * Merge weights of pieces: sum over each column's pieces, mean over each row's.
  *
- * `row` gives the weights of one position over all positions, right within `error`.
- * `renormalise`: rows sum to 1 again, although special tokens were taken out.
+ * `row` returns the weights of one position over all positions, with an error of at most `error`.
+ * `renormalize`: rows sum to 1 again after special tokens are removed.
  */
 export function merge(
   row: (position: number) => ArrayLike<number>,
   error: number,
   rows: Side,
   columns: Side,
-  renormalise: boolean,
+  renormalize: boolean,
 ): Table {
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
   const table = { values: new Float32Array(R * C), errors: new Float32Array(R) };
@@ -114,10 +114,10 @@ export function merge(
       const weights = row(piece);
       for (let j = 0; j < of.length; j++) if (of[j] >= 0) sums[of[j]] += weights[j] / pieces.length;
     }
-    const kept = renormalise ? sums.reduce((a, b) => a + b, 0) || 1 : 1;
+    const kept = renormalize ? sums.reduce((a, b) => a + b, 0) || 1 : 1;
     for (let c = 0; c < C; c++) table.values[r * C + c] = sums[columns.from + c] / kept;
-    // Of the many errors in the sum that rows are divided by, most cancel.
-    const divided = renormalise ? Math.sqrt(positions.length) : 0;
+    // Most of the errors in the divisor cancel.
+    const divided = renormalize ? Math.sqrt(positions.length) : 0;
     table.errors[r] = (error * (widest + divided)) / kept;
   }
   return table;

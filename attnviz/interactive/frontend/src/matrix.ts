@@ -1,6 +1,6 @@
-/** A matrix of cells with its labels: the map of a head, or the rows of one token in all heads. */
+/** A matrix of cells with labels: the map of one head, or the rows of one token in all heads. */
 
-import { isDark, type Scale, type Theme } from "./colours";
+import { isDark, type Scale, type Theme } from "./colors";
 import { measure, type Pen } from "./pen";
 import { clamp, inside, paint, type Box } from "./scene";
 import { brief, clip, literal } from "./text";
@@ -15,7 +15,7 @@ export interface Plan {
   x: number;
   y: number;
   width: number;
-  /** Of a cell, at most; cells are square where `flat` is not given. */
+  /** Largest cell size; cells are square unless `flat` is given. */
   largest: number;
   flat?: number;
   xName: string;
@@ -27,14 +27,14 @@ export interface Plan {
 }
 export interface Matrix {
   cells: Box;
-  /** With its labels. */
+  /** Including labels. */
   box: Box;
   draw(pen: Pen, row: number | null, column: number | null): void;
   at(x: number, y: number): { row?: number; column?: number } | null;
-  centre(row: number | null, column: number | null): [number, number];
+  center(row: number | null, column: number | null): [number, number];
 }
 
-const SMALLEST = 8.8; // px of a cell with a label of its own
+const SMALLEST = 8.8; // px; smallest cell with a label
 
 export function matrix(plan: Plan): Matrix {
   const { theme, scale } = plan;
@@ -105,18 +105,18 @@ export function matrix(plan: Plan): Matrix {
     if (inside({ ...cells, y: cells.y + cells.h, h: below - 16 }, x, y)) return { column };
     return null;
   }
-  function centre(row: number | null, column: number | null): [number, number] {
+  function center(row: number | null, column: number | null): [number, number] {
     const x = column === null ? cells.x - 12 : cells.x + (column + 0.5) * cw;
     return [x, row === null ? cells.y + cells.h + 10 : cells.y + (row + 0.5) * ch];
   }
-  return { cells, box, draw, at, centre };
+  return { cells, box, draw, at, center };
 }
 
 function size(cell: number): number {
   return clamp(Math.floor(cell), 8, 12);
 }
 
-/** Go over the labels that have room, and the one that is pointed at in place of its neighbours. */
+/** Visit the labels that fit; the pointed one replaces its neighbors. */
 function every(count: number, cell: number, pointed: number | null, draw: (at: number) => void): void {
   const step = Math.ceil(SMALLEST / cell);
   for (let at = 0; at < count; at += step) {

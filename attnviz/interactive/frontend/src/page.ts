@@ -1,6 +1,6 @@
-/** A view in an element of any page: its state, its controls, and what the pointer and keys do. */
+/** A view mounted in an element of any page: state, controls, pointer and keys. */
 
-import { DARK, LIGHT, type Theme } from "./colours";
+import { DARK, LIGHT, type Theme } from "./colors";
 import { controls } from "./controls";
 import type { Source } from "./data";
 import { el } from "./dom";
@@ -21,19 +21,19 @@ import { including } from "./zoom";
 const VIEWS: Record<State["view"], (setting: Setting) => Scene | null> = { grid, head, token, steps };
 
 export interface Options {
-  /** Keep the state in the page's address. */
+  /** Store the state in the page's address. */
   hash?: boolean;
   onselect?: (selection: Selection) => void;
   state?: Partial<State>;
 }
-/** A place by its numbers: layer, head, and the positions of the pieces. */
+/** A position by number: layer, head, and piece positions. */
 export type Place = { layer?: number; head?: number; query?: number; key?: number; dimension?: number; part?: string };
 export interface View {
   show(state: Partial<State>): void;
   readonly state: State;
-  /** Resolves once what is shown follows the state. */
+  /** Resolves once the drawing matches the state. */
   readonly ready: Promise<void>;
-  /** Return where a place is drawn, in pixels of the window; null where it is not. */
+  /** Return the position of a place in window pixels, or null if it is not drawn. */
   locate(place: Place): { x: number; y: number } | null;
   destroy(): void;
 }
@@ -77,7 +77,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     if (before.view !== state.view) at = null;
     refresh();
   }
-  /** Write the state into the address, a few times a second at most: browsers refuse more. */
+  /** Write the state into the address; browsers limit the rate to a few times per second. */
   function remember(): void {
     clearTimeout(writing);
     const wait = written + 200 - performance.now();
@@ -89,7 +89,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     try {
       history.replaceState(null, "", `#${write(state, start)}`);
     } catch {
-      // a sandboxed frame has no address of its own
+      // a sandboxed frame cannot change its address
     }
   }
   function refresh(): void {
@@ -101,13 +101,13 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     stage.setAttribute("aria-busy", "true");
     ready = reader.look(state).then(
       (found) => turn === asked && build(found),
-      (error: unknown) => turn === asked && (notice.textContent = `This view could not be drawn: ${String(error)}. Write the page again.`),
+      (error: unknown) => turn === asked && (notice.textContent = `This view could not be drawn: ${String(error)}. Create the page again.`),
     ).then(() => undefined);
   }
   function build(found: Look): void {
     look = found;
     const width = roomy();
-    const { view, find } = found.state; // the page's may be ahead of it already
+    const { view, find } = found.state; // the current state of the page may be newer
     const wanted = find.trim().toLocaleLowerCase();
     const isFound = (label: string) => wanted !== "" && label.toLocaleLowerCase().includes(wanted);
     scene = VIEWS[view]({ look, theme: theme(), width, found: isFound });
@@ -121,7 +121,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       [canvas.style.width, canvas.style.height] = [`${width}px`, `${scene.height}px`];
       if (at && !scene.place(at)) at = null;
       draw();
-      tell(); // what is said follows what is drawn
+      tell(); // update the tooltip to match the drawing
     }
     stage.setAttribute("aria-busy", "false");
   }
@@ -141,13 +141,13 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     pointer = [x, y];
     tell();
   }
-  /** Say what is at the place that is pointed at. */
+  /** Show the tooltip of the pointed place. */
   function tell(): void {
     const lines = at && scene ? scene.say(at) : [];
     if (lines.length) tip.show(lines, ...pointer, stage.clientWidth);
     else tip.hide();
   }
-  /** Go to the next token that the search finds. */
+  /** Go to the next match of the search. */
   function next(): void {
     if (!look || !state.find.trim()) return;
     const wanted = state.find.trim().toLocaleLowerCase();
@@ -176,7 +176,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     state = read(location.hash, payload);
     refresh();
   };
-  /** Draw again where there is another width, or another number of pixels for it: a page is zoomed. */
+  /** Redraw if the width or the pixel ratio has changed, for example after zooming the page. */
   const fit = () => look && (roomy() !== parseFloat(canvas.style.width) || canvas.width !== Math.round(roomy() * fineness())) && build(look);
   const resized = new ResizeObserver(fit);
   resized.observe(stage);

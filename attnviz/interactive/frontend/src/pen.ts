@@ -1,4 +1,4 @@
-/** One drawing interface with two back ends: a canvas to look at, and an SVG to keep. */
+/** One drawing interface with two back ends: a canvas for the screen, and an SVG to save. */
 
 export const FAMILY = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 
@@ -7,18 +7,18 @@ export interface Words {
   fill: string;
   align?: "left" | "center" | "right";
   bold?: boolean;
-  /** Reading upwards. */
+  /** Rotated, reading upward. */
   turned?: boolean;
 }
 export interface Pen {
   rect(x: number, y: number, w: number, h: number, fill: string, opacity?: number): void;
   frame(x: number, y: number, w: number, h: number, stroke: string, width?: number): void;
   line(x1: number, y1: number, x2: number, y2: number, stroke: string, width?: number): void;
-  /** A curve that leaves and arrives level. */
+  /** A curve with horizontal ends. */
   curve(x1: number, y1: number, x2: number, y2: number, stroke: string, width: number, opacity: number): void;
-  /** Text whose middle line is y; `text` is literal. */
+  /** Text centered vertically on y; `text` is literal. */
   text(text: string, x: number, y: number, how: Words): void;
-  /** Part of a picture, its cells crisp. */
+  /** Part of a picture, without smoothing the cells. */
   image(picture: HTMLCanvasElement, from: [number, number, number, number], x: number, y: number, w: number, h: number): void;
 }
 
@@ -28,14 +28,14 @@ function font(size = 12, bold = false): string {
   return `${bold ? "600 " : ""}${size}px ${FAMILY}`;
 }
 
-/** Return how wide a text is drawn. */
+/** Return the drawn width of a text. */
 export function measure(text: string, size = 12, bold = false): number {
   const wanted = font(size, bold);
   if (ruler.font !== wanted) ruler.font = wanted;
   return ruler.measureText(text).width;
 }
 
-/** Break a text into lines of a width. */
+/** Wrap a text into lines of a maximum width. */
 export function wrap(text: string, width: number, size: number): string[] {
   const lines = [""];
   for (const word of text.split(" ")) {
@@ -148,7 +148,7 @@ export class SvgPen implements Pen {
     const href = part.toDataURL("image/png");
     this.add("image", { x, y, width, height, href, preserveAspectRatio: "none", "image-rendering": "pixelated" });
   }
-  /** Return the file; what a token holds is escaped by the serialiser. */
+  /** Return the file; the serializer escapes the tokens. */
   toString(): string {
     return new XMLSerializer().serializeToString(this.root);
   }

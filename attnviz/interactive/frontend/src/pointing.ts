@@ -1,4 +1,4 @@
-/** What the pointer, the wheel and the keys do to a view. */
+/** Handle the pointer, the wheel and the keys of a view. */
 
 import type { Scene, Spot } from "./scene";
 import { inside } from "./scene";
@@ -14,15 +14,15 @@ interface Pointed {
   state(): State;
   at(): Spot | null;
   scene(): Scene | null;
-  /** Whether the page is all ours, and with it its keys. */
+  /** Whether the view fills the whole page, including its keyboard shortcuts. */
   page: boolean;
 }
 
-const LONG = 64; // tokens, from which the wheel zooms
+const LONG = 64; // tokens; the wheel zooms longer maps
 const ARROWS: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const VIEWS: State["view"][] = ["grid", "head", "token", "steps"];
 
-/** Listen; returns how to stop. */
+/** Add the event listeners; return a function that removes the shortcuts. */
 export function pointing({ root, canvas, sizes, change, point, state, at, scene, page }: Pointed): () => void {
   const fingers = new Map<number, [number, number]>();
   let dragged: { x: number; y: number; range: Range; moved: boolean } | null = null;
@@ -123,7 +123,7 @@ export function pointing({ root, canvas, sizes, change, point, state, at, scene,
       point(null, 0, 0);
     },
   };
-  /** Move the pointed place; at the edge of a zoomed map, the map. */
+  /** Move the pointed place; at the edge of a zoomed map, shift the map. */
   function step(shown: Scene, spot: Spot | null, [right, down]: [number, number]): void {
     const next = shown.move(spot, right, down);
     if (spot && shown.map && state().range && JSON.stringify(next) === JSON.stringify(spot)) {

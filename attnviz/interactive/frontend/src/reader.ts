@@ -1,16 +1,16 @@
-/** From a state to the numbers that are drawn: which maps, which rows and columns, in which scale. */
+/** From a state to the numbers to draw: maps, rows, columns and scale. */
 
 import { decode, type Codes, type Exact, type Layer, type Result, type Rule, type Source, type Stack } from "./data";
 import { weights } from "./formula";
 import { cellsOf, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
 import type { State } from "./state";
 
-/** Cells a side beyond which a map is shown pooled, where a pooled one is there. */
+/** Cells per side above which the pooled map is shown, if there is one. */
 const WIDE = 128;
-export const ONLY_POOLED = "only such pooled weights of some of these heads travel with this page";
-const MOST_KEPT = 2 ** 24; // recomputed weights that are kept
+export const ONLY_POOLED = "this page stores only these pooled weights for some of the heads";
+const MOST_KEPT = 2 ** 24; // maximum number of cached recomputed weights
 
-/** What is drawn of a state. */
+/** The data to draw for a state. */
 export interface Look {
   state: State;
   result: Result;
@@ -18,16 +18,16 @@ export interface Look {
   layers: { layer: Layer; heads: number[] }[];
   rows: Side;
   columns: Side;
-  /** How many tokens a cell joins a side; 1 where cells are single. */
+  /** Tokens per cell and side; 1 for single cells. */
   cell: number;
-  /** Whether numbers are differences. */
+  /** Whether the numbers are differences. */
   signed: boolean;
   notes: string[];
-  /** The weights of a head, or the mean of several. */
+  /** The weights of one head, or the mean of several. */
   table(layer: number, ...heads: number[]): Table;
   vectors(layer: number, head: number): Vectors | null;
 }
-/** What the weights of a head follow from. query: (m, d), key: (n, d); weights: of one query, within the error. */
+/** The inputs to the weights of a head. query: (m, d), key: (n, d); weights: of one query, within the error. */
 export interface Vectors {
   query: Float32Array;
   key: Float32Array;
@@ -36,7 +36,7 @@ export interface Vectors {
   weights(i: number): Float64Array;
   error: number;
 }
-/** The weights of one position over all, and how far they may be from the record's. */
+/** The weights of one position over all positions, and their maximum error. */
 type Rows = [(position: number) => ArrayLike<number>, number];
 interface Place {
   layer: Layer;
@@ -50,7 +50,7 @@ export class Reader {
 
   constructor(private source: Source) {}
 
-  /** Fetch and compute what a state shows; long computations pause, so that the page stays alive. */
+  /** Load and compute the data of a state; long computations yield, so that the page stays responsive. */
   async look(state: State): Promise<Look> {
     const { results } = this.source.payload;
     const both = state.show === "difference" && state.view !== "steps";
@@ -66,12 +66,12 @@ export class Reader {
       await this.load(found.flatMap(({ layer, exact }) => (pooled ? [layer.pooled!.maps] : codesOf(exact, state.view))));
       if (!pooled && state.view !== "steps") await this.compute(found, rows);
     }
-    const renormalise = state.special === "remove" && cell === 1;
+    const renormalize = state.special === "remove" && cell === 1;
     const table = (layer: number, ...heads: number[]): Table => {
       const [first, second] = places.map((place) => {
         const found = heads.map((head) => place(layer, head));
         const [row, error] = mean(found.map((each) => (pooled ? this.pooledRow(each) : this.exactRow(each.exact!))));
-        return merge(row, error, ...(cell > 1 && pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalise);
+        return merge(row, error, ...(cell > 1 && pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalize);
       });
       return second ? subtract(first, second) : first;
     };
@@ -114,7 +114,7 @@ export class Reader {
     return { query, key, d, rule, weights: map ? given : computed, error: exact.error };
   }
 
-  /** Recompute the rows of heads whose q and k travel in place of their maps. */
+  /** Recompute rows of heads whose q and k are stored instead of their maps. */
   private async compute(places: Place[], rows: Side): Promise<void> {
     let [since, kept] = [performance.now(), 0];
     for (const found of this.known.values()) for (const row of found.values()) kept += row.length;
@@ -155,7 +155,7 @@ function codesOf(exact: Exact | null, view: State["view"]): (Codes | null)[] {
   return exact.map ? [exact.map] : [exact.query, exact.key];
 }
 
-/** Choose rows and columns: the words or pieces that are seen, or cells that join some of them. */
+/** Select rows and columns: the visible words or pieces, or cells that pool them. */
 function sidesOf(
   state: State,
   shown: Result[],
@@ -166,7 +166,7 @@ function sidesOf(
   const axes = stacks.map(({ queries, keys }, n) => [shown[n].axes[queries], shown[n].axes[keys]]);
   const split = (words: boolean) =>
     axes.map((pair) => pair.map((axis) => unitsOf(axis, words && !steps, state.special === "keep" || steps)));
-  const notes = steps && state.show === "difference" ? ["Step by step, the first text is shown"] : [];
+  const notes = steps && state.show === "difference" ? ["The step-by-step view shows the first text"] : [];
   let units = split(state.words);
   if (units.length > 1 && !(isAlike(units[0][0], units[1][0]) && isAlike(units[0][1], units[1][1]))) {
     notes.push("The words of the two texts have different pieces, so pieces are compared");
@@ -192,10 +192,10 @@ function sidesOf(
   const isExact = layers.every(({ layer, heads }) => heads.every((head) => layer.exact[layer.heads.indexOf(head)]));
   if (!poolable || (size <= WIDE && isExact)) return { rows, columns, pooled: false, cell: 1, notes };
   const { cell, rows: down, columns: across } = layers[0].layer.pooled!;
-  if (cell === 1) return { rows, columns, pooled: true, cell, notes }; // a short text: nothing is joined
+  if (cell === 1) return { rows, columns, pooled: true, cell, notes }; // a short text: nothing is pooled
   const cells = axes.map(([left, right]) => [cellsOf(left, cell, down), cellsOf(right, cell, across)]);
   const [left, right] = cut(join(0, cells), join(1, cells));
-  const keptSpecial = state.special === "keep" ? [] : ["special tokens are not taken out of them"];
+  const keptSpecial = state.special === "keep" ? [] : ["special tokens are included"];
   if (isExact && state.view === "token" && state.by === "query") {
     notes.push(`Each cell joins ${cell} keys, whose weights are summed`, ...keptSpecial);
     return { rows, columns: right, pooled: false, cell, notes };
@@ -206,7 +206,7 @@ function sidesOf(
   return { rows: left, columns: right, pooled: true, cell, notes };
 }
 
-/** Return a side of cells as one of single positions: the numbers of a pooled map. */
+/** Treat a side of cells as single positions, for the numbers of a pooled map. */
 function single({ units, from, to }: Side): Side {
   const positions = units.positions.map((_, at) => [at]);
   return { units: { ...units, positions, of: Int32Array.from(positions, ([at]) => at) }, from, to };

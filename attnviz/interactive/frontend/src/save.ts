@@ -1,6 +1,6 @@
-/** A view as a file: what is seen, with its caption and verdict. */
+/** Save a view as a file: the visible picture with its caption and verdict. */
 
-import type { Theme } from "./colours";
+import type { Theme } from "./colors";
 import { download } from "./dom";
 import { CanvasPen, SvgPen, wrap, type Pen } from "./pen";
 import type { Scene } from "./scene";

@@ -1,23 +1,23 @@
-/** What every view is: something drawn, that knows what is at a point and what to say of it. */
+/** The interface of all views: a drawing that maps points to places and describes them. */
 
-import { index, palette, type Scale, type Theme } from "./colours";
+import { index, palette, type Scale, type Theme } from "./colors";
 import type { Look } from "./reader";
 import type { Side } from "./maps";
 import { measure, type Pen } from "./pen";
 import type { State } from "./state";
 import { literal, tick } from "./text";
 
-/** A place in a view: a head, a row or a column (counted as units), or a cell of them. */
+/** A place in a view: a head, a row or a column (in units), or a cell. */
 export interface Spot {
   layer?: number;
   head?: number;
   row?: number;
   column?: number;
   dimension?: number;
-  /** Which drawing of a view it lies in. */
+  /** The drawing of the view that contains it. */
   part?: string;
 }
-/** A line of a tooltip: tokens are set apart, since they may run from right to left. */
+/** A line of a tooltip: tokens are isolated, because they may run from right to left. */
 export type Line = (string | { token: string })[];
 
 export interface Scene {
@@ -25,21 +25,21 @@ export interface Scene {
   label: string;
   draw(pen: Pen, at: Spot | null): void;
   hit(x: number, y: number): Spot | null;
-  /** Where the pointer goes with an arrow key. */
+  /** The next place for an arrow key. */
   move(at: Spot | null, right: number, down: number): Spot;
   say(at: Spot): Line[];
-  /** What a click changes. */
+  /** The state change of a click. */
   press(at: Spot): Partial<State>;
-  /** Where a spot is drawn: its middle. */
+  /** The center of a place in the drawing. */
   place(at: Spot): [number, number] | null;
-  /** Where the cells lie of a map that can be zoomed. */
+  /** The cell area of a map that can be zoomed. */
   map?: Box;
 }
 export interface Setting {
   look: Look;
   theme: Theme;
   width: number;
-  /** Rows and columns that the search found. */
+  /** Rows and columns that match the search. */
   found: (label: string) => boolean;
 }
 export interface Box {
@@ -57,7 +57,7 @@ export function clamp(value: number, low: number, high: number): number {
   return Math.max(low, Math.min(value, high));
 }
 
-/** Paint numbers as a picture, a pixel each; what is below the threshold stays blank. */
+/** Paint numbers as a picture, one pixel each; values below the threshold stay blank. */
 export function paint(values: ArrayLike<number>, rows: number, columns: number, scale: Scale, threshold = 0): HTMLCanvasElement {
   const picture = document.createElement("canvas");
   [picture.width, picture.height] = [columns, rows];
@@ -86,12 +86,12 @@ export function fill(
   }
 }
 
-/** Return the colours of what a look shows, up to `top`. */
+/** Return the color scale of a look, up to `top`. */
 export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: number, largest = top): Scale {
   const high = Math.max(top, 1e-9);
   const over = largest > 1.005 * high;
   if (signed) return { map: theme.signed, low: -high, high, log: false, over, label: "difference of weights" };
-  // Of the cells of a long text most have next to nothing, as in attnviz.plot.
+  // In a long text most cells are near zero, as in attnviz.plot.
   const alike = 1 / (columns.to - columns.from);
   if (cell > 1) return { map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
   return { map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
@@ -103,7 +103,7 @@ function largest(values: ArrayLike<number>): number {
   return most;
 }
 
-/** Return what a share of some numbers do not exceed. */
+/** Return a quantile of the absolute values. */
 export function quantile(values: ArrayLike<number>, share: number): number {
   if (share === 1) return largest(values);
   const step = Math.max(1, Math.floor(values.length / 20000));
@@ -113,7 +113,7 @@ export function quantile(values: ArrayLike<number>, share: number): number {
 
 export const TITLE = 34;
 
-/** Draw a view's title and, right of it or (where it is narrow) below, its colours. */
+/** Draw a view's title, with its color scale to the right or, if narrow, below. */
 export function heading(pen: Pen, { theme, width }: Setting, title: string, scale: Scale | null): void {
   pen.text(title, 0, 12, { size: 15, bold: true, fill: theme.ink });
   if (!scale) return;
@@ -136,18 +136,18 @@ function isNarrow(width: number, title: string, scale: Scale): boolean {
   return measure(title, 15, true) + measure(scale.label, 11) + Math.min(170, width * 0.36) + 50 > width;
 }
 
-/** Return how high a heading is. */
+/** Return the height of a heading. */
 export function headroom({ width }: Setting, title: string, scale: Scale | null): number {
   return scale && isNarrow(width, title, scale) ? TITLE + 26 : TITLE + 4;
 }
 
-/** Return the lines of a tooltip for a weight. */
+/** Return the tooltip line of a weight. */
 export function pair(look: Look, row: number, column: number): Line {
   const token = (label: string) => ({ token: literal(label) });
   return [token(look.rows.units.labels[row]), " ← ", token(look.columns.units.labels[column])];
 }
 
-/** Return before which of the visible units a second text begins, if it does. */
+/** Return the visible unit at which a second text begins, if any. */
 export function splits({ units, from, to }: Side): number[] {
   return units.second !== null && units.second > from && units.second < to ? [units.second - from] : [];
 }

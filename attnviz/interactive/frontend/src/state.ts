@@ -1,4 +1,4 @@
-/** What is looked at, and how: all of it stands in the page's address, so that a link reopens it. */
+/** The complete state of a view; it is stored in the page's address, so that a link restores it. */
 
 import type { Payload, ViewName } from "./data";
 import { parseRanges, ranges } from "./text";
@@ -7,9 +7,9 @@ export interface State {
   view: ViewName;
   stack: string;
   layer: number;
-  /** The heads of the layer that are looked at; the first is the one of views of one head. */
+  /** The selected heads of the layer; views of one head use the first. */
   heads: number[];
-  /** The token that attends, and the one attended to: the position of its first piece. */
+  /** The query and the key token: the position of the first piece. */
   query: number | null;
   key: number | null;
   lock: boolean;
@@ -17,19 +17,19 @@ export interface State {
   special: "keep" | "hide" | "remove";
   threshold: number;
   find: string;
-  /** Which of two results, or the first less the second. */
+  /** One of two results, or the first minus the second. */
   show: "first" | "second" | "difference";
   /** Layers and heads of the grid and token views; null for all. */
   layers: number[] | null;
   only: number[] | null;
-  colours: "shared" | "head";
-  /** Whose weights the token view shows: those that the token gives, or those it gets. */
+  colors: "shared" | "head";
+  /** Direction of the weights in the token view: from the token, or to it. */
   by: "query" | "key";
-  /** The tokens of a zoomed map: first and end of the queries, first and end of the keys. */
+  /** The token range of a zoomed map: start and end of the queries, start and end of the keys. */
   range: [number, number, number, number] | null;
   theme: "auto" | "light" | "dark";
 }
-/** The selection that listeners receive; positions are those of word pieces. */
+/** The selection passed to listeners; positions are those of word pieces. */
 export type Selection = Pick<State, "view" | "stack" | "layer" | "heads" | "query" | "key" | "words">;
 
 export const MOST_HEADS = 12;
@@ -38,7 +38,7 @@ export function startOf({ start }: Payload): State {
   return {
     view: start.view, stack: start.stack, layer: start.layer, heads: [start.head],
     query: null, key: null, lock: false, words: start.words, special: "keep", threshold: 0,
-    find: "", show: "first", layers: null, only: null, colours: "shared", by: "query",
+    find: "", show: "first", layers: null, only: null, colors: "shared", by: "query",
     range: null, theme: "auto",
   };
 }
@@ -51,12 +51,12 @@ const CHOICES = new Map<keyof State, string[]>([
   ["view", ["grid", "head", "token", "steps"]],
   ["special", ["keep", "hide", "remove"]],
   ["show", ["first", "second", "difference"]],
-  ["colours", ["shared", "head"]],
+  ["colors", ["shared", "head"]],
   ["by", ["query", "key"]],
   ["theme", ["auto", "light", "dark"]],
 ]);
 
-/** Write what differs from the start: view=head&layer=5&head=3. */
+/** Serialize the differences from the initial state: view=head&layer=5&head=3. */
 export function write(state: State, start: State): string {
   const parts: string[] = [];
   for (const name of Object.keys(start) as (keyof State)[]) {
@@ -73,7 +73,7 @@ function written(name: string, value: State[keyof State]): string {
   return name === "range" ? value.join(",") : ranges(value).replace(/–/g, "-").replace(/ /g, "");
 }
 
-/** Read a fragment; what is not there, or makes no sense for these results, stays as at the start. */
+/** Parse a fragment; missing or invalid values keep their defaults. */
 export function read(fragment: string, payload: Payload): State {
   const state = startOf(payload);
   const given = new Map<string, string>();
@@ -82,7 +82,7 @@ export function read(fragment: string, payload: Payload): State {
     try {
       given.set(name, decodeURIComponent(value));
     } catch {
-      continue; // a broken escape
+      continue; // an invalid escape sequence
     }
   }
   return sound({ ...state, ...parse(given) }, payload);
@@ -109,7 +109,7 @@ function parse(given: Map<string, string>): Partial<State> {
   return found as Partial<State>;
 }
 
-/** Return a state that these results have: another layer, head or token in place of one they lack. */
+/** Return a valid state: replace layers, heads or tokens that the results do not have. */
 export function sound(wanted: State, payload: Payload): State {
   const { results, start } = payload;
   const begun = startOf(payload);

@@ -1,10 +1,10 @@
-/** Tokens and numbers as they are written. */
+/** Format tokens and numbers as text. */
 
-// What steers a terminal or the direction of a text, and what no XML file may hold.
+// Terminal control and text direction characters, and characters that are invalid in XML.
 const STEERING = /[\p{Cc}\p{Cs}\p{Co}\p{Noncharacter_Code_Point}\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]/gu;
 const LONGEST = 60;
 
-/** Return a token as it can be shown: control characters visible, a very long one clipped. */
+/** Return a displayable token: control characters are visible, long tokens are clipped. */
 export function literal(token: string): string {
   const shown = token.replace(STEERING, (character) => {
     const code = character.codePointAt(0)!;
@@ -16,7 +16,7 @@ export function literal(token: string): string {
   return seen.length <= LONGEST ? seen : [...seen].slice(0, LONGEST - 1).join("") + "…";
 }
 
-/** Return a text that fits `room`, its end cut off where it is longer. */
+/** Clip a text to the width `room`. */
 export function clip(text: string, room: number, measure: (text: string) => number): string {
   if (measure(text) <= room) return text;
   const letters = [...text];
@@ -29,13 +29,13 @@ export function clip(text: string, room: number, measure: (text: string) => numb
   return letters.slice(0, fits).join("") + "…";
 }
 
-/** Return a weight with as many decimals as its error leaves, four digits at most. */
+/** Format a weight with the decimals that its error allows, at most four digits. */
 export function weight(value: number, error: number): string {
   if (value === 0) return "0 (masked)";
   return number(value, error);
 }
 
-/** Return a number of either sign with the digits that its error leaves, four at most. */
+/** Format a signed number with the digits that its error allows, at most four. */
 export function number(value: number, error: number): string {
   const decimals = Math.min(12, Math.max(0, Math.floor(-Math.log10(2 * Math.max(error, 1e-12)))));
   const size = Math.abs(value);
@@ -47,12 +47,12 @@ export function number(value: number, error: number): string {
   return (value < 0 ? "−" : "") + written;
 }
 
-/** Return a number in two decimals as it fits a cell: ".25". */
+/** Format a number with two decimals for a cell: ".25". */
 export function brief(value: number): string {
   return value.toFixed(2).replace(/^-0\.00$/, "0.00").replace(/^(-?)0\./, "$1.").replace("-", "−");
 }
 
-/** Return a number for a scale's end, in few digits. */
+/** Format an end of a scale with few digits. */
 export function tick(value: number): string {
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -60,7 +60,7 @@ export function tick(value: number): string {
   return (value < 0 ? "−" : "") + written;
 }
 
-/** Return whole numbers in few words: 0–3, 7. */
+/** Format whole numbers as ranges: 0–3, 7. */
 export function ranges(numbers: number[]): string {
   const parts: string[] = [];
   for (let start = 0, end; start < numbers.length; start = end + 1) {
@@ -70,7 +70,7 @@ export function ranges(numbers: number[]): string {
   return parts.join(", ");
 }
 
-/** Read whole numbers written as in `ranges`, of those there are; null where nothing is named. */
+/** Parse ranges as in `ranges`, limited to the existing numbers; null if there are none. */
 export function parseRanges(text: string, there: number[]): number[] | null {
   const found = new Set<number>();
   for (const [, first, last] of text.matchAll(/(\d+)(?:\s*[-–]\s*(\d+))?/g)) {

@@ -1,4 +1,4 @@
-/** What is said of the place that is pointed at: beside it, and to those who listen. */
+/** The tooltip of the pointed place, on screen and for screen readers. */
 
 import { el } from "./dom";
 import type { Line } from "./scene";
@@ -23,7 +23,7 @@ export function tooltip(): Tooltip {
       const top = box.parentElement!.getBoundingClientRect().top;
       const above = top + y + 18 + box.offsetHeight > innerHeight && top + y > box.offsetHeight;
       box.style.top = `${above ? y - box.offsetHeight - 10 : y + 18}px`;
-      clearTimeout(waiting); // spoken once the pointer rests
+      clearTimeout(waiting); // announce once the pointer rests
       waiting = setTimeout(() => (spoken.textContent = box.innerText), 150);
     },
     hide() {

@@ -1,4 +1,4 @@
-/** The widget's module: the view in a notebook that runs, whose selection Python reads and sets. */
+/** The widget module: the view in a running notebook; Python reads and sets its selection. */
 
 import { unpack, type Payload } from "./data";
 import { mount } from "./page";
@@ -6,7 +6,7 @@ import { selection, type Selection } from "./state";
 
 export { mount, unpack };
 
-/** What anywidget hands over of the widget's side in Python. */
+/** The interface that anywidget passes for the Python side of the widget. */
 interface Model {
   get(name: string): unknown;
   set(name: string, value: unknown): void;
@@ -30,7 +30,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const follow = () => {
     if (telling) return;
     view.show(asked());
-    tell(selection(view.state)); // all of it, also where Python set a part or what there is not
+    tell(selection(view.state)); // send all of it back, even if Python set only a part or an invalid value
   };
   model.on("change:selection", follow);
   return () => {

@@ -1,11 +1,11 @@
-/** Which tokens of a long map are seen. */
+/** The visible token range of a long map. */
 
 import type { State } from "./state";
 
 export type Range = [number, number, number, number];
 const FEWEST = 4;
 
-/** Zoom about a place, given as shares of what is seen; a factor below 1 shows less. */
+/** Zoom around a point, given in fractions of the visible range; a factor below 1 zooms in. */
 export function zoomed([a, b, c, d]: Range, [m, n]: [number, number], [down, right]: [number, number], factor: number): Range {
   const side = (first: number, end: number, size: number, share: number): [number, number] => {
     const wanted = Math.min(size, Math.max(Math.min(FEWEST, size), (end - first) * factor));
@@ -16,12 +16,12 @@ export function zoomed([a, b, c, d]: Range, [m, n]: [number, number], [down, rig
   return [...side(a, b, m, down), ...side(c, d, n, right)];
 }
 
-/** Move what is seen by some tokens. */
+/** Shift the visible range by some tokens. */
 export function panned([a, b, c, d]: Range, [m, n]: [number, number], down: number, right: number): Range {
   return [...within(a + Math.round(down), b - a, m), ...within(c + Math.round(right), d - c, n)];
 }
 
-/** Move what is seen so that a query (or a key) is. */
+/** Shift the visible range to include a query or a key. */
 export function including(range: State["range"], [m, n]: [number, number], query: number | null, key: number | null): State["range"] {
   if (!range) return null;
   const [a, b, c, d] = range;

@@ -18,7 +18,7 @@ export function grid(setting: Setting): Scene {
   const { look, theme, width } = setting;
   const [R, C] = [look.rows.to - look.rows.from, look.columns.to - look.columns.from];
   const heads = [...new Set(look.layers.flatMap(({ heads }) => heads))].sort((a, b) => a - b);
-  const one = look.layers.length === 1; // then there is room to fold it
+  const one = look.layers.length === 1; // a single layer can be wrapped
   const across = one ? Math.min(heads.length, Math.max(2, Math.floor((width - LABELS) / 150))) : heads.length;
   const down = one ? Math.ceil(heads.length / across) : look.layers.length;
   const step = clamp(Math.min((width - LABELS) / across, 660 / down), Math.min(26, (width - LABELS) / across), 180);
@@ -33,7 +33,7 @@ export function grid(setting: Setting): Scene {
   [atlas.width, atlas.height] = [across * C, down * R];
   const context = atlas.getContext("2d")!;
   const pixels = context.createImageData(atlas.width, atlas.height);
-  const own = look.state.colours === "head";
+  const own = look.state.colors === "head";
   const title = `${look.layers.reduce((sum, { heads }) => sum + heads.length, 0)} heads`;
   const scale = own ? null : shared;
   const top = headroom(setting, title, scale) + (one ? 14 : 0);
@@ -42,8 +42,8 @@ export function grid(setting: Setting): Scene {
       const place = one ? n : heads.indexOf(head);
       const [column, row] = [place % across, one ? Math.floor(place / across) : y];
       const { values, errors } = tables[y][n];
-      const colours = own ? scaleOf(look, theme, topOf([values])) : shared;
-      fill(pixels, values, R, C, colours, look.state.threshold, column * C, row * R);
+      const colors = own ? scaleOf(look, theme, topOf([values])) : shared;
+      fill(pixels, values, R, C, colors, look.state.threshold, column * C, row * R);
       const from: Tile["from"] = [column * C, row * R, C, R];
       return { layer: layer.layer, head, values, errors, from, x: LABELS + column * step, y: top + row * rise, w: side, h: tall };
     }),
@@ -54,7 +54,7 @@ export function grid(setting: Setting): Scene {
 
   function draw(pen: Pen, at: Spot | null): void {
     heading(pen, setting, title, scale);
-    if (own) pen.text("each head's colours end at its own largest weight", width, 12, { size: 11, fill: theme.muted, align: "right" });
+    if (own) pen.text("each head has its own color scale", width, 12, { size: 11, fill: theme.muted, align: "right" });
     for (const { from, x, y, w, h } of tiles) {
       pen.image(atlas, from, x, y, w, h);
       pen.frame(x, y, w, h, theme.faint, 0.75);

@@ -1,14 +1,14 @@
-/** One head, or some of a layer: lines between the tokens, and the matrix of the same weights. */
+/** One head or several heads of a layer: lines between tokens, and the matrix of the same weights. */
 
-import { type Scale } from "../colours";
+import { type Scale } from "../colors";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
 import { clip, literal, number, ranges, weight } from "../text";
 import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
-const MOST_TOKENS = 100; // in each column of tokens
+const MOST_TOKENS = 100; // per column
 const MOST_LINES = 6000;
-const FEW_LINES = 400; // few enough to distinguish each line
+const FEW_LINES = 400; // few enough to distinguish single lines
 
 export function head(setting: Setting): Scene {
   const { look, theme, width, found } = setting;
@@ -24,7 +24,7 @@ export function head(setting: Setting): Scene {
   const stacked = width < 720;
   const gap = stacked ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
-  // The matrix takes what its cells can fill; the lines take the rest.
+  // The matrix takes the width that its cells can fill; the lines take the rest.
   const cell = clamp(660 / R, 4, 54);
   const left = stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
   const [most, below] = [Math.max(m, n), 26];
@@ -44,7 +44,7 @@ export function head(setting: Setting): Scene {
     yName: "query (attending)",
     found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
   });
-  // Beside the matrix, a token stands level with its row.
+  // Next to the matrix, tokens align with its rows.
   const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
   const lower = most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
@@ -52,7 +52,7 @@ export function head(setting: Setting): Scene {
   const several = heads.length > 1;
   const height = Math.max(place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
 
-  /** What is pointed at: what was locked, or what the pointer is on. */
+  /** The selected unit: locked, or under the pointer. */
   function focus(at: Spot | null): { row: number | null; column: number | null } {
     const [q, k] = [state.query, state.key];
     const unit = (of: Int32Array, position: number | null) => (position === null || of[position] < 0 ? null : of[position]);
@@ -82,7 +82,7 @@ export function head(setting: Setting): Scene {
     lines.sort((a, b) => a[0] - b[0]);
     // The lines of one token are scaled to its strongest line.
     const strongest = (r === null && c === null) || !lines.length ? 1 : lines[lines.length - 1][0];
-    // Many lines would be one block: the more there are, the fainter is each.
+    // Many lines would form a solid block, so more lines are drawn fainter.
     const faint = Math.min(1, Math.sqrt(FEW_LINES / lines.length));
     for (const [share, i, j, h] of lines.slice(-MOST_LINES)) {
       const negative = look.signed && tables[h].values[i * C + j] < 0;
@@ -112,7 +112,7 @@ export function head(setting: Setting): Scene {
     for (let j = 0; j < n; j++) write(columns.units.labels[columns.from + j], j, "left", j === c);
     if (R > m || C > n) pen.text(`first ${MOST_TOKENS} of ${Math.max(R, C)}: zoom the matrix for others`, 0, place.y + lower + 12, muted);
   }
-  /** Shade a token by what it gives to, or gets from, the one that is pointed at. */
+  /** Shade tokens by the weights to or from the selected one. */
   function shade(pen: Pen, { log, high }: Scale, x: number, i: number, value: number): void {
     const share = Math.min(1, Math.abs(value) / (log ? high : top));
     pen.rect(x, middle(i) - row / 2 + 0.5, tokens, row - 1, theme.lines[0], 0.45 * share);
@@ -149,7 +149,7 @@ export function head(setting: Setting): Scene {
     }
     return row !== undefined ? [...strongest(row, true), where] : column !== undefined ? [...strongest(column, false), where] : [];
   }
-  /** Say with whom a token has its three largest weights. */
+  /** List the three largest weights of a token. */
   function strongest(unit: number, gives: boolean): Line[] {
     const at = unit - (gives ? rows : columns).from;
     const value = (other: number) => (gives ? mean[at * C + other] : mean[other * C + at]);
@@ -172,7 +172,7 @@ export function head(setting: Setting): Scene {
     if (at.part === "lines" && r !== null && c === null && r < m) return [tokens - 8, middle(r)];
     if (at.part === "lines" && c !== null && r === null && c < n) return [left - tokens + 8, middle(c)];
     const isSeen = (r === null || (r >= 0 && r < R)) && (c === null || (c >= 0 && c < C));
-    return isSeen ? cells.centre(r, c) : null;
+    return isSeen ? cells.center(r, c) : null;
   }
   return {
     height, draw, hit, say, press,
@@ -187,8 +187,8 @@ export function head(setting: Setting): Scene {
   };
 }
 
-/** Return where colours end: at the largest weight that a word gives, since what special tokens
- * give says little and is often so much that all else looks pale. */
+/** Return the end of the color scale: the largest weight of a word. The weights of special tokens
+ * carry little information, and are often so large that all others would look pale. */
 function topOf(values: Float32Array, R: number, C: number, special: boolean[]): number {
   let [words, all] = [0, 0];
   for (let r = 0, n = 0; r < R; r++) {

@@ -1,6 +1,6 @@
-/** How a weight comes about: q, k, their product, the score and the softmax, for one query. */
+/** How a weight is computed, for one query: q, k, their product, the score and the softmax. */
 
-import { colour, type Scale } from "../colours";
+import { color, type Scale } from "../colors";
 import { flow } from "../flow";
 import { isHidden, scores } from "../formula";
 import { measure, wrap, type Pen } from "../pen";
@@ -19,7 +19,7 @@ export function steps(setting: Setting): Scene | null {
   const vectors = look.vectors(state.layer, head);
   if (!vectors) return null;
   const { key, d, rule, error } = vectors;
-  const i = rows.from; // pieces: a unit is a position
+  const i = rows.from; // pieces: each unit is one position
   const q = vectors.query.subarray(i * d, (i + 1) * d);
   const all = scores(q, key, rule, i);
   const weights = vectors.weights(i);
@@ -81,7 +81,7 @@ export function steps(setting: Setting): Scene | null {
     const hidden = all[j] === -Infinity || (rule.added && weights[j] === 0);
     pen.text(hidden ? "masked" : fixed(all[j]), score, at + ROW / 2 - 2, { size: 11, fill: hidden ? theme.muted : theme.ink, align: "right" });
     const wide = bars * weights[j];
-    pen.rect(bar, at + 2, Math.max(wide, 0.5), ROW - 7, colour({ map: theme.weights, low: 0, high: 1, log: false, label: "" }, 0.35 + 0.45 * weights[j]));
+    pen.rect(bar, at + 2, Math.max(wide, 0.5), ROW - 7, color({ map: theme.weights, low: 0, high: 1, log: false, label: "" }, 0.35 + 0.45 * weights[j]));
     pen.text(weights[j] === 0 ? "0" : number(weights[j], Math.max(1e-4, error)), bar + wide + 4, at + ROW / 2 - 2, { size: 11, fill: theme.ink, bold: pointed });
   }
   function write(pen: Pen, token: string, at: number, pointed: boolean): void {
@@ -107,13 +107,13 @@ export function steps(setting: Setting): Scene | null {
     return { part: "score", row: i, column };
   }
   function say({ part, row, column, dimension: c }: Spot): Line[] {
-    if (part === "text") return [[{ token: literal(rows.units.labels[row!]) }], ["click to follow it"]];
+    if (part === "text") return [[{ token: literal(rows.units.labels[row!]) }], ["click to select it"]];
     const query = { token: literal(rows.units.labels[i]) };
     if (column === undefined) return [["q of ", query], ...(c === undefined ? [] : [[`dimension ${c}: ${fixed(q[c])}`]])];
     const names: Line = [query, " ← ", { token: literal(label(column)) }];
     const entry = key[column * d + (c ?? 0)];
     if (c !== undefined) return [names, [`dimension ${c}: q ${fixed(q[c])} × k ${fixed(entry)} = ${fixed(q[c] * entry)}`]];
-    const why = isHidden(rule, i, column) ? "masked: this query may not read it" : `score ${fixed(all[column])}, weight ${number(weights[column], error)}`;
+    const why = isHidden(rule, i, column) ? "masked: hidden from this query" : `score ${fixed(all[column])}, weight ${number(weights[column], error)}`;
     return [names, [why]];
   }
   function press({ part, row, column }: Spot): Partial<State> {
@@ -139,21 +139,21 @@ export function steps(setting: Setting): Scene | null {
   };
 }
 
-/** Name what is computed, with the numbers of this head. */
+/** Return the formula with the numbers of this head. */
 function formula({ scale, softCap, sink, before, after, added }: Rule, d: number): string {
   const root = Math.abs(scale * Math.sqrt(d) - 1) < 1e-4;
   const factor = root ? `/ √${d}` : `× ${Number(scale.toPrecision(4))}`;
   const scored = softCap === null ? `q·k ${factor}` : `${softCap} tanh(q·k ${factor} / ${softCap})`;
   const said = [
-    sink === null ? "" : "a sink takes a share that no key gets",
+    sink === null ? "" : "a sink absorbs part of the weight",
     after === 0 ? "causal" : "",
     before === null ? "" : `no key more than ${before} back`,
   ].filter(Boolean);
   const more = said.length ? ` (${said.join(", ")})` : "";
-  return `weight = softmax(${scored}${added ? " + what this model adds by position" : ""})${more}: the pieces as the model reads them, words are not merged here`;
+  return `weight = softmax(${scored}${added ? " + position bias" : ""})${more}; word pieces are not merged`;
 }
 
-/** Return the keys that are shown: all of them, or those with the largest weights. */
+/** Return the keys to show: all, or those with the largest weights. */
 function chosenKeys(weights: Float64Array, from: number, to: number): number[] {
   const keys = Array.from({ length: to - from }, (_, n) => from + n);
   if (keys.length <= MOST_KEYS) return keys;

@@ -1,4 +1,4 @@
-/** One token in all heads: a row for each head, what the token gives to (or gets from) every other. */
+/** One token in all heads: one row per head, with the token's weights to (or from) every other. */
 
 import { flow } from "../flow";
 import { matrix } from "../matrix";
@@ -57,7 +57,7 @@ export function token(setting: Setting): Scene {
     return { part: "rows", ...chosen, ...found, ...(cell.column === undefined ? {} : other(others.from + cell.column)) };
   }
   function say(at: Spot): Line[] {
-    if (at.part === "text") return [[{ token: literal(mine.units.labels[gives ? at.row! : at.column!]) }], ["click to look at it"]];
+    if (at.part === "text") return [[{ token: literal(mine.units.labels[gives ? at.row! : at.column!]) }], ["click to select it"]];
     const [r, unit] = [rowOf(at), otherOf(at)];
     const head = r < 0 ? [] : [[`layer ${all[r].layer}, head ${all[r].head}`]];
     if (unit === undefined) return head;
@@ -84,7 +84,7 @@ export function token(setting: Setting): Scene {
     place: (at) => {
       if (at.part === "text") return text.place(gives ? at.row! : at.column!);
       const [r, unit] = [rowOf(at), otherOf(at)];
-      return rows.centre(r < 0 ? null : r, unit === undefined ? null : unit - others.from);
+      return rows.center(r < 0 ? null : r, unit === undefined ? null : unit - others.from);
     },
     move: (at, right, down) => {
       const above = at && at.part !== "text" && rowOf(at) <= 0 && down < 0;

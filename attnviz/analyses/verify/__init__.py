@@ -1,1 +1,0 @@
-"""Does our attention agree with the model's: the command `verify`."""

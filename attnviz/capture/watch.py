@@ -1,0 +1,259 @@
+"""Run the model as the user has it, watch its attentions, and leave no trace.
+
+`watch` runs a model while a watcher takes the arguments of each attention function that it calls.
+There is one watcher for each purpose: the recorder of whole maps (recorder.py), the reader of a
+batch (batched.py), the sampler of rows and the streamer of long texts (streamed.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attnviz.capture.attention_interface import AttentionCallArgs, intercept_attention
+from attnviz.capture.projections.find import (
+    AttentionModule,
+    ModuleInputs,
+    find_attention_modules,
+    find_output,
+    read_inputs,
+)
+from attnviz.errors import ModelError
+from attnviz.models.devices import devices, held_whole
+from attnviz.runtime.compat import (
+    attention_configs,
+    attention_implementation,
+    set_attention_implementation,
+    state_of,
+)
+from attnviz.runtime.libraries import MemoryBudget, translate
+
+# What is restored belongs to the model and to torch, which all threads share. The thread that holds
+# the lock may acquire it again.
+model_lock = threading.RLock()
+
+
+# ---------------------------------------------------------------------------- restoring the model
+
+
+@contextmanager
+def restoring(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -> Iterator[None]:
+    """Put `model` into eval mode with this attention, and restore every trace on leaving.
+
+    One thread at a time: others wait.
+
+    Restored: training flags, hooks (transformers installs some when attentions are requested),
+    plain attributes, the attention implementation of every config, TF32, torch's fused attention,
+    and the state of its random numbers, which are the same in every run.
+    """
+    # Eager code may still call torch's fused attention, which shows no softmax.
+    kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
+    with model_lock:
+        states = [(state, state.copy()) for module in model.modules() for state in state_of(module)]
+        configs = attention_configs(model)
+        implementations = [attention_implementation(config) for config in configs]
+        precision = torch.backends.cuda.matmul.fp32_precision
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        gpus = sorted(device.index or 0 for device in devices(model) if device.type == "cuda")
+        try:
+            model.eval()
+            for config in configs:
+                set_attention_implementation(config, attention)
+            torch.backends.cuda.matmul.fp32_precision = "ieee"
+            torch.backends.mha.set_fastpath_enabled(False)
+            with torch.random.fork_rng(gpus), kernel:
+                torch.manual_seed(0)
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+            torch.backends.cuda.matmul.fp32_precision = precision
+            for config, implementation in zip(configs, implementations, strict=True):
+                set_attention_implementation(config, implementation)
+            for state, before in states:
+                for added in state.keys() - before.keys():
+                    del state[added]
+                state.update(before)
+
+
+@contextmanager
+def weights_in_memory(attentions: Iterable[AttentionModule | None]) -> Iterator[None]:
+    """Hold all weights of some attention modules in memory, also those that are offloaded.
+
+    One thread at a time, as in `restoring`.
+    """
+    known = [attention for attention in attentions if attention is not None]
+    modules = [attention.module for attention in known]
+    modules += [attention.output for attention in known if attention.output is not None]
+    with model_lock, held_whole(dict.fromkeys(modules)):
+        yield
+
+
+# ------------------------------------------------------------------------------ running the model
+
+
+def memory_budget(model: nn.Module) -> MemoryBudget:
+    """Return the memory for attention maps on the model's device, and what to do without it."""
+    device = devices(model)[0]
+    elsewhere = "" if device.type == "cpu" else ", device='cpu' (--device cpu)"
+    return MemoryBudget(
+        f"the attention maps of {type(model).__name__}",
+        device,
+        "Use mode='streamed' (--mode streamed), a shorter text (--truncate), fewer texts at once, "
+        f"dtype='bfloat16' (--dtype bfloat16){elsewhere}, or a smaller model.",
+    )
+
+
+def model_errors(model: nn.Module) -> AbstractContextManager[None]:
+    """Turn any exception of a model that runs into one line."""
+    failure = f"{type(model).__name__} fails on this input"
+    return translate(memory_budget(model), failure, "Check its config.json, or try another input.")
+
+
+def minimal_run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
+    """Return a run of the model without a cache and without the logits of every token."""
+    accepted = inspect.signature(model.forward).parameters
+    options = {"use_cache": False, "logits_to_keep": 1}
+    arguments = {name: value for name, value in options.items() if name in accepted}
+    return lambda: model(**inputs, **arguments)
+
+
+def expect_same(model: nn.Module, paths: Sequence[str], expected: Sequence[str]) -> None:
+    """Raise ModelError unless two runs executed attentions of the same modules, in this order."""
+    if list(paths) != list(expected):
+        raise ModelError(
+            f"{type(model).__name__} does not execute the same attentions in every run, so it "
+            "cannot be verified. Choose another model."
+        )
+
+
+# ----------------------------------------------------------------------------- watching the model
+
+
+class AttentionWatcher:
+    """Base of what takes the attentions of one run, in the order of execution."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.paths = {module: path for path, module in model.named_modules()}
+        self.mode: AbstractContextManager[Any] = nullcontext()  # surrounds the run
+
+    def on_call(self, args: AttentionCallArgs) -> Any:
+        """Take the place of an attention function; return its output and its weights or None."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Complete what was taken, after the run; raise ModelError if something is missing."""
+
+
+class RepeatedRun(AttentionWatcher):
+    """Watcher of a run whose attentions are known from an earlier one.
+
+    expected : the paths of their modules. on_known : takes the arguments and the number of an
+    attention, in the place of its function.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        expected: Sequence[str],
+        on_known: Callable[[AttentionCallArgs, int], Any],
+    ) -> None:
+        super().__init__(model)
+        self._expected, self._on_known = expected, on_known
+        self._executed: list[str] = []
+
+    def on_call(self, args: AttentionCallArgs) -> Any:
+        """Pass on an attention; raise ModelError if another one is expected."""
+        number = len(self._executed)
+        self._executed.append(self.paths[args.module])
+        expect_same(self.model, self._executed, self._expected[: number + 1])
+        return self._on_known(args, number)
+
+    def finish(self) -> None:
+        """Raise ModelError unless all attentions were executed."""
+        expect_same(self.model, self._executed, self._expected)
+
+
+Watcher = TypeVar("Watcher", bound=AttentionWatcher)
+
+
+@torch.no_grad()
+def watch(
+    model: nn.Module,
+    run: Callable[[], object],
+    watcher_of: Callable[[nn.Module], Watcher],
+    *,
+    fused: bool = False,
+) -> Watcher:
+    """Run a model under its eager attention or torch's fused one, and return its watcher.
+
+    watcher_of : creates the watcher; the hooks that it registers are removed after the run.
+    """
+    with restoring(model, "sdpa" if fused else "eager"), model_errors(model):
+        watcher = watcher_of(model)
+        with intercept_attention(watcher.on_call, watcher.paths, fused=fused), watcher.mode:
+            run()
+        watcher.finish()
+    return watcher
+
+
+class ModuleWatcher(AttentionWatcher):
+    """An attention watcher that also knows the inputs of the modules, through hooks.
+
+    texts : N, the size of the batch.
+    """
+
+    def __init__(self, model: nn.Module, texts: int) -> None:
+        super().__init__(model)
+        self.texts = texts
+        self.modules = find_attention_modules(model)
+        # The module that multiplies the heads of each module by W^O.
+        self.outputs = {path: find_output(model, path) for path in self.paths.values()}
+        # The modules that have been entered and not left, the innermost last, with their arguments.
+        self.running: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
+        thread = threading.get_ident()  # other threads have another call stack
+
+        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if threading.get_ident() == thread:
+                self.on_enter(module, args, kwargs)
+            else:
+                self.on_other_thread(module)
+
+        def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if threading.get_ident() == thread:
+                self.on_leave(module, args, output)
+
+        self._output_modules = set(self.outputs.values())
+        for module in model.modules():
+            module.register_forward_pre_hook(enter, with_kwargs=True)
+            module.register_forward_hook(leave, always_call=True)
+
+    def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that a module starts to run."""
+        self.running.append((module, args, kwargs))
+
+    def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Note that a module has run."""
+        self.running.pop()
+        if module in self._output_modules:
+            self.on_output(module, args[0] if args else None, output)
+
+    def on_other_thread(self, module: nn.Module) -> None:
+        """Note that a module runs in another thread than the model."""
+
+    def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
+        """Take the input and the output of a module that multiplies the heads by W^O."""
+
+    def inputs_of(self, module: nn.Module) -> ModuleInputs:
+        """Return the inputs of a module that runs now, as far as they are known."""
+        for running, args, kwargs in reversed(self.running):
+            if running is module:
+                return read_inputs(module, args, kwargs, self.texts)
+        return ModuleInputs()

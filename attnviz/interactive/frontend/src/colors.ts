@@ -1,0 +1,103 @@
+/** Colors: perceptually uniform maps (Crameri 2018, doi:10.5281/zenodo.1243862), and page themes. */
+
+// Every fifth of a map's 256 colors, with linear interpolation: within 1/255 of cmcrameri (tests/interactive).
+const STOPS = {
+  devon_r: 
+    "fffffffbfafef7f6fdf2f1fceeedfceae8fbe6e4fae2dff9dedbf8dad6f7d6d2f6d2cdf6cec9f5cac5f4c6c0f3" +
+    "c2bcf2beb8f2bab3f1b5aff0b0abeeaba6eda4a2eb9d9de89599e58c95e28290df798cdb6f88d76583d25b7ecd" +
+    "517ac84875c14171bb3b6db43669ad3265a62e629f2b5d9829599028548a274f8327497d274478283f72283a6d" +
+    "2936692931642a2c5f2a285a2b23562b1e512c1a4c",
+  oslo: 
+    "01010104070b060c130911190c151f0d19250e1c2c0e20320f2439102840112c4713314e143555163a5d183e64" +
+    "1a436c1c48731f4c7b22518326568b2a5b932f609b3465a33b6bab4371b24b77b9537dbe5b83c36388c66a8dc8" +
+    "7091c97795c97d99ca839dca89a0ca8ea4c994a8c99aacc9a0afc9a7b4caadb8cbb4bdccbac2cec2c7d1c9cdd4" +
+    "d1d3d9d8dadee0e1e4e8e9eaeff0f1f7f7f8ffffff",
+  vik: 
+    "001261011a6602226b022a7002317502397a03417f03498405518908598f106294196b9a2575a1337fa84289af" +
+    "5194b6619ebd71a8c480b2ca90bcd1a0c5d8b0cfdec0d8e4cfe0e8dee6e9e8e7e5eee3dceedbd0ecd1c3e8c8b5" +
+    "e4bea8dfb49adbaa8dd7a081d39774cf8e68cc855dc87c51c47445c06b3abc622fb65824af4c18a5400f9a3508" +
+    "8f2b068522067c1b067314066a0d07620607590008",
+  berlin: 
+    "9eb0ff93affa87adf47bacee6fa9e862a6e056a2d74b9bcd4194c1398bb43382a82f789c2b6f8f276683245d78" +
+    "20546c1d4b611a4256173a4b143240122a3611232c101c2311161b121214160e0d1b0b07210b03260d012c0e00" +
+    "330f00391100411201481502501803591c0763210c6e281379301b8439248e422e984c39a25544ac5e4fb6685a" +
+    "c07165ca7b71d5857ddf8f89ea9995f4a3a1ffadad",
+};
+export type MapName = keyof typeof STOPS;
+
+const tables = new Map<MapName, Uint8Array>();
+
+/** Return a map as 256 colors, three bytes each. */
+export function palette(name: MapName): Uint8Array {
+  const known = tables.get(name);
+  if (known) return known;
+  const stops = STOPS[name].match(/../g)!.map((pair) => parseInt(pair, 16));
+  const last = stops.length / 3 - 1;
+  const table = Uint8Array.from({ length: 768 }, (_, n) => {
+    const [at, channel] = [(Math.floor(n / 3) / 255) * last, n % 3];
+    const low = Math.min(Math.floor(at), last - 1);
+    const [a, b] = [stops[3 * low + channel], stops[3 * low + 3 + channel]];
+    return Math.round(a + (b - a) * (at - low));
+  });
+  tables.set(name, table);
+  return table;
+}
+
+/** How numbers map to colors. */
+export interface Scale {
+  map: MapName;
+  low: number;
+  high: number;
+  /** Logarithmic: for pooled maps, in which most weights are near zero. */
+  log: boolean;
+  /** Whether some numbers lie beyond the ends; they get the last color. */
+  over?: boolean;
+  label: string;
+}
+
+/** Return the index of a value among the 256 colors. */
+export function index({ low, high, log }: Scale, value: number): number {
+  const share = log ? Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value - low) / (high - low);
+  return Math.round(255 * Math.min(1, Math.max(0, share)));
+}
+
+export function color(scale: Scale, value: number): string {
+  const [table, at] = [palette(scale.map), 3 * index(scale, value)];
+  return `rgb(${table[at]},${table[at + 1]},${table[at + 2]})`;
+}
+
+/** Whether white text is more readable than ink on the color of a value. */
+export function isDark(scale: Scale, value: number): boolean {
+  const [table, at] = [palette(scale.map), 3 * index(scale, value)];
+  return 0.2126 * table[at] + 0.7152 * table[at + 1] + 0.0722 * table[at + 2] < 0.48 * 255;
+}
+
+// The cycle of attnviz.figures.style, with six more colors.
+export const CYCLE = [
+  "#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
+  "#4fa3d1", "#b0653a", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
+];
+const LIGHTER = [
+  "#8fa8e8", "#f0808f", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
+  "#7cc4ec", "#d99468", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
+];
+
+export interface Theme {
+  dark: boolean;
+  ground: string;
+  ink: string;
+  muted: string;
+  faint: string;
+  accent: string;
+  weights: MapName;
+  signed: MapName;
+  lines: string[];
+}
+export const LIGHT: Theme = {
+  dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd",
+  accent: "#d1495b", weights: "devon_r", signed: "vik", lines: CYCLE,
+};
+export const DARK: Theme = {
+  dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47",
+  accent: "#ff7d8c", weights: "oslo", signed: "berlin", lines: LIGHTER,
+};

@@ -1,0 +1,50 @@
+"""The command `verify`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnviz.io.files import check_output
+from attnviz.terminal.options import ConsoleOptions, Force, InputOptions, RunOptions, option_groups
+
+
+@option_groups()
+def verify(
+    *,
+    inputs: InputOptions,
+    run: RunOptions,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Save the whole result as a .safetensors file, for --result."
+        ),
+    ] = None,
+    force: Force = False,
+    printing: ConsoleOptions,
+) -> int:
+    """Recompute every head's attention and compare it with the model's own, stage by stage.
+
+    Exit code 5 means that they differ, or that their agreement could not be proven.
+    """
+    inputs = inputs.checked()
+    if output is not None:
+        output = check_output(output, (".safetensors",), force=force)
+    result = run.attend(inputs)
+
+    from attnviz.io.export import save_result
+    from attnviz.terminal.console import console, print_json, print_verdict
+
+    if output is not None:
+        save_result(result, output, force=force)
+    if printing.json:
+        print_json({**asdict(result.provenance), **result.agreement.about()})
+    else:
+        console.print(result)
+    return print_verdict(result.agreement, output, json=printing.json)
+
+
+COMMANDS = (verify,)

@@ -1,0 +1,38 @@
+"""The interactive view uses the same colors as the figures."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cmcrameri import cm
+
+import attnviz.interactive.view
+from attnviz.figures.style import CYCLE, value_colors, weight_colors
+
+SOURCE = (Path(attnviz.interactive.view.__file__).parent / "frontend/src/colors.ts").read_text(
+    "utf-8"
+)
+
+
+def stops(name):
+    """Return the stops of a color map as written in the source, (n, 3)."""
+    joined = re.search(rf"^  {name}:((?:\s*\"[0-9a-f]+\"[ +,]*)+)$", SOURCE, re.MULTILINE)[1]
+    codes = bytes.fromhex("".join(re.findall(r'"([0-9a-f]+)"', joined)))
+    return np.frombuffer(codes, np.uint8).reshape(-1, 3)
+
+
+@pytest.mark.parametrize("name", ["devon_r", "oslo", "vik", "berlin"])
+def test_a_map_differs_from_crameris_by_one_in_255_at_most(name):
+    theirs = 255 * np.array(getattr(cm, name).colors)
+    ours = stops(name)
+    places = np.linspace(0, 1, len(ours))
+    drawn = [np.interp(np.linspace(0, 1, 256), places, channel) for channel in ours.T]
+    assert np.abs(np.round(np.transpose(drawn)) - theirs).max() <= 1.5
+
+
+def test_light_pages_use_the_colors_of_the_figures():
+    light = SOURCE[SOURCE.index("LIGHT: Theme") :]
+    assert f'weights: "{weight_colors().name}", signed: "{value_colors().name}"' in light
+    cycle = re.search(r"CYCLE = \[([^]]+)\]", SOURCE)[1]
+    assert tuple(re.findall(r"#[0-9a-f]{6}", cycle))[: len(CYCLE)] == CYCLE

@@ -1,0 +1,58 @@
+"""Check that all text on a figure is readable."""
+
+import itertools
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.text import Text
+
+
+def visible_texts(figure):
+    """Return (text, bounding box) for all visible text, after drawing."""
+    figure.canvas.draw()
+    hidden = {label for axes in figure.findobj(Axes) for label in labels_not_drawn(axes)}
+    return [
+        (text, text.get_window_extent())
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and text not in hidden
+    ]
+
+
+def labels_not_drawn(axes):
+    """Yield tick labels outside the limits, or of axes that are off."""
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        for tick in axis.get_major_ticks():
+            if not (axes.axison and min(limits) <= tick.get_loc() <= max(limits)):
+                yield from (tick.label1, tick.label2)
+
+
+def overlap(box, other, points):
+    """Return whether two boxes overlap by more than the blank margin of a font box."""
+    rim = 0.12 * points
+    return (
+        min(box.x1, other.x1) - max(box.x0, other.x0) > rim
+        and min(box.y1, other.y1) - max(box.y0, other.y0) > rim
+    )
+
+
+def check_texts(figure):
+    """Assert that no text leaves the page or covers another; return the texts."""
+    texts = visible_texts(figure)
+    page = figure.bbox
+    for text, box in texts:
+        assert box.x0 >= page.x0 - 1, f"{text.get_text()!r} leaves the page on the left"
+        assert box.x1 <= page.x1 + 1, f"{text.get_text()!r} leaves the page on the right"
+        assert box.y0 >= page.y0 - 1, f"{text.get_text()!r} leaves the page at the bottom"
+        assert box.y1 <= page.y1 + 1, f"{text.get_text()!r} leaves the page at the top"
+    pixels = figure.dpi / 72
+    for (text_a, box), (text_b, other_box) in itertools.combinations(texts, 2):
+        if text_a.get_rotation() == text_b.get_rotation() == 45:
+            distance = math.dist((box.x1, box.y1), (other_box.x1, other_box.y1)) / math.sqrt(2)
+            assert distance >= 0.95 * text_a.get_fontsize() * pixels, (
+                text_a.get_text(),
+                text_b.get_text(),
+            )
+            continue
+        points = min(text_a.get_fontsize(), text_b.get_fontsize()) * pixels
+        assert not overlap(box, other_box, points), (text_a.get_text(), text_b.get_text())
+    return texts
