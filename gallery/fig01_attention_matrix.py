@@ -24,7 +24,7 @@ others = attnviz.find_heads(result, query="train", key="on")
 on = {(head.layer, head.head): head.score for head in others.heads}
 ratios = [head.score / on[head.layer, head.head] for head in ranking.heads]
 median = statistics.median(ratios)
-ratio = ratios[0]  # ranking.heads begin with the best
+ratio = ratios[0]  # the best head comes first
 
 drawn = attnviz.attention_map(result, layer=best.layer, head=best.head, special="remove")
 words = len(drawn.rows)

@@ -25,10 +25,10 @@ parallel_right, parallel = train(Parallel(symbols, T), symbols, T)
 assert min(recurrent_right, parallel_right) >= floor
 for weights in (recurrent, parallel):
     assert (weights.argmax(1) == torch.arange(T).flip(0)).all()
-later = recurrent.flip(1).tril(-1).sum() / T  # on the far side of the mirrored place
+later = recurrent.flip(1).tril(-1).sum() / T  # beyond the mirrored position
 
 tokens = torch.arange(1, 25)
-line = tokens + (2 * tokens - 1)  # every h; then c, s, c, s … c
+line = tokens + (2 * tokens - 1)  # all h, then c, s, c, s, …, c
 far, in_line, along = tokens[-1], line[-1], tokens[-1]
 by_context, at_once = 2, 1  # token → h → c, and token → a
 

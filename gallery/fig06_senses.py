@@ -31,5 +31,5 @@ where = [f"Entering layer {check.best}", f"entering layer {bank.best}"]
 best, low, high = (getattr(check.scores[check.best], of) for of in ("accuracy", "low", "high"))
 bank_best, bank_context = bank.scores[bank.best].accuracy, bank.context.accuracy
 static, bank_static = check.scores[0].accuracy, bank.scores[0].accuracy
-assert start < context < end  # as the caption says
+assert start < context < end  # the caption claims this order
 fig = attnviz.plot.senses(check)

@@ -3,10 +3,10 @@
 A lesson computes one head for “{sentence}”. Every stage is recomputed, once from the inputs and
 once from the stages that the lesson prints before it. A frame marks a cell that does not follow.
 The queries are correct. The keys are not, in {keys} of {rows} rows, nor are the values in {values},
-and every later stage inherits the error: {alone} of {told} printed cells follow from the inputs.
-From the printed stages before them {linked} of {links} follow: each softmax and each sum is correct
-for its inputs, and {slip} are slips of their own. A smaller example, “{small}”, is correct: {right}
-of its {all} cells follow.
+and every later stage inherits the error: {follow_from_inputs} of {decidable} printed cells follow
+from the inputs. From the printed stages before them {follow_from_printed} of {links} follow: each
+softmax and each sum is correct for its inputs, and {slip} are additional slips. A smaller example,
+“{small_title}”, is correct: {small_right} of its {small_printed} cells follow.
 """
 
 import attnviz
@@ -21,7 +21,7 @@ def stage(name):
 
 
 def rows_off(name):
-    """Return in how many rows a printed cell does not follow from the inputs."""
+    """Return the number of rows with a printed cell that does not follow from the inputs."""
     return int((~stage(name).from_inputs_follows).any(1).sum())
 
 
@@ -30,14 +30,18 @@ assert stage("weights").from_printed_follows.all()
 assert stage("head output").from_printed_follows.all()
 keys, values = rows_off("K"), rows_off("V")
 count = worked.count()
-told, links = count["printed"] - count["untold"], count["linked"]
-alone, linked = count["from_inputs"], count["from_printed"]
+decidable, links = count["printed"] - count["untold"], count["linked"]
+follow_from_inputs, follow_from_printed = count["from_inputs"], count["from_printed"]
 slip = " and ".join(
     f"the score ({worked.tokens[i]}, {worked.tokens[j]})"
     for i, j in (~stage("scores").from_printed_follows).nonzero().tolist()
 )
 
 cat = attnviz.example("cat")
-small, right, all = cat.title, cat.count()["from_inputs"], cat.count()["printed"]
+small_title, small_right, small_printed = (
+    cat.title,
+    cat.count()["from_inputs"],
+    cat.count()["printed"],
+)
 
 fig = attnviz.plot.example(worked)

@@ -18,11 +18,11 @@ import attnviz
 from attnviz.formula.attention import scores, softmax
 
 
-def entropy(w):  # of every row, as a share of log n, the largest possible
+def entropy(w):  # per row, as a share of its maximum log n
     return torch.special.entr(w).sum(-1) / torch.tensor(w.shape[-1]).log()
 
 
-def jacobian_norm(w):  # of the softmax at every row: ‖diag(w) − w wᵀ‖, without making the matrix
+def jacobian_norm(w):  # ‖diag(w) − w wᵀ‖ per row, without building the matrix
     return ((w**2 - 2 * w**3).sum(-1) + (w**2).sum(-1) ** 2).clamp(min=0).sqrt()
 
 

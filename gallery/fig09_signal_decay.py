@@ -31,7 +31,7 @@ def self_attention_network():
     return lambda X: attention(X @ W_q, X @ W_k, X @ W_v)
 
 
-def gradient(network, T):  # of the last state's first number by the first token
+def gradient(network, T):  # of the last state's first component with respect to the first token
     X = torch.randn(batch, T, d, dtype=torch.float64, requires_grad=True)
     network(X)[:, -1, 0].sum().backward()
     return X.grad[:, 0].norm(dim=1).mean()

@@ -24,13 +24,14 @@ torch.nn.init.zeros_(blind_model.embeddings.position_embeddings.weight)
 ids = model.tokenizer(result.provenance.text, return_tensors="pt").input_ids
 T, words = ids.shape[1], result.records[0].query_axis.labels
 inner = torch.randperm(T - 2, generator=torch.Generator().manual_seed(10)) + 1
-order = [0, *inner.tolist(), T - 1]  # [CLS] and [SEP] stay where they are
-both = torch.cat([ids, ids[:, order]])
+order = [0, *inner.tolist(), T - 1]  # [CLS] and [SEP] stay in place
+texts = torch.cat([ids, ids[:, order]])
 with torch.no_grad():
-    seen, moved = model.module(both).last_hidden_state
-    plain, shuffled = blind_model(both).last_hidden_state
-having, without = ((moved - seen[order]).abs().amax(1), (shuffled - plain[order]).abs().amax(1))
-blind, least, most, typical = without.max(), having.min(), having.max(), seen.abs().median()
+    original, shuffled = model.module(texts).last_hidden_state
+    blind_original, blind_shuffled = blind_model(texts).last_hidden_state
+sighted = (shuffled - original[order]).abs().amax(1)  # largest difference of each token
+blinded = (blind_shuffled - blind_original[order]).abs().amax(1)
+blind, least, most, typical = blinded.max(), sighted.min(), sighted.max(), original.abs().median()
 assert blind <= 1e-5 < least
 
 with attnviz.plot.style(words):
@@ -38,11 +39,11 @@ with attnviz.plot.style(words):
     a.plot([0, 1], [order, range(T)], color="0.75", clip_on=False)
     a.set(title="a  Two orders", xlim=(0, 1), xticks=[0, 1], xticklabels=["original", "shuffled"])
     a.set_yticks(range(T), words)
-    b.hlines(range(T), without, having, color="0.9")
-    names = ("without positions", without, "C0"), ("with positions", having, "C1")
-    for name, found, colour in names:
-        b.semilogx(found, range(T), "o", color=colour)
-        b.text(found.median(), -0.8, name, color=colour, ha="center")
+    b.hlines(range(T), blinded, sighted, color="0.9")
+    names = ("without positions", blinded, "C0"), ("with positions", sighted, "C1")
+    for name, differences, color in names:
+        b.semilogx(differences, range(T), "o", color=color)
+        b.text(differences.median(), -0.8, name, color=color, ha="center")
     b.set(title="b  How far its vector moves", xlabel="largest difference", xlim=(1e-7, 10))
     b.set_yticks(range(T), [words[n] for n in order])
     b.xaxis.set_major_formatter(lambda x, _: power(x))

@@ -22,15 +22,15 @@ from attnviz.formula.attention import attention_weights
 d_k, cells, block, rounds, far, lengths = 32, 64, 64, 7, 100_000, [256, 512, 1024, 2048, 4096]
 
 
-def pool(weights):  # every cell is the mean of T/64 × T/64 weights
+def pool(weights):  # each cell is the mean of T/64 × T/64 weights
     return torch.nn.functional.avg_pool2d(weights[None], weights.shape[-1] // cells)[0]
 
 
-def pooled_map(Q, K, rows):  # never more than so many rows of weights at once
+def pooled_map(Q, K, rows):  # holds at most `rows` rows of weights at once
     return torch.cat([pool(attention_weights(part, K)) for part in Q.split(rows)])
 
 
-def measure_memory(way):  # in MB, the highest sum of what was taken and given back until then
+def measure_memory(way):  # peak of allocated memory in MB
     with torch.profiler.profile(profile_memory=True) as profile:
         way()
     changes = [event.self_cpu_memory_usage for event in profile.events()]

@@ -20,12 +20,12 @@ tech = ["computer", "laptop", "phone", "internet", "robot", "camera", "tablet", 
 apples = ["apple", "apple phones", "apple pie"]
 words = fruits + tech + apples + [f"{fruit} phones" for fruit in fruits]
 texts = [f"I love {word}" for word in words]
-n, third, model = len(fruits), 3, attnviz.load()  # the third word stands after [CLS], I, love
+n, third, model = len(fruits), 3, attnviz.load()  # position 3 follows [CLS], I, love
 results = model.attend(texts)
 with torch.no_grad():
     last = model.module(**model.tokenizer(texts, padding=True, return_tensors="pt"))[0]
 entering = [torch.stack([one.record(layer).input[third] for one in results]) for layer in range(6)]
-X = torch.stack([*entering, last[:, third]])  # (entering a layer or the end, texts, d_model)
+X = torch.stack([*entering, last[:, third]])  # (layer inputs and the output, texts, d_model)
 
 fruit_centre, tech_centre = X[:, :n].mean(1, keepdim=True), X[:, n : 2 * n].mean(1, keepdim=True)
 line = tech_centre - fruit_centre

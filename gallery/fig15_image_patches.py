@@ -33,12 +33,14 @@ result = attnviz.attend(image=picture, model=attnviz.load(vit, processor=ViTImag
 last_row, last_column = result.record(0).key_axis.patches[-1]
 rows, columns = last_row + 1, last_column + 1
 assert rows == columns == 448 // 32
-shows = (meadow + 2 * sun)[16::32, 16::32].flatten()  # in the middle of each patch of 32 × 32
+shows = (meadow + 2 * sun)[16::32, 16::32].flatten()  # at the center of each 32 × 32 patch
 scores = result.record(0).scores().detach().numpy()[:, 1:, 1:]  # without [CLS]
 heads = len(scores)
 
 
-def explained_share(kinds):  # of the variance of each query's scores, what lies between the kinds
+def explained_share(
+    kinds,
+):  # share of the variance of each query's scores that lies between the kinds
     means = np.stack([scores[..., kinds == kind].mean(-1) for kind in kinds], axis=-1)
     return np.median(means.var(-1) / scores.var(-1))
 

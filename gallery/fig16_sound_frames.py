@@ -1,7 +1,7 @@
 """Frames of a sound as tokens (random weights)
 
 This wav2vec2 divides a sound into {frames} frames, one every {step:.0f} ms, and each attends to all
-others. Its weights are random, with W_Q and W_K drawn {times} times as wide as usual so that
+others. Its weights are random, with W_Q and W_K drawn {widening} times as wide as usual so that
 attention is not flat. Nothing was learned; the figure shows only the mechanics. The waveform is
 above: a tone, a pause, a higher tone, the first tone again. Frames that sound alike have similar
 keys, hence the blocks: the sound explains {explained:.0%} of the variance of a query's scores, in
@@ -18,12 +18,12 @@ import attnviz
 
 torch.manual_seed(0)
 size = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "conv_dim": (32,) * 7}
-wav2vec2, times = Wav2Vec2Model(Wav2Vec2Config(**size)), 6
+wav2vec2, widening = Wav2Vec2Model(Wav2Vec2Config(**size)), 6
 for name, weight in wav2vec2.named_parameters():
     if name.endswith(("q_proj.weight", "k_proj.weight")):
-        torch.nn.init.normal_(weight, 0, times * wav2vec2.config.initializer_range)
+        torch.nn.init.normal_(weight, 0, widening * wav2vec2.config.initializer_range)
 
-tones, turns = np.array([200, 0, 800, 200]), (0.5, 0.8, 1.3)  # Hz, and when they change in seconds
+tones, turns = np.array([200, 0, 800, 200]), (0.5, 0.8, 1.3)  # pitch in Hz; changes in seconds
 time = np.arange(0, 1.8, 1 / 16_000)
 pitch = tones[np.digitize(time, turns)]
 sound = 0.5 * np.sin(2 * np.pi * pitch * time)
@@ -32,19 +32,19 @@ result = attnviz.attend(audio=sound, sampling_rate=16_000, model=model)
 
 starts = np.array(result.record(0).key_axis.seconds)
 frames, step = len(starts), 1000 * starts[1]
-heard = tones[np.digitize(starts, turns)]
+frame_pitch = tones[np.digitize(starts, turns)]
 scores = torch.cat([record.scores() for record in result]).detach().numpy()
 heads = len(scores)
 
 
-def explained_shares(kinds):  # of the variance of a query's scores, what lies between the kinds
+def explained_shares(kinds):  # variance of a query's scores between kinds, as a share of all
     means = np.stack([scores[..., kinds == kind].mean(-1) for kind in kinds], axis=-1)
     return np.median(means.var(-1) / scores.var(-1), axis=-1)  # (heads)
 
 
-shares = explained_shares(heard)
+shares = explained_shares(frame_pitch)
 explained = np.median(shares)
-chance = np.median(explained_shares(np.random.default_rng(0).permutation(heard)))
+chance = np.median(explained_shares(np.random.default_rng(0).permutation(frame_pitch)))
 layer, head = divmod(int(shares.argmax()), size["num_attention_heads"])
 
 with attnviz.plot.style():

@@ -20,7 +20,7 @@ survey = attnviz.survey(texts)
 
 
 def most(statistic):
-    """Return the head that has most of a statistic, with mean, interval and even weights."""
+    """Return the head with the largest mean of a statistic, its interval and the uniform value."""
     at = survey.of(statistic)
     head = int(survey.mean[:, at].nan_to_num(0).argmax())
     numbers = survey.mean, survey.low, survey.high, survey.even

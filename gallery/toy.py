@@ -1,4 +1,4 @@
-"""Two small networks that learn to say symbols backwards, for `fig03_recurrent_attention.py`.
+"""Two small networks that learn to reverse a sequence, for `fig03_recurrent_attention.py`.
 
 One joins an encoder and a decoder by recurrent attention, the other is one layer of self-attention.
 """
@@ -15,14 +15,14 @@ from attnviz.formula.attention import (
 
 
 class Recurrent(nn.Module):
-    """An encoder and a decoder joined by additive scores alone (Bahdanau et al. 2015).
+    """An encoder and a decoder connected only by additive attention (Bahdanau et al. 2015).
 
     The decoder begins with nothing: what it knows of the symbols comes to it through the weights.
     """
 
     def __init__(self, symbols, width=32):
         super().__init__()
-        self.embed = nn.Embedding(symbols + 1, width)  # one more, for nothing said yet
+        self.embed = nn.Embedding(symbols + 1, width)  # one more symbol marks the start
         self.encoder = nn.GRU(width, width, batch_first=True)
         self.decoder = nn.GRU(width, width, batch_first=True)
         self.W = nn.Parameter(torch.randn(width, width) / width**0.5)
@@ -30,10 +30,10 @@ class Recurrent(nn.Module):
         self.v = nn.Parameter(torch.randn(width) / width**0.5)
         self.say = nn.Linear(2 * width, symbols)
 
-    def forward(self, x, said):
-        """Return what is said after `said` (N, T, symbols), and the weights (N, T, T)."""
+    def forward(self, x, decoder_input):
+        """Return the next-symbol logits (N, T, symbols) and the weights (N, T, T)."""
         H, _ = self.encoder(self.embed(x))
-        S, _ = self.decoder(self.embed(said))
+        S, _ = self.decoder(self.embed(decoder_input))
         weights = softmax(additive_scores(S, H, self.W, self.U, self.v))
         C = context(weights, H)
         return self.say(torch.cat([S, C], dim=-1)), weights
@@ -51,43 +51,43 @@ class Parallel(nn.Module):
         self.W_v = nn.Parameter(torch.randn(width, width) / width**0.5)
         self.say = nn.Linear(width, symbols)
 
-    def forward(self, x, said):
-        """Return what is said at every position (N, T, symbols), and the weights (N, T, T)."""
+    def forward(self, x, decoder_input):
+        """Return the logits at each position (N, T, symbols) and the weights (N, T, T)."""
         X = self.embed(x) + self.position.weight
         weights = attention_weights(X @ self.W_q, X @ self.W_k)
         return self.say(weights @ (X @ self.W_v)), weights
 
 
 def make_task(symbols, T, N):
-    """Return N sequences (N, T), what was said before each answer, and the answers."""
+    """Return N sequences (N, T), the decoder inputs and the targets."""
     x = torch.randint(symbols, (N, T))
     answers = x.flip(1)
-    said = nn.functional.pad(answers[:, :-1], (1, 0), value=symbols)
-    return x, said, answers
+    decoder_input = nn.functional.pad(answers[:, :-1], (1, 0), value=symbols)
+    return x, decoder_input, answers
 
 
 def train(network, symbols, T, steps=200):
-    """Train to say T symbols backwards; return the accuracy on new ones and their mean weights."""
+    """Train to reverse T symbols; return the accuracy and the mean weights on new sequences."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more would wait for each other longer than they work
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+    torch.set_num_threads(1)  # more threads are slower on such small matrices
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     for _ in range(steps):
-        x, said, answers = make_task(symbols, T, N=256)
-        guesses, _ = network(x, said)
-        optimiser.zero_grad()
+        x, decoder_input, answers = make_task(symbols, T, N=256)
+        guesses, _ = network(x, decoder_input)
+        optimizer.zero_grad()
         nn.functional.cross_entropy(guesses.mT, answers).backward()
-        optimiser.step()
-    x, said, answers = make_task(symbols, T, N=4096)
+        optimizer.step()
+    x, decoder_input, answers = make_task(symbols, T, N=4096)
     with torch.no_grad():
-        guesses, weights = network(x, said)
+        guesses, weights = network(x, decoder_input)
     torch.set_num_threads(threads)
-    right = (guesses.argmax(-1) == answers).double().mean().item()
-    return right, weights.mean(0)
+    accuracy = (guesses.argmax(-1) == answers).double().mean().item()
+    return accuracy, weights.mean(0)
 
 
 def draw_recurrent(ax, T):
-    """Draw what every state of the recurrent network is made of; red arrows stand in line."""
-    x, h, c, s = range(4)  # the rows of tokens, encoder, contexts, decoder
+    """Draw the inputs of every state of the recurrent network; red arrows run in sequence."""
+    x, h, c, s = range(4)  # rows: tokens, encoder, contexts, decoder
     for t in range(T):
         for source in range(T):
             _arrow(ax, (source, h), (t, c), "C0", faint=t < T - 1)
@@ -101,19 +101,19 @@ def draw_recurrent(ax, T):
 
 
 def draw_parallel(ax, T):
-    """Draw what every output of self-attention is made of."""
-    x, a = range(2)  # the rows of tokens, outputs
+    """Draw the inputs of every output of self-attention."""
+    x, a = range(2)  # rows: tokens, outputs
     for t in range(T):
         for source in range(T):
             _arrow(ax, (source, x), (t, a), "C0", faint=t < T - 1)
     _write_rows(ax, T, {"tokens": "x", "outputs": "a"})
 
 
-def _arrow(ax, start, end, colour, *, faint=False):
-    look = {"arrowstyle": "-|>", "mutation_scale": 6, "shrinkA": 5, "shrinkB": 5, "color": colour}
+def _arrow(ax, start, end, color, *, faint=False):
+    style = {"arrowstyle": "-|>", "mutation_scale": 6, "shrinkA": 5, "shrinkB": 5, "color": color}
     if faint:
-        look |= {"alpha": 0.15, "zorder": 0}
-    ax.annotate("", end, start, arrowprops=look)
+        style |= {"alpha": 0.15, "zorder": 0}
+    ax.annotate("", end, start, arrowprops=style)
 
 
 def _write_rows(ax, T, letters):
