@@ -32,8 +32,8 @@ from .pipeline.attend import Model as Model
 from .pipeline.attend import attend as attend
 from .pipeline.attend import load as load
 from .pipeline.attend import verify as verify
+from .results.agreement_report import AgreementReport as AgreementReport
 from .results.attention_record import AttentionRecord as AttentionRecord
 from .results.attention_result import AttentionResult as AttentionResult
 from .results.attention_result import MapSummary as MapSummary
 from .results.attention_result import StreamedAttention as StreamedAttention
-from .results.report import AgreementReport as AgreementReport

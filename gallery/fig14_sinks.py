@@ -13,7 +13,7 @@ import pandas as pd
 import seaborn as sns
 
 import attnviz
-from attnviz.results.words import content_words, token_groups
+from attnviz.results.axis import content_words, token_groups
 
 TEXTS = """The train left the station on time.|After dinner, the children washed the dishes.
 Why did the engine stop so suddenly?|She plays the violin; her brother plays the drums.

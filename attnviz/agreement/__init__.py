@@ -9,7 +9,7 @@ checked. And since a check that cannot fail proves nothing, a scale that is 1 % 
 planted in every layer, and must be caught.
 """
 
-from attnviz.agreement.compare import (
+from attnviz.agreement.stages import (
     CANARY,
     PRECISIONS,
     Proof,

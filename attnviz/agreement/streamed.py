@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.agreement.compare import (
+from attnviz.agreement.stages import (
     PRECISIONS,
     SMALLEST,
     Proof,

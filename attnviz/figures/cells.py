@@ -31,7 +31,7 @@ from attnviz.figures.style import (
 )
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import AxisGeometry
-from attnviz.results.words import literal
+from attnviz.results.axis import literal
 
 # Matrices with more cells are drawn as one image, which keeps files small.
 _LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32

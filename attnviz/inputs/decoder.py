@@ -14,7 +14,7 @@ from attnviz.errors import InputError
 from attnviz.inputs.text import encode_texts, max_tokens, read_labels
 from attnviz.models.pretrained import has_text_decoder
 from attnviz.results import Axis
-from attnviz.results.words import make_axis
+from attnviz.results.axis import make_axis
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnviz.errors import InputError
 from attnviz.results import Axis
-from attnviz.results.words import Span, make_axis
+from attnviz.results.axis import Span, make_axis
 from attnviz.runtime import libraries
 from attnviz.runtime.libraries import MemoryBudget, silence_rust
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
 from attnviz.results import AttentionRecord, AttentionResult, Axis, MaskRule, StreamedAttention
-from attnviz.results.words import literal, source
+from attnviz.results.axis import literal, source
 
 _LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
 _ZERO = 2**15  # the code of 0 where numbers have a sign

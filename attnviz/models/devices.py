@@ -139,8 +139,7 @@ def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
                     return values
         if not path:
             raise InputError(
-                f"{name} is on 'meta', and nothing says where its values are: load the model "
-                "without offloading it."
+                f"{name} is on 'meta' and has no values. Load the model without offloading it."
             )
         path, _, child = path.rpartition(".")
         key = f"{child}.{key}"

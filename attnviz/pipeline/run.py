@@ -45,7 +45,7 @@ from attnviz.results import (
     Provenance,
     StreamedAttention,
 )
-from attnviz.results.words import content_positions
+from attnviz.results.axis import content_positions
 from attnviz.runtime.libraries import translate
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]

@@ -5,6 +5,7 @@ eval mode. Tensors of one text carry no batch dimension: H query heads, G key he
 m query and n key positions, d_k and d_v features per head.
 """
 
+from attnviz.results.agreement_report import AgreementReport, StageCheck, Verdict
 from attnviz.results.attention_record import AttentionRecord, MaskRule, Reference
 from attnviz.results.attention_result import (
     AttentionResult,
@@ -15,6 +16,7 @@ from attnviz.results.attention_result import (
     cell_sizes,
     one_result,
 )
+from attnviz.results.axis import Axis, AxisGeometry, Landmark
 from attnviz.results.projection import (
     Clip,
     Factor,
@@ -26,8 +28,6 @@ from attnviz.results.projection import (
     Rotation,
     Step,
 )
-from attnviz.results.report import AgreementReport, StageCheck, Verdict
-from attnviz.results.words import Axis, AxisGeometry, Landmark
 
 __all__ = [
     "AgreementReport",

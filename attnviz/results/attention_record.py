@@ -16,9 +16,9 @@ from attnviz.formula.attention import (
     softmax,
     softmax_with_sink,
 )
+from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, Savable, fits
 from attnviz.results.projection import Projection
-from attnviz.results.words import Axis
 
 _CELLS = 2**22  # of a mask that are read at once
 

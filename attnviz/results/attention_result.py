@@ -11,11 +11,11 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import InputError, whole_number
+from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import AttentionRecord
+from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, Savable, as_html, fits, is_image
 from attnviz.results.projection import STAGES
-from attnviz.results.report import AgreementReport
-from attnviz.results.words import Axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,8 +17,8 @@ from rich.text import Text
 from attnviz.io.export import save_result, to_data, to_json
 from attnviz.io.files import DATA_SUFFIXES
 from attnviz.results import AgreementReport
+from attnviz.results.axis import literal
 from attnviz.results.base import Result
-from attnviz.results.words import literal
 from attnviz.runtime.progress import listening
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from attnviz.analyses.shift.methods import AttributionInput
 from attnviz.analyses.shift.result import consensus, spearman
 from attnviz.capture import restoring
 from attnviz.inputs import encode, pieces_in, token_spans
-from attnviz.results.words import token_groups
+from attnviz.results.axis import token_groups
 from faithfulness.methods import compute_all
 
 RESAMPLES = 2000

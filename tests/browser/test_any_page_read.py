@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import AWKWARD, strings
 
 from attnviz.interactive.view import make_frame, make_page, static
-from attnviz.results.words import literal
+from attnviz.results.axis import literal
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),

@@ -49,8 +49,13 @@ class FaultTable:
 
 
 def strain_of(check):
-    """Return the relative error of a check: its largest difference or its slope."""
-    return max(check.strain, check.slope_strain)
+    """Return the largest error of a check, of its numbers or their slope, ÷ what passes."""
+    errors, tolerances = list(check.slope_errors), list(check.slope_tolerances)
+    if check.slope_error is not None:
+        errors.append(check.slope_error)
+        tolerances.append(check.slope_tolerance)
+    slopes = (abs(error) / most for error, most in zip(errors, tolerances, strict=True))
+    return max(check.strain, *slopes)
 
 
 def print_table(terminal, reports):

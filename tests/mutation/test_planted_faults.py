@@ -12,12 +12,12 @@ from planting import DTYPES, LAYER, Fault, expect_caught, verify
 from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
-from attnviz.agreement import compare as comparing
+from attnviz.agreement import stages
 from attnviz.capture import capture
 from attnviz.formula.attention import repeat_heads
 from attnviz.inputs import encode
 from attnviz.results import AttentionRecord
-from attnviz.results import projection as stages
+from attnviz.results import projection
 
 
 def of_the_token_before(values, heads):
@@ -52,11 +52,11 @@ def test_weights_that_mix_other_values_are_caught(
     fault = Fault(wrong, (family,), {"head output"}, heads)
 
     def recompute(record, dtype):
-        checks = stages.recompute(record, dtype)
+        checks = projection.recompute(record, dtype)
         values = wrong(record.value.to(dtype), record.heads)
         return checks | {"head output": checks["weights"] @ values}
 
-    monkeypatch.setattr(comparing, "recompute", recompute)
+    monkeypatch.setattr(stages, "recompute", recompute)
     checks = [
         expect_caught(fault, each, of_text, LAYER, each.records[LAYER])
         for each, of_text in zip(captured(family, dtype), proofs, strict=True)
@@ -115,7 +115,7 @@ def test_attention_too_flat_to_show_a_wrong_scale_is_not_proven(captured):
     uniform = [
         replace(
             reference,
-            weights=stages.recompute(record)["weights"].float(),
+            weights=projection.recompute(record)["weights"].float(),
             scores=torch.zeros_like(reference.weights),
             head_output=None,
         )

@@ -24,7 +24,7 @@ from attnviz.interactive.view import (
     static,
 )
 from attnviz.results import AgreementReport, Provenance
-from attnviz.results.words import literal, source
+from attnviz.results.axis import literal, source
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),

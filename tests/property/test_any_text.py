@@ -28,7 +28,7 @@ from attnviz.figures.layout import Ruler
 from attnviz.figures.style import SMALLEST_SIZE, style
 from attnviz.inputs.text import encode_texts, token_spans
 from attnviz.results import Axis, Provenance
-from attnviz.results.words import (
+from attnviz.results.axis import (
     find_words,
     literal,
     locate,

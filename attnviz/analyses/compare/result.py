@@ -9,9 +9,9 @@ from torch import Tensor
 
 import attnviz
 from attnviz.analyses.survey.result import HeadTable
+from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.report import AgreementReport
-from attnviz.results.words import literal
+from attnviz.results.axis import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,7 +25,7 @@ from attnviz.figures.style import (
     style,
     weight_colors,
 )
-from attnviz.results.words import literal
+from attnviz.results.axis import literal
 
 # Inches, unless said otherwise.
 _BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices

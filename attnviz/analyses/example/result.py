@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import attnviz
+from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, table_of_matrices
-from attnviz.results.words import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

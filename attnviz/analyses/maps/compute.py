@@ -33,7 +33,7 @@ from attnviz.results import (
     cell_sizes,
     one_result,
 )
-from attnviz.results.words import (
+from attnviz.results.axis import (
     FUNCTION_WORDS,
     TokenGroups,
     content_positions,

@@ -33,7 +33,7 @@ from attnviz.figures.style import (
     weight_colors,
 )
 from attnviz.results import AttentionResult, AxisGeometry, Special
-from attnviz.results.words import source
+from attnviz.results.axis import source
 
 _LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile: with one layer, and at most
 _LOWEST_TILE = 0.2  # inches of a tile at least

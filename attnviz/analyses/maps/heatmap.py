@@ -49,7 +49,7 @@ from attnviz.figures.style import (
     weight_colors,
 )
 from attnviz.results import AttentionResult, AxisGeometry, Special
-from attnviz.results.words import literal, selection, source
+from attnviz.results.axis import literal, selection, source
 
 Patch: TypeAlias = tuple[int, int] | str
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import attnviz
 from attnviz.results import AgreementReport, AxisGeometry, Provenance
+from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Rules, fits, is_image, proof, stacked
-from attnviz.results.words import literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,7 +21,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode, expect_one_text, max_tokens, pieces_in, token_spans
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult
-from attnviz.results.words import content_words, token_groups
+from attnviz.results.axis import content_words, token_groups
 from attnviz.runtime.libraries import silence_logs
 
 SHUFFLES = 2000  # permutations of the senses, and bootstrap resamples of the sentences

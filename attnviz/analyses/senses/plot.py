@@ -27,7 +27,7 @@ from attnviz.figures.style import (
     WIDE,
     style,
 )
-from attnviz.results.words import literal
+from attnviz.results.axis import literal
 
 # Inches unless stated otherwise.
 _GAP, _BETWEEN, _BESIDE = 0.1, 0.16, 0.4  # between panels, rows of panels, and the lower panels

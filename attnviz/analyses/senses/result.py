@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 import attnviz
+from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, proof, stacked
-from attnviz.results.report import AgreementReport
-from attnviz.results.words import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -46,7 +46,7 @@ from attnviz.errors import AttnvizError, InputError, ModelError, did_you_mean, f
 from attnviz.inputs import encode, expect_one_text, pieces_in, token_spans
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AttentionResult
-from attnviz.results.words import TokenGroups, locate, token_groups
+from attnviz.results.axis import TokenGroups, locate, token_groups
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 

@@ -34,7 +34,7 @@ from attnviz.figures.style import (
     style,
     value_colors,
 )
-from attnviz.results.words import literal, source
+from attnviz.results.axis import literal, source
 
 _MARKERS = {"mask": "o", "replace": "s", "knock-out": "^", "delete": "D"}
 _SIGNS = {"mask": "○", "replace": "□", "knock-out": "△", "delete": "◇"}

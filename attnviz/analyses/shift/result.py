@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import attnviz
+from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, proof, stacked
-from attnviz.results.report import AgreementReport
-from attnviz.results.words import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,8 +24,8 @@ from attnviz.results import (
     Rotation,
     Step,
 )
+from attnviz.results.axis import locate, token_groups
 from attnviz.results.projection import recompute
-from attnviz.results.words import locate, token_groups
 
 Side: TypeAlias = Literal["query", "key"]
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 import attnviz
 from attnviz.formula.attention import HIDDEN
+from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import literal, selection
 from attnviz.results.base import Columns, Result, Savable, proof, table_of_matrices
-from attnviz.results.report import AgreementReport
-from attnviz.results.words import literal, selection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -31,7 +31,7 @@ from attnviz.figures.style import (
     value_colors,
     weight_colors,
 )
-from attnviz.results.words import literal
+from attnviz.results.axis import literal
 
 _TALL = 3.0  # inches of the plane at most
 _MARKERS = "oDs^vPX*"

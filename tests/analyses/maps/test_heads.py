@@ -13,7 +13,7 @@ from attnviz.analyses.maps.compute import (
 )
 from attnviz.errors import InputError
 from attnviz.results import AttentionRecord, AttentionResult, Axis
-from attnviz.results.words import content_words, token_groups
+from attnviz.results.axis import content_words, token_groups
 
 WORDS = ("[CLS]", "the", "train", "left", ",", "station")
 

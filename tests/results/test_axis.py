@@ -8,7 +8,7 @@ import attnviz
 from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.errors import InputError
 from attnviz.results import Axis
-from attnviz.results.words import (
+from attnviz.results.axis import (
     find_words,
     locate,
     make_axis,

@@ -114,11 +114,6 @@ class StageCheck(Savable):
         """The largest difference as a fraction of what passes; above 1 a head fails."""
         return max(d / t for d, t in zip(self.differences, self.tolerances, strict=True))
 
-    @property
-    def slope_strain(self) -> float:
-        """The largest slope error as a fraction of what passes; above 1 a head fails. 0 if none."""
-        return max((abs(error) / tolerance for error, tolerance in self._slopes), default=0.0)
-
 
 @dataclass(frozen=True)
 class AgreementReport(Savable):
