@@ -6,7 +6,6 @@ from math import log
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from attnviz.results import MapSummary, cell_sizes
 from attnviz.runtime.progress import track
@@ -78,7 +77,9 @@ def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> None:
     H, m, n = spec.shape
     scores = SCORES.get(spec.query.device.type, SCORES["cuda"])
     rows = min(m, max(_FEWEST_ROWS, scores // n))
-    count = max(1, scores // (m * n))
+    count = min(H, max(1, scores // (m * n)))
+    # Two blocks, allocated once: fresh memory costs more than a pass over it.
+    work = torch.empty(2, count * rows * (n + buffers.cell), device=spec.query.device)
     for start in track(range(0, H, count)):
         heads = slice(start, min(start + count, H))
         selected = spec.select_heads(range(heads.start, heads.stop))
@@ -86,61 +87,84 @@ def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> None:
         if buffers.value is not None:
             value = spec.of_heads(buffers.value, range(heads.start, heads.stop)).float()
         for first in range(0, m, rows):
-            _reduce_rows(selected, value, buffers, heads, slice(first, min(first + rows, m)))
+            block = slice(first, min(first + rows, m))
+            _reduce_rows(selected, value, buffers, heads, block, work)
 
 
 def _reduce_rows(
-    spec: ScoreSpec, value: Tensor | None, buffers: MapBuffers, heads: slice, rows: slice
+    spec: ScoreSpec,
+    value: Tensor | None,
+    buffers: MapBuffers,
+    heads: slice,
+    rows: slice,
+    work: Tensor,
 ) -> None:
-    """Reduce some rows of some heads; `spec` and `value` are those of these heads."""
+    """Reduce some rows of some heads; `spec` and `value` are those of these heads.
+
+    The weights are P = E / Σ E with E = exp(S - max S). Only sums of E are divided, because every
+    pass over a block takes about as long as its product.
+    """
     cell, device = buffers.cell, spec.query.device
     columns = spec.columns(rows)
     first = columns.start // cell * cell  # of a cell
     columns = slice(first, columns.stop)
-    S = spec.scores(rows, columns)
+    H, m, n = spec.shape[0], rows.stop - rows.start, columns.stop - columns.start
+    S = spec.scores(rows, columns, work[0, : H * m * n].view(H, m, n))
     if buffers.top:
-        top_scores, top_keys = S.topk(min(buffers.top, S.shape[2]))
+        top_scores, top_keys = S.topk(min(buffers.top, n))
 
-    # The softmax, with the sinks beside the scores, and its log-sum-exp.
     highest = S.amax(-1)
     sinks = spec.sinks_by_row
     if sinks is not None:
         sinks = sinks[:, rows] if sinks.shape[1] > 1 else sinks
         highest = torch.maximum(highest, sinks)
-    highest = highest.clamp(min=NEVER)  # -∞ - -∞ is NaN
-    P = S.sub_(highest[..., None]).exp_()
-    total = P.sum(-1)
-    if sinks is not None:
-        total += (sinks - highest).exp()
-    P.div_(total.clamp(min=1)[..., None])  # the largest score adds 1, so only empty rows have less
-    buffers.lse[heads, rows] = highest + total.log()
+    log_E = S.sub_(highest[..., None])
+    by_cell = work[1, : H * m * (n + -n % cell)].view(H, m, -1, cell)
+    padded = by_cell.flatten(2)
+    padded[..., n:] = 0
+    E = torch.exp(log_E, out=padded[..., :n])
+    empty = highest <= NEVER / 2
+    E.masked_fill_(empty[..., None], 0)
+    mass = E.sum(-1)  # of the keys
+    total = mass if sinks is None else mass + (sinks - highest).exp()
+    inverse = 1 / total.clamp(min=1)  # the largest score adds 1, so only empty rows have less
+    mass = mass * inverse
+    log_total = total.log()
+    buffers.lse[heads, rows] = highest + log_total
+    # The entropy of P is log Σ E - Σ E log E / Σ E, where the weights sum to 1.
+    entropy = log_total * mass - log_E.mul_(E).sum(-1) * inverse
+    buffers.entropy[heads, rows] = entropy.masked_fill_(empty, 0) / log(2)
 
     i = torch.arange(rows.start, rows.stop, device=device)
     j = torch.arange(columns.start, columns.stop, device=device)
     position = i + spec.visible.offset  # of the queries among the keys
-    distance = (position[:, None].float() - j).abs_()
-    buffers.entropy[heads, rows] = torch.special.entr(P).sum(-1) / log(2)
-    buffers.distance[heads, rows] = (P * distance).sum(-1)
-    buffers.received[heads, columns] += P.sum(1)
+    if spec.visible.after is not None and spec.visible.after <= 0:  # |i - j| = (i - i₀) + (i₀ - j)
+        distance = (E @ (position[0] - j).float()) * inverse + (position - position[0]) * mass
+    else:
+        far = torch.sub(position[:, None].float(), j, out=log_E[0])
+        distance = (E * far.abs_()).sum(-1) * inverse
+    buffers.distance[heads, rows] = distance
     if buffers.marks is not None:
-        buffers.marked[heads, rows] = P @ buffers.marks[columns].float()
+        buffers.marked[heads, rows] = E @ buffers.marks[columns].float() * inverse
     if value is not None:
-        buffers.attended[heads, rows] = P @ value[:, columns]
+        buffers.attended[heads, rows] = E @ value[:, columns] * inverse[..., None]
     near = torch.stack([position, position - 1, torch.zeros_like(position)]) - first
-    inside = (near >= 0) & (near < P.shape[2])
-    near = near.clamp(0, P.shape[2] - 1).mT.expand(len(P), -1, -1)
-    buffers.near[heads, :, rows] = P.gather(2, near).mT * inside
+    inside = (near >= 0) & (near < n)
+    near = near.clamp(0, n - 1).mT.expand(H, -1, -1)
+    buffers.near[heads, :, rows] = (E.gather(2, near) * inverse[..., None]).mT * inside
     if buffers.top:
         k = top_keys.shape[2]
-        buffers.top_weights[heads, rows, :k] = P.gather(2, top_keys)
-        top_keys = (top_keys + first).masked_fill(top_scores == -torch.inf, -1)
+        buffers.top_weights[heads, rows, :k] = E.gather(2, top_keys) * inverse[..., None]
+        top_keys = (top_keys + first).masked_fill(top_scores <= NEVER / 2, -1)
         buffers.top_keys[heads, rows, :k] = top_keys.int()
 
-    # Pool the columns of each cell, then the rows.
-    by_cell = pad(P, (0, -P.shape[2] % cell)).view(*P.shape[:2], -1, cell)
+    # Pool the columns of each cell, then its rows.
+    buffers.received[heads, columns] += (inverse[:, None] @ E)[:, 0]
     across = slice(first // cell, first // cell + by_cell.shape[2])
-    down = i // cell
-    buffers.mean[heads, :, across].index_add_(1, down, by_cell.sum(-1))
-    largest = by_cell.amax(-1)
-    index = down[:, None].expand_as(largest)
-    buffers.largest[heads, :, across].scatter_reduce_(1, index, largest, "amax")
+    down = slice(rows.start // cell, (rows.stop - 1) // cell + 1)
+    index = i // cell - down.start
+    in_cell = (index == torch.arange(down.stop - down.start, device=device)[:, None]).float()
+    buffers.mean[heads, down, across] += in_cell @ (by_cell.sum(-1) * inverse[..., None])
+    largest = by_cell.amax(-1) * inverse[..., None]
+    index = index[:, None].expand_as(largest)
+    buffers.largest[heads, down, across].scatter_reduce_(1, index, largest, "amax")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from attnviz.formula.attention import repeat_heads, soft_cap
+from attnviz.formula.attention import repeat_heads
 from attnviz.results import AttentionRecord, MaskRule
 
 NEVER = -1e30  # used for -∞ where 0 · -∞ would be NaN
@@ -122,23 +122,27 @@ class ScoreSpec:
             products.mul_(LOG2_E)
         add(self.bias, LOG2_E)
 
-    def scores(self, rows: slice, columns: slice) -> Tensor:
-        """Return the scores of a part of the map, (H, rows, columns), -∞ where it is hidden."""
+    def scores(self, rows: slice, columns: slice, out: Tensor) -> Tensor:
+        """Fill `out` (H, rows, columns) with a part of the scores, NEVER where it is hidden."""
         heads, _, n = self.shape
         K = repeat_heads(self.key[:, columns].float(), heads)
-        scores = self.query[:, rows].float() @ K.mT * self.scale
+        torch.matmul(self.query[:, rows].float() * self.scale, K.mT, out=out)
         if self.capped_bias is not None:
-            scores = scores + self.capped_bias[:, rows, columns]
+            out += self.capped_bias[:, rows, columns]
         if self.soft_cap is not None:
-            scores = soft_cap(scores, self.soft_cap)
+            out.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
         if self.bias is not None:
-            scores = scores + self.bias[:, rows, columns]
-            scores.masked_fill_(scores <= NEVER / 2, -torch.inf)
-        if self.visible.hides(rows, columns, n):
-            i = torch.arange(rows.start, rows.stop, device=scores.device)
-            j = torch.arange(columns.start, columns.stop, device=scores.device)
-            scores.masked_fill_(self.hidden(i[:, None], j), -torch.inf)
-        return scores
+            out += self.bias[:, rows, columns]
+            out.clamp_(min=NEVER)
+        rule, start = self.visible, columns.start
+        if rule.before is None and rule.keys is None and rule.after is not None:
+            # Only keys behind the first query can be hidden.
+            start = max(start, min(columns.stop, rows.start + rule.offset + rule.after + 1))
+        if start < columns.stop and rule.hides(rows, slice(start, columns.stop), n):
+            i = torch.arange(rows.start, rows.stop, device=out.device)
+            j = torch.arange(start, columns.stop, device=out.device)
+            out[..., start - columns.start :].masked_fill_(self.hidden(i[:, None], j), NEVER)
+        return out
 
     def hidden(self, i: Tensor, j: Tensor) -> Tensor:
         """Return whether the queries i may not read the keys j; their shapes are broadcast."""
