@@ -16,8 +16,7 @@ from attnviz.agreement import stages
 from attnviz.capture import capture
 from attnviz.formula.attention import repeat_heads
 from attnviz.inputs import encode
-from attnviz.results import AttentionRecord
-from attnviz.results import projection
+from attnviz.results import AttentionRecord, projection
 
 
 def of_the_token_before(values, heads):
