@@ -12,7 +12,7 @@ that line and its exit code.
 
 import difflib
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _HEAD, _TAIL = 270, 110  # characters of a long message that are shown, from its start and its end
 
@@ -74,6 +74,14 @@ def did_you_mean(text: str, known: Iterable[str]) -> str:
     by_case = {name.casefold(): name for name in known}
     similar = difflib.get_close_matches(text.casefold()[:40], by_case, n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(by_case[name] for name in similar)}?" if similar else ""
+
+
+def expect_names(names: Iterable[str], known: Collection[str], what: str) -> None:
+    """Raise InputError for the first name that is not known."""
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(str(name), known) or f"Use {', '.join(known)}."
+            raise InputError(f"{name!r:.60} is not {what}. {hint}")
 
 
 def is_panic(error: BaseException) -> bool:

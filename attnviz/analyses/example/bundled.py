@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from attnviz.errors import InputError, did_you_mean
+from attnviz.errors import InputError, expect_names
 
 NAMES = ("cat", "likes", "phones")
 
 
 def check_source(name: object, file: object) -> None:
     """Raise InputError unless either a bundled example or a file is named."""
-    names = ", ".join(NAMES)
     if (name is None) == (file is None):
-        raise InputError(f"Name one example ({names}), or one file.")
-    if file is None and name not in NAMES:
-        hint = did_you_mean(str(name), NAMES) or f"Use {names}, or --file for a file."
-        raise InputError(f"There is no example {str(name)!r:.40}. {hint}")
+        raise InputError(f"Name one example ({', '.join(NAMES)}), or one file.")
+    if file is None:
+        expect_names([str(name)], NAMES, "an example")

@@ -15,18 +15,17 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib.resources import files
 from itertools import combinations
-from operator import matmul, mul
+from operator import itemgetter, matmul, mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.example.bundled import check_source
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
-from attnviz.errors import InputError, did_you_mean, first_line
+from attnviz.errors import InputError, expect_names, first_line
 from attnviz.formula.attention import hide, masked_scores, merge_heads, softmax
 from attnviz.io.files import read_text
 
@@ -35,27 +34,22 @@ FIELDS = (*_MATRICES, "heads", "scale", "mask", "printed", "title", "tokens", "q
 _MOST_BYTES, _MOST_ROWS, _MOST_HEADS, _LARGEST = 1_000_000, 32, 16, 10**9
 _BINARY = 1e-12  # of the largest number: the error of decimal fractions in float64
 _COARSE = 10  # rounding that moves a cell by more of its half units hides visible errors
+_START = "Give X with W_q, W_k and W_v; or Q and K; or scores with a scale; or weights and V."
+
 Labels = tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Decimals:
-    """Numbers with the digits of the file, (heads, m, n); heads is 1 for a single matrix."""
+class Matrices(NamedTuple):
+    """Matrices (heads, m, n), the largest error of each cell, and the printed stages behind them.
 
-    cells: NDArray[Any]
+    texts, decimals : for each head the digits of the file, and how many follow the point.
+    """
 
-    @property
-    def values(self) -> Tensor:
-        """The numbers in float64."""
-        return torch.from_numpy(self.cells.astype(np.float64))
-
-    def texts(self, head: int) -> tuple[tuple[str, ...], ...]:
-        """Return the numbers of one head with their digits."""
-        return tuple(tuple(map(str, row)) for row in self.cells[head])
-
-    def digits(self, head: int) -> int:
-        """Return the digits after the point, in the cell of one head that has most."""
-        return max(max(0, -int(cell.as_tuple().exponent)) for cell in self.cells[head].flat)
+    values: Tensor
+    slack: Tensor = torch.zeros(())
+    sources: frozenset[str] = frozenset()
+    texts: tuple[tuple[Labels, ...], ...] = ()
+    decimals: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +59,11 @@ class Lesson:
     title: str
     tokens: Labels
     queries: Labels
-    given: dict[str, Decimals]
+    given: dict[str, Matrices]
     heads: int
     scale: float | None
-    mask: Decimals | str | None  # "causal", or 1 for visible and 0 for hidden
-    printed: dict[str, Decimals]
+    mask: Tensor | str | None  # "causal", or 1 for visible and 0 for hidden
+    printed: dict[str, Matrices]
     notes: dict[str, str]
 
 
@@ -77,32 +71,28 @@ def parse(text: str, name: str) -> Lesson:
     """Return the example in a JSON text; raise InputError if it is not one."""
     try:
         data = json.loads(text, parse_float=Decimal, parse_int=Decimal)
-        good = isinstance(data, dict)
-        _check(good, f'{name} is not a JSON object. Write {{"X": [[…]], "W_q": [[…]], …}}.')
-        for field in data:
-            hint = did_you_mean(field, FIELDS) or f"Use {', '.join(FIELDS)}."
-            _check(field in FIELDS, f"{name} has an unknown field {field!r}. {hint}")
+        is_object = isinstance(data, dict)
+        _check(is_object, f'{name} is not a JSON object. Write {{"X": [[…]], "W_q": [[…]], …}}.')
+        expect_names(data, FIELDS, f"a field of {name}")
         heads, scale, mask = data.get("heads", 1), data.get("scale"), data.get("mask")
-        good = heads in range(1, _MOST_HEADS + 1)
-        _check(good, f"heads must be a whole number from 1 to {_MOST_HEADS}.")
-        for field in ("printed", "notes"):
-            good = isinstance(data.get(field, {}), dict)
-            _check(good, f'{field} must be an object, such as {{"weights": …}}.')
-        printed = data.get("printed", {}).items()
+        is_count = heads in range(1, _MOST_HEADS + 1)
+        _check(is_count, f"heads must be a whole number from 1 to {_MOST_HEADS}.")
+        _check(scale != 0, "scale must not be 0. Give 1 for none, or 1/√d_k.")
+        printed, notes = (data.get(field, {}).items() for field in ("printed", "notes"))
         return Lesson(
-            title=str(data.get("title", "")),
+            title=str(data.get("title", "")) or name,
             tokens=tuple(map(str, data.get("tokens") or ())),
             queries=tuple(map(str, data.get("queries") or ())),
-            given={key: _matrix(data[key], key) for key in _MATRICES if key in data},
+            given={key: _matrices(data[key], key) for key in _MATRICES if key in data},
             heads=int(heads),
-            scale=None if scale is None else float(_number(scale, "scale")),
-            mask=mask if mask is None or mask == "causal" else _matrix(mask, "mask"),
-            printed={key: _matrix(value, f"printed {key}") for key, value in printed},
-            notes={key: str(note) for key, note in data.get("notes", {}).items()},
+            scale=None if scale is None else float(_matrices([[scale]], "scale").values),
+            mask=mask if mask is None or mask == "causal" else _matrices(mask, "mask").values,
+            printed={key: _matrices(value, f"printed {key}") for key, value in printed},
+            notes={key: str(note) for key, note in notes},
         )
     except InputError:
         raise
-    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         problem = f"{name} is not a worked example in JSON: {first_line(error)}."
         raise InputError(f"{problem} Write it as in the guide on steps.") from None
 
@@ -112,70 +102,24 @@ def _check(good: bool, message: str) -> None:
         raise InputError(message)
 
 
-def _number(value: Any, name: str) -> Decimal:
-    good = isinstance(value, Decimal | bool) and -_LARGEST <= value <= _LARGEST
-    shown = json.dumps(value, default="{:.3g}".format)
-    _check(good, f"{shown:.40} in {name} is not a number up to {_LARGEST:,}. Write 0.5.")
-    return Decimal(value)  # true and false in a mask are 1 and 0
-
-
-def _matrix(value: Any, name: str) -> Decimals:
-    """Return one matrix, or one for each head."""
+def _matrices(value: Any, name: str) -> Matrices:
+    """Return one matrix, or one for each head, with half a unit of the last digit as error."""
     cells = np.array(value, dtype=object)
-    if cells.ndim == 2:
-        cells = cells[None]
-    ragged = any(isinstance(cell, list) for cell in cells.flat)
-    good = cells.ndim == 3 and cells.size > 0 and not ragged
-    _check(good, f"{name} must have rows of equal length, such as [[1, 2], [3, 4]].")
-    small = max(cells.shape[1:]) <= _MOST_ROWS
-    _check(small, f"{name} has more than {_MOST_ROWS} rows or columns. Use fewer.")
-    for index in np.ndindex(cells.shape):
-        cells[index] = _number(cells[index], name)
-    return Decimals(cells)
-
-
-@dataclass(frozen=True, eq=False)
-class Rounded:
-    """Matrices (heads, m, n), the largest error of each cell, and the printed sources."""
-
-    value: Tensor
-    slack: Tensor
-    sources: frozenset[str] = frozenset()
-
-    def __matmul__(self, other: Rounded) -> Rounded:
-        """|(a ± δ)(b ± ε) - ab| is at most |a| ε + δ (|b| + ε)."""
-        slack = self.value.abs() @ other.slack + self.slack @ (other.value.abs() + other.slack)
-        return Rounded(self.value @ other.value, slack, self.sources | other.sources)
-
-    def __mul__(self, factor: float) -> Rounded:
-        """Scale the numbers and their errors."""
-        return Rounded(self.value * factor, self.slack * abs(factor), self.sources)
-
-    def scores(self, keys: Rounded) -> Rounded:
-        """Return QKᵀ."""
-        return self @ Rounded(keys.value.mT, keys.slack.mT, keys.sources)
-
-    def softmax(self, mask: Tensor | None = None) -> Rounded:
-        """A weight is smallest where its own score is smallest and all others are largest."""
-        low, value, high = (
-            scores if mask is None else masked_scores(scores, mask)
-            for scores in (self.value - self.slack, self.value, self.value + self.slack)
-        )
-        weights = softmax(value)
-        slack = torch.maximum(weights - _softmax_of(low, high), _softmax_of(high, low) - weights)
-        return Rounded(weights, slack.clamp(min=0), self.sources)
-
-    def side_by_side(self) -> Rounded:
-        """Return the heads as one matrix."""
-        value, slack = merge_heads(self.value), merge_heads(self.slack)
-        return Rounded(value[None], slack[None], self.sources)
-
-
-def _softmax_of(cells: Tensor, others: Tensor) -> Tensor:
-    """Return each cell's weight with its score from one matrix and the rest from another."""
-    is_cell = torch.eye(cells.shape[-1], dtype=torch.bool)
-    mixed = torch.where(is_cell, cells.unsqueeze(-2), others.unsqueeze(-2))
-    return softmax(mixed).diagonal(dim1=-2, dim2=-1)
+    cells = cells[None] if cells.ndim == 2 else cells
+    good = cells.ndim == 3 and cells.size > 0 and max(cells.shape[1:]) <= _MOST_ROWS
+    for cell in cells.flat:
+        good = good and isinstance(cell, Decimal | bool) and -_LARGEST <= cell <= _LARGEST
+    size = f"at most {_MOST_ROWS} × {_MOST_ROWS} numbers up to {_LARGEST:,}"
+    _check(good, f"{name} must have rows of equal length, {size}, such as [[1, 2], [3, 4]].")
+    cells[...] = np.vectorize(Decimal, otypes=[object])(cells)  # true and false are 1 and 0
+    values = torch.from_numpy(cells.astype(np.float64))
+    exponents = [[-cell.as_tuple().exponent for cell in matrix.flat] for matrix in cells]
+    decimals = tuple(max(0, *digits) for digits in exponents)
+    half_units = 0.5 * 10.0 ** -torch.tensor(decimals, dtype=torch.float64)
+    texts = tuple(tuple(tuple(map(str, row)) for row in matrix) for matrix in cells)
+    return Matrices(
+        values, half_units[:, None, None].expand_as(values), texts=texts, decimals=decimals
+    )
 
 
 class Stage(NamedTuple):
@@ -184,7 +128,7 @@ class Stage(NamedTuple):
     title: str
     formula: str
     needs: tuple[str, ...]
-    compute: Callable[..., Rounded]
+    compute: Callable[..., Tensor]
     joined: bool = False
 
 
@@ -192,17 +136,53 @@ STAGES = {
     "Q": Stage("Queries Q", "Q = X W_q", ("X", "W_q"), matmul),
     "K": Stage("Keys K", "K = X W_k", ("X", "W_k"), matmul),
     "V": Stage("Values V", "V = X W_v", ("X", "W_v"), matmul),
-    "scores": Stage("Scores", "QKᵀ", ("Q", "K"), Rounded.scores),
+    "scores": Stage("Scores", "QKᵀ", ("Q", "K"), lambda Q, K: Q @ K.mT),
     "scaled scores": Stage("Scaled scores", "QKᵀ {scale}", ("scores", "scale"), mul),
     "weights": Stage(
-        "Weights W", "W = softmax({scaled}{mask})", ("scaled scores", "mask"), Rounded.softmax
+        "Weights W",
+        "W = softmax({scaled}{mask})",
+        ("scaled scores", "mask"),
+        lambda scores, mask: softmax(masked_scores(scores, mask)),
     ),
     "head output": Stage("Attention vectors A", "A = W V", ("weights", "V"), matmul),
     "concatenated": Stage(
-        "All heads, side by side", "{heads}", ("head output",), Rounded.side_by_side, joined=True
+        "All heads, side by side",
+        "A of all heads",
+        ("head output",),
+        lambda heads: merge_heads(heads).unsqueeze(0),
+        joined=True,
     ),
     "output": Stage("Output", "heads W_o", ("concatenated", "W_o"), matmul, joined=True),
 }
+
+
+def _compute(name: str, operands: dict[str, Matrices]) -> Matrices:
+    """Compute a stage, and the largest error that the errors of its operands can cause.
+
+    All stages but the softmax are sums of products: |(a ± δ)(b ± ε) - ab| is at most
+    (|a| + δ)(|b| + ε) - |a||b|. A softmax weight is largest where its own score is largest and all
+    others are smallest.
+    """
+    _, _, needs, compute, _ = STAGES[name]
+    inputs = [operands[need] for need in needs]
+    try:
+        values = compute(*(matrices.values for matrices in inputs))
+    except RuntimeError:
+        shapes = " and ".join(f"{need} {tuple(operands[need].values.shape[1:])}" for need in needs)
+        problem = f"The shapes do not fit for {name}: {shapes}."
+        raise InputError(f"{problem} Perhaps one is transposed.") from None
+    if name == "weights":
+        scores, mask = (matrices.values.unsqueeze(-2) for matrices in inputs)
+        own = 2 * torch.eye(scores.shape[-1]) - 1  # 1 for the score of the weight, -1 for others
+        errors = own * inputs[0].slack.unsqueeze(-2)
+        extremes = torch.stack([compute(scores + sign * errors, mask) for sign in (-1, 1)])
+        slack = (extremes.diagonal(dim1=-2, dim2=-1) - values).abs().amax(0)
+    else:
+        largest = compute(*(matrices.values.abs() + matrices.slack for matrices in inputs))
+        slack = largest - compute(*(matrices.values.abs() for matrices in inputs))
+    binary = _BINARY * (1.0 + values.abs().amax((-2, -1), keepdim=True))
+    sources = frozenset[str]().union(*(matrices.sources for matrices in inputs))
+    return Matrices(values, slack + binary, sources)
 
 
 def example(
@@ -245,201 +225,158 @@ def example(
     """
     check_source(name, file)
     if file is not None:
-        text, label = read_text(Path(file), most=_MOST_BYTES), Path(file).name
-        return replay(parse(text, label), label)
-    text = files("attnviz").joinpath("analyses", "example", f"{name}.json").read_text("utf-8")
+        name, text = Path(file).name, read_text(Path(file), most=_MOST_BYTES)
+    else:
+        text = files("attnviz").joinpath("analyses", "example", f"{name}.json").read_text("utf-8")
     return replay(parse(text, str(name)), str(name))
 
 
 def replay(lesson: Lesson, name: str) -> ExampleResult:
     """Compute every stage of an example twice and compare it with the printed stage."""
     computed = _computed_stages(lesson)
-    labels = _labels(lesson)
-    ours: dict[str, Any] = {**_inputs(lesson), "mask": _mask(lesson, labels)}
+    lesson = _with_labels(lesson)
+    ours = _inputs(lesson)
     linked = dict(ours)  # the same, with printed stages in place of ours
     stages: list[ReplayedStage] = []
     for key in computed:
-        if key == "scaled scores":
-            ours["scale"] = lesson.scale or ours["Q"].value.shape[2] ** -0.5
-            linked["scale"] = ours["scale"]
-        ours[key], recomputed = _apply(key, ours), _apply(key, linked)
+        ours[key], recomputed = _compute(key, ours), _compute(key, linked)
         linked[key] = _printed(lesson, key, ours[key]) if key in lesson.printed else recomputed
-        if key == "scaled scores" and key not in lesson.printed and ours["scale"] == 1:
+        if key == "scaled scores" and key not in lesson.printed and ours["scale"].values == 1:
             continue  # scores times 1 are the scores
-        for head in range(len(ours[key].value)):
-            stage = _compare(lesson, key, head, ours, recomputed, labels)
-            sources_follow = all(
-                _all(source.from_inputs_follows)
-                for source in stages
-                if source.name in stage.sources and stage.head in (None, source.head)
-            )
-            slips = not _all(stage.from_printed_follows) or (
-                sources_follow and not _all(stage.from_inputs_follows)
-            )
+        for head in range(len(ours[key].values)):
+            stage = _compare(lesson, key, head, ours, recomputed)
+            slips = not _all(stage.from_printed_follows)
+            if not slips and not _all(stage.from_inputs_follows):
+                sources = [source for source in stages if source.name in stage.sources]
+                same_head = [s for s in sources if stage.head in (None, s.head)]
+                slips = all(_all(source.from_inputs_follows) for source in same_head)
             notes = tuple(_notes(lesson, stage, head, linked))
             stages.append(replace(stage, slips=slips, notes=notes))
     stages.sort(key=lambda stage: (STAGES[stage.name].joined, stage.head or 0))
     given = []
-    for key, matrix in lesson.given.items():
-        for head, values in enumerate(matrix.values):
-            label = key if len(matrix.values) == 1 else f"head {head} {key}"
-            sides = _sides(key, values, labels)
-            given.append(GivenMatrix(label, *sides, values, matrix.texts(head)))
-    return ExampleResult(name, lesson.title or name, labels[1], tuple(given), tuple(stages))
+    for key, matrices in lesson.given.items():
+        for head, values in enumerate(matrices.values):
+            label = key if len(matrices.values) == 1 else f"head {head} {key}"
+            sides = _sides(lesson, key, values)
+            given.append(GivenMatrix(label, *sides, values, matrices.texts[head]))
+    return ExampleResult(name, lesson.title, lesson.tokens, tuple(given), tuple(stages))
 
 
 def _computed_stages(lesson: Lesson) -> list[str]:
     """Return the stages that follow from what is given; raise InputError for what does not fit."""
-    given = lesson.given
-    known, computed = {*given, "scale", "mask"}, []
-    used: set[str] = set()
+    options = {"scale": lesson.scale, "mask": lesson.mask}
+    given = {*lesson.given, *(name for name in options if options[name] is not None)}
+    unused, computed = set(given), []
+    known = given | ({"mask"} if "scores" in given else {"mask", "scale"})  # 1/√d_k by default
     for name, stage in STAGES.items():
         if known.issuperset(stage.needs):
             problem = f"{name} is given, and so is what it is computed from."
             _check(name not in given, f'{problem} Put what a book prints under "printed".')
             known.add(name)
-            used.update(stage.needs)
+            unused.difference_update(stage.needs)
             computed.append(name)
-    start = "X with W_q, W_k and W_v; or Q and K; or scores with a scale; or weights and V"
-    _check(bool(computed), f"Nothing can be computed from what is given. Give {start}.")
-    has_scale = lesson.scale != 0 and ("scores" not in given or lesson.scale is not None)
-    _check(has_scale, "scores need a scale that is not 0. Give 1 for none, or 1/√d_k.")
-    options = {"scale": lesson.scale, "mask": lesson.mask}
-    for name in [*given, *(name for name, value in options.items() if value is not None)]:
-        problem = f"{name} is given, but nothing is computed with it."
-        _check(name in used, f"{problem} Give what is missing, or remove {name}.")
-    for name in [*lesson.printed, *lesson.notes]:
-        hint = did_you_mean(name, computed) or f"Use {', '.join(computed)}."
-        _check(name in computed, f"{name!r} under printed or notes is not computed. {hint}")
+    useless = ", ".join(sorted(unused)) or "an empty example"
+    _check(bool(computed) and not unused, f"Nothing can be computed from {useless}. {_START}")
+    expect_names([*lesson.printed, *lesson.notes], computed, "a stage that is computed")
     if lesson.heads == 1 and not {"W_o", "concatenated"} & {*given, *lesson.printed}:
         return [name for name in computed if name != "concatenated"]  # it is the head's output
     return computed
 
 
-def _inputs(lesson: Lesson) -> dict[str, Rounded]:
-    """Return the given matrices, (heads, m, n), but X and W_o (1, m, n)."""
-    inputs = {}
-    for name, matrix in lesson.given.items():
-        values = matrix.values
-        heads = 1 if name in ("X", "W_o") else lesson.heads
-        if len(values) == 1 < heads and name not in ("scores", "weights"):
-            divides = values.shape[2] % heads == 0
-            _check(divides, f"The columns of {name} cannot be divided among {heads} heads.")
-            values = torch.stack(values[0].chunk(heads, dim=1))
-        _check(len(values) == heads, f"{name} must have {heads} matrices of one shape.")
-        inputs[name] = Rounded(values, torch.zeros_like(values))
-    return inputs
-
-
-def _labels(lesson: Lesson) -> tuple[Labels, Labels]:
-    """Return the labels of the queries and of the keys."""
-    shapes = {name: matrix.cells.shape[1:] for name, matrix in lesson.given.items()}
-    squares = [shapes[name] for name in ("weights", "scores") if name in shapes]
-    m = [shapes[name][0] for name in ("Q", "X", "K", "V") if name in shapes]
-    n = [shapes[name][0] for name in ("K", "X", "Q", "V") if name in shapes]
-    rows, columns = squares[0] if squares else (m[0], n[0])
+def _with_labels(lesson: Lesson) -> Lesson:
+    """Return the example with labels of the queries and of the keys, by default their positions."""
+    shapes = {name: matrices.values.shape for name, matrices in lesson.given.items()}
+    heights = [shapes[name][1] for name in ("weights", "scores", "Q", "X", "V") if name in shapes]
+    widths = [shapes[name][2] for name in ("weights", "scores") if name in shapes]
+    widths += [shapes[name][1] for name in ("K", "X", "Q", "V") if name in shapes]
+    rows, columns = heights[0], widths[0]
     tokens = lesson.tokens or tuple(map(str, range(columns)))
     queries = lesson.queries or (tokens if rows == columns else tuple(map(str, range(rows))))
-    for name, labels, count in (("tokens", tokens, columns), ("queries", queries, rows)):
-        _check(len(labels) == count, f"{name} must have {count} labels, not {len(labels)}.")
-    return queries, tokens
+    fits = len(tokens) == columns and len(queries) == rows
+    _check(fits, f"tokens must have {columns} labels, and queries {rows}.")
+    return replace(lesson, tokens=tokens, queries=queries)
 
 
-def _mask(lesson: Lesson, labels: tuple[Labels, Labels]) -> Tensor | None:
-    m, n = map(len, labels)
-    if lesson.mask is None:
-        return None
-    causal = torch.ones(1, m, m).tril()
-    visible = causal if isinstance(lesson.mask, str) else lesson.mask.values
+def _inputs(lesson: Lesson) -> dict[str, Matrices]:
+    """Return the given matrices, (heads, m, n), but X and W_o (1, m, n), the scale and the mask."""
+    inputs = {}
+    for name, (values, *_) in lesson.given.items():
+        heads = 1 if name in ("X", "W_o") else lesson.heads
+        is_whole = len(values) == 1 and name not in ("scores", "weights")
+        if is_whole and values.shape[2] % heads == 0:
+            values = torch.stack(values[0].chunk(heads, dim=1))
+        problem = f"{name} must have {heads} matrices of one shape"
+        _check(len(values) == heads, f"{problem}, or columns that {heads} heads can share.")
+        inputs[name] = values
+    d_k = [inputs[name].shape[2] for name in ("Q", "W_q") if name in inputs]
+    scale = d_k[0] ** -0.5 if lesson.scale is None and d_k else lesson.scale or 1.0
+    inputs["scale"] = torch.tensor(scale, dtype=torch.float64)
+    m, n = len(lesson.queries), len(lesson.tokens)
+    mask = torch.ones(1, m, n) if lesson.mask is None else lesson.mask
+    visible = torch.ones(1, m, m).tril() if isinstance(mask, str) else mask
     fits = visible.shape == (1, m, n) and bool(((visible == 0) | (visible == 1)).all())
     _check(fits, f"mask must have 1 (visible) or 0 (hidden) for each of the scores, {(m, n)}.")
-    return hide(visible[0] == 0)
+    inputs["mask"] = hide(visible == 0)
+    return {name: Matrices(values) for name, values in inputs.items()}
 
 
-def _apply(name: str, operands: dict[str, Any]) -> Rounded:
-    """Return a stage computed from its operands; raise InputError if their shapes do not fit."""
-    needs = STAGES[name].needs
-    try:
-        return STAGES[name].compute(*(operands[need] for need in needs))
-    except RuntimeError:
-        shapes = " and ".join(f"{need} {tuple(operands[need].value.shape[1:])}" for need in needs)
-        raise InputError(
-            f"The shapes do not fit for {name}: {shapes}. Perhaps one is transposed."
-        ) from None
-
-
-def _printed(lesson: Lesson, name: str, ours: Rounded) -> Rounded:
+def _printed(lesson: Lesson, name: str, ours: Matrices) -> Matrices:
     """Return a printed stage, without columns of heads that are not given."""
-    heads, m, n = ours.value.shape
-    matrix = lesson.printed[name]
-    values = matrix.values[:, :, :n]
-    fits = values.shape == ours.value.shape
-    if name != "concatenated":
-        fits = fits and matrix.values.shape[2] == n
+    heads, m, n = ours.values.shape
+    values, slack, *_ = lesson.printed[name]
+    columns = max(n, values.shape[2]) if name == "concatenated" else n
     shape = f"{(m, n)}" if heads == 1 else f"{(m, n)} for each of {heads} heads"
+    fits = values.shape == (heads, m, columns)
     _check(fits, f"printed {name} must have the shape {shape}, as computed.")
-    half_units = [0.5 * 10.0 ** -matrix.digits(head) for head in range(heads)]
-    slack = torch.tensor(half_units, dtype=torch.float64)[:, None, None].expand_as(values)
-    return Rounded(values, slack, frozenset({name}))
+    return Matrices(values[:, :, :n], slack[:, :, :n], frozenset({name}))
 
 
 def _compare(
-    lesson: Lesson,
-    name: str,
-    head: int,
-    operands: dict[str, Any],
-    recomputed: Rounded,
-    labels: tuple[Labels, Labels],
+    lesson: Lesson, name: str, head: int, operands: dict[str, Matrices], recomputed: Matrices
 ) -> ReplayedStage:
     """Compare one stage of one head with what is printed."""
     stage, ours, printed = STAGES[name], operands[name], lesson.printed.get(name)
-    scale = operands.get("scale", 1)
-    root = f"/ √{operands['Q'].value.shape[2]}" if lesson.scale is None and "Q" in operands else ""
-
-    def slack(computed: Rounded) -> Tensor | None:
-        if printed is None:
-            return None
-        binary = _BINARY * (1.0 + float(computed.value[head].abs().max()))
-        return computed.slack[head] + 0.5 * 10.0 ** -printed.digits(head) + binary
-
-    shown = ours.value[head] if printed is None else printed.values[head]
+    scale, is_default = float(operands["scale"].values), lesson.scale is None and "Q" in operands
+    is_linked = bool(recomputed.sources)
+    half_unit = printed.slack[head, 0, 0] if printed else 0.0
+    rows, columns = _sides(lesson, name, (printed or ours).values[head])
     return ReplayedStage(
         name=name,
         title=stage.title,
         formula=stage.formula.format(
-            scale=root or f"· {scale:.4g}",
+            scale=f"/ √{operands['Q'].values.shape[2]}" if is_default else f"· {scale:.4g}",
             scaled="scores" if scale == 1 else "scaled scores",
             mask="" if lesson.mask is None else " + mask",
-            heads="A of all heads" if lesson.heads == 1 else f"[A_0, …, A_{lesson.heads - 1}]",
         ),
         head=head if lesson.heads > 1 and not stage.joined else None,
-        rows=_sides(name, shown, labels)[0],
-        columns=_sides(name, shown, labels)[1],
-        printed=None if printed is None else shown,
-        texts=() if printed is None else printed.texts(head),
-        decimals=None if printed is None else printed.digits(head),
-        from_inputs=ours.value[head],
-        from_printed=recomputed.value[head] if recomputed.sources else None,
+        rows=rows,
+        columns=columns,
+        printed=printed.values[head] if printed else None,
+        texts=printed.texts[head] if printed else (),
+        decimals=printed.decimals[head] if printed else None,
+        from_inputs=ours.values[head],
+        from_printed=recomputed.values[head] if is_linked else None,
         sources=tuple(source for source in STAGES if source in recomputed.sources),
-        slack_from_inputs=slack(ours),
-        slack_from_printed=slack(recomputed) if recomputed.sources else None,
+        slack_from_inputs=ours.slack[head] + half_unit if printed else None,
+        slack_from_printed=recomputed.slack[head] + half_unit if printed and is_linked else None,
     )
 
 
-def _sides(name: str, values: Tensor, labels: tuple[Labels, Labels]) -> tuple[Labels, Labels]:
+def _sides(lesson: Lesson, name: str, matrix: Tensor) -> tuple[Labels, Labels]:
     """Return the labels of rows and columns: tokens, or positions of features."""
-    rows, columns = (tuple(map(str, range(count))) for count in values.shape)
-    queries, tokens = labels
+    rows, columns = (tuple(map(str, range(count))) for count in matrix.shape)
     if not name.startswith("W_"):
-        rows = tokens if name in ("K", "V") else queries
-    return rows, tokens if name in ("scores", "scaled scores", "weights") else columns
+        rows = lesson.tokens if name in ("K", "V") else lesson.queries
+    return rows, lesson.tokens if name in ("scores", "scaled scores", "weights") else columns
 
 
 def _all(follows: Tensor | None) -> bool:
     return follows is None or bool(follows.all())
 
 
-def _notes(lesson: Lesson, stage: ReplayedStage, head: int, operands: dict[str, Any]) -> list[str]:
+def _notes(
+    lesson: Lesson, stage: ReplayedStage, head: int, operands: dict[str, Matrices]
+) -> list[str]:
     """Return the sentences about a stage beyond its numbers."""
     notes = [lesson.notes[stage.name]] if stage.name in lesson.notes else []
     if stage.untold:
@@ -449,35 +386,18 @@ def _notes(lesson: Lesson, stage: ReplayedStage, head: int, operands: dict[str, 
         error = float(stage.slack_from_printed.max())
         if error > _COARSE * 0.5 * 10.0**-stage.decimals:
             notes.append(
-                f"The printed {' and '.join(stage.sources)} are too coarse for a closer "
-                f"check: their rounding can move a cell by {error:.2g}"
+                f"The printed {' and '.join(stage.sources)} are too coarse for a closer check: "
+                f"their rounding can move a cell by {error:.2g}"
             )
-    if stage.name == "head output" and "weights" in lesson.given:
-        weights = operands["weights"].value[head]
-        rounding = 0.5 * 10.0 ** -lesson.given["weights"].digits(head) * weights.shape[1]
-        notes += [
-            f"The weights of “{row}” sum to {total:.4g}, not to 1"
-            for row, total in zip(stage.rows, weights.sum(1).tolist(), strict=True)
-            if abs(total - 1) > rounding + 1e-9
-        ]
-    if stage.name == "weights" and operands["mask"] is not None:
-        hidden = operands["mask"].isinf().all(-1).tolist()
-        notes += [
-            f"“{row}” has no visible key, so its weights are 0"
-            for row, is_hidden in zip(stage.rows, hidden, strict=True)
-            if is_hidden
-        ]
     follows = stage.from_printed_follows if stage.sources else stage.from_inputs_follows
     if stage.name == "weights" and not _all(follows):
-        scaled, scale = operands["scaled scores"], operands["scale"]
-        scores = Rounded(scaled.value[head], scaled.slack[head]) * (1 / scale)
-        notes += _scale_notes(stage, scores, scale, operands["mask"])
+        scaled, scale, mask = (operands[name] for name in ("scaled scores", "scale", "mask"))
+        values, slack = scaled.values[head] / scale.values, scaled.slack[head] / scale.values.abs()
+        notes += _scale_notes(stage, Matrices(values, slack), float(scale.values), mask.values[0])
     return notes
 
 
-def _scale_notes(
-    stage: ReplayedStage, scores: Rounded, scale: float, mask: Tensor | None
-) -> list[str]:
+def _scale_notes(stage: ReplayedStage, scores: Matrices, scale: float, mask: Tensor) -> list[str]:
     """Return at which scale weights that do not follow would follow, or that none exists.
 
     In a softmax, log(w_ij / w_ik) = scale · (s_ij - s_ik) for every pair of cells of a row. Each
@@ -486,32 +406,33 @@ def _scale_notes(
     """
     if stage.printed is None or stage.decimals is None:
         return []
-    unit, intervals = 0.5 * 10.0**-stage.decimals, []
+    half_unit, intervals = 0.5 * 10.0**-stage.decimals, []
     for i, weights in enumerate(stage.printed.tolist()):
         for j, k in combinations(range(len(weights)), 2):
-            gap = float(scores.value[i, j] - scores.value[i, k])
-            slack = float(scores.slack[i, j] + scores.slack[i, k])
-            hidden = mask is not None and bool(mask[i, [j, k]].any())
+            gap = scores.values[i, j] - scores.values[i, k]
+            error = scores.slack[i, j] + scores.slack[i, k]
             # A weight that is printed as 0 may be arbitrarily small.
-            if hidden or min(weights[j], weights[k]) <= unit or abs(gap) <= slack + 1e-12:
-                continue
-            ends = [
-                math.log((weights[j] + sign * unit) / (weights[k] - sign * unit)) / (gap + shift)
-                for sign in (-1, 1)
-                for shift in (-slack, slack)
-            ]
-            pair = f"“{stage.columns[j]}” and “{stage.columns[k]}” in row “{stage.rows[i]}”"
-            intervals.append((min(ends), max(ends), pair))
+            is_clear = min(weights[j], weights[k]) > half_unit and gap.abs() > error + 1e-12
+            if is_clear and not mask[i, [j, k]].any():
+                ends = [
+                    math.log((weights[j] + sign) / (weights[k] - sign)) / float(gap + shift)
+                    for sign in (-half_unit, half_unit)
+                    for shift in (-error, error)
+                ]
+                pair = f"“{stage.columns[j]}” and “{stage.columns[k]}” in row “{stage.rows[i]}”"
+                intervals.append((min(ends), max(ends), pair))
     if not intervals:
         return []
-    least, most = max(intervals), min(intervals, key=lambda interval: interval[1])
-    if least[0] > most[1]:
+    least, _, high_pair = max(intervals)
+    _, most, low_pair = min(intervals, key=itemgetter(1))
+    if least > most:
         return [
-            f"No scale makes these weights from the scores: {least[2]} ask for {least[0]:.2f} or "
-            f"more, {most[2]} for {most[1]:.2f} or less"
+            f"No scale makes these weights from the scores: {high_pair} ask for {least:.2f} or "
+            f"more, {low_pair} for {most:.2f} or less"
         ]
-    for other in (1.0, (least[0] + most[1]) / 2):  # a forgotten scale is the most common error
-        ours = (scores * other).softmax(mask)
-        if ((ours.value - stage.printed).abs() <= unit + ours.slack + _BINARY).all():
+    for other in (1.0, (least + most) / 2):  # a forgotten scale is the most common error
+        scaled = Matrices(scores.values * other, scores.slack * abs(other))
+        ours = _compute("weights", {"scaled scores": scaled, "mask": Matrices(mask)})
+        if ((ours.values - stage.printed).abs() <= half_unit + ours.slack).all():
             return [f"They would follow with the scale {other:.4g} instead of {scale:.4g}"]
     return []

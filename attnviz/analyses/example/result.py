@@ -18,24 +18,31 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
+_ARRAYS = (
+    "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
+    "from_inputs_follows", "from_printed_follows",
+)  # fmt: skip
+_FACTS = ("key", "name", "head", "title", "formula", "decimals", "slips")
+_LISTS = ("rows", "columns", "sources", "notes")
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
 
 class Matrix(NamedTuple):
     """A matrix as it is shown: `follows` says which printed cells follow from it."""
 
-    heading: str
+    source: str
     values: Tensor
     texts: Sequence[Sequence[str]]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     follows: Tensor | None = None
 
-    def heading_with_count(self) -> str:
-        """Return the heading, and how many printed cells follow."""
+    @property
+    def heading(self) -> str:
+        """The source, and how many printed cells follow from it."""
         if self.follows is None:
-            return self.heading
-        return f"{int(self.follows.sum())} of {self.follows.numel()} follow {self.heading}"
+            return self.source
+        return f"{int(self.follows.sum())} of {self.follows.numel()} follow {self.source}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +63,6 @@ class GivenMatrix(Savable):
 class ReplayedStage(Savable):
     """One stage of one head: what is printed, and what attnviz computes from two sources.
 
-    Attributes
-    ----------
     name, title, formula : as in "K", "Keys K", "K = X W_k".
     head : counted from 0; None if the example has one head, and for stages of all heads.
     printed : (m, p). texts : the printed numbers with their digits.
@@ -93,6 +98,11 @@ class ReplayedStage(Savable):
         return self.name if self.head is None else f"head {self.head} {self.name}"
 
     @property
+    def heading(self) -> str:
+        """The title, with the head if there are several."""
+        return self.title if self.head is None else f"head {self.head}, {self.title}"
+
+    @property
     def from_inputs_follows(self) -> Tensor | None:
         """Which printed cells follow from the inputs, (m, n) booleans; None without any."""
         return self._follows(self.from_inputs, self.slack_from_inputs)
@@ -105,9 +115,8 @@ class ReplayedStage(Savable):
     @property
     def untold(self) -> int:
         """The number of printed cells that cannot be checked."""
-        if self.printed is None:
-            return 0
-        return self.printed.numel() - self.printed[:, : self.from_inputs.shape[1]].numel()
+        checked = self.from_inputs.shape[1]
+        return 0 if self.printed is None else self.printed[:, checked:].numel()
 
     def _follows(self, ours: Tensor | None, slack: Tensor | None) -> Tensor | None:
         if self.printed is None or ours is None or slack is None:
@@ -122,10 +131,9 @@ class ReplayedStage(Savable):
             cells = self.printed.clone()
             cells[:, self.from_inputs.shape[1] :] = torch.nan  # they cannot be checked
             matrices.append(Matrix("printed", cells, self.texts, *sides))
-        printed = f"printed {' and '.join(self.sources)}"
         for source, values, follows in (
             ("the inputs", self.from_inputs, self.from_inputs_follows),
-            (printed, self.from_printed, self.from_printed_follows),
+            (f"printed {' and '.join(self.sources)}", self.from_printed, self.from_printed_follows),
         ):
             if values is not None:
                 texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
@@ -168,14 +176,17 @@ class ExampleResult(Result):
 
         `linked` counts the cells that have printed stages before them.
         """
-        from_inputs = [stage.from_inputs_follows for stage in self.stages]
-        from_printed = [stage.from_printed_follows for stage in self.stages]
+
+        def cells(kind: str) -> list[Any]:
+            arrays = (getattr(stage, kind) for stage in self.stages)
+            return [cell for array in arrays if array is not None for cell in array.flatten()]
+
         return {
-            "printed": sum(s.printed.numel() for s in self.stages if s.printed is not None),
+            "printed": len(cells("printed")),
             "untold": sum(stage.untold for stage in self.stages),
-            "from_inputs": sum(int(cells.sum()) for cells in from_inputs if cells is not None),
-            "linked": sum(cells.numel() for cells in from_printed if cells is not None),
-            "from_printed": sum(int(cells.sum()) for cells in from_printed if cells is not None),
+            "from_inputs": int(sum(cells("from_inputs_follows"))),
+            "linked": len(cells("from_printed_follows")),
+            "from_printed": int(sum(cells("from_printed_follows"))),
         }
 
     @property
@@ -189,14 +200,12 @@ class ExampleResult(Result):
         if not n["printed"]:
             return "nothing is printed to compare with"
         checked = n["printed"] - n["untold"]
-        parts = [f"{n['from_inputs']} of {checked} printed cells follow from the inputs"]
+        text = f"{n['from_inputs']} of {checked} printed cells follow from the inputs"
         if n["linked"]:
-            parts.append(
-                f"{n['from_printed']} of {n['linked']} follow from the printed stages before them"
+            text += (
+                f", {n['from_printed']} of {n['linked']} follow from the printed stages before them"
             )
-        if n["untold"]:
-            parts.append(f"{n['untold']} cannot be checked")
-        return ", ".join(parts)
+        return text + (f", {n['untold']} cannot be checked" if n["untold"] else "")
 
     def conclusion(self) -> str:
         """Return the summary, and the stages that have slips."""
@@ -206,17 +215,10 @@ class ExampleResult(Result):
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return what the example gives, and what is printed and recomputed of each stage."""
-        kinds = (
-            "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
-            "from_inputs_follows", "from_printed_follows",
-        )  # fmt: skip
         arrays = {f"{matrix.key} given": matrix.values for matrix in self.given}
         for stage in self.stages:
-            for kind in kinds:
-                array = getattr(stage, kind)
-                if array is not None:
-                    arrays[f"{stage.key} {kind}"] = array
-        return arrays
+            arrays |= {f"{stage.key} {kind}": getattr(stage, kind) for kind in _ARRAYS}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def labels(self) -> dict[str, list[str]]:
         """Return the tokens of the example."""
@@ -224,8 +226,6 @@ class ExampleResult(Result):
 
     def about(self) -> dict[str, Any]:
         """Return how many printed cells follow, and the facts about each stage."""
-        texts = ("key", "name", "head", "title", "formula", "decimals", "slips")
-        lists = ("rows", "columns", "sources", "notes")
         return {
             "example": self.name,
             "title": self.title,
@@ -233,8 +233,8 @@ class ExampleResult(Result):
             "counts": self.count(),
             "slips": list(self.slips),
             "stages": [
-                {key: getattr(stage, key) for key in texts}
-                | {key: list(getattr(stage, key)) for key in lists}
+                {fact: getattr(stage, fact) for fact in _FACTS}
+                | {name: list(getattr(stage, name)) for name in _LISTS}
                 for stage in self.stages
             ],
         }
@@ -256,14 +256,12 @@ class ExampleResult(Result):
             yield Text(f"\n{given.key}, given", "bold")
             yield _table([Matrix("", given.values, given.texts, given.rows, given.columns)])
         for number, stage in enumerate(self.stages, start=1):
-            head = "" if stage.head is None else f"head {stage.head}: "
-            yield Text(f"\n{number}  {head}{stage.title}   {stage.formula}", "bold")
-            matrices = stage.matrices()
-            yield _table(matrices)
-            for matrix in matrices:
+            yield Text(f"\n{number}  {stage.heading}   {stage.formula}", "bold")
+            yield _table(stage.matrices())
+            for matrix in stage.matrices():
                 if matrix.follows is not None:
                     mark = Text("= ", "green") if matrix.follows.all() else Text("≠ ", "bold red")
-                    yield mark.append(matrix.heading_with_count(), "not bold default")
+                    yield mark.append(matrix.heading, "not bold default")
             for note in stage.notes:
                 yield Text(literal(note, 2000), "dim")
         yield Text(f"\n{self.conclusion()}", "bold")
@@ -284,5 +282,5 @@ def _table(matrices: Sequence[Matrix]) -> Table:
                 if matrix.follows is not None and not matrix.follows[i, j]:
                     cells[j] = Text(f"≠{cells[j]}", "bold red")
             row = literal(label, _LABEL) if matrix is matrices[0] else ""
-            table.add_row(Text(row), matrix.heading, *cells)
+            table.add_row(Text(row), matrix.source, *cells)
     return table

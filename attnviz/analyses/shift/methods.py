@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.analyses.shift.deeplift import AttentionTracer, base_of, by_head, trace_run
 from attnviz.analyses.shift.interventions import TargetWord, batch_size
-from attnviz.errors import InputError, ModelError, did_you_mean, first_line
+from attnviz.errors import ModelError, expect_names, first_line
 from attnviz.results import AttentionResult
 
 STEPS = 32  # points on the path of integrated gradients
@@ -150,10 +150,7 @@ def multiply_layers(weights: Iterable[Tensor]) -> Tensor:
 def check_methods(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of methods, each once; raise InputError for an unknown one."""
     listed = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
-    for name in listed:
-        if name not in METHODS:
-            hint = did_you_mean(str(name), METHODS) or f"Choose from {', '.join(METHODS)}."
-            raise InputError(f"{name!r} is not an attribution method. {hint}")
+    expect_names(listed, METHODS, "an attribution method")
     return listed
 
 
