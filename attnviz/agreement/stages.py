@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from attnviz.agreement.measures import (
+    Numbers,
+    copy_to_cpu,
+    largest_by_head,
+    regression,
+    slope,
+)
 from attnviz.results import AgreementReport, AttentionRecord, Reference, StageCheck
 from attnviz.results.projection import STAGES, parts_of_output, recompute
+from attnviz.runtime.precision import exact_products
 
 CANARY = 1.01  # the factor on the scale that must be caught
 
@@ -69,9 +77,8 @@ def verify(
         prove(record, model_values(record, reference))
         for record, reference in zip(records, references, strict=True)
     ]
-    generated = zip(records, in_one_pass, strict=in_one_pass != ())
-    checks = tuple(_check_generation(record, weights) for record, weights in generated)
-    proofs.append(Proof("", checks, (), False))
+    if in_one_pass:
+        proofs.append(Proof("", _check_generations(records, in_one_pass), (), False))
     query = records[0].query if records else None
     dtype = "" if query is None else str(query.dtype).removeprefix("torch.")
     device = "" if query is None else str(query.device)
@@ -104,16 +111,36 @@ def report(
     )
 
 
-def _check_generation(record: AttentionRecord, weights: Tensor) -> StageCheck:
+def _check_generations(
+    records: Sequence[AttentionRecord], in_one_pass: Sequence[Tensor]
+) -> tuple[StageCheck, ...]:
     """Compare the weights of a generation, step by step, with those of one pass."""
-    rows = real_rows(record, "weights", hidden_keys(record))
-    ours, one_pass = record.weights().double()[:, rows], weights.double()[:, rows]
-    differences = (ours - one_pass).abs().flatten(1).amax(1)
-    # The two round in a different order, and rounding errors add up from layer to layer.
-    _, dtype = dtypes(record)
-    stages = {"weights": record.weights(), "scores": record.scores()}
-    tolerance = 2 * (record.layer + 1) * tolerance_of("weights", stages, PRECISIONS[dtype])
-    return bounded_check(record, "one pass", differences, tolerance, compared=ours.numel())
+    measured = []
+    for record, one_pass in zip(records, in_one_pass, strict=True):
+        scores = record.scores()
+        weights, rows = record.normalize(scores), real_rows(record, hidden_keys(record))
+        differences = (weights.double() - one_pass.double()).masked_fill(~rows[:, None], 0.0)
+        measured.append(
+            {
+                "differences": largest_by_head(differences),
+                "largest": weights.abs().max(),
+                "score": largest_score(scores, weights),
+                "rows": rows.sum(),
+            }
+        )
+    checks = []
+    for record, numbers in zip(records, copy_to_cpu(measured), strict=True):
+        # The two round in a different order, and rounding errors add up from layer to layer.
+        tolerance = tolerance_of("weights", numbers, PRECISIONS[dtypes(record)[1]])
+        check = bounded_check(
+            record,
+            "one pass",
+            numbers["differences"],
+            2 * (record.layer + 1) * tolerance,
+            compared=record.heads * int(numbers["rows"]) * len(record.key_axis),
+        )
+        checks.append(check)
+    return tuple(checks)
 
 
 @dataclass(frozen=True)
@@ -128,10 +155,15 @@ class Proof:
 
 def prove(record: AttentionRecord, expected: dict[str, Tensor]) -> Proof:
     """Compare a record with the model's own values, and check that the canary is caught."""
-    checks = tuple(compare(record, expected))
     # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
     canary = replace(record, scale=record.scale * CANARY, projection=None, input=None)
-    unproven = all(check.passed for check in compare(canary, expected))
+    # Nearly always its scores are enough to catch it, and they are copied with all else.
+    scores = {stage: value for stage, value in expected.items() if stage == "scores"}
+    checks, of_scores = _decide(_measure(record, expected), _measure(canary, scores))
+    unproven = all(check.passed for check in of_scores)
+    if unproven:
+        others = {stage: value for stage, value in expected.items() if stage != "scores"}
+        unproven = all(check.passed for check in compare(canary, others))
     return Proof(record.place, checks, stages_not_compared(record, checks), unproven)
 
 
@@ -161,133 +193,238 @@ def model_values(record: AttentionRecord, reference: Reference) -> dict[str, Ten
     return {stage: value.double() for stage, value in values.items() if value is not None}
 
 
-def compare(record: AttentionRecord, expected: dict[str, Tensor]) -> Iterator[StageCheck]:
+def compare(record: AttentionRecord, expected: dict[str, Tensor]) -> tuple[StageCheck, ...]:
     """Compare each stage for which the model's own value is known."""
+    return _decide(_measure(record, expected))[0]
+
+
+# ---------------------------------------------------------------- measuring, on the model's device
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """What is measured of one stage, and what it is compared with."""
+
+    record: AttentionRecord
+    stage: str
+    precision: Precision
+    width: int  # how many numbers are compared in a row
+    numbers: Numbers
+
+
+@exact_products()
+def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Measured]:
+    """Measure each stage for which the model's own value is known; wait for no number."""
+    if not expected:
+        return []
     fine, coarse = dtypes(record)
-    ours, in_fine = recompute(record, torch.float64), recompute(record, fine)
-    in_coarse = in_fine if coarse == fine else recompute(record, coarse)
-    hidden = hidden_keys(record)
+    last = max(expected, key=STAGES.index)
+    ours, in_fine = recompute(record, torch.float64, last), recompute(record, fine, last)
+    in_coarse = in_fine if coarse == fine else recompute(record, coarse, last)
+    # Queries that are padding or fully masked have no meaning; padded keys must be ignored.
+    hidden, all_real = hidden_keys(record), record.mask is None and not _is_padded(record)
+    rows = real_rows(record, hidden)
+    ignored = ~rows[:, None]
+    score = {"score": largest_score(ours["scores"], ours["weights"])} if "weights" in ours else {}
+    measured = []
     for stage in STAGES:
         if stage not in ours or stage not in expected:
             continue
         run, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
+        whole = all_real or stage in ("key", "value")
+        triple = [
+            values.contiguous() if whole else values.contiguous().masked_fill(ignored, 0.0)
+            for values in (ours[stage], expected[stage], run[stage].double())
+        ]
+        if stage == "scores":
+            triple = _comparable_scores(record, triple, hidden | ignored)
+        x, y, z = triple  # ours, the model's, and our own run in its precision
+        dy, dz = y - x, z - x
+        count = x.shape[1]
+        numbers = {
+            "differences": largest_by_head(dy),
+            "own_errors": largest_by_head(dz),
+            "largest_by_head": largest_by_head(x),
+            "largest": ours[stage].abs().max(),
+            "rows": torch.full_like(rows.sum(), count) if whole else rows.sum(),
+            **score,
+        }
         precision = PRECISIONS[dtype]
-        # Queries that are padding or fully masked have no meaning; padded keys must be ignored.
-        rows = real_rows(record, stage, hidden)
-        if not rows.any():
-            continue
-        triple = (ours[stage][:, rows], run[stage][:, rows].double(), expected[stage][:, rows])
-        if stage == "scores":  # hidden scores are any huge negative number
-            largest = triple[2].masked_fill(hidden[:, rows], -torch.inf).amax(-1)
-            triple = _visible(triple, hidden[:, rows])
-            # Some models subtract the largest score of each row before the softmax.
-            if record.sinks is not None or not record.through_interface or not largest.any():
-                triple = _centered(triple, hidden[:, rows])
-        check = _check_values(
-            record, stage, *triple, tolerance_of(stage, ours, precision), precision
-        )
         if stage == "weights":
-            check = _check_weights(check, *triple, hidden[:, rows], precision)
+            numbers |= _measure_logarithms(x, y, z, hidden, precision)
+        elif stage != "scores":  # their slope is that of the log weights
+            numbers |= regression(x, dy, dz, (1, 2))
         if stage == "output":
-            contributions = parts_of_output(record, ours["head output"])
-            by_head = [contribution[rows] for contribution in contributions]
-            check = _check_contributions(check, by_head, triple, precision)
-        yield check
+            numbers |= _measure_contributions(record, ours["head output"], dy, dz, ignored)
+        width = x.numel() // count
+        measured.append(_Measured(record, stage, precision, width, numbers))
+    return measured
 
 
-def _check_values(
-    record: AttentionRecord,
-    stage: str,
-    ours: Tensor,
-    run: Tensor,
-    model: Tensor,
-    tolerance: float,
-    precision: Precision,
-) -> StageCheck:
-    def largest(tensor: Tensor) -> Tensor:
-        return tensor.abs().flatten(1).amax(1)
+def _comparable_scores(
+    record: AttentionRecord, triple: Sequence[Tensor], hidden: Tensor
+) -> list[Tensor]:
+    """Return scores that can be compared: 0 where hidden, and centered if the model shifts them."""
+    model = triple[1]
+    visible = [scores.masked_fill(hidden, 0.0) for scores in triple]  # else any huge number
+    count = (~hidden).sum(-1, keepdim=True).clamp(min=1)
+    means = [scores.sum(-1, keepdim=True) / count for scores in visible]
+    if record.sinks is None and record.through_interface:
+        # Some models subtract the largest score of each row before the softmax.
+        largest = model.masked_fill(hidden, -torch.inf).amax(-1)
+        shifted = ~((largest != 0) & (largest != -torch.inf)).any()
+        means = [mean.where(shifted, 0.0) for mean in means]
+    pairs = zip(visible, means, strict=True)
+    return [(scores - mean).masked_fill(hidden, 0.0) for scores, mean in pairs]
 
-    differences, run_errors = largest(ours - model), largest(ours - run)
-    floor = (FLOOR * precision.eps + SUMMATION) * largest(ours).clamp(min=SMALLEST)
-    tolerances = (3 * run_errors + floor).clamp(max=tolerance)
+
+def _measure_logarithms(
+    ours: Tensor, model: Tensor, run: Tensor, hidden: Tensor, precision: Precision
+) -> Numbers:
+    """Measure what weights alone have: the slope of their logarithms, and exact zeros."""
+    leaking = ((ours != 0) | (model != 0)) & hidden
+    # Below the smallest normal number of the dtype a logarithm is mostly rounding.
+    usable = ~hidden & (torch.minimum(ours, torch.minimum(run, model)) > precision.tiny)
+    count = usable.sum(-1, keepdim=True).clamp(min=1)
+
+    def centered_log(weights: Tensor) -> Tensor:
+        """Return log weights minus their row's mean, which are centered scores up to rounding."""
+        logs = torch.where(usable, weights, 1.0).log()
+        return torch.where(usable, logs - logs.sum(-1, keepdim=True) / count, 0.0)
+
+    x, y, z = (centered_log(weights) for weights in (ours, model, run))
+    return {"leaking": leaking.flatten(1).any(1), **regression(x, y - x, z - x, (1, 2), (0, 1, 2))}
+
+
+def _measure_contributions(
+    record: AttentionRecord, heads: Tensor, dy: Tensor, dz: Tensor, ignored: Tensor
+) -> Numbers:
+    """Measure the slope of what each head adds to the output, on the differences of the output.
+
+    In the sum of all heads, rounding hides a small error in the W^O of one.
+    """
+    sums = [
+        regression(x.masked_fill(ignored, 0.0), dy, dz, (1, 2))
+        for x in parts_of_output(record, heads)
+    ]
+    return {f"of heads {name}": torch.cat([block[name] for block in sums]) for name in sums[0]}
+
+
+def largest_score(scores: Tensor, weights: Tensor) -> Tensor:
+    """Return the largest size of a score that has a weight."""
+    return torch.where(weights > 0, scores.abs(), 0.0).max()
+
+
+def hidden_keys(record: AttentionRecord) -> Tensor:
+    """Return which keys must have weight exactly 0, by mask or by padding: (1 or H, m, n)."""
+    m, n = len(record.query_axis), len(record.key_axis)
+    hidden = _flags(record.key_axis.padding, record.query.device).expand(1, m, n)
+    if record.mask is not None:
+        hidden = hidden | (record.mask <= torch.finfo(record.mask.dtype).min / 2)
+    return hidden
+
+
+def real_rows(record: AttentionRecord, hidden: Tensor) -> Tensor:
+    """Return which queries (m,) are not padding and not fully masked."""
+    padding = _flags(record.query_axis.padding, hidden.device)
+    return ~padding & ~hidden.all(-1).any(0)
+
+
+def _flags(padding: tuple[bool, ...], device: torch.device) -> Tensor:
+    """Return the flags of an axis on a device; they are copied only where one is True."""
+    if any(padding):
+        return torch.tensor(padding, device=device)
+    return torch.zeros(len(padding), dtype=torch.bool, device=device)
+
+
+def _is_padded(record: AttentionRecord) -> bool:
+    return any(record.query_axis.padding) or any(record.key_axis.padding)
+
+
+# ----------------------------------------------------------------------------- deciding, on the CPU
+
+
+def _decide(*groups: list[_Measured]) -> list[tuple[StageCheck, ...]]:
+    """Return the checks of some measurements, which are copied from the device together."""
+    numbers = iter(copy_to_cpu([one.numbers for group in groups for one in group]))
+    pairs = [[(one, next(numbers)) for one in group] for group in groups]
+    return [
+        tuple(_check(one, values) for one, values in group if values["rows"] > 0) for group in pairs
+    ]
+
+
+def _check(measured: _Measured, numbers: Numbers) -> StageCheck:
+    """Decide whether a stage agrees."""
+    record, stage, precision = measured.record, measured.stage, measured.precision
+    differences, own_errors = numbers["differences"], numbers["own_errors"]
+    largest = numbers["largest_by_head"]
+    floor = (FLOOR * precision.eps + SUMMATION) * largest.clamp(min=SMALLEST)
+    tolerance = tolerance_of(stage, numbers, precision)
+    tolerances = (3 * own_errors + floor).clamp(max=tolerance)
     # not (≤), since NaN > tolerance is False
     failed = ~(differences <= tolerances)
-    slope = allowed = torch.empty(0)
-    if stage not in ("scores", "weights"):  # their slope is that of the log weights
-        slope, error = slope_on(ours, model, run, (1, 2))
-        allowed = error.clamp(min=precision.slope)
-        failed |= ~(slope.abs() <= allowed)
-    return StageCheck(
+    slopes = allowed = torch.empty(0, device="cpu")
+    if stage not in ("scores", "weights"):
+        slopes, errors = slope(numbers)
+        allowed = errors.clamp(min=precision.slope)
+        failed |= ~(slopes.abs() <= allowed)
+    check = StageCheck(
         stack=record.stack,
         layer=record.layer,
         path=record.path,
         stage=stage,
         differences=tuple(differences.tolist()),
         tolerances=tuple(tolerances.tolist()),
-        own_errors=tuple(run_errors.tolist()),
-        compared=ours.numel(),
-        finite=bool(ours.isfinite().all() and model.isfinite().all()),
+        own_errors=tuple(own_errors.tolist()),
+        compared=int(numbers["rows"]) * measured.width,
+        finite=bool(largest.isfinite().all() and differences.isfinite().all()),
         failed_heads=failed_heads(failed),
-        slope_errors=tuple(slope.tolist()),
+        slope_errors=tuple(slopes.tolist()),
         slope_tolerances=tuple(allowed.tolist()),
     )
+    if stage == "weights":
+        return _check_logarithms(check, numbers, precision)
+    return _check_contributions(check, numbers, precision) if stage == "output" else check
 
 
-def tolerance_of(stage: str, ours: dict[str, Tensor], precision: Precision) -> float:
-    """Return the largest difference that rounding can explain in a stage of one layer."""
-    largest = ours[stage].abs().max().clamp(min=SMALLEST).item()
+def tolerance_of(stage: str, numbers: Numbers, precision: Precision) -> float:
+    """Return the largest difference that rounding can explain in a stage of one layer.
+
+    numbers : the "largest" of the stage, and the largest "score" that has a weight.
+    """
+    largest = numbers["largest"].clamp(min=SMALLEST).item()
     if stage in ("query", "key", "value", "scores"):
         return precision.values * largest
     # The rounding error of a score is proportional to its size. It carries over to its weight, and
     # from there to the mean of the values.
-    score = torch.where(ours["weights"] > 0, ours["scores"].abs(), 0.0).max().item()
-    weights = max(precision.weights, precision.eps * score)
+    weights = max(precision.weights, precision.eps * numbers["score"].item())
     return weights if stage == "weights" else 4 * weights * largest
 
 
-def _check_weights(
-    check: StageCheck,
-    ours: Tensor,
-    run: Tensor,
-    model: Tensor,
-    hidden: Tensor,
-    precision: Precision,
-) -> StageCheck:
-    """Add the checks of weights alone: the slope of their logarithms, and exact zeros."""
-    hidden = hidden.expand_as(ours)
-    leaking = ((ours != 0) | (model != 0)) & hidden
-    # Below the smallest normal number of the dtype a logarithm is mostly rounding.
-    usable = ~hidden & (torch.minimum(ours, torch.minimum(run, model)) > precision.tiny)
-    x, y, z = (centered_log(weights, usable) for weights in (ours, model, run))
-    slopes, errors = slope_on(x, y, z, (1, 2), step=precision.eps)
-    slope, error = slope_on(x, y, z, (0, 1, 2), step=precision.eps)
+def _check_logarithms(check: StageCheck, numbers: Numbers, precision: Precision) -> StageCheck:
+    """Add the checks of weights alone."""
+    slopes, errors = slope(numbers, step=precision.eps)
+    of_all, error = slope(numbers, "of all ", step=precision.eps)
     # One head has only some of the layer's numbers, so its slope is less certain.
     allowed, allowed_of_all = errors.clamp(min=2 * precision.slope), error.clamp(precision.slope)
     off = ~(slopes.abs() <= allowed)
-    if not slope.abs() <= allowed_of_all:
+    if not of_all.abs() <= allowed_of_all:
         off |= slopes.abs() >= slopes.abs().max()  # name the worst head
-    failed = off | leaking.flatten(1).any(1)
+    leaking = numbers["leaking"] > 0
     return replace(
         check,
         slope_errors=tuple(slopes.tolist()),
         slope_tolerances=tuple(allowed.tolist()),
-        slope_error=slope.item(),
+        slope_error=of_all.item(),
         slope_tolerance=allowed_of_all.item(),
         hidden_zero=not bool(leaking.any()),
-        failed_heads=tuple(sorted({*check.failed_heads, *failed_heads(failed)})),
+        failed_heads=tuple(sorted({*check.failed_heads, *failed_heads(off | leaking)})),
     )
 
 
-def _check_contributions(
-    check: StageCheck, by_head: Iterable[Tensor], triple: tuple[Tensor, ...], precision: Precision
-) -> StageCheck:
-    """Add the slope of the contribution (m, d_model) of each head to the output (1, m, d_model).
-
-    In the sum of all heads, rounding hides a small error in the W^O of one.
-    """
-    ours, run, model = triple
-    regressions = [slope_on(x[None], x + model - ours, x + run - ours, (1, 2)) for x in by_head]
-    slopes, errors = (torch.cat(column) for column in zip(*regressions, strict=True))
+def _check_contributions(check: StageCheck, numbers: Numbers, precision: Precision) -> StageCheck:
+    """Add the checks of the contribution of each head to the output."""
+    slopes, errors = slope(numbers, "of heads ")
     allowed = errors.clamp(min=2 * precision.slope)
     off = not bool((slopes.abs() <= allowed).all())
     return replace(
@@ -298,36 +435,6 @@ def _check_contributions(
         slope_tolerance=check.slope_tolerances[0],
         failed_heads=(0,) if off else check.failed_heads,
     )
-
-
-def hidden_keys(record: AttentionRecord) -> Tensor:
-    """Return which keys must have weight exactly 0, by mask or by padding: (1 or H, m, n)."""
-    m, n = len(record.query_axis), len(record.key_axis)
-    padding = torch.tensor(record.key_axis.padding, device=record.query.device)
-    hidden = padding.expand(1, m, n)
-    if record.mask is not None:
-        hidden = hidden | (record.mask <= torch.finfo(record.mask.dtype).min / 2)
-    return hidden
-
-
-def _visible(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    ours, run, model = (scores.masked_fill(hidden, 0.0) for scores in triple)
-    return ours, run, model
-
-
-def _centered(triple: tuple[Tensor, ...], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Subtract from each row its mean over the visible keys."""
-    count = (~hidden).sum(-1, keepdim=True).clamp(min=1)
-    centered = tuple(scores - scores.sum(-1, keepdim=True) / count for scores in triple)
-    return _visible(centered, hidden)
-
-
-def real_rows(record: AttentionRecord, stage: str, hidden: Tensor) -> Tensor:
-    """Return which queries (m,), or keys (n,), are not padding and not fully masked."""
-    if stage in ("key", "value"):
-        return torch.ones(len(record.key_axis), dtype=torch.bool)
-    padding = torch.tensor(record.query_axis.padding, device=hidden.device)
-    return ~padding & ~hidden.all(-1).any(0)
 
 
 def bounded_check(
@@ -352,7 +459,9 @@ def bounded_check(
         stage=stage,
         differences=tuple(differences.tolist()),
         tolerances=tuple(
-            torch.as_tensor(tolerance, dtype=torch.float64).expand(len(differences)).tolist()
+            torch.as_tensor(tolerance, dtype=torch.float64, device="cpu")
+            .expand(len(differences))
+            .tolist()
         ),
         own_errors=(0.0,) * len(differences),
         compared=compared,
@@ -364,27 +473,3 @@ def bounded_check(
 def failed_heads(flags: Tensor) -> tuple[int, ...]:
     """Return which heads are flagged."""
     return tuple(flags.nonzero().flatten().tolist())
-
-
-def centered_log(weights: Tensor, usable: Tensor) -> Tensor:
-    """Return log weights minus their row's mean, which are centered scores up to rounding."""
-    logs = torch.where(usable, weights, 1.0).log()
-    mean = logs.sum(-1, keepdim=True) / usable.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(usable, logs - mean, 0.0)
-
-
-def slope_on(
-    x: Tensor, y: Tensor, z: Tensor, dims: tuple[int, ...], *, step: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Regress y on x, and our own run z on x; return slope - 1, and how far it may be from 0.
-
-    It may be three times as far as that of z, or 4 standard errors. A standard error assumes that
-    each number is off by at least one rounding `step`. Rows without spread have the slope 0, and
-    the canary then shows that nothing is proven.
-    """
-    spread = (x * x).sum(dims).clamp(min=torch.finfo(x.dtype).tiny)
-    slope, run_slope = ((x * (other - x)).sum(dims) / spread for other in (y, z))
-    count = (x != 0).sum(dims).clamp(min=1)
-    variance = ((z - x) ** 2).sum(dims) / count + step**2
-    standard_error = (variance / spread).sqrt()
-    return slope, torch.maximum(3 * run_slope.abs(), 4 * standard_error)

@@ -19,7 +19,9 @@ from attnviz.formula.attention import (
 from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, Savable, fits
 from attnviz.results.projection import Projection
+from attnviz.runtime.precision import exact_products
 
+_ALL = slice(None)
 _CELLS = 2**22  # of a mask that are read at once
 
 
@@ -232,16 +234,24 @@ class AttentionRecord(Savable):
         """The number of key and value heads G; fewer than H with grouped queries."""
         return self.key.shape[0]
 
-    def at(self, rows: Tensor, columns: Tensor | None = None) -> AttentionRecord:
-        """Return the attention of some queries (R,) to some keys (C,), by default the same ones."""
+    def at(self, rows: Tensor, columns: Tensor | slice | None = None) -> AttentionRecord:
+        """Return the attention of some queries (R,) to some keys (C,), by default the same ones.
+
+        Indices on the CPU cost no wait for the device; `slice(None)` copies no key.
+        """
         columns = rows if columns is None else columns
+        query_axis, key_axis = self.query_axis.at(rows.tolist()), self.key_axis
+        rows = rows.to(self.query.device)
+        if isinstance(columns, Tensor):
+            key_axis = key_axis.at(columns.tolist())
+            columns = columns.to(self.query.device)
 
         def cut(term: Tensor | None) -> Tensor | None:
             return None if term is None else term[:, rows][..., columns]
 
         mask, sinks = cut(self.mask), self.sinks
         if self.visible is not None:
-            hidden = self.visible.hidden_at(rows, columns)
+            hidden = self.visible.hidden_at(rows, self._keys[columns])
             low = torch.finfo(self.query.dtype).min
             mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)[None]
         if sinks is not None and sinks.dim() == 2:
@@ -249,8 +259,8 @@ class AttentionRecord(Savable):
         rotation = self.rotation and (self.rotation[0][rows], self.rotation[1][rows])
         return replace(
             self,
-            query_axis=self.query_axis.at(rows.tolist()),
-            key_axis=self.key_axis.at(columns.tolist()),
+            query_axis=query_axis,
+            key_axis=key_axis,
             query=self.query[:, rows],
             key=self.key[:, columns],
             value=self.value[:, columns],
@@ -285,20 +295,36 @@ class AttentionRecord(Savable):
         Tensor
             (m, n) for one head, else (H, m, n).
         """
-        heads = slice(None) if head is None else slice(head, head + 1)
-        rows = slice(None) if rows is None else rows
         dtype = dtype or torch.promote_types(self.query.dtype, torch.float32)
-        Q = self.query[heads, rows].to(dtype)
-        if head is None:
-            K = repeat_heads(self.key, self.heads).to(dtype)
+        scores = self.part_of_scores(dtype, head, _ALL if rows is None else rows)
+        return scores if head is None else scores[0]
+
+    @exact_products()
+    def part_of_scores(
+        self,
+        dtype: torch.dtype,
+        heads: int | Tensor | None = None,
+        rows: slice | Tensor = _ALL,
+        columns: slice | Tensor = _ALL,
+    ) -> Tensor:
+        """Recompute the `scores` (heads, rows, columns) of one, some or all heads."""
+        shared = self.heads // self.key_heads
+        Q, K = self.query[:, rows], self.key[:, columns]
+        if heads is None:
+            K = repeat_heads(K, self.heads)
+        elif isinstance(heads, Tensor):
+            Q, K = Q[heads], K[heads // shared]
         else:
-            K = self.key[[head // (self.heads // self.key_heads)]].to(dtype)
-        scores = scaled_scores(Q, K, self.scale)
+            Q, K = Q[heads][None], K[heads // shared][None]
+        scores = scaled_scores(Q.to(dtype), K.to(dtype), self.scale)
 
         def add(term: Tensor | None) -> None:
             nonlocal scores
             if term is not None:
-                scores = scores + (term if len(term) == 1 else term[heads])[:, rows].to(dtype)
+                term = term[:, rows][..., columns]
+                if heads is not None and len(term) > 1:
+                    term = term[heads].view(scores.shape)
+                scores = scores + term.to(dtype)
 
         add(self.capped_bias)
         if self.soft_cap is not None:
@@ -306,13 +332,14 @@ class AttentionRecord(Savable):
         add(self.bias)
         add(self.mask)
         if self.visible is not None:
-            i, j = (
-                torch.arange(len(axis), device=scores.device)
-                for axis in (self.query_axis, self.key_axis)
-            )
-            hidden = self.visible.hidden_at(i[rows], j)
+            queries = torch.arange(len(self.query_axis), device=scores.device)
+            hidden = self.visible.hidden_at(queries[rows], self._keys[columns])
             scores = scores.masked_fill(hidden, torch.finfo(dtype).min)
-        return scores if head is None else scores[0]
+        return scores
+
+    @property
+    def _keys(self) -> Tensor:
+        return torch.arange(len(self.key_axis), device=self.query.device)
 
     def weights(
         self,
@@ -325,7 +352,12 @@ class AttentionRecord(Savable):
         Parameters and result are those of `scores`. The softmax is taken in float32 or wider, as
         models do. With sinks a row sums to less than 1.
         """
-        scores = self.scores(head, rows, dtype)
+        return self.normalize(self.scores(head, rows, dtype), head, rows)
+
+    def normalize(
+        self, scores: Tensor, head: int | None = None, rows: slice | None = None
+    ) -> Tensor:
+        """Return the `weights` of scores that `scores` returned for the same head and rows."""
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         sinks = self.sinks
         if sinks is None:

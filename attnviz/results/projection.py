@@ -27,10 +27,12 @@ from attnviz.formula.projection import (
     share,
 )
 from attnviz.results.base import Savable
+from attnviz.runtime.precision import exact_products
 
 if TYPE_CHECKING:
     from attnviz.results.attention_record import AttentionRecord
 
+_NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # of the contributions of heads that are held at once
 STAGES = ("query", "key", "value", "scores", "weights", "head output", "output")
 Angles: TypeAlias = tuple[Tensor, Tensor]
 
@@ -184,8 +186,11 @@ class Projection(Savable):
 # --- recomputing an attention from its record
 
 
-def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    """Recompute every stage in `dtype`.
+@exact_products()
+def recompute(
+    record: AttentionRecord, dtype: torch.dtype = torch.float64, last: str = STAGES[-1]
+) -> dict[str, Tensor]:
+    """Recompute every stage in `dtype`, up to the stage `last`.
 
     Q, K and V follow from X and the module's weights; everything after them from the Q, K and V of
     the model. So a wrong stage is named, and not those that follow from it. Softmax is taken in
@@ -197,11 +202,16 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Stages that need weights
     of the module which the record does not hold are left out.
     """
+    wanted = STAGES[: STAGES.index(last) + 1]
     stages = project(record, dtype)
-    stages["scores"] = record.scores(dtype=dtype)
-    stages["weights"] = record.weights(dtype=dtype)
-    stages["head output"] = stages["weights"] @ repeat_heads(record.value.to(dtype), record.heads)
-    known = record.projection
+    if "scores" in wanted:
+        stages["scores"] = record.scores(dtype=dtype)
+    if "weights" in wanted:
+        stages["weights"] = record.normalize(stages["scores"])
+    if "head output" in wanted:
+        values = repeat_heads(record.value.to(dtype), record.heads)
+        stages["head output"] = stages["weights"] @ values
+    known = record.projection if "output" in wanted else None
     if known is not None and known.output is not None and known.before_output is not None:
         heads = _before_output(record, stages["head output"])
         stages["output"] = _linear(known.output, merge_heads(heads)).unsqueeze(0)
@@ -209,13 +219,19 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
 
 
 def parts_of_output(record: AttentionRecord, heads: Tensor) -> Iterator[Tensor]:
-    """Yield what each head (m, d_v) of the head output `heads` adds to the output: (m, d_model).
+    """Yield what some heads at a time (h, m, d_model) add to the output, for all heads (H, m, d_v).
 
-    With the bias they sum to the "output" of `recompute`, where there is one.
+    With the bias all sum to the "output" of `recompute`, where there is one.
     """
     assert record.projection is not None
-    for number, head in enumerate(_before_output(record, heads)):
-        yield head @ record.projection.output_of(number).to(head)
+    assert record.projection.output is not None
+    heads = _before_output(record, heads)
+    matrices = record.projection.output.weight.view(len(heads), heads.shape[2], -1)
+    size = heads.shape[1] * matrices.shape[2]
+    count = max(1, _NUMBERS.get(heads.device.type, _NUMBERS["cuda"]) // size)
+    pairs = zip(torch.split(heads, count), torch.split(matrices, count), strict=True)
+    for some, of_some in pairs:
+        yield some @ of_some.to(heads)
 
 
 def project(record: AttentionRecord, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ def test_equivalent_changes_alter_no_weight(one, place, captured, tally):
     index = position(captures[0].records, place)
     padded = next(each for each in captures if any(each.records[index].key_axis.padding))
     record, changed = padded.records[index], one.plant(padded.records[index])
-    rows = real_rows(record, "weights", hidden_keys(record))
+    rows = real_rows(record, hidden_keys(record))
     changed_weights, weights = (
         each.weights(dtype=torch.float64)[:, rows] for each in (changed, record)
     )
