@@ -32,12 +32,17 @@ def largest_by_head(tensor: Tensor) -> Tensor:
     return tensor.abs().flatten(1).amax(1)
 
 
+def products(x: Tensor, dy: Tensor, dz: Tensor) -> Numbers:
+    """Return the terms of the sums by which y = x + dy and z = x + dz are regressed on x."""
+    return {"xx": x * x, "xy": x * dy, "xz": x * dz, "count": x != 0}
+
+
 def regression(x: Tensor, dy: Tensor, dz: Tensor, *dims: tuple[int, ...]) -> Numbers:
     """Return the sums by which y = x + dy and z = x + dz are regressed on x.
 
     Each of `dims` is summed over; the names of the second sums start with "of all".
     """
-    terms = {"xx": x * x, "xy": x * dy, "xz": x * dz, "count": x != 0, "zz": dz**2}
+    terms = products(x, dy, dz) | {"zz": dz**2}
     return {
         prefix + name: term.sum(over)
         for prefix, over in zip(("", "of all "), dims, strict=False)

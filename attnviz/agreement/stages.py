@@ -12,6 +12,7 @@ from attnviz.agreement.measures import (
     Numbers,
     copy_to_cpu,
     largest_by_head,
+    products,
     regression,
     slope,
 )
@@ -303,11 +304,13 @@ def _measure_contributions(
 
     In the sum of all heads, rounding hides a small error in the W^O of one.
     """
-    sums = [
-        regression(x.masked_fill(ignored, 0.0), dy, dz, (1, 2))
-        for x in parts_of_output(record, heads)
+    blocks = [
+        {name: term.sum((1, 2)) for name, term in products(x, dy, dz).items()}
+        for x in (part.masked_fill_(ignored, 0.0) for part in parts_of_output(record, heads))
     ]
-    return {f"of heads {name}": torch.cat([block[name] for block in sums]) for name in sums[0]}
+    sums = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+    sums["zz"] = (dz**2).sum((1, 2))  # the same for all heads
+    return {f"of heads {name}": values for name, values in sums.items()}
 
 
 def largest_score(scores: Tensor, weights: Tensor) -> Tensor:

@@ -2,19 +2,20 @@
 
 A map that is never stored cannot be compared as a whole. So in some rows all stages are compared
 with the model's own, and so is the run in which maps are reduced. The reduced maps are compared
-with our float64 weights in these rows, in one row of cells and in some columns.
+with our float64 weights in these rows, in cells of one row of cells and in some columns. All heads
+are compared together where the model computes, and the numbers are copied once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.agreement.measures import copy_to_cpu, largest_by_head
 from attnviz.agreement.stages import (
     PRECISIONS,
     SMALLEST,
@@ -22,22 +23,23 @@ from attnviz.agreement.stages import (
     bounded_check,
     compare,
     dtypes,
+    largest_score,
     model_values,
     prove,
     stages_not_compared,
     tolerance_of,
 )
 from attnviz.capture import ReducedAttention
-from attnviz.formula.attention import repeat_heads
-from attnviz.results import AttentionRecord, Reference, StageCheck, cell_sizes
+from attnviz.results import AttentionRecord, Reference, cell_sizes
+from attnviz.runtime.precision import exact_products
 
 _MOVED = 0.2  # of a row's weight: no rounding moves more, in any precision
 _PROJECTED = ("query", "key", "value")
-# The value in float64, the reduced value, and the least scale of their difference: errors of
-# weights are relative, those of sums of logarithms and of distances absolute.
-_Pair: TypeAlias = tuple[Tensor, Tensor, float]
-_WEIGHTS = 2**20  # of a head, in float64, that are held at once
+_WEIGHTS = {"cpu": 2**22, "cuda": 2**26}  # in float64, that are held at once
 _COLUMNS = 8  # keys whose received weight is summed
+_ROWS = 64  # of a row of cells, at most, whose numbers are compared
+_CELLS = 8  # of a row of cells, at least, that are compared
+_CELL_WEIGHTS = 2**18  # in these cells: of a short text all are compared
 _STREAMED = 1e-5  # error of float32 sums, relative to the largest number of a kind
 _TINY = 1e-30  # no weight is smaller
 
@@ -48,7 +50,7 @@ def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> P
     `record` is the whole attention; `reference` holds the values of the queries `rows` (R,).
     """
     # Q, K and V of these positions, then all later stages of these queries with all keys.
-    positions, across = record.at(rows), _across_rows(record, rows)
+    positions, across = record.at(rows), record.at(rows, slice(None))
     if (projection := record.projection) is not None:
         across = replace(across, projection=replace(projection, query=None, key=None, value=None))
     expected = model_values(positions, reference)
@@ -59,6 +61,7 @@ def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> P
     return replace(proof, checks=checks, not_compared=stages_not_compared(record, checks))
 
 
+@exact_products()
 def prove_streamed(
     attention: ReducedAttention, weights: Tensor, rows: Tensor, marked: Tensor | None = None
 ) -> Proof:
@@ -76,182 +79,237 @@ def prove_streamed(
         (n,), which keys are marked in the summary.
     """
     record = attention.record
-    sampled = _across_rows(record, rows)
-    ours = {"weights": sampled.weights(dtype=torch.float64)}
-    ours["scores"] = sampled.scores(dtype=torch.float64)
+    sampled, rows = record.at(rows, slice(None)), rows.to(record.query.device)
+    scores = sampled.scores(dtype=torch.float64)
+    ours = sampled.normalize(scores)
+    values = record.value.double()
+    # The queries of the heads that share their values stand below each other.
+    expected = (ours.reshape(len(values), -1, ours.shape[2]) @ values).view(*ours.shape[:2], -1)
+    summary = _SummaryComparison(attention, marked)
+    summary.compare(rows, scores)
+    query, key = (side.float().norm(dim=-1).amax() for side in (record.query, record.key))
+    numbers = {
+        "moved": (ours - weights.double()).abs().sum(-1).mean(-1) / 2,
+        "largest": ours.abs().max(),
+        "score": largest_score(scores, ours),
+        "errors": largest_by_head(expected - attention.attended[:, rows].double()),
+        "vectors": largest_by_head(expected),
+        "norms": query * key,
+        "summary": summary.worst,
+    }
+    numbers = copy_to_cpu([numbers])[0]
 
     # The share of a row's weight that moved between the two runs, on average. They round in a
     # different order, and rounding errors add up from layer to layer.
-    moved = (ours["weights"] - weights.double()).abs().sum(-1).mean(-1) / 2
-    rounding = tolerance_of("weights", ours, PRECISIONS[dtypes(record)[1]])
+    rounding = tolerance_of("weights", numbers, PRECISIONS[dtypes(record)[1]])
     tolerance = min(_MOVED, 2 * (record.layer + 1) * rounding)
-    run = bounded_check(record, "second run", moved, tolerance, compared=weights.numel())
+    run = bounded_check(record, "second run", numbers["moved"], tolerance, compared=weights.numel())
 
     # Sums are computed in float32 at least; fused attention on a GPU rounds their results.
-    expected = ours["weights"] @ repeat_heads(record.value.double(), record.heads)
-    errors = (expected - attention.attended[:, rows].double()).flatten(1).abs().amax(1)
+    bound = abs(record.scale) * float(numbers["norms"])  # of the scores; errors grow with it
     eps = torch.finfo(record.value.dtype if record.value.is_cuda else torch.float32).eps
-    largest = expected.flatten(1).abs().amax(1).clamp(min=SMALLEST)
-    tolerances = max(_STREAMED, 4 * eps * max(1.0, _largest_score(record))) * largest
+    largest = numbers["vectors"].clamp(min=SMALLEST)
+    tolerances = max(_STREAMED, 4 * eps * max(1.0, bound)) * largest
     attended = bounded_check(
-        record, "attention vectors", errors, tolerances, compared=expected.numel()
+        record, "attention vectors", numbers["errors"], tolerances, compared=expected.numel()
     )
-    summary = _check_summary(attention, rows, ours, marked)
-    return Proof(record.place, (run, attended, summary), (), False)
 
-
-def _check_summary(
-    attention: ReducedAttention, rows: Tensor, ours: dict[str, Tensor], marked: Tensor | None
-) -> StageCheck:
-    """Compare the reduced maps of some heads with our float64 weights.
-
-    The numbers of each query are compared in the sampled rows and in one row of cells, the pooled
-    maps in that row, the weight that keys receive in some columns. Over the whole map the pooled
-    weights must have the same sum as those of the queries.
-    """
-    record, heads = attention.record, attention.heads
-    pairs = _SummaryPairs(attention, rows, ours, marked)
-    differences, count = [], 0
-    for index in range(len(heads)):
-        worst = torch.zeros((), dtype=torch.float64)
-        for expected, streamed, least in pairs.of_head(index):
-            scale = expected.abs().amax().clamp(min=least)
-            worst = torch.maximum(worst, (expected - streamed).abs().amax() / scale)
-            count += expected.numel()
-        differences.append(float(worst) if pairs.empty_agrees else torch.inf)
     # The error of a float32 product of d terms is at most d · eps / 2 times the product of the
     # norms, and so is that of their log-sum-exp; the relative error of a weight is the sum of both.
-    rounding = record.query.shape[-1] * torch.finfo(torch.float32).eps * _largest_score(record)
-    tolerance = max(_STREAMED, rounding)
-    return bounded_check(
-        record, "summary", torch.tensor(differences), tolerance, compared=count, heads=heads
+    tolerance = max(_STREAMED, record.query.shape[-1] * torch.finfo(torch.float32).eps * bound)
+    reduced = bounded_check(
+        record,
+        "summary",
+        numbers["summary"],
+        tolerance,
+        compared=summary.count,
+        heads=attention.heads,
     )
+    return Proof(record.place, (run, attended, reduced), (), False)
 
 
-def _across_rows(record: AttentionRecord, rows: Tensor) -> AttentionRecord:
-    """Return a record of some of its queries, with all keys."""
-    return record.at(rows, torch.arange(len(record.key_axis), device=rows.device))
+class _SummaryComparison:
+    """The reduced maps of one attention beside our float64 weights, on the model's device.
 
+    The numbers of each query are compared in the sampled rows, and in at most 64 rows of one row of
+    cells; the pooled maps in that row of cells, in 8 cells at least; the weight that keys receive
+    in 8 columns. Over the whole map the pooled weights must have the same sums as those of the
+    queries and of the keys.
 
-def _largest_score(record: AttentionRecord) -> float:
-    """Return a bound of the scores; rounding errors grow with it."""
-    query, key = (side.float().norm(dim=-1).amax() for side in (record.query, record.key))
-    return abs(record.scale) * float(query * key)
+    Attributes
+    ----------
+    worst : (H,), the largest error of each head, relative to the largest number of its kind.
+    count : how many numbers were compared.
+    """
 
-
-class _SummaryPairs:
-    """Pairs of a float64 value and a reduced value of one attention, head by head."""
-
-    def __init__(
-        self,
-        attention: ReducedAttention,
-        rows: Tensor,
-        ours: dict[str, Tensor],
-        marked: Tensor | None,
-    ) -> None:
-        self.record, self.summary = attention.record, attention.summary
-        self.heads, self.rows, self.ours, self.marked = attention.heads, rows, ours, marked
+    def __init__(self, attention: ReducedAttention, marked: Tensor | None) -> None:
+        self.record, self.summary, self.marked = attention.record, attention.summary, marked
         record, summary = self.record, self.summary
+        self.device = record.query.device
         self.m, self.n = len(record.query_axis), len(record.key_axis)
-        device = record.query.device
+        self.heads = self._copied(torch.tensor(attention.heads, device="cpu"))
+        self.all_heads = attention.heads == tuple(range(record.heads))
         # The queries that may read no key, from the record alone.
         if record.visible is not None:
-            self.empty = record.visible.empty(self.m, self.n, device).cpu()
+            self.empty = record.visible.empty(self.m, self.n, self.device)
         elif record.mask is not None:
             hidden = record.mask <= torch.finfo(record.mask.dtype).min / 2
-            self.empty = hidden.all(-1).all(0).cpu()
+            self.empty = hidden.all(-1).all(0)
         else:
-            self.empty = torch.zeros(self.m, dtype=torch.bool)
-        self.empty_agrees = torch.equal(self.empty, summary.empty.cpu())
-        chance = torch.Generator().manual_seed(record.layer)
+            self.empty = torch.zeros(self.m, dtype=torch.bool, device=self.device)
+        differs = (self.empty != summary.empty).any()
+        zero = torch.zeros(len(attention.heads), dtype=torch.float64, device=self.device)
+        self.worst = zero.masked_fill(differs, torch.inf)
+        self.count = 0
+
+    def compare(self, rows: Tensor, scores: Tensor) -> None:
+        """Compare everything; `scores` (all heads, R, n) are those of the sampled `rows`."""
+        chance = torch.Generator("cpu").manual_seed(self.record.layer)
+        down, across, size = *self.summary.mean.shape[1:], self.summary.cell
         # The last row of cells may be smaller than the others: every third layer checks it.
-        count = summary.mean.shape[1]
-        self.cell = int(torch.randint(count, (), generator=chance))
-        if record.layer % 3 == 2:
-            self.cell = count - 1
-        self.columns = torch.randperm(self.n, generator=chance)[:_COLUMNS].to(device)
-        self.down = record.at(torch.arange(self.m, device=device), self.columns)
+        cell = int(torch.randint(down, (), generator=chance, device="cpu"))
+        cell = down - 1 if self.record.layer % 3 == 2 else cell
+        block = range(cell * size, min(self.m, (cell + 1) * size))
+        columns = torch.randperm(self.n, generator=chance, device="cpu")[:_COLUMNS]
+        some = torch.randperm(len(block), generator=chance, device="cpu")[:_ROWS] + block.start
+        count = max(_CELLS, _CELL_WEIGHTS // (len(block) * size))
+        others = torch.randperm(across, generator=chance, device="cpu").tolist()
+        diagonal = (block.start + self.n - self.m) // size
+        cells = list(dict.fromkeys([min(max(diagonal, 0), across - 1), 0, across - 1, *others]))
 
-    def of_head(self, index: int) -> Iterator[_Pair]:
-        """Yield all pairs of the head at a position in the summary."""
-        head = self.heads[index]
-        P, S = self.ours["weights"][head].cpu(), self.ours["scores"][head].cpu()
-        yield from self._rows(index, self.rows.cpu(), P, S)
-        yield from self._cells(index)
-        # The weight that some keys receive from all queries.
-        S = self.down.scores(head, dtype=torch.float64).cpu()
-        P = (S - self._reduced("lse", index)[:, None]).exp() * ~self.empty[:, None]
-        yield P.sum(0), self._reduced("received", index)[self.columns.cpu()], _TINY
-        yield from self._sums(index)
+        everything = slice(None)
+        self._compare_rows(everything, rows, scores if self.all_heads else scores[self.heads])
+        self._compare_whole_rows(self._copied(some))
+        self._compare_cells(cell, block, torch.tensor(cells[:count], device="cpu"))
+        self._compare_columns(self._copied(columns))
+        self._compare_sums()
 
-    def _reduced(self, name: str, index: int) -> Tensor:
-        """Return the numbers of one head in the summary, in float64."""
-        values: Tensor = getattr(self.summary, name)[index]
-        return values.cpu().double()
+    def _copied(self, indices: Tensor) -> Tensor:
+        return indices.to(self.device)
 
-    def _rows(self, index: int, rows: Tensor, P: Tensor, S: Tensor) -> Iterator[_Pair]:
-        """Yield the numbers of some queries, from their weights and scores (R, n)."""
+    def _add(
+        self, heads: slice, expected: Tensor, reduced: Tensor, least: float | Tensor = _TINY
+    ) -> None:
+        """Compare numbers (heads, …) in float64 with reduced ones.
+
+        least : the least scale of their difference. Errors of weights are relative, those of sums
+        of logarithms and of distances absolute.
+        """
+        expected, reduced = expected.flatten(1), reduced.double().flatten(1)
+        scale = expected.abs().amax(1).clamp(min=_TINY).clamp(min=least)
+        worst = (expected - reduced).abs().amax(1) / scale
+        self.worst[heads] = torch.maximum(self.worst[heads], worst)
+        self.count += expected.numel()
+
+    def _blocks(self, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+        """Yield some heads and some of their rows at a time: what is held at once."""
+        most = _WEIGHTS.get(self.device.type, _WEIGHTS["cuda"])
+        step = max(1, min(rows, most // columns))
+        count = max(1, most // (step * columns))
+        for head in range(0, len(self.heads), count):
+            for row in range(0, rows, step):
+                yield slice(head, head + count), slice(row, min(row + step, rows))
+
+    def _compare_whole_rows(self, rows: Tensor) -> None:
+        """Compare the numbers of some queries."""
+        for heads, block in self._blocks(len(rows), self.n):
+            some = rows[block]
+            scores = self.record.part_of_scores(torch.float64, self.heads[heads], some)
+            self._compare_rows(heads, some, scores)
+
+    def _compare_rows(self, heads: slice, rows: Tensor, scores: Tensor) -> None:
+        """Compare the numbers of some queries of some heads; their scores are (heads, R, n)."""
 
         def reduced(name: str) -> Tensor:
-            return self._reduced(name, index)[rows]
+            values: Tensor = getattr(self.summary, name)[heads]
+            return values[:, rows]
 
-        P, i = P * ~self.empty[rows, None], rows + self.n - self.m
-        visible, far = ~self.empty[rows], (i[:, None] - torch.arange(self.n)).abs()
-        if (sink := self._sink(index, rows)) is not None:
-            S = torch.cat([S, sink[:, None]], dim=-1)
-        yield torch.logsumexp(S, -1)[visible], reduced("lse")[visible], 1.0
-        yield -(P * P.clamp(min=1e-300).log()).sum(-1), reduced("entropy"), 1.0
-        yield (P * far).sum(-1), reduced("distance"), 1.0
-        yield P[:, 0], reduced("first"), _TINY
+        lse = scores.logsumexp(-1)
+        if (sinks := self._sinks(heads, rows)) is not None:
+            lse = torch.logaddexp(lse, sinks)
+        empty, i = self.empty[rows], rows + self.n - self.m
+        P = scores.sub(lse[..., None]).exp_().masked_fill_(empty[:, None], 0.0)
+        self._add(heads, lse.masked_fill(empty, 0.0), reduced("lse").masked_fill(empty, 0.0), 1.0)
+        self._add(heads, torch.special.entr(P).sum(-1), reduced("entropy"), 1.0)
+        far = (i[:, None] - torch.arange(self.n, device=self.device)).abs().double()
+        self._add(heads, torch.einsum("hij,ij->hi", P, far), reduced("distance"), 1.0)
+        self._add(heads, P[..., 0], reduced("first"))
         for name, key in (("itself", i), ("previous", i - 1)):
-            inside = (key >= 0) & (key < self.n)
-            weight = P.gather(1, key.clamp(0, self.n - 1)[:, None])[:, 0] * inside
-            yield weight, reduced(name), _TINY
+            index = key.clamp(0, self.n - 1)[:, None].expand(len(P), -1, -1)
+            weight = P.gather(2, index)[..., 0] * ((key >= 0) & (key < self.n))
+            self._add(heads, weight, reduced(name))
         if self.marked is not None:
-            yield P[:, self.marked.cpu()].sum(-1), reduced("marked"), _TINY
+            self._add(heads, P @ self.marked.to(P), reduced("marked"))
         if (k := self.summary.top_keys.shape[-1]) > 0:
             keys, weights = reduced("top_keys").long(), reduced("top_weights")
-            yield P.topk(k).values, weights, _TINY
-            yield P.gather(1, keys.clamp(min=0)) * (keys >= 0), weights, _TINY
+            self._add(heads, P.topk(k).values, weights)
+            self._add(heads, P.gather(2, keys.clamp(min=0)) * (keys >= 0), weights)
 
-    def _cells(self, index: int) -> Iterator[_Pair]:
-        """Yield a row of cells of the pooled maps, and the numbers of its queries."""
-        head, size, n = self.heads[index], self.summary.cell, self.n
-        rows = range(self.cell * size, min(self.m, (self.cell + 1) * size))
-        sums, tops = (torch.zeros(-(-n // size), dtype=torch.float64) for _ in range(2))
-        step = max(1, _WEIGHTS // n)
-        for start in range(rows.start, rows.stop, step):
-            block = slice(start, min(start + step, rows.stop))
-            P = self.record.weights(head, block, torch.float64).cpu()
-            S = self.record.scores(head, block, torch.float64).cpu()
-            block_rows = torch.arange(block.start, block.stop)
-            yield from self._rows(index, block_rows, P, S)
-            P = P * ~self.empty[block_rows, None]
-            cells = pad(P, (0, -n % size)).view(len(P), -1, size)
-            sums += cells.sum((0, 2))
-            tops = torch.maximum(tops, cells.amax((0, 2)))
-        mean = sums / (len(rows) * cell_sizes(n, size))
-        yield mean, self._reduced("mean", index)[self.cell], _TINY
-        yield tops, self._reduced("largest", index)[self.cell], _TINY
+    def _compare_cells(self, cell: int, rows: range, cells: Tensor) -> None:
+        """Compare some cells of a row of them, in the pooled maps."""
+        size, widths = self.summary.cell, cell_sizes(self.n, self.summary.cell)[cells]
+        columns = cells[:, None] * size + torch.arange(size, device="cpu")
+        outside = self._copied(columns >= self.n)  # the last cell may be smaller
+        columns = self._copied(columns.clamp(max=self.n - 1).flatten())
+        sums, tops = torch.zeros(
+            2, len(self.heads), len(cells), dtype=torch.float64, device=self.device
+        )
+        for heads, block in self._blocks(len(rows), len(columns)):
+            some = slice(rows[block].start, rows[block].stop)
+            P = self._weights(heads, some, columns)
+            P = P.view(*P.shape[:2], *outside.shape)
+            P.masked_fill_(outside, 0.0)
+            sums[heads] += P.sum((1, 3))
+            tops[heads] = torch.maximum(tops[heads], P.amax((1, 3)))
+        # The largest of all cells in the row, which scales the errors, is no less than the mean.
+        least = self._row_sums()[:, rows.start : rows.stop].mean(1) / self.n
+        cells = self._copied(cells)
+        mean, largest = self.summary.mean[:, cell], self.summary.largest[:, cell]
+        everything = slice(None)
+        self._add(everything, sums / self._copied(len(rows) * widths), mean[:, cells], least)
+        self._add(everything, tops, largest[:, cells], least)
 
-    def _sums(self, index: int) -> Iterator[_Pair]:
-        """Yield sums over the whole map, which no single row shows."""
-        size = self.summary.cell
-        mean, largest = self._reduced("mean", index), self._reduced("largest", index)
-        row_sums = (~self.empty).double()
-        if (sink := self._sink(index, torch.arange(self.m))) is not None:
-            row_sums = torch.where(self.empty, 0.0, 1 - (sink - self._reduced("lse", index)).exp())
-        heights, widths = cell_sizes(self.m, size), cell_sizes(self.n, size)
-        by_row = pad(row_sums, (0, -self.m % size)).view(-1, size).sum(1)
-        yield by_row, (mean * widths).sum(1) * heights, 1.0
-        received = self._reduced("received", index)
-        by_key = pad(received, (0, -self.n % size)).view(-1, size).sum(1)
-        yield (mean * heights[:, None]).sum(0) * widths, by_key, 1.0
-        yield torch.zeros_like(mean), (mean - largest).clamp(min=0), float(mean.max())
+    def _compare_columns(self, columns: Tensor) -> None:
+        """Compare the weight that some keys receive from all queries."""
+        received = self.summary.received[:, columns]
+        expected = torch.zeros_like(received, dtype=torch.float64)
+        for heads, block in self._blocks(self.m, len(columns)):
+            expected[heads] += self._weights(heads, block, columns).sum(1)
+        self._add(slice(None), expected, received)
 
-    def _sink(self, index: int, rows: Tensor) -> Tensor | None:
-        """Return the sink's score in some rows, (R,), or None without sinks."""
+    def _compare_sums(self) -> None:
+        """Compare sums over the whole map, which no single row shows."""
+        size, summary, everything = self.summary.cell, self.summary, slice(None)
+
+        def by_cell(numbers: Tensor) -> Tensor:
+            return pad(numbers, (0, -numbers.shape[1] % size)).view(len(numbers), -1, size).sum(2)
+
+        mean, largest = summary.mean.double(), summary.largest.double()
+        heights, widths = (self._copied(cell_sizes(count, size)) for count in (self.m, self.n))
+        by_row = by_cell(self._row_sums())
+        self._add(everything, by_row, (mean * widths).sum(2) * heights, 1.0)
+        by_key = by_cell(summary.received.double())
+        self._add(everything, (mean * heights[:, None]).sum(1) * widths, by_key, 1.0)
+        above = (mean - largest).clamp(min=0)
+        self._add(everything, torch.zeros_like(mean), above, mean.flatten(1).amax(1))
+
+    def _weights(self, heads: slice, rows: slice, columns: Tensor) -> Tensor:
+        """Return a part of the weights, from its scores and the reduced log-sum-exp of its rows."""
+        scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows, columns)
+        lse = self.summary.lse[heads, rows, None].double()
+        return scores.sub_(lse).exp_().mul_(~self.empty[rows, None])
+
+    def _row_sums(self) -> Tensor:
+        """Return the weight (H, m) of each query for all keys together."""
+        lse = self.summary.lse.double()
+        sums = torch.ones_like(lse)
+        if (sinks := self._sinks(slice(None), slice(None))) is not None:
+            sums = 1 - (sinks - lse).exp()
+        return sums.masked_fill(self.empty, 0.0)
+
+    def _sinks(self, heads: slice, rows: Tensor | slice) -> Tensor | None:
+        """Return the sinks' scores, (heads, rows or 1), or None without sinks."""
         if self.record.sinks is None:
             return None
-        sinks = self.record.sinks[self.heads[index]].detach().cpu().double()
-        return sinks.expand(len(rows)) if sinks.dim() == 0 else sinks[rows]
+        sinks = self.record.sinks.detach()[self.heads[heads]].double()
+        return sinks[:, None] if sinks.dim() == 1 else sinks[:, rows]

@@ -234,7 +234,7 @@ def _streamed_result(
     marked = content_positions(axis).to(device)
     exact = options.exact or ()
     reduction = ReductionOptions(options.layers, options.heads, cells, options.top, marked, exact)
-    rows = sampled_rows(len(axis), heads).to(device)
+    rows = sampled_rows(len(axis), heads)
     proofs: list[agreement.Proof] = []
     attentions: list[StreamedAttention] = []
     sampled_weights: dict[tuple[str, int], Tensor] = {}  # the model's own, of these rows
@@ -242,16 +242,14 @@ def _streamed_result(
     def compare_rows(sample: Sample) -> None:
         """Compare some rows of an attention with the model's own."""
         record = sample.record
-        proofs.append(agreement.prove_rows(record, sample.reference, rows.to(record.query.device)))
+        proofs.append(agreement.prove_rows(record, sample.reference, rows))
         sampled_weights[record.path, record.call] = sample.reference.weights.cpu()
 
     def compare_and_store(attention: ReducedAttention) -> None:
         """Compare the run in which an attention was reduced, and store the reduced maps."""
         record = attention.record
         weights = sampled_weights.pop((record.path, record.call)).to(record.query.device)
-        proofs.append(
-            agreement.prove_streamed(attention, weights, rows.to(record.query.device), marked)
-        )
+        proofs.append(agreement.prove_streamed(attention, weights, rows, marked))
         attentions.append(
             StreamedAttention(
                 path=record.path,
@@ -289,8 +287,10 @@ def sampled_rows(length: int, heads: int) -> Tensor:
     They are the same in every run, so that a result can be reproduced.
     """
     count = min(length, max(_FEWEST_ROWS, _SAMPLED_WEIGHTS // (heads * length)))
-    others = torch.randperm(length - 1, generator=torch.Generator().manual_seed(length))
-    last = torch.tensor([length - 1])
+    others = torch.randperm(
+        length - 1, generator=torch.Generator("cpu").manual_seed(length), device="cpu"
+    )
+    last = torch.tensor([length - 1], device="cpu")
     return torch.cat([others[: count - 1], last]).sort().values
 
 

@@ -88,7 +88,7 @@ def cell_sizes(length: int, cell: int) -> Tensor:
     >>> cell_sizes(7, 3).tolist()
     [3, 3, 1]
     """
-    return (length - torch.arange(0, length, cell)).clamp(max=cell)
+    return (length - torch.arange(0, length, cell, device="cpu")).clamp(max=cell)
 
 
 @dataclass(frozen=True, eq=False)
