@@ -34,6 +34,7 @@ from attnviz.runtime.compat import (
     state_of,
 )
 from attnviz.runtime.libraries import MemoryBudget, translate
+from attnviz.runtime.precision import full_float32
 
 # What is restored belongs to the model and to torch, which all threads share. The thread that holds
 # the lock may acquire it again.
@@ -51,7 +52,7 @@ def restoring(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -
 
     Restored: training flags, hooks (transformers installs some when attentions are requested),
     plain attributes, the attention implementation of every config, TF32, torch's fused attention,
-    and the state of its random numbers, which are the same in every run.
+    and the random generators of the model's devices, whose numbers are the same in every run.
     """
     # Eager code may still call torch's fused attention, which shows no softmax.
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
@@ -59,27 +60,40 @@ def restoring(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -
         states = [(state, state.copy()) for module in model.modules() for state in state_of(module)]
         configs = attention_configs(model)
         implementations = [attention_implementation(config) for config in configs]
-        precision = torch.backends.cuda.matmul.fp32_precision
         fast_path = torch.backends.mha.get_fastpath_enabled()
-        gpus = sorted(device.index or 0 for device in devices(model) if device.type == "cuda")
         try:
             model.eval()
             for config in configs:
                 set_attention_implementation(config, attention)
-            torch.backends.cuda.matmul.fp32_precision = "ieee"
             torch.backends.mha.set_fastpath_enabled(False)
-            with torch.random.fork_rng(gpus), kernel:
-                torch.manual_seed(0)
+            with full_float32(), _same_random_numbers(devices(model)), kernel:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            torch.backends.cuda.matmul.fp32_precision = precision
             for config, implementation in zip(configs, implementations, strict=True):
                 set_attention_implementation(config, implementation)
             for state, before in states:
                 for added in state.keys() - before.keys():
                     del state[added]
                 state.update(before)
+
+
+@contextmanager
+def _same_random_numbers(used: Iterable[torch.device]) -> Iterator[None]:
+    """Seed the random generators of the CPU and of the GPUs that are used, and restore them.
+
+    `torch.manual_seed` would seed those of all devices, which a training run may be using.
+    """
+    gpus = sorted({device.index or 0 for device in used if device.type == "cuda"})
+    generators = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(0)
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def strain_of(check):
         errors.append(check.slope_error)
         tolerances.append(check.slope_tolerance)
     slopes = (abs(error) / most for error, most in zip(errors, tolerances, strict=True))
-    return max(check.strain, *slopes)
+    return max([check.strain, *slopes])
 
 
 def print_table(terminal, reports):
