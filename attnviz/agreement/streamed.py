@@ -31,7 +31,6 @@ from attnviz.agreement.stages import (
 )
 from attnviz.capture import ReducedAttention
 from attnviz.results import AttentionRecord, Reference, cell_sizes
-from attnviz.runtime.precision import exact_products
 
 _MOVED = 0.2  # of a row's weight: no rounding moves more, in any precision
 _PROJECTED = ("query", "key", "value")
@@ -61,7 +60,6 @@ def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> P
     return replace(proof, checks=checks, not_compared=stages_not_compared(record, checks))
 
 
-@exact_products()
 def prove_streamed(
     attention: ReducedAttention, weights: Tensor, rows: Tensor, marked: Tensor | None = None
 ) -> Proof:
@@ -285,7 +283,7 @@ class _SummaryComparison:
             return pad(numbers, (0, -numbers.shape[1] % size)).view(len(numbers), -1, size).sum(2)
 
         mean, largest = summary.mean.double(), summary.largest.double()
-        heights, widths = (self._copied(cell_sizes(count, size)) for count in (self.m, self.n))
+        heights, widths = (cell_sizes(count, size, self.device) for count in (self.m, self.n))
         by_row = by_cell(self._row_sums())
         self._add(everything, by_row, (mean * widths).sum(2) * heights, 1.0)
         by_key = by_cell(summary.received.double())

@@ -18,6 +18,7 @@ from attnviz.models.devices import (
     DeviceMap,
     device_map_options,
     devices,
+    expect_float64,
     one_device,
     whole_weights,
 )
@@ -118,6 +119,8 @@ def load_checkpoint(
                     "device_map does not apply to a model object, which is never changed. "
                     "Give its folder or hub name."
                 )
+            for used in devices(source):
+                expect_float64(used)
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
             return _wrap(source, tokenizer, processor)
         name, folder = _locate(source, _MODEL_FILES)

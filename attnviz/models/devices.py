@@ -31,25 +31,29 @@ def one_device(device: str | torch.device) -> torch.device:
     """Return a device of this machine; "auto" is CUDA if available, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    counts = {
-        "cpu": 1,
-        "cuda": torch.cuda.device_count(),
-        "mps": int(torch.backends.mps.is_available()),
-    }
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count()}
     requested = None
     if isinstance(device, str | torch.device):
         with suppress(RuntimeError):
             requested = torch.device(device)
+            expect_float64(requested)
     if requested is None or requested.type not in counts:
-        raise InputError(
-            f"{device!r} is not a device: use 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'."
-        )
+        raise InputError(f"{device!r} is not a device: use 'auto', 'cpu', 'cuda' or 'cuda:N'.")
     if (requested.index or 0) >= counts[requested.type]:
         raise InputError(
             f"Device {str(device)!r} is not available: PyTorch finds {counts[requested.type]} of "
             f"the kind {requested.type!r}. Use 'auto' or 'cpu'."
         )
     return requested
+
+
+def expect_float64(device: torch.device) -> None:
+    """Raise InputError for a device without float64, in which every attention is compared."""
+    if device.type == "mps":
+        raise InputError(
+            f"Device {str(device)!r} has no float64, in which attnviz compares every attention: "
+            "use 'cpu' (for a model object, model.to('cpu'))."
+        )
 
 
 def device_map_options(

@@ -89,7 +89,7 @@ def load(
     processor : str, path, processor, image processor, feature extractor or None
         Processes images or audio; by default the one in the folder of the model.
     device : str or torch.device
-        "cpu", "cuda", "cuda:N", "mps", or "auto": CUDA if available, else the CPU.
+        "cpu", "cuda", "cuda:N", or "auto": CUDA if available, else the CPU.
     dtype : str, torch.dtype or None
         "float32", "float16", "bfloat16" or "float64"; None: as the weights were saved.
     device_map : str, device, mapping or None

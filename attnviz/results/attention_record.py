@@ -123,8 +123,9 @@ class MaskRule(Savable):
         i = torch.arange(m, device=device) + self.offset
         first = i * 0 if self.before is None else (i - self.before).clamp(0, n)
         end = i * 0 + n if self.after is None else (i + self.after + 1).clamp(0, n)
-        read = torch.ones(n, dtype=torch.bool) if self.keys is None else self.keys
-        known = torch.nn.functional.pad(read.to(device).cumsum(0), (1, 0))
+        if self.keys is None:
+            return end <= first
+        known = torch.nn.functional.pad(self.keys.to(device).cumsum(0), (1, 0))
         return (end <= first) | (known[end] <= known[first])
 
 

@@ -82,13 +82,13 @@ class MapSummary(Savable):
         yield "a weight for each of the top keys", is_complete
 
 
-def cell_sizes(length: int, cell: int) -> Tensor:
+def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Tensor:
     """Return how many of `length` rows, or columns, each cell joins; the last may join fewer.
 
     >>> cell_sizes(7, 3).tolist()
     [3, 3, 1]
     """
-    return (length - torch.arange(0, length, cell, device="cpu")).clamp(max=cell)
+    return (length - torch.arange(0, length, cell, device=device)).clamp(max=cell)
 
 
 @dataclass(frozen=True, eq=False)

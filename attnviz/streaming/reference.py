@@ -52,7 +52,7 @@ class MapBuffers:
     def summary(self, empty: Tensor) -> MapSummary:
         """Return the summary; `empty` (m,) says which rows read nothing. Call it once."""
         m, n = self.entropy.shape[1], self.received.shape[1]
-        heights, widths = (cell_sizes(size, self.cell).to(self.mean.device) for size in (m, n))
+        heights, widths = (cell_sizes(size, self.cell, self.mean.device) for size in (m, n))
         itself, previous, first = self.near.unbind(1)
         return MapSummary(
             cell=self.cell,

@@ -15,11 +15,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.errors import InputError, whole_number
 from attnviz.results import MapSummary
+from attnviz.runtime.precision import exact_products
 from attnviz.streaming import cpu, gpu, reference
 from attnviz.streaming.reference import MapBuffers
 from attnviz.streaming.scores import ScoreSpec
 
 
+@exact_products()
 @torch.no_grad()
 def attend(
     spec: ScoreSpec,
@@ -66,6 +68,7 @@ def attend(
     return output.float(), _reduce(spec.select_heads(heads), None, lse, **settings)[1]
 
 
+@exact_products()
 @torch.no_grad()
 def summarise(
     spec: ScoreSpec, *, cells: int = 512, top: int = 0, marked: Tensor | None = None

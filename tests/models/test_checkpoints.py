@@ -18,6 +18,7 @@ import huggingface_hub
 import pytest
 import torch
 import transformers
+from families import tiny
 from huggingface_hub import errors as hub_errors
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
@@ -271,19 +272,32 @@ def test_unknown_dtype(folder, dtype):
 @pytest.mark.parametrize("device", ["gpu", "", "cuda:x", "meta", 0, None, "xpu"])
 def test_unknown_device(folder, device):
     message = refusal(folder, InputError, device=device)
-    assert "'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'" in message
+    assert "'auto', 'cpu', 'cuda' or 'cuda:N'" in message
     assert f"{device!r} is not a device" in message
 
 
 def test_absent_device(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert load_checkpoint(folder, device="auto").module.device == torch.device("cpu")
-    for device in ("cuda", "cuda:1", torch.device("cuda"), "mps"):
+    for device in ("cuda", "cuda:1", torch.device("cuda")):
         message = refusal(folder, InputError, device=device)
         assert f"'{device}' is not available: PyTorch finds 0" in message
         assert "Use 'auto' or 'cpu'" in message
+
+
+@pytest.mark.parametrize("device", ["mps", "mps:0", torch.device("mps")])
+def test_a_device_without_float64_is_refused(folder, device):
+    message = refusal(folder, InputError, device=device)
+    assert f"Device '{device}' has no float64" in message
+    assert "use 'cpu'" in message
+
+
+def test_a_model_on_a_device_without_float64_is_refused(monkeypatch):
+    """PyTorch does not compute on "mps" here, so the model only says that it is there."""
+    monkeypatch.setattr(checkpoints, "devices", lambda model: [torch.device("mps:0")])
+    with pytest.raises(InputError, match=r"'mps:0' has no float64.*cpu"):
+        load_checkpoint(tiny("bert"))
 
 
 @pytest.mark.gpu

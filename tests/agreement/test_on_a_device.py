@@ -1,0 +1,178 @@
+"""The proof stays on the model's device until all numbers of an attention are copied at once.
+
+PyTorch's "meta" device stands for a GPU: its tensors have no values, so they refuse whatever waits
+for a number, and operators of tensors on two devices.
+"""
+
+from dataclasses import fields, is_dataclass, replace
+
+import pytest
+import torch
+from families import TEXTS, tiny
+from torch.testing import assert_close
+
+import attnviz
+from attnviz import agreement
+from attnviz.agreement import stages, streamed
+from attnviz.results import Axis
+from attnviz.results import projection as projections
+from attnviz.streaming import ScoreSpec
+from attnviz.streaming.reference import MapBuffers
+
+FAMILIES = ("bert", "llama", "gpt-oss", "gemma2", "mistral")
+
+
+class Copied(Exception):  # noqa: N818
+    """All that is measured was handed over to be copied."""
+
+
+def on_meta(node):
+    """Return a dataclass whose tensors are on "meta"."""
+    if isinstance(node, torch.Tensor):
+        return node.to("meta")
+    if isinstance(node, tuple):
+        return tuple(on_meta(part) for part in node)
+    if is_dataclass(node) and not isinstance(node, Axis):
+        return replace(
+            node, **{part.name: on_meta(getattr(node, part.name)) for part in fields(node)}
+        )
+    return node
+
+
+def calls_of(name, model, monkeypatch, text=TEXTS[0], **how):
+    """Return the arguments of each call of a function of `agreement` in a run."""
+    calls, function = [], getattr(agreement, name)
+
+    def keep(*args, **keywords):
+        calls.append((args, keywords))
+        return function(*args, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agreement, name, keep)
+        attnviz.attend(text, model=model, **how)
+    return calls
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def loaded(request, tokenizer):
+    return attnviz.load(tiny(request.param), tokenizer=tokenizer)
+
+
+@pytest.fixture
+def stop_at_the_copy(monkeypatch):
+    """Return a function that stops where numbers are copied, if all are still on the device."""
+
+    def copy(measured):
+        numbers = [number for one in measured for number in one.values()]
+        assert numbers
+        assert {number.device.type for number in numbers} == {"meta"}
+        raise Copied
+
+    def stop():
+        monkeypatch.setattr(stages, "copy_to_cpu", copy)
+        monkeypatch.setattr(streamed, "copy_to_cpu", copy)
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: float(x[0]),
+        lambda x: bool(x.any()),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        lambda x: x.tolist(),
+        lambda x: x + torch.ones(3),
+    ],
+)
+def test_the_stand_in_refuses_to_wait(wait):
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        wait(torch.ones(3, device="meta"))
+
+
+def test_stages_are_measured_without_a_wait(loaded, monkeypatch, stop_at_the_copy):
+    ((records, references), _), *_ = calls_of("verify", loaded, monkeypatch, TEXTS[:2])
+    stop_at_the_copy()
+    for record, reference in zip(on_meta(tuple(records)), on_meta(tuple(references)), strict=True):
+        with pytest.raises(Copied):
+            stages.prove(record, stages.model_values(record, reference))
+
+
+def test_rows_of_a_long_text_are_measured_without_a_wait(loaded, monkeypatch, stop_at_the_copy):
+    calls = calls_of("prove_rows", loaded, monkeypatch, mode="streamed")
+    stop_at_the_copy()
+    for (record, reference, rows), _ in calls:
+        across = on_meta(record).at(rows, slice(None))
+        with pytest.raises(Copied):
+            stages.prove(across, stages.model_values(across, on_meta(reference)))
+        with pytest.raises(Copied):
+            agreement.prove_rows(on_meta(record), on_meta(reference), rows)
+
+
+def test_reduced_maps_are_compared_without_a_wait(loaded, monkeypatch, stop_at_the_copy):
+    calls = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=4, top=2)
+    stop_at_the_copy()
+    for (attention, weights, rows, marked), _ in calls:
+        with pytest.raises(Copied):
+            agreement.prove_streamed(on_meta(attention), on_meta(weights), rows, on_meta(marked))
+
+
+def test_a_summary_is_on_the_device_of_its_maps():
+    """Also where it is told on the CPU which rows are empty."""
+    Q = torch.empty(2, 6, 4, device="meta")
+    buffers = MapBuffers(ScoreSpec(Q, Q, 0.5), 3, 0, None, None)
+    summary = buffers.summary(torch.zeros(6, dtype=torch.bool))
+    tensors = [value for value in vars(summary).values() if isinstance(value, torch.Tensor)]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+# --- the default device of the user
+
+
+def test_verdicts_do_not_depend_on_the_default_device(loaded, monkeypatch):
+    verified = calls_of("verify", loaded, monkeypatch)
+    reduced = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=4, top=2)
+    rows = calls_of("prove_rows", loaded, monkeypatch, mode="streamed")
+    calls = [("verify", *verified[0])]
+    calls += [("prove_streamed", *call) for call in reduced]
+    calls += [("prove_rows", *call) for call in rows]
+    for name, args, keywords in calls:
+        function = getattr(agreement, name)
+        wanted = function(*args, **keywords)
+        with torch.device("meta"):
+            assert function(*args, **keywords) == wanted
+
+
+def test_weights_do_not_depend_on_the_default_device(loaded):
+    record = attnviz.attend(TEXTS[0], model=loaded).records[1]
+    with torch.device("meta"):
+        weights, row = record.weights(), record.weights(1, slice(2, 4))
+    assert torch.equal(weights, record.weights())
+    assert_close(row, weights[1, 2:4])
+
+
+# --- all heads together
+
+
+def test_blocks_of_heads_give_the_same_proof(loaded, monkeypatch):
+    """The contributions of heads to the output, and the weights of a long text."""
+    verified = calls_of("verify", loaded, monkeypatch)[0]
+    reduced = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=4, top=2)
+    whole = agreement.verify(*verified[0], **verified[1])
+    for size in (1, 100, 1000):
+        monkeypatch.setattr(projections, "_NUMBERS", {"cpu": size, "cuda": size})
+        monkeypatch.setattr(streamed, "_WEIGHTS", {"cpu": size, "cuda": size})
+        report = agreement.verify(*verified[0], **verified[1])
+        for check, wanted in zip(report.checks, whole.checks, strict=True):
+            assert check.differences == wanted.differences
+            assert check.slope_errors == pytest.approx(wanted.slope_errors, rel=1e-6, abs=1e-12)
+        for (attention, *others), _ in reduced:
+            summary = attention.summary
+            assert agreement.prove_streamed(attention, *others).checks[-1].passed
+            for name in ("mean", "largest", "received", "lse", "entropy", "first", "top_weights"):
+                values = getattr(summary, name).clone()
+                values[2] *= 1.01
+                wrong = replace(attention, summary=replace(summary, **{name: values}))
+                check = agreement.prove_streamed(wrong, *others).checks[-1]
+                assert check.failed_heads == (2,), name
