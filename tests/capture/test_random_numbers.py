@@ -18,12 +18,12 @@ def gpus(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["full", "streamed"])
 def test_no_other_generator_is_seeded(mode, gpus, tokenizer, monkeypatch):
-    seeded = []
+    model, seeded = attnviz.load(tiny("bert"), tokenizer=tokenizer), []
     for module in (torch.cuda, torch.mps, torch.xpu):
         for name in ("manual_seed", "manual_seed_all"):
             monkeypatch.setattr(module, name, seeded.append, raising=False)
     before = [generator.get_state() for generator in (torch.default_generator, *gpus)]
-    attnviz.attend(TEXTS[0], model=attnviz.load(tiny("bert"), tokenizer=tokenizer), mode=mode)
+    attnviz.attend(TEXTS[0], model=model, mode=mode)
     after = [generator.get_state() for generator in (torch.default_generator, *gpus)]
     assert seeded == []
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
