@@ -64,6 +64,17 @@ def _close_figures():
         sys.modules["matplotlib.pyplot"].close("all")
 
 
+@pytest.fixture
+def simulated_gpu():
+    """A CUDA device that counts what it does and refuses what CUDA refuses (simulated_cuda.py)."""
+    from simulated_cuda import SimulatedCuda
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with SimulatedCuda() as gpu:
+        yield gpu
+
+
 @pytest.fixture(scope="session")
 def model():
     """The bundled all-MiniLM-L6-v2 model."""
