@@ -1,7 +1,8 @@
 """A simulated CUDA device: its tensors say `cuda:0` and hold their numbers on the CPU.
 
 What CUDA refuses is refused here too: operators that mix devices, `numpy()` of a device tensor, a
-CPU tensor indexed by a device tensor, a generator of the CPU for a device tensor. A copy to the CPU
+CPU tensor indexed by a device tensor, a generator of the CPU for a device tensor, a file of tensors
+of a device that is not there. A copy to the CPU
 that does not block holds NaN until something waits for the device. Kernel launches,
 synchronizations and copies are counted, each with the line of attnviz that caused it.
 
@@ -94,6 +95,7 @@ class SimulatedCuda:
     def __init__(self, devices: int = 1, capability: tuple[int, int] = (9, 0)) -> None:
         self.devices, self.capability = devices, capability
         self.places: Counter[tuple[str, str]] = Counter()
+        self.saved = _SavedStorages(devices)
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._stack = ExitStack()
 
@@ -190,7 +192,10 @@ class CudaTensor(Tensor):
         return memo.setdefault(id(self), copy)
 
     def __reduce_ex__(self, protocol):
-        raise DeviceError(f"A tensor on {self.place} is pickled; its reader may lack this device.")
+        if getattr(self, "_is_param", False):
+            return torch._utils._rebuild_parameter, (self.detach(), self.requires_grad, {})
+        SimulatedCuda.current.saved.mark(self.values.untyped_storage(), str(self.place))
+        return _rebuild, (self.values.detach(),)
 
     def get_device(self):
         return self.place.index
@@ -497,6 +502,40 @@ def _factories():
     return tuple(names)
 
 
+class _SavedStorages:
+    """What `torch.save` and `torch.load` ask about storages: on which device each is."""
+
+    def __init__(self, devices):
+        self.devices = devices
+        self.places = {}  # by storage: the storage, which stays alive, and its device
+
+    def mark(self, storage, place):
+        """Note that a storage is on a device, and return it."""
+        self.places[storage._cdata] = storage, place
+        return storage
+
+    def tag(self, storage):
+        """Return the device of a storage, or None if it is on none."""
+        storage = getattr(storage, "_untyped_storage", storage)
+        return self.places.get(storage._cdata, (None, None))[1]
+
+    def restore(self, storage, place):
+        """Return a storage that was read for a device; None if it was read for none."""
+        if not place.startswith("cuda"):
+            return None
+        device = _indexed(place)
+        if device.index >= self.devices:
+            raise DeviceError(f"Attempting to deserialize on {device} of {self.devices}.")
+        return self.mark(storage, str(device))
+
+
+def _rebuild(values):
+    """Return a tensor from a file, on the device that its storage was read for."""
+    gpu = SimulatedCuda.current
+    place = None if gpu is None else gpu.saved.tag(values.untyped_storage())
+    return values if place is None else CudaTensor(values, torch.device(place))
+
+
 class _Event:
     """An event or a stream of the device."""
 
@@ -580,6 +619,12 @@ def _replacements(gpu):
     yield from ((owner, *item) for owner, items in replaced.items() for item in items.items())
     yield torch.nn.functional, "one_hot", _one_hot
     yield torch.version, "cuda", "13.0"
+    registry = torch.serialization._package_registry
+    yield (
+        torch.serialization,
+        "_package_registry",
+        [(0, gpu.saved.tag, gpu.saved.restore), *registry],
+    )
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
         from attnviz.streaming import triton_kernels
 

@@ -121,7 +121,9 @@ def survey(
     if (first := next(tokenized, None)) is None:
         raise unreadable.empty_corpus()
     with ExitStack() as stack:
-        measure = measure_here if engine == "local" else stack.enter_context(ray_cluster(address))
+        on_ray = engine == "ray"
+        cluster = ray_cluster(address, model.module)
+        measure = stack.enter_context(cluster) if on_ray else measure_here
         folder = None if out is None else _open_folder(Path(out), model, truncate, seed, resume)
         summaries = [] if folder is None else [folder.path / name for name in _SUMMARIES]
         for path in summaries:

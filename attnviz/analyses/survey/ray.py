@@ -5,6 +5,7 @@ Only this process writes.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -15,9 +16,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import torch
+
 from attnviz.analyses.survey.corpus import TokenizedText
 from attnviz.analyses.survey.statistics import HeadStatistics, TextStatistics
 from attnviz.errors import InputError, first_line
+from attnviz.models.devices import devices, one_device
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -40,15 +44,21 @@ def measure_here(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Measu
 
 @contextmanager
 def ray_cluster(
-    address: str | None,
+    address: str | None, model: torch.nn.Module
 ) -> Iterator[Callable[[HeadStatistics, Iterable[Part]], Iterator[MeasuredPart]]]:
     """Yield a function that measures parts on a Ray cluster; they come in the order of completion.
 
     A part whose worker or machine dies is measured again.
 
     address : of a cluster; by default the one of this machine, started for this run if there is
-    none. InputError if Ray is not installed, or no cluster answers at the address.
+    none. InputError if Ray is not installed, no cluster answers at the address, the model is on
+    several devices, or it is on a GPU and the cluster has none.
     """
+    if len(places := devices(model)) > 1:
+        raise InputError(
+            f"A model on {', '.join(map(str, places))} cannot be sent to a Ray cluster. Load it on "
+            "one device, or leave out --engine ray (engine='ray')."
+        )
     known_address = address not in (None, "auto", "local")
     for name, value in {**_NO_REPORT, **(_ONE_ATTEMPT if known_address else {})}.items():
         os.environ.setdefault(name, value)  # Ray reads some of them when it is imported
@@ -74,6 +84,12 @@ def ray_cluster(
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, sigterm)
     try:
+        if places[0].type == "cuda" and not ray.cluster_resources().get("GPU"):
+            raise InputError(
+                f"The model is on {places[0]}, and the Ray cluster has no GPU. Load the model with "
+                "device='cpu' (--device cpu), or start Ray where the GPUs are (ray start "
+                "--num-gpus N)."
+            )
         yield _measure_on_ray
     finally:
         if started_here:
@@ -91,9 +107,10 @@ def _check_address(address: str) -> None:
 def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[MeasuredPart]:
     import ray
 
-    on_gpu = heads.checkpoint.device.type == "cuda"
-    task = ray.remote(max_retries=-1, num_cpus=1, num_gpus=int(on_gpu))(_measure_part)
-    shared = [ray.put(heads)]  # a reference in a list is passed on, and fetched by each worker
+    kind = "GPU" if heads.checkpoint.device.type == "cuda" else "CPU"
+    task = ray.remote(max_retries=-1, num_cpus=1, num_gpus=int(kind == "GPU"))(_measure_part)
+    # A reference in a list is passed on, and fetched by each worker.
+    shared = [ray.put(pack(heads))]
     running: dict[ObjectRef[TextStatistics], Part] = {}
 
     def finished() -> Iterator[MeasuredPart]:
@@ -106,7 +123,7 @@ def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Me
         yield number, texts, statistics
 
     for part in parts:
-        processors = int(ray.cluster_resources().get("CPU", 1))  # machines join and leave
+        processors = int(ray.cluster_resources().get(kind, 1))  # machines join and leave
         while len(running) >= _AHEAD * max(1, processors):
             yield from finished()
         running[task.remote(shared, part[1])] = part
@@ -123,5 +140,25 @@ def _measure_part(shared: list[Any], texts: Sequence[TokenizedText]) -> TextStat
 def _fetch(reference: Any) -> HeadStatistics:
     import ray
 
-    heads: HeadStatistics = ray.get(reference)
+    return unpack(ray.get(reference))
+
+
+def pack(heads: HeadStatistics) -> tuple[bytes, torch.device]:
+    """Return a model and its heads as bytes, with the device that it is on."""
+    from ray import cloudpickle  # it also pickles classes that are defined in a notebook
+
+    buffer = io.BytesIO()
+    torch.save(heads, buffer, pickle_module=cloudpickle)
+    return buffer.getvalue(), heads.checkpoint.device
+
+
+def unpack(packed: tuple[bytes, torch.device]) -> HeadStatistics:
+    """Return what was packed, on this worker's own device: its only GPU is cuda:0, whatever else.
+
+    InputError if PyTorch finds no such device here.
+    """
+    data, source = packed
+    place = one_device(source.type)
+    places = {str(source): str(torch.device(place.type, 0) if place.type == "cuda" else place)}
+    heads: HeadStatistics = torch.load(io.BytesIO(data), map_location=places, weights_only=False)
     return heads

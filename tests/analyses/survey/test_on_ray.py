@@ -16,7 +16,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from families import tiny
+from simulated_cuda import SimulatedCuda
+from torch.testing import assert_close
 
+import attnviz
+from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
+from attnviz.analyses.survey.ray import pack, ray_cluster, unpack
+from attnviz.analyses.survey.statistics import HeadStatistics
+from attnviz.errors import InputError
 from tests.analyses.survey.english import sentences
 
 ray = pytest.importorskip("ray")
@@ -155,3 +164,49 @@ def test_an_address_of_another_service_is_refused(tmp_path):
     assert (process.returncode, out) == (2, "")
     # Ray prints warnings before this line.
     assert f"No Ray cluster answers at {address}: Failed to connect" in err.splitlines()[-1]
+
+
+# --------------------------------------------------------------------------------------- GPUs
+
+
+def measured(model, heads=None):
+    """Return the statistics of a few texts, and the heads that measured them."""
+    corpus = read_corpus(["one two three", "the train left the station"])
+    texts = list(tokenize_corpus(model, corpus, truncate=False, on_bad=None))
+    heads = heads or HeadStatistics(model.checkpoint, model.attend("one two").records)
+    return heads.measure(texts), heads
+
+
+def test_a_model_on_the_second_gpu_is_measured_on_the_only_gpu_of_a_worker(tokenizer):
+    module = tiny("bert")
+    expected, _ = measured(model := attnviz.load(module, tokenizer=tokenizer))
+    with SimulatedCuda(devices=2):
+        _, heads = measured(attnviz.load(module.to("cuda:1"), tokenizer=tokenizer))
+        packed = pack(heads)
+    with SimulatedCuda():
+        heads = unpack(packed)
+        assert heads.checkpoint.device == torch.device("cuda:0")
+        found, _ = measured(model, heads)
+    assert_close(found.value, expected.value, equal_nan=True)
+    with pytest.raises(InputError, match="Device 'cuda' is not available: PyTorch finds 0"):
+        unpack(packed)
+
+
+def test_a_cluster_without_a_gpu_is_refused_for_a_model_on_a_gpu(tokenizer, tmp_path):
+    with SimulatedCuda():
+        model = attnviz.load(tiny("bert").to("cuda"), tokenizer=tokenizer)
+        with pytest.raises(InputError, match="The model is on cuda:0, and the Ray cluster has no"):
+            attnviz.survey(["one two"], model=model, engine="ray", out=tmp_path / "out")
+    assert not ray.is_initialized()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_on_several_devices_is_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    with SimulatedCuda():
+        model[1].to("cuda")
+        with (
+            pytest.raises(InputError, match="A model on cpu, cuda:0 cannot be sent"),
+            ray_cluster(None, model),
+        ):
+            pass
