@@ -118,6 +118,17 @@ def gpu(
     run(tokens, rounds=rounds, tilings=tilings)
 
 
+@app.command()
+def launches(
+    tokens: Annotated[int, typer.Option(help="Length of the text for BERT-base.")] = 512,
+    places: Annotated[int, typer.Option(help="Number of places to list for each count.")] = 0,
+) -> None:
+    """Count kernel launches, synchronizations and copies of `attend` on a simulated CUDA device."""
+    from benchmarks.launches import measure
+
+    measure(tokens, places)
+
+
 @app.command(hidden=True)
 def memory(command: str, variant: list[str]) -> None:
     """Print the memory growth of this process for one variant of a benchmark, in MB."""

@@ -28,11 +28,11 @@ from attnviz.analyses.survey.corpus import (
     verify_sample,
 )
 from attnviz.analyses.survey.statistics import (
-    BATCH_TOKENS,
     IS_SHARE,
     NAMES,
     HeadStatistics,
     WeightStatistics,
+    batch_tokens,
 )
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError
@@ -146,7 +146,7 @@ class _ModelPair:
     def add(self, texts: Sequence[TokenizedText], seed: int) -> None:
         """Run both models on texts, and add their statistics."""
         lengths = [len(text) for text in texts]
-        for indices in batches(lengths, BATCH_TOKENS):
+        for indices in batches(lengths, batch_tokens(self.heads[0].checkpoint.device)):
             batch = [texts[index] for index in indices]
             weights = draw(np.array([text.number for text in batch]), seed)
             first, second, distance = self._measure(batch)

@@ -34,6 +34,7 @@ _PARQUET_ROWS = 1024  # that are read at once
 _ENCODING_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
 _SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
 _SAMPLE_TOKENS = 128  # of each of these texts at most, if some are that short
+_BATCH_WEIGHTS = 2**22  # of one head in a batch: they grow with the square of the length
 
 
 @dataclass(frozen=True)
@@ -318,14 +319,16 @@ def parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Yield the indices of texts of similar length, the shortest first, so that padding is little.
 
-    tokens : the most positions of a batch, with padding; a single text may have more.
+    tokens : the most positions of a batch, with padding; a single text may have more. The weights
+    of a head are limited too.
 
     >>> list(batches([5, 2, 9, 2], tokens=10))
     [[1, 3], [0], [2]]
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: (lengths[index], index)):
-        if batch and (len(batch) + 1) * lengths[index] > tokens:
+        positions = (len(batch) + 1) * lengths[index]
+        if batch and (positions > tokens or positions * lengths[index] > _BATCH_WEIGHTS):
             yield batch
             batch = []
         batch.append(index)

@@ -27,8 +27,9 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import AttentionRecord
 from attnviz.runtime.libraries import release_unused
 
-BATCH_TOKENS = 2048  # positions of a batch, with padding
-_BLOCK_WEIGHTS = 2**18  # of one head, in the rows that are processed at once
+# What fits the caches of a CPU; what keeps a GPU busy.
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # positions of a batch, with padding
+_BLOCK_WEIGHTS = {"cpu": 2**18, "cuda": 2**23}  # of one head, in the rows processed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +181,11 @@ def largest(tokens: int) -> Tensor:
     return torch.tensor([max(1.0, limit(tokens)) if limit else 1.0 for limit in limits])
 
 
+def batch_tokens(device: torch.device) -> int:
+    """Return the most positions of a batch on a device, with padding."""
+    return _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cuda"])
+
+
 class WeightStatistics:
     """Computes the statistics of any weights on a batch of texts, block of rows by block."""
 
@@ -187,7 +193,8 @@ class WeightStatistics:
         self.tokens = tokens
         self.rows = (tokens.real & ~tokens.special).float()  # those that count, (N, T)
         N, T = tokens.ids.shape
-        step = max(1, _BLOCK_WEIGHTS // (N * T))
+        most = _BLOCK_WEIGHTS.get(tokens.ids.device.type, _BLOCK_WEIGHTS["cuda"])
+        step = max(1, most // (N * T))
         self.blocks = [slice(start, min(start + step, T)) for start in range(0, T, step)]
         self._cached: tuple[slice, Tensor, Tensor] | None = None
 
@@ -278,7 +285,8 @@ class HeadStatistics:
     def measure(self, texts: Sequence[TokenizedText]) -> TextStatistics:
         """Measure every head on each text; other texts in the batch change only the rounding."""
         lengths = [len(text) for text in texts]
-        order = list(batches(lengths, BATCH_TOKENS // 2))  # each text is read twice
+        tokens = batch_tokens(self.checkpoint.device) // 2  # each text is read twice
+        order = list(batches(lengths, tokens))
         measured = [self._measure_batch([texts[index] for index in batch]) for batch in order]
         positions = torch.tensor([index for batch in order for index in batch]).argsort()
         release_unused()

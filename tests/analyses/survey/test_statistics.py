@@ -8,8 +8,14 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
-from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, Tokens, WeightStatistics
+from attnviz.analyses.survey.corpus import batches, read_corpus, tokenize_corpus
+from attnviz.analyses.survey.statistics import (
+    _BLOCK_WEIGHTS,
+    NAMES,
+    HeadStatistics,
+    Tokens,
+    WeightStatistics,
+)
 from attnviz.capture import BatchedAttention
 
 
@@ -50,7 +56,7 @@ def by_definition(w, ids, special, stops):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_each_statistic_matches_its_definition(causal, seed, weights_of_a_block, monkeypatch):
-    monkeypatch.setattr("attnviz.analyses.survey.statistics._BLOCK_WEIGHTS", weights_of_a_block)
+    monkeypatch.setitem(_BLOCK_WEIGHTS, "cpu", weights_of_a_block)
     generator = torch.Generator().manual_seed(seed)
     lengths, T, H = [9, 4, 1, 7], 9, 3
     real = torch.arange(T) < torch.tensor(lengths)[:, None]
@@ -147,7 +153,7 @@ def test_measurements_match_the_records_in_every_family(
     # Long enough that full maps would be large: fused attention and blocks of rows.
     if long:
         monkeypatch.setattr("attnviz.capture.batched._SHORT", 0)
-        monkeypatch.setattr("attnviz.analyses.survey.statistics._BLOCK_WEIGHTS", 300)
+        monkeypatch.setitem(_BLOCK_WEIGHTS, "cpu", 300)
     model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
     some = texts[:5]
     ours = measured(model, some)
@@ -173,6 +179,21 @@ def test_a_measurement_does_not_depend_on_the_batch(texts, model):
             rtol=2e-6,
             equal_nan=True,
         )
+
+
+def test_batches_are_larger_on_a_gpu(texts, tokenizer, simulated_gpu):
+    module = tiny("bert")
+    on_cpu = measured(attnviz.load(module, tokenizer=tokenizer), texts * 5)
+    on_gpu = measured(attnviz.load(module.to("cuda"), tokenizer=tokenizer), texts * 5)
+    assert (on_cpu.compared, on_gpu.compared) == (3, 1)
+    for name in ("value", "shuffled", "even"):
+        one, other = getattr(on_cpu, name), getattr(on_gpu, name)
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=2e-6, equal_nan=True)
+
+
+def test_a_batch_of_long_texts_is_small():
+    lengths = [128] * 200 + [1024] * 9 + [4096] * 2
+    assert [len(batch) for batch in batches(lengths, 16384)] == [128, 72, 4, 4, 1, 1, 1]
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "bloom"])
