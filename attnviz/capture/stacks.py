@@ -120,7 +120,7 @@ def _window_axis(grid: Grid, size: int, shift: int) -> Axis:
     if min(grid) <= size:  # one window spans the smaller side; nothing is left to roll
         size, shift = min(grid), 0
     rows, columns = (-(-side // size) * size for side in grid)
-    cells = torch.arange(rows * columns).reshape(rows, columns)
+    cells = torch.arange(rows * columns, device="cpu").reshape(rows, columns)
     rolled = cells.roll((-shift, -shift), dims=(0, 1))
     windows = rolled.reshape(rows // size, size, columns // size, size).transpose(1, 2).flatten()
     positions = [divmod(cell, columns) for cell in windows.tolist()]

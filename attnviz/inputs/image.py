@@ -184,7 +184,10 @@ def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, 
         return torch.from_numpy(np.array(picture.pixels))
     pixels = pixel_values[0].float().permute(1, 2, 0)
     if getattr(processor, "do_normalize", False):
-        mean, std = (torch.tensor(getattr(processor, f"image_{name}")) for name in ("mean", "std"))
+        mean, std = (
+            torch.tensor(getattr(processor, f"image_{name}"), device=pixels.device)
+            for name in ("mean", "std")
+        )
         pixels = pixels * std + mean
     if getattr(processor, "do_rescale", False):
         pixels = pixels / float(processor.rescale_factor)

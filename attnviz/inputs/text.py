@@ -126,7 +126,7 @@ def pad_texts(
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     """Return rows of integers as one tensor (N, T), padded with `fill` on the right."""
     T = max(map(len, rows))
-    return torch.tensor([[*row, *[fill] * (T - len(row))] for row in rows])
+    return torch.tensor([[*row, *[fill] * (T - len(row))] for row in rows], device="cpu")
 
 
 def max_tokens(

@@ -192,7 +192,7 @@ def _encode(
 
 def _without_padding(result: AttentionResult) -> list[Attention]:
     def tokens(axis: Axis) -> Tensor:
-        return (~torch.tensor(axis.padding)).nonzero().flatten()
+        return (~torch.tensor(axis.padding, device="cpu")).nonzero().flatten()
 
     return [
         attention.at(tokens(attention.query_axis), tokens(attention.key_axis))

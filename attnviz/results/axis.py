@@ -326,13 +326,15 @@ def content_words(groups: TokenGroups) -> Tensor:
         for label, special in zip(groups.labels, groups.special, strict=True)
     ]
     content = [is_content(label) for label in labels]
-    return torch.tensor(content if sum(content) > 1 else [is_word(label) for label in labels])
+    return torch.tensor(
+        content if sum(content) > 1 else [is_word(label) for label in labels], device="cpu"
+    )
 
 
 def content_positions(axis: Axis) -> Tensor:
     """Return which positions belong to words that carry content, (T,)."""
     groups = token_groups(axis)
-    marked = torch.zeros(len(axis), dtype=torch.bool)
+    marked = torch.zeros(len(axis), dtype=torch.bool, device="cpu")
     for content, positions in zip(content_words(groups).tolist(), groups.positions, strict=True):
         marked[list(positions)] = content
     return marked

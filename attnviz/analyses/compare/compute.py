@@ -214,7 +214,7 @@ def _distance(
     first: BatchedAttention, second: BatchedAttention, statistics: WeightStatistics
 ) -> Tensor:
     """Return the distance between the rows of two attentions, mean over each text, (N, H)."""
-    total, rows = torch.zeros(()), statistics.rows[:, None]
+    total, rows = torch.zeros((), device="cpu"), statistics.rows[:, None]
     for block in statistics.blocks:
         between = divergence(first.weights(block), second.weights(block))
         total = total + (between * rows[..., block]).sum(-1).cpu()

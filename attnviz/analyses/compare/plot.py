@@ -35,7 +35,7 @@ def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
         page = Page(width * MM)
         title = f"{len(result.heads)} heads of {names[1]} beside those of {names[0]}"
         top = page.heading(title) + 0.06
-        nothing = torch.zeros(len(result.heads), dtype=torch.bool)
+        nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
         panels = [Panel("how far apart the maps are", result.apart, unsure=nothing)]
         for column, name in enumerate(result.statistics):
             change, unsure = result.change[:, column], ~(result.p_value[:, column] < SURE)

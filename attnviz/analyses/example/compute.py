@@ -46,7 +46,7 @@ class Matrices(NamedTuple):
     """
 
     values: Tensor
-    slack: Tensor = torch.zeros(())
+    slack: Tensor = torch.zeros((), device="cpu")
     sources: frozenset[str] = frozenset()
     texts: tuple[tuple[Labels, ...], ...] = ()
     decimals: tuple[int, ...] = ()
@@ -115,7 +115,7 @@ def _matrices(value: Any, name: str) -> Matrices:
     values = torch.from_numpy(cells.astype(np.float64))
     exponents = [[-cell.as_tuple().exponent for cell in matrix.flat] for matrix in cells]
     decimals = tuple(max(0, *digits) for digits in exponents)
-    half_units = 0.5 * 10.0 ** -torch.tensor(decimals, dtype=torch.float64)
+    half_units = 0.5 * 10.0 ** -torch.tensor(decimals, dtype=torch.float64, device="cpu")
     texts = tuple(tuple(tuple(map(str, row)) for row in matrix) for matrix in cells)
     return Matrices(
         values, half_units[:, None, None].expand_as(values), texts=texts, decimals=decimals
@@ -173,7 +173,8 @@ def _compute(name: str, operands: dict[str, Matrices]) -> Matrices:
         raise InputError(f"{problem} Perhaps one is transposed.") from None
     if name == "weights":
         scores, mask = (matrices.values.unsqueeze(-2) for matrices in inputs)
-        own = 2 * torch.eye(scores.shape[-1]) - 1  # 1 for the score of the weight, -1 for others
+        # 1 for the score of the weight, -1 for others.
+        own = 2 * torch.eye(scores.shape[-1], device="cpu") - 1
         errors = own * inputs[0].slack.unsqueeze(-2)
         extremes = torch.stack([compute(scores + sign * errors, mask) for sign in (-1, 1)])
         slack = (extremes.diagonal(dim1=-2, dim2=-1) - values).abs().amax(0)
@@ -310,10 +311,10 @@ def _inputs(lesson: Lesson) -> dict[str, Matrices]:
         inputs[name] = values
     d_k = [inputs[name].shape[2] for name in ("Q", "W_q") if name in inputs]
     scale = d_k[0] ** -0.5 if lesson.scale is None and d_k else lesson.scale or 1.0
-    inputs["scale"] = torch.tensor(scale, dtype=torch.float64)
+    inputs["scale"] = torch.tensor(scale, dtype=torch.float64, device="cpu")
     m, n = len(lesson.queries), len(lesson.tokens)
-    mask = torch.ones(1, m, n) if lesson.mask is None else lesson.mask
-    visible = torch.ones(1, m, m).tril() if isinstance(mask, str) else mask
+    mask = torch.ones(1, m, n, device="cpu") if lesson.mask is None else lesson.mask
+    visible = torch.ones(1, m, m, device="cpu").tril() if isinstance(mask, str) else mask
     fits = visible.shape == (1, m, n) and bool(((visible == 0) | (visible == 1)).all())
     _check(fits, f"mask must have 1 (visible) or 0 (hidden) for each of the scores, {(m, n)}.")
     inputs["mask"] = hide(visible == 0)

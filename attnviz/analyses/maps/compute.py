@@ -262,7 +262,8 @@ def _treat_special(
         return weights, rows, columns
     labels = zip(rows.labels + columns.labels, rows.special + columns.special, strict=True)
     names = ", ".join(dict.fromkeys(label for label, is_special in labels if is_special))
-    weights = weights[..., ~torch.tensor(rows.special), :][..., ~torch.tensor(columns.special)]
+    words, word_keys = (~torch.tensor(side.special, device="cpu") for side in (rows, columns))
+    weights = weights[..., words, :][..., word_keys]
     sums = weights.sum(-1, keepdim=True)
     lost = f"{1 - sums.mean().item():.0%} of the weight"
     if special == "remove":
@@ -406,7 +407,7 @@ def content_mass(record: AttentionRecord) -> Tensor:
     weights, rows, columns = word_weights(record)
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
     if record.stack != "cross":  # attention of a word to itself does not count
-        related = related & ~torch.eye(*related.shape, dtype=torch.bool)
+        related = related & ~torch.eye(*related.shape, dtype=torch.bool, device="cpu")
     if not related.any():
         return weights.new_zeros(len(weights))
     return (weights * related).sum((1, 2)) / content_words(rows).sum()

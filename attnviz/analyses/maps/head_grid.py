@@ -189,7 +189,7 @@ def _tile(
     maps = _pooled(weights)
     m, n = maps.shape[1:]
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
-    places = torch.full((rows * columns, m + down, n + across), torch.nan)
+    places = torch.full((rows * columns, m + down, n + across), torch.nan, device="cpu")
     places[: len(maps), down:, :n] = maps
     side_by_side = places.reshape(rows, columns, m + down, n + across).transpose(1, 2)
     image = side_by_side.reshape(rows * (m + down), columns * (n + across))

@@ -107,7 +107,8 @@ class AttentionMap(_LabeledMaps):
         The weights of special tokens as queries are left out: they are often so large that all
         others look pale.
         """
-        words = ~torch.tensor(self.special_rows or (False,) * len(self.rows))
+        special = self.special_rows or (False,) * len(self.rows)
+        words = ~torch.tensor(special, device="cpu")
         weights = self.weights.nan_to_num()  # nan cells have no color
         return float(weights[words].max() if words.any() else weights.max())
 

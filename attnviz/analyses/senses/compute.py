@@ -267,11 +267,11 @@ class PermutationDesign:
         cls, senses: list[int], sentences: list[int], *, shuffles: int = SHUFFLES
     ) -> PermutationDesign:
         """Return the design with its permutations, which are the same every time."""
-        labels, places = torch.tensor(senses), torch.tensor(sentences)
-        of_sentence = torch.zeros(int(places.max()) + 1, dtype=torch.long)
+        labels, places = (torch.tensor(numbers, device="cpu") for numbers in (senses, sentences))
+        of_sentence = torch.zeros(int(places.max()) + 1, dtype=torch.long, device="cpu")
         of_sentence[places] = labels
         generator = torch.Generator().manual_seed(0)
-        order = torch.rand(shuffles, len(of_sentence), generator=generator).argsort(1)
+        order = torch.rand(shuffles, len(of_sentence), generator=generator, device="cpu").argsort(1)
         return cls(labels, places, of_sentence[order][:, places])
 
 
@@ -374,15 +374,17 @@ def interval(right: Tensor, sentences: Tensor, *, resamples: int = SHUFFLES) -> 
     binomial (Clopper & Pearson 1934).
     """
     total = int(sentences.max()) + 1
-    hits = torch.zeros(total, dtype=torch.double).index_add_(0, sentences, right.double())
+    hits = torch.zeros(total, dtype=torch.double, device="cpu")
+    hits.index_add_(0, sentences, right.double())
     count = torch.bincount(sentences, minlength=total)
     bound = 0.025 ** (1 / total)
     if hits.sum() in (0, len(right)):
         return (bound, 1.0) if hits.any() else (0.0, 1 - bound)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(total, (resamples, total), generator=generator)
+    drawn = torch.randint(total, (resamples, total), generator=generator, device="cpu")
     accuracies = hits[drawn].sum(1) / count[drawn].sum(1)
-    low, high = accuracies.quantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
+    ends = torch.tensor([0.025, 0.975], dtype=torch.double, device="cpu")
+    low, high = accuracies.quantile(ends).tolist()
     return low, high
 
 

@@ -245,8 +245,8 @@ def make_reference(target: TargetWord, reference: str) -> Reference:
 
 def gate_of(special: Sequence[bool]) -> Tensor:
     """Return which keys each query may attend to without context, (T, T): itself and special."""
-    gate = torch.eye(len(special), dtype=torch.bool)
-    gate[:, torch.tensor(special, dtype=torch.bool)] = True
+    gate = torch.eye(len(special), dtype=torch.bool, device="cpu")
+    gate[:, torch.tensor(special, dtype=torch.bool, device="cpu")] = True
     return gate
 
 
@@ -403,6 +403,8 @@ def _causal(
     effects = {}
     positions = [groups.positions[index] for index in others]
     for name, vectors in intervene(target, positions, interventions).items():
-        effects[name] = torch.full((len(groups.labels),), torch.nan, dtype=torch.float64)
+        effects[name] = torch.full(
+            (len(groups.labels),), torch.nan, dtype=torch.float64, device="cpu"
+        )
         effects[name][others] = vectors @ direction.double().cpu()
     return effects

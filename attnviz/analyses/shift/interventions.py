@@ -122,7 +122,7 @@ def knock_out(target: TargetWord, words: Sequence[Sequence[int]]) -> Tensor:
         batch = words[start : start + size]
         gates = torch.ones(len(batch), 1, T, T, dtype=torch.bool, device=target.ids.device)
         for gate, positions in zip(gates[:, 0], batch, strict=True):
-            columns = torch.tensor(positions)
+            columns = torch.tensor(positions, device=gates.device)
             gate[:, columns] = False
             gate[columns[:, None], columns] = True
         with AttentionKnockout(gates) as knockout:

@@ -108,12 +108,12 @@ def integrated_gradients(target: AttributionInput) -> Tensor:
     with torch.no_grad():
         end = embed(target.ids)[0]
         if getattr(target.model.tokenizer, "mask_token_id", None) is None:
-            visible = torch.tensor(target.special)
+            visible = torch.tensor(target.special, device=end.device)
             visible[list(target.rows)] = True
             start = end * visible[:, None].to(end)
         else:
             start = embed(target.masked_ids())[0]
-    fractions = ((torch.arange(STEPS) + 0.5) / STEPS).to(end)[:, None, None]
+    fractions = ((torch.arange(STEPS, device=end.device) + 0.5) / STEPS).to(end)[:, None, None]
     total = torch.zeros_like(end)
     for batch in torch.split(fractions, batch_size(target.ids)):
         path = (start + batch * (end - start)).requires_grad_()

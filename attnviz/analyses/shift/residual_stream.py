@@ -67,7 +67,7 @@ def decompose_residual_stream(
         attention.append((mix.weights[0][:, rows] * (g @ mix.values[0].mT)).sum(1))
     return ResidualStream(
         attention=torch.stack(attention).double().cpu(),
-        mlp=torch.tensor(contributions[mlps:biases], dtype=torch.float64),
+        mlp=torch.tensor(contributions[mlps:biases], dtype=torch.float64, device="cpu"),
         bias=sum(contributions[biases:]),
         own=((carried[0][0, rows] * static).sum() - (static.mean(0) * unit).sum()).item(),
         total=(delta * unit).sum().item(),

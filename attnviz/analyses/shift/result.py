@@ -490,7 +490,7 @@ def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:
     """Return the mean of effects (W,), each in units of its deviation over some words."""
     scaled = []
     for effect in effects.values():
-        deviation = effect[rows].std(correction=0) if rows else torch.zeros(())
+        deviation = effect[rows].std(correction=0) if rows else effect.new_zeros(())
         scaled.append(effect / deviation if deviation > 0 else effect)
     return torch.stack(scaled).mean(0)
 

@@ -413,7 +413,7 @@ def _vector_rows(result: StepsResult) -> tuple[list[str], Tensor, Tensor, Tensor
     if len(weights) <= _VECTOR_ROWS:
         return list(result.keys), weights, values, products, shares
     largest_keys = weights.topk(_VECTOR_ROWS - 1).indices.sort().values
-    rest = torch.ones(len(weights), dtype=torch.bool)
+    rest = torch.ones(len(weights), dtype=torch.bool, device="cpu")
     rest[largest_keys] = False
     labels = [*(result.keys[i] for i in largest_keys), f"{int(rest.sum())} others"]
     mean = products[rest].sum(0) / weights[rest].sum().clamp(min=1e-300)

@@ -73,7 +73,9 @@ def aggregate(parts: Iterable[TextStatistics], heads: int, *, seed: int = 0) -> 
     for part in parts:
         missing = part.value.isnan()
         measured = ~missing.flatten(1).all(1)
-        no_baseline = torch.tensor([not statistic.even_baseline for statistic in STATISTICS])
+        no_baseline = torch.tensor(
+            [not statistic.even_baseline for statistic in STATISTICS], device="cpu"
+        )
         # If a text does not have a statistic, its baselines are NaN too.
         ours, even, shuffled = (
             values.masked_fill(left_out, torch.nan)[measured].double().flatten(1).numpy()
@@ -175,9 +177,10 @@ def head_distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
 
     texts : the records of each text, the same attentions in the same order.
     """
-    total, count = torch.zeros(()), 0
+    total, count = torch.zeros((), device="cpu"), 0
     for records in texts:
-        words = (~torch.tensor(records[0].query_axis.special)).nonzero().flatten()
+        special = torch.tensor(records[0].query_axis.special, device="cpu")
+        words = (~special).nonzero().flatten()
         rows = words[:: -(-len(words) // _SAMPLE_ROWS)]
         weights = torch.cat([record.weights().float()[:, rows].cpu() for record in records])
         step = max(1, _PAIR_WEIGHTS // weights[0].numel())

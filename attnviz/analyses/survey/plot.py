@@ -217,9 +217,9 @@ def head_panels(
         page.write(x, y, [title], points=SMALL_SIZE, weight="bold")
         ax = page.axes(x, y + line + 0.02, across, high)
         bar = page.axes(x + 0.5 * across - 0.16, y + line + high + 0.16, 0.5 * across, 0.05)
-        values = torch.full((len(layers), most_heads), torch.nan, dtype=torch.float64)
+        values = torch.full((len(layers), most_heads), torch.nan, dtype=torch.float64, device="cpu")
         values[cells] = panel.values.double()
-        unsure = torch.zeros(values.shape, dtype=torch.bool)
+        unsure = torch.zeros_like(values, dtype=torch.bool)
         unsure[cells] = panel.unsure & ~panel.values.isnan()
         _draw_panel(ax, bar, values, unsure, signed=panel.signed)
     return top + math.ceil(len(panels) / columns) * step

@@ -178,7 +178,8 @@ IS_SHARE = tuple(statistic.limit is None for statistic in STATISTICS)
 def largest(tokens: int) -> Tensor:
     """Return the largest possible value of each statistic for a number of tokens, (S,)."""
     limits = [statistic.limit for statistic in STATISTICS]
-    return torch.tensor([max(1.0, limit(tokens)) if limit else 1.0 for limit in limits])
+    largest_values = [max(1.0, limit(tokens)) if limit else 1.0 for limit in limits]
+    return torch.tensor(largest_values, device="cpu")
 
 
 def batch_tokens(device: torch.device) -> int:
@@ -288,7 +289,8 @@ class HeadStatistics:
         tokens = batch_tokens(self.checkpoint.device) // 2  # each text is read twice
         order = list(batches(lengths, tokens))
         measured = [self._measure_batch([texts[index] for index in batch]) for batch in order]
-        positions = torch.tensor([index for batch in order for index in batch]).argsort()
+        indices = [index for batch in order for index in batch]
+        positions = torch.tensor(indices, device="cpu").argsort()
         release_unused()
         *statistics, differences = zip(*measured, strict=True)
         value, shuffled, even = (torch.cat(batch)[positions] for batch in statistics)
@@ -333,7 +335,7 @@ class HeadStatistics:
             value.append(values)
             even.append(of_plain(even_weights).expand_as(values[:N]).cpu())
             if attention.model_weights is None:
-                differences.append(torch.full(values.shape[1:2], torch.nan))
+                differences.append(torch.full(values.shape[1:2], torch.nan, device="cpu"))
                 return
             model_values = of_first(attention.model_weights).cpu()[0]
             only_one = values[0].isnan() != model_values.isnan()

@@ -180,7 +180,7 @@ def from_table(table: pa.Table, heads: Sequence[HeadName]) -> TextStatistics:
     return TextStatistics(
         numbers=tuple(numbers.tolist()),
         tokens=tuple(frame["tokens"][first].tolist()),
-        differences=torch.tensor(about["differences"], dtype=torch.float64),
+        differences=torch.tensor(about["differences"], dtype=torch.float64, device="cpu"),
         compared=about["compared"],
         **values,
     )
