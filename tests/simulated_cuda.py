@@ -457,8 +457,8 @@ def _from_data(function):
     def create(data, *, device=None, **options):
         default = data.device if isinstance(data, Tensor) else torch.empty(0).device
         device = _indexed(default if device is None else device)
-        if device == CPU or isinstance(data, CudaTensor):
-            return function(data, device=None if isinstance(data, Tensor) else device, **options)
+        if isinstance(data, CudaTensor):
+            return data.to(device, options.get("dtype"))
         return function(data, device=CPU, **options).to(device)
 
     return create
