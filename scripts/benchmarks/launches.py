@@ -37,8 +37,8 @@ def measure(tokens: int, places: int) -> None:
         f"BERT-base, {tokens} tokens": (BertModel(BertConfig()).eval(), " ".join(words)),
         "tiny Llama, 3 layers": (tiny("llama"), TEXTS[0]),
     }
-    columns = "launches", "synchronizations", "copies to the host", "copies to the device"
-    table = Table("", *columns, title="one text on a simulated CUDA device")
+    columns = "launches", "waits", "to the host", "to the device"
+    table = Table("model", "run", *columns, title="one text on a simulated CUDA device")
     lines = []
     for name, (module, text) in models.items():
         with SimulatedCuda() as gpu:
@@ -52,7 +52,7 @@ def measure(tokens: int, places: int) -> None:
             for variant, run in variants.items():
                 gpu.clear()
                 run()
-                table.add_row(f"{name}: {variant}", *(f"{count:,}" for count in gpu.counts))
+                table.add_row(name, variant, *(f"{count:,}" for count in gpu.counts))
                 for kind in gpu.counts._fields if places else ():
                     lines.append(f"{name}, {variant}: {kind.replace('_', ' ')}")
                     lines += [f"{n:8,} {place}" for place, n in gpu.top(kind, places)]
