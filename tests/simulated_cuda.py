@@ -628,5 +628,6 @@ def _replacements(gpu):
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
         from attnviz.streaming import triton_kernels
 
-        for name in ("map_pass", "log_sum_exp"):
-            yield triton_kernels, name, _Kernel(getattr(triton_kernels, name))
+        for name, value in list(vars(triton_kernels).items()):
+            if type(value).__name__ == "InterpretedFunction" and not name.startswith("_"):
+                yield triton_kernels, name, _Kernel(value)
