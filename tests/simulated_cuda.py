@@ -41,6 +41,7 @@ from unittest.mock import patch
 import torch
 import transformers
 from torch import Tensor
+from torch.utils._device import _device_constructors
 
 import attnviz
 
@@ -139,6 +140,7 @@ class SimulatedCuda:
     def __enter__(self) -> SimulatedCuda:
         assert SimulatedCuda.current is None, "There is a simulated device already."
         assert not torch.cuda.is_available(), "There is a real device."
+        _device_constructors()  # remembers functions that are replaced now
         for owner, name, value in _replacements(self):
             self._stack.enter_context(patch.object(owner, name, value))
         library = torch.library.Library("aten", "IMPL", "CUDA")
@@ -611,7 +613,7 @@ def _replacements(gpu):
     }
     methods = {
         "to": _to,
-        "cuda": lambda self, device="cuda", **options: _to(self, device, **options),
+        "cuda": lambda self, device=None, **options: _to(self, device or "cuda", **options),
         "pin_memory": lambda self, *_: self,
         "is_pinned": lambda self, *_: not self.is_cuda,
     }

@@ -26,7 +26,7 @@ PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64"]
 
 
 def main(folder: str, python: str, *present: str) -> None:
-    """Fill the folders `wheels-1`, `wheels-2`, … and `weights-1`, `weights-2`, …"""
+    """Fill the folders wheels-1, wheels-2 … and weights-1, weights-2 …, and print their sizes."""
     out = Path(folder)
     download = out / "download"
     download.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def main(folder: str, python: str, *present: str) -> None:
 
 
 def pinned(present: Sequence[str]) -> set[str]:
-    """Return "name==version" of all that attnviz and its tests need and the machine does not have."""
+    """Return "name==version" of all packages to download."""
     pins: set[str] = set()
     pending = ["attnviz", *TESTS]
     known = LEFT_OUT | set(map(canonicalize_name, present))

@@ -20,13 +20,17 @@ class Event:
     def __init__(self, **_: object) -> None:
         self.time = 0.0
 
-    def record(self) -> None:
+    def record(self, *_: object) -> None:
+        """Take the time."""
         self.time = time.perf_counter()
 
     def synchronize(self) -> None:
-        pass
+        """Do nothing, because the host has waited for each operator."""
+
+    wait_event = wait_stream = wait = synchronize
 
     def elapsed_time(self, end: Event) -> float:
+        """Return the milliseconds between two events."""
         return (end.time - self.time) * 1e3
 
 
@@ -34,7 +38,12 @@ if __name__ == "__main__":
     sys.argv.pop(0)
     as_module = sys.argv[0] == "-m"
     name = sys.argv.pop(0) if not as_module else sys.argv[1]
-    with SimulatedCuda(), patch.object(torch.cuda, "Event", Event):
+    host = {
+        "Event": Event,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "max_memory_allocated": lambda device=None: 0,
+    }
+    with SimulatedCuda(), patch.multiple(torch.cuda, **host):
         if as_module:
             sys.argv[:2] = [name]
             runpy.run_module(name, run_name="__main__", alter_sys=True)
