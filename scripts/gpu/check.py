@@ -24,6 +24,10 @@ TESTS = [
     "tests/io/test_results_on_disk.py", "tests/models/test_checkpoints.py",
     "tests/robustness/test_memory.py",
 ]  # fmt: skip
+HEATMAP = [
+    "-m", "attnviz", "heatmap", "the train left the station", "--device", "cuda",
+    "-o", "{out}/heatmap.png",
+]  # fmt: skip
 
 
 class Part(NamedTuple):
@@ -72,8 +76,8 @@ PARTS = {
     "heatmap": Part(
         "the first command of the README",
         40,
-        ["-m", "attnviz", "heatmap", "the train left the station", "--device", "cuda"],
-        ["-m", "attnviz", "heatmap", "the train left the station", "--device", "cuda"],
+        HEATMAP,
+        HEATMAP,
     ),
     "model-512": Part(
         "BERT-base beside the plain forward",
@@ -132,7 +136,10 @@ def run(part: Part, seconds: float, log: Path, *, rehearse: bool) -> dict[str, o
         return {"outcome": "no time left", "seconds": 0, "figures": {}}
     if part.needs_triton and find_spec("triton") is None:
         return {"outcome": "left out: install triton", "seconds": 0, "figures": {}}
-    command = part.rehearsal if rehearse else part.command
+    command = [
+        word.replace("{out}", str(log.parent.resolve()))
+        for word in (part.rehearsal if rehearse else part.command)
+    ]
     if rehearse:
         command = ["scripts/gpu/rehearsal.py", *command]
         seconds *= 5

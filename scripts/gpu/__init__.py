@@ -1,0 +1,1 @@
+"""Check attnviz on a machine with a GPU."""
