@@ -1,9 +1,10 @@
 """Proof of a long text: some rows of every head, and the reduced maps.
 
 A map that is never stored cannot be compared as a whole. So in some rows all stages are compared
-with the model's own, and so is the run in which maps are reduced. The reduced maps are compared
-with our float64 weights in these rows, in cells of one row of cells and in some columns. All heads
-are compared together where the model computes, and the numbers are copied once.
+with the model's own. The reduced maps are compared with our float64 weights in these rows, in cells
+of one row of cells and in some columns. And in every row the attention vector of the reduced map is
+compared with the model's own. All heads are compared together where the model computes, and the
+numbers are copied once.
 """
 
 from __future__ import annotations
@@ -15,24 +16,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.agreement.measures import copy_to_cpu, largest_by_head
+from attnviz.agreement.measures import copy_to_cpu
 from attnviz.agreement.stages import (
-    PRECISIONS,
     SMALLEST,
     Proof,
     bounded_check,
     compare,
-    dtypes,
-    largest_score,
     model_values,
     prove,
     stages_not_compared,
-    tolerance_of,
 )
 from attnviz.capture import ReducedAttention
 from attnviz.results import AttentionRecord, Reference, cell_sizes
 
-_MOVED = 0.2  # of a row's weight: no rounding moves more, in any precision
 _PROJECTED = ("query", "key", "value")
 _WEIGHTS = {"cpu": 2**22, "cuda": 2**26}  # in float64, that are held at once
 _COLUMNS = 8  # keys whose received weight is summed
@@ -61,69 +57,63 @@ def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> P
 
 
 def prove_streamed(
-    attention: ReducedAttention, weights: Tensor, rows: Tensor, marked: Tensor | None = None
+    attention: ReducedAttention, rows: Tensor, marked: Tensor | None = None
 ) -> Proof:
-    """Compare the run that reduces maps with the model's own run, and the reduced maps.
+    """Compare reduced maps with our float64 weights, and with the model's own output.
 
     Parameters
     ----------
     attention : ReducedAttention
-        The attention in this run.
-    weights : Tensor
-        (H, R, n), the model's own weights of `rows`, from the other run.
+        An attention whose `rows` agree with the model's own (`prove_rows`).
     rows : Tensor
         (R,), the indices of queries.
     marked : Tensor, optional
         (n,), which keys are marked in the summary.
     """
     record = attention.record
-    sampled, rows = record.at(rows, slice(None)), rows.to(record.query.device)
-    scores = sampled.scores(dtype=torch.float64)
-    ours = sampled.normalize(scores)
-    values = record.value.double()
-    # The queries of the heads that share their values stand below each other.
-    expected = (ours.reshape(len(values), -1, ours.shape[2]) @ values).view(*ours.shape[:2], -1)
     summary = _SummaryComparison(attention, marked)
-    summary.compare(rows, scores)
-    query, key = (side.float().norm(dim=-1).amax() for side in (record.query, record.key))
-    numbers = {
-        "moved": (ours - weights.double()).abs().sum(-1).mean(-1) / 2,
-        "largest": ours.abs().max(),
-        "score": largest_score(scores, ours),
-        "errors": largest_by_head(expected - attention.attended[:, rows].double()),
-        "vectors": largest_by_head(expected),
-        "norms": query * key,
-        "summary": summary.worst,
-    }
-    numbers = copy_to_cpu([numbers])[0]
-
-    # The share of a row's weight that moved between the two runs, on average. They round in a
-    # different order, and rounding errors add up from layer to layer.
-    rounding = tolerance_of("weights", numbers, PRECISIONS[dtypes(record)[1]])
-    tolerance = min(_MOVED, 2 * (record.layer + 1) * rounding)
-    run = bounded_check(record, "second run", numbers["moved"], tolerance, compared=weights.numel())
-
-    # Sums are computed in float32 at least; fused attention on a GPU rounds their results.
-    bound = abs(record.scale) * float(numbers["norms"])  # of the scores; errors grow with it
-    eps = torch.finfo(record.value.dtype if record.value.is_cuda else torch.float32).eps
-    largest = numbers["vectors"].clamp(min=SMALLEST)
-    tolerances = max(_STREAMED, 4 * eps * max(1.0, bound)) * largest
-    attended = bounded_check(
-        record, "attention vectors", numbers["errors"], tolerances, compared=expected.numel()
+    summary.compare(
+        rows.to(record.query.device), record.at(rows, slice(None)).scores(dtype=torch.float64)
     )
-
+    query, key = (side.float().norm(dim=-1).amax() for side in (record.query, record.key))
+    numbers = {"norms": query * key, "summary": summary.worst}
+    if attention.model_sums is not None:
+        # Of every query's attention vector and of the model's: a random sum of the features.
+        errors = (attention.signed_sums - attention.model_sums).double().abs()
+        errors = errors.masked_fill(attention.summary.empty, 0.0)
+        numbers |= {"vectors": errors.amax(1), "longest": attention.longest.double()}
+    numbers = copy_to_cpu([numbers])[0]
+    bound = abs(record.scale) * float(numbers["norms"])  # of the scores; errors grow with it
+    checks = []
+    fine = torch.finfo(torch.float32).eps
+    if attention.model_sums is not None:
+        # Rounding of the weights, of the values and of their mean is in the model's precision. That
+        # of a score is too, unless attention is fused, and its effect is proportional to the score.
+        coarse = max(fine, torch.finfo(record.value.dtype).eps)
+        rounding = max(4 * coarse, 4 * (fine if attention.fused else coarse) * max(1.0, bound))
+        checks.append(
+            bounded_check(
+                record,
+                "attention vectors",
+                numbers["vectors"],
+                max(_STREAMED, rounding) * numbers["longest"].clamp(min=SMALLEST),
+                compared=attention.model_sums.numel(),
+                heads=attention.heads,
+            )
+        )
     # The error of a float32 product of d terms is at most d · eps / 2 times the product of the
     # norms, and so is that of their log-sum-exp; the relative error of a weight is the sum of both.
-    tolerance = max(_STREAMED, record.query.shape[-1] * torch.finfo(torch.float32).eps * bound)
-    reduced = bounded_check(
-        record,
-        "summary",
-        numbers["summary"],
-        tolerance,
-        compared=summary.count,
-        heads=attention.heads,
+    checks.append(
+        bounded_check(
+            record,
+            "summary",
+            numbers["summary"],
+            max(_STREAMED, record.query.shape[-1] * fine * bound),
+            compared=summary.count,
+            heads=attention.heads,
+        )
     )
-    return Proof(record.place, (run, attended, reduced), (), False)
+    return Proof(record.place, tuple(checks), (), False)
 
 
 class _SummaryComparison:

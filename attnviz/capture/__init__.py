@@ -4,18 +4,14 @@ from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.capture.capture import Capture, capture, capture_generation, hidden_states
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
-    AttentionTemplate,
     ReducedAttention,
     ReductionOptions,
     Sample,
     capture_streamed,
-    sample_rows,
-    stream_maps,
 )
 from attnviz.capture.watch import memory_budget, model_lock, restoring
 
 __all__ = [
-    "AttentionTemplate",
     "BatchedAttention",
     "Capture",
     "ReducedAttention",
@@ -30,6 +26,4 @@ __all__ = [
     "model_lock",
     "place_windows",
     "restoring",
-    "sample_rows",
-    "stream_maps",
 ]

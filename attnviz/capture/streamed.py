@@ -1,10 +1,8 @@
 """A long text: the map of every head is reduced while the model runs, and never stored.
 
-The untouched model runs first, under its own fused attention. Fused attention never returns its
-weights, but the model's own eager function computes them for a few rows, from the same queries and
-keys; comparing the outputs of both shows that they compute the same. Then the model runs again with
-our attention, which computes its output and reduces the weights. In both runs each attention is
-passed on and released before the next.
+The untouched model runs once, under its own fused attention, which never returns its weights. From
+the same queries, keys and values the model's own eager function computes the weights of a few rows,
+and our engine reduces the whole maps. Each attention is passed on and released before the next.
 """
 
 from __future__ import annotations
@@ -22,14 +20,7 @@ from attnviz.capture.projections.match import match_projections
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
-from attnviz.capture.watch import (
-    ModuleWatcher,
-    RepeatedRun,
-    minimal_run,
-    model_lock,
-    watch,
-    weights_in_memory,
-)
+from attnviz.capture.watch import ModuleWatcher, minimal_run, watch, weights_in_memory
 from attnviz.errors import InputError, ModelError
 from attnviz.results import AttentionRecord, Axis, MapSummary, Reference
 from attnviz.runtime.compat import SOFTMAX, outside_dispatch_modes, supports_fused_attention
@@ -53,40 +44,34 @@ class ReductionOptions:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some rows of one attention, as the model computed them."""
+    """One attention of a run, and some of its rows as the model computed them."""
 
     record: AttentionRecord  # all that its weights follow from, its mask as a rule
     # Weights and scores (H, R, n), head_output (H, R, d_v) and output (R, d_model) of R rows.
     reference: Reference
-    gated: bool  # whether sinks gate the output, and are no column of the softmax
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionTemplate:
-    """An attention that a model executes: its record without tensors, which each text fills in."""
+class ReducedAttention(Sample):
+    """A sampled attention, and the reduced maps of some of its heads.
 
-    record: AttentionRecord
-    heads: int  # how many
-    gated: bool  # as in `Sample`
+    Attributes
+    ----------
+    heads, summary : the numbers of the heads, and their maps in this order.
+    signed_sums : (heads, m), for every query the sum of the features of our attention vector, with
+        random signs.
+    model_sums : (heads, m), the same of the model's own; None if more enters it than weights and
+        values.
+    longest : (heads,), the norm of the model's longest attention vector.
+    fused : whether the model's scores were not rounded to its precision.
+    """
 
-    @classmethod
-    def of(cls, sample: Sample) -> AttentionTemplate:
-        """Return the template of a sample: nothing that grows with the text but its axes."""
-        empty: dict[str, Any] = dict.fromkeys(
-            ("capped_bias", "bias", "mask", "input", "rotation", "projection", "visible")
-        ) | {name: torch.empty(0) for name in ("query", "key", "value")}
-        return cls(replace(sample.record, **empty), sample.record.heads, sample.gated)
-
-
-@dataclass(frozen=True, eq=False)
-class ReducedAttention:
-    """One attention of a run: all that its weights follow from, and their summary."""
-
-    record: AttentionRecord
-    attended: Tensor  # (H, m, d_v), the attention vectors of all heads
-    summary: MapSummary  # the reduced maps of `heads`, in this order
     heads: tuple[int, ...]
-    layers: int  # of its stack
+    summary: MapSummary
+    signed_sums: Tensor
+    model_sums: Tensor | None
+    longest: Tensor
+    fused: bool
 
 
 def capture_streamed(
@@ -95,24 +80,22 @@ def capture_streamed(
     axes: Mapping[str, Sequence[Axis]],
     rows: Tensor,
     options: ReductionOptions,
-    on_sample: Callable[[Sample], None],
-    on_reduced: Callable[[ReducedAttention], None],
+    on_attention: Callable[[Sample], None],
 ) -> None:
-    """Run `model` twice on one text, and pass on each attention when it is executed.
+    """Run the untouched `model` on one text, and pass on each attention when it was executed.
 
-    rows : (R,), the queries whose weights the model itself computes, ascending. on_sample : takes
-    them for each attention of the first run, outside the dispatch mode that monitors the model.
-    on_reduced : takes each attention of the second run.
+    rows : (R,), the queries whose weights the model itself computes, ascending. on_attention :
+    takes each attention, a `ReducedAttention` if its layer is to be reduced, outside the dispatch
+    mode that monitors the model.
     """
-    with model_lock:
-        with part(0, 2, "the model reads"):
-            templates = sample_rows(model, inputs, axes, rows, on_sample)
-        layers = {template.record.layer for template in templates}
-        heads = range(min(template.heads for template in templates))
-        _expect_existing("layer", (*(options.layers or ()), *options.exact), layers)
-        _expect_existing("head", options.heads or (), heads)
-        with part(1, 2, "its maps are reduced"):
-            stream_maps(model, inputs, templates, options, on_reduced)
+    with part(0, 1, "the model reads"):
+        watcher = watch(
+            model,
+            minimal_run(model, inputs),
+            lambda model: _StreamedRun(model, axes, rows, options, on_attention),
+            fused=supports_fused_attention(model),
+        )
+    _expect_existing("layer", (*(options.layers or ()), *options.exact), watcher.layers)
 
 
 def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[int]) -> None:
@@ -125,79 +108,41 @@ def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[i
             )
 
 
-def sample_rows(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    axes: Mapping[str, Sequence[Axis]],
-    rows: Tensor,
-    on_sample: Callable[[Sample], None],
-) -> list[AttentionTemplate]:
-    """Run the untouched model and pass on some rows of every attention; return the templates."""
-    templates: list[AttentionTemplate] = []
-
-    def pass_on(sample: Sample) -> None:
-        templates.append(AttentionTemplate.of(sample))
-        on_sample(sample)
-
-    watch(
-        model,
-        minimal_run(model, inputs),
-        lambda model: _RowSampler(model, axes, rows, pass_on),
-        fused=supports_fused_attention(model),
-    )
-    return templates
-
-
-def stream_maps(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    templates: Sequence[AttentionTemplate],
-    options: ReductionOptions,
-    on_reduced: Callable[[ReducedAttention], None],
-) -> None:
-    """Run a model with our attention instead of its own, and pass on the reduced maps."""
-    rules = MaskRuleCache()
-    stacks = Counter(template.record.stack for template in templates)
-
-    def reduce(args: AttentionCallArgs, number: int) -> Any:
-        template = templates[number]
-        with part(number, len(templates)):
-            if options.layers is not None and template.record.layer not in options.layers:
-                return args.output(), None
-            record = replace(template.record, **rules.terms(args))
-            output, summary = _reduce(record, options)
-            heads = range(record.heads) if options.heads is None else options.heads
-            on_reduced(
-                ReducedAttention(record, output, summary, tuple(heads), stacks[record.stack])
-            )
-        if template.gated:  # more enters the output than weights and values
-            return args.output(), None
-        return output.to(args.value).transpose(0, 1)[None].contiguous(), None
-
-    paths = [template.record.path for template in templates]
-    watch(
-        model,
-        minimal_run(model, inputs),
-        lambda model: RepeatedRun(model, paths, reduce),
-        fused=supports_fused_attention(model),
-    )
-
-
-def _reduce(record: AttentionRecord, options: ReductionOptions) -> tuple[Tensor, MapSummary]:
-    """Return the attention vectors (H, m, d_v) of all heads, and the summary of some."""
-    spec = ScoreSpec.of(record)
-    marked = None if options.marked is None else options.marked.to(record.query.device)
-    return attend(
+def _reduce(
+    sample: Sample, output: Tensor, options: ReductionOptions, *, gated: bool, fused: bool
+) -> ReducedAttention:
+    """Reduce the maps of an attention; `output` (H, m, d_v) is the model's own."""
+    record, heads = sample.record, tuple(options.heads or range(sample.record.heads))
+    spec, value = ScoreSpec.of(record), record.value
+    if options.heads is not None:
+        spec, value = spec.select_heads(heads), spec.of_heads(value, heads)
+    device, width = value.device, value.shape[-1]
+    chance = torch.Generator().manual_seed(record.layer)
+    signs = (2.0 * torch.randint(2, (width, 1), generator=chance) - 1).to(device)
+    # A sum of features costs a fraction of all of them. But on CUDA torch's fused attention, which
+    # needs them all, also returns the log-sum-exp that the reduction starts from.
+    on_cuda = device.type == "cuda"
+    attended, summary = attend(
         spec,
-        record.value,
-        heads=options.heads,
+        value if on_cuda else value.float() @ signs,
         cells=options.cells,
         top=options.top,
-        marked=marked,
+        marked=None if options.marked is None else options.marked.to(device),
+    )
+    output = output[list(heads)].float()
+    return ReducedAttention(
+        record,
+        sample.reference,
+        heads,
+        summary,
+        signed_sums=(attended @ signs if on_cuda else attended)[..., 0],
+        model_sums=None if gated else (output @ signs)[..., 0],
+        longest=output.norm(dim=-1).amax(1),
+        fused=fused,
     )
 
 
-# -------------------------------------------------------------------------- rows of the first run
+# ----------------------------------------------------------------------------- the run
 
 
 class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
@@ -223,18 +168,20 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
         return result
 
 
-class _RowSampler(ModuleWatcher):
-    """Samples some rows of every attention of a run, one attention at a time."""
+class _StreamedRun(ModuleWatcher):
+    """Samples some rows of every attention of a run and reduces its maps, one at a time."""
 
     def __init__(
         self,
         model: nn.Module,
         axes: Mapping[str, Sequence[Axis]],
         rows: Tensor,
-        on_sample: Callable[[Sample], None],
+        options: ReductionOptions,
+        on_attention: Callable[[Sample], None],
     ) -> None:
         super().__init__(model, texts=1)
-        self._rows, self._on_sample = rows, on_sample
+        self.layers: set[int] = set()
+        self._rows, self._options, self._on_attention = rows, options, on_attention
         self._length = len(axes["text"][0])
         self.mode = self._monitor = _CoverageMonitor(self._length)
         self._rules = MaskRuleCache()
@@ -247,6 +194,8 @@ class _RowSampler(ModuleWatcher):
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own functions: the fused one for all rows, the eager one for some."""
         self._pass_on()
+        if self._monitor.missed:
+            raise self._uncovered()
         self._rows = self._rows.to(args.query.device)
         path = self.paths[args.module]
         whole = args.query.shape[0] == 1 and args.query.shape[2] == self._length
@@ -255,28 +204,32 @@ class _RowSampler(ModuleWatcher):
                 f"{path} cuts or selects the {self._length:,} tokens of the text. Give a shorter "
                 'text with mode="full", or choose another model.'
             )
+        _expect_existing("head", self._options.heads or (), range(args.shape[0]))
         with part(self._calls.total(), max(1, len(self.modules))):
             with self._monitor.collect_softmaxes():
                 output = args.output()
             with self._monitor.collect_softmaxes() as softmaxes:
                 args.call_eager(self._rows)
-        if len(softmaxes) != 1:
-            raise ModelError(
-                f"{path} computes {len(softmaxes)} softmaxes instead of one. Choose another "
-                'model, or a shorter text with mode="full".'
-            )
-        self._pending = self._sample(path, args, softmaxes[0], output)
+            if len(softmaxes) != 1:
+                raise ModelError(
+                    f"{path} computes {len(softmaxes)} softmaxes instead of one. Choose another "
+                    'model, or a shorter text with mode="full".'
+                )
+            with outside_dispatch_modes():
+                self._pending = self._take(path, args, softmaxes[0], output)
         return output, None
 
     def finish(self) -> None:
         """Pass on the last sample, or raise ModelError for an attention that was missed."""
         self._pass_on()
         if not self._calls or self._monitor.missed:
-            raise ModelError(
-                f"{type(self.model).__name__} computes some attention without transformers' "
-                'attention interface. Give a shorter text with mode="full", or choose another '
-                "model."
-            )
+            raise self._uncovered()
+
+    def _uncovered(self) -> ModelError:
+        return ModelError(
+            f"{type(self.model).__name__} computes some attention without transformers' attention "
+            'interface. Give a shorter text with mode="full", or choose another model.'
+        )
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Note the sampled rows of the input and the output of W^O."""
@@ -288,9 +241,11 @@ class _RowSampler(ModuleWatcher):
             return None
         return hidden.reshape(self._length, -1)[self._rows].clone()
 
-    def _sample(
-        self, path: str, args: AttentionCallArgs, softmax: Softmax, output: Tensor
-    ) -> Sample:
+    def _take(self, path: str, args: AttentionCallArgs, softmax: Softmax, output: Tensor) -> Sample:
+        """Return the sampled rows of an attention, with its reduced maps if its layer is asked for.
+
+        output : (1, m, H, d_v), by the function that the model calls.
+        """
         n, sinks, inputs = args.shape[2], args.sinks, self.inputs_of(args.module)
         gated = sinks is not None and softmax.weights.shape[-1] == n
         # In blocks the output comes from the function that made the rows: no reference.
@@ -312,7 +267,12 @@ class _RowSampler(ModuleWatcher):
             **self._rules.terms(args),
         )
         self._calls[path] += 1
-        return Sample(record, Reference(weights, scores, head_output, None), gated)
+        self.layers.add(record.layer)
+        sample = Sample(record, Reference(weights, scores, head_output, None))
+        if self._options.layers is not None and record.layer not in self._options.layers:
+            return sample
+        fused = args.fused and not args.in_blocks
+        return _reduce(sample, output[0].transpose(0, 1), self._options, gated=gated, fused=fused)
 
     def _pass_on(self) -> None:
         """Pass on the sample of the attention that ran last, with the output of its W^O."""
@@ -335,4 +295,4 @@ class _RowSampler(ModuleWatcher):
                 record=replace(record, projection=matched.projection),
                 reference=replace(sample.reference, output=output),
             )
-            self._on_sample(completed)
+            self._on_attention(completed)

@@ -2,7 +2,7 @@
 
 `watch` runs a model while a watcher takes the arguments of each attention function that it calls.
 There is one watcher for each purpose: the recorder of whole maps (recorder.py), the reader of a
-batch (batched.py), the sampler of rows and the streamer of long texts (streamed.py).
+batch (batched.py), the run of a long text (streamed.py).
 """
 
 from __future__ import annotations

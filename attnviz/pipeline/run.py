@@ -5,8 +5,9 @@ The maps of a long text are reduced while the model runs, and a sample of their 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from math import isqrt
@@ -237,19 +238,18 @@ def _streamed_result(
     rows = sampled_rows(len(axis), heads)
     proofs: list[agreement.Proof] = []
     attentions: list[StreamedAttention] = []
-    sampled_weights: dict[tuple[str, int], Tensor] = {}  # the model's own, of these rows
+    layers_of: Counter[str] = Counter()  # of each stack
 
-    def compare_rows(sample: Sample) -> None:
-        """Compare some rows of an attention with the model's own."""
-        record = sample.record
-        proofs.append(agreement.prove_rows(record, sample.reference, rows))
-        sampled_weights[record.path, record.call] = sample.reference.weights.cpu()
-
-    def compare_and_store(attention: ReducedAttention) -> None:
-        """Compare the run in which an attention was reduced, and store the reduced maps."""
+    def compare_and_store(attention: Sample) -> None:
+        """Compare some rows of an attention with the model's own; store its reduced maps."""
         record = attention.record
-        weights = sampled_weights.pop((record.path, record.call)).to(record.query.device)
-        proofs.append(agreement.prove_streamed(attention, weights, rows, marked))
+        own_rows = rows.to(record.query.device)
+        layers_of[record.stack] += 1
+        proofs.append(agreement.prove_rows(record, attention.reference, own_rows))
+        if not isinstance(attention, ReducedAttention):
+            return
+        proofs.append(agreement.prove_streamed(attention, own_rows, marked))
+        source = replace(record, input=None, rotation=None, projection=None)
         attentions.append(
             StreamedAttention(
                 path=record.path,
@@ -259,16 +259,15 @@ def _streamed_result(
                 query_axis=record.query_axis,
                 key_axis=record.key_axis,
                 heads=record.heads,
-                layers=attention.layers,
+                layers=0,  # known after the run
                 kept=attention.heads,
                 summary=attention.summary,
-                record=record if record.layer in exact else None,
+                record=source if record.layer in exact else None,
             )
         )
 
-    capture_streamed(
-        module, batch.inputs, batch.axes, rows, reduction, compare_rows, compare_and_store
-    )
+    capture_streamed(module, batch.inputs, batch.axes, rows, reduction, compare_and_store)
+    streamed = tuple(replace(entry, layers=layers_of[entry.stack]) for entry in attentions)
     report = agreement.report(
         proofs,
         str(module.dtype).removeprefix("torch."),
@@ -278,7 +277,7 @@ def _streamed_result(
         rows=(len(rows), len(axis)),
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, None)
-    return AttentionResult((), report, source, streamed=tuple(attentions))
+    return AttentionResult((), report, source, streamed=streamed)
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

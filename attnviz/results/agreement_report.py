@@ -20,9 +20,9 @@ class StageCheck(Savable):
     ----------
     stack, layer, path, stage : the place. Stages, in order: query, key, value, scores, weights,
         head output, output; for a generation also "one pass", its weights step by step against
-        those of a single pass over the whole. A long text also has three stages of the run that
-        reduces its maps: "second run", the share of a row's weight that lies elsewhere than in the
-        first run; "attention vectors"; and "summary", as a share of the largest number of a kind.
+        those of a single pass over the whole. A long text also has two stages of its reduced maps:
+        "attention vectors", in every row the sum of the features with random signs, against the
+        model's own output; and "summary", as a share of the largest number of a kind.
     differences : the largest absolute difference of each head (one entry for a stage that has
         no heads: output).
     tolerances : the largest difference that passes, of each head.

@@ -16,13 +16,10 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, P
 
 from attnviz.agreement import Proof, prove_rows, prove_streamed
 from attnviz.capture import (
-    AttentionTemplate,
     ReducedAttention,
     ReductionOptions,
     Sample,
     capture_streamed,
-    sample_rows,
-    stream_maps,
 )
 from attnviz.pipeline.run import sampled_rows
 from attnviz.results import Axis, MapSummary
@@ -33,7 +30,7 @@ from benchmarks.operators import show_operators
 
 _PLAIN, _EAGER = "plain sdpa forward", "eager, output_attentions"
 _OURS, _OURS_TOP = "attnviz (statistics + pooled maps)", "attnviz with top 8"
-_PROVEN = "attnviz, two verified runs"
+_PROVEN = "attnviz, verified"
 _BERTVIZ, _LENS = "BertViz, two views in HTML", "TransformerLens, hook_pattern"
 _PACKAGE = {_BERTVIZ: "bertviz", _LENS: "transformer_lens"}
 # Peak memory of a variant, in copies of the weights of all heads.
@@ -44,47 +41,33 @@ _FAST_TOKENS = 256  # tokens up to which BertViz takes only seconds
 Work = Callable[[], object]
 
 
-class _Streamed:
-    """Run a model with our attention instead of its own, and collect a summary of every head.
+def _streamed(model: PreTrainedModel, top: int, ids: Tensor) -> list[MapSummary]:
+    """Run a model and return a summary of every head, in 64 × 64 cells; verify nothing.
 
-    top : number of keys whose weights are kept for each query. The maps have 64 × 64 cells.
+    top : number of keys whose weights are kept for each query.
     """
+    summaries: list[MapSummary] = []
 
-    def __init__(self, model: PreTrainedModel, top: int) -> None:
-        self._model, self._keep = model, ReductionOptions(cells=_CELLS, top=top)
-        self._templates: list[AttentionTemplate] | None = None
+    def take(attention: Sample) -> None:
+        assert isinstance(attention, ReducedAttention)
+        summaries.append(attention.summary)
 
-    def __call__(self, ids: Tensor) -> list[MapSummary]:
-        """Return the summaries; the first call also finds the attentions of the model."""
-        if self._templates is None:
-            last = torch.tensor([ids.shape[1] - 1])
-            self._templates = sample_rows(self._model, *_inputs(ids), last, lambda _: None)
-        summaries: list[MapSummary] = []
-        stream_maps(
-            self._model,
-            _inputs(ids)[0],
-            self._templates,
-            self._keep,
-            lambda streamed: summaries.append(streamed.summary),
-        )
-        return summaries
+    last = torch.tensor([ids.shape[1] - 1])  # one row is the least that is sampled
+    capture_streamed(model, *_inputs(ids), last, ReductionOptions(cells=_CELLS, top=top), take)
+    return summaries
 
 
 def _verified(model: PreTrainedModel, ids: Tensor) -> list[Proof]:
-    """Do what `attnviz.attend` does: two runs, reduction in the second, verification of both."""
-    inputs, axes = _inputs(ids)
+    """Do what `attnviz.attend` does: reduce every map while the model runs, and verify it."""
     rows = sampled_rows(ids.shape[1], model.config.num_attention_heads)
     proofs: list[Proof] = []
-    reference_weights: list[Tensor] = []
 
-    def prove(sample: Sample) -> None:
-        proofs.append(prove_rows(sample.record, sample.reference, rows))
-        reference_weights.append(sample.reference.weights)
+    def prove(attention: Sample) -> None:
+        assert isinstance(attention, ReducedAttention)
+        proofs.append(prove_rows(attention.record, attention.reference, rows))
+        proofs.append(prove_streamed(attention, rows))
 
-    def take(streamed: ReducedAttention) -> None:
-        proofs.append(prove_streamed(streamed, reference_weights.pop(0), rows))
-
-    capture_streamed(model, inputs, axes, rows, ReductionOptions(cells=_CELLS), prove, take)
+    capture_streamed(model, *_inputs(ids), rows, ReductionOptions(cells=_CELLS), prove)
     return proofs
 
 
@@ -156,8 +139,8 @@ def _variants(model: PreTrainedModel) -> dict[str, Callable[[Tensor], object]]:
     variants: dict[str, Callable[[Tensor], object]] = {
         _PLAIN: partial(_plain, model),
         _EAGER: partial(peers.eager, model),
-        _OURS: _Streamed(model, 0),
-        _OURS_TOP: _Streamed(model, 8),
+        _OURS: partial(_streamed, model, 0),
+        _OURS_TOP: partial(_streamed, model, 8),
         _PROVEN: partial(_verified, model),
         _BERTVIZ: partial(peers.bertviz, model),
     }

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _len_torch_dispatch_stack
 
 import attnviz
-from attnviz.capture import sample_rows
+from attnviz.capture import ReductionOptions, capture_streamed
 from attnviz.inputs import encode
 from attnviz.runtime.compat import outside_dispatch_modes
 
@@ -61,14 +61,15 @@ def test_the_search_finds_the_private_names_of_compat():
     assert {"_python_dispatch", "tensor._version", "module._parameters"} <= {*private_names(COMPAT)}
 
 
-def test_a_sample_is_passed_on_outside_every_dispatch_mode(model):
+def test_an_attention_is_passed_on_outside_every_dispatch_mode(model):
     batch = encode(model.checkpoint, ["the train left the station"])
     depths = []
-    sample_rows(
+    capture_streamed(
         model.module,
         batch.inputs,
         batch.axes,
         torch.tensor([1, 2]),
+        ReductionOptions(),
         lambda _: depths.append(_len_torch_dispatch_stack()),
     )
     assert depths == [0] * 6

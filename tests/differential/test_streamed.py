@@ -9,7 +9,6 @@ from families import FAMILIES, FURTHER, TEXTS, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.capture import watch
 from attnviz.errors import InputError, ModelError
 
 NEAR = {"atol": 1e-5, "rtol": 1e-4}
@@ -36,7 +35,7 @@ def test_every_family(family, tokenizer):
             record.stack,
         )
         P = attention.record.weights(dtype=torch.float64)
-        # A second run has a different rounding order.
+        # Fused attention has a different rounding order.
         assert_close(P, record.weights(dtype=torch.float64), atol=1e-3, rtol=1e-3)
         assert_close(attention.summary.received.double(), P.sum(1), **NEAR)
         assert_close(attention.summary.mean.double(), P, **NEAR)
@@ -127,17 +126,33 @@ def test_attention_fused_by_torch_is_not_missed(tokenizer):
         attnviz.attend(TEXTS[0], model=model, mode="streamed")
 
 
-def test_a_run_with_fewer_attentions_is_rejected(model, monkeypatch):
-    on_call = watch.RepeatedRun.on_call
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "gemma2", "gpt-oss"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_run_is_the_models_own(family, dtype, tokenizer):
+    """What the watched run returns is bit by bit what the model returns as the user has it.
 
-    def skipped(self, args):
-        if self.paths[args.module].startswith("encoder.layer.5."):
-            return args.query.transpose(1, 2), None
-        return on_call(self, args)
+    Models without fused attention run their eager function in blocks of rows.
+    """
+    module = tiny(family).to(getattr(torch, dtype))
+    model, outputs = attnviz.load(module, tokenizer=tokenizer), []
+    handle = module.base_model.register_forward_hook(lambda *call: outputs.append(call[2][0]))
+    try:
+        attnviz.attend(TEXTS[0], model=model, mode="streamed", top=2)
+        assert len(outputs) == 1
+        with torch.no_grad():
+            module.base_model(**tokenizer(TEXTS[0], return_tensors="pt"), use_cache=False)
+    finally:
+        handle.remove()
+    streamed, alone = outputs
+    assert_close(streamed, alone, atol=0, rtol=0)
 
-    monkeypatch.setattr(watch.RepeatedRun, "on_call", skipped)
-    with pytest.raises(ModelError, match="same attentions in every run"):
-        attnviz.attend(TEXTS[0], model=model, mode="streamed")
+
+@pytest.mark.parametrize("family", ["bert", "llama", "gemma2", "gpt-oss"])
+def test_every_row_is_compared_with_the_output_of_the_model(family, tokenizer):
+    model = attnviz.load(tiny(family), tokenizer=tokenizer)
+    result = attnviz.attend(LONG, model=model, mode="streamed", layers=[1], heads=[3, 0])
+    (check,) = (check for check in result.agreement.checks if check.stage == "attention vectors")
+    assert (check.layer, check.compared) == (1, 2 * len(result.streamed[0].query_axis))
 
 
 def test_chunked_attention_has_the_positions_of_full_maps(tokenizer):

@@ -8,7 +8,9 @@ from families import TEXTS, tiny
 from full_maps import check, use_loops, use_reference, whole
 
 import attnviz
-from attnviz.capture import attention_interface, streamed
+from attnviz.capture import streamed
+from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
+from attnviz.pipeline.run import sampled_rows
 from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, numba_kernels, reference, summarise
 from attnviz.streaming.cpu import _RowBlock
@@ -104,8 +106,91 @@ def test_a_planted_fault_is_caught(fault, pooled, monkeypatch, tally):
     report = attnviz.attend(LONG, **how).agreement
     first = report.first_difference
     assert report.verdict == "failed"
-    assert first.stage in ("summary", "second run", "attention vectors")
+    assert first.stage in ("summary", "attention vectors")
     tally.planted([first], report.dtype)
+
+
+def handed_on(**changes):
+    """Plant changed tensors in the records of all attentions."""
+
+    def plant(monkeypatch):
+        terms = MaskRuleCache.terms
+
+        def changed(self, args):
+            fields = terms(self, args)
+            return fields | {name: change(fields[name]) for name, change in changes.items()}
+
+        monkeypatch.setattr(MaskRuleCache, "terms", changed)
+
+    return plant
+
+
+def sampled(change):
+    """Plant a change of the rows that the model's eager function computes."""
+
+    def plant(monkeypatch):
+        call_eager = AttentionCallArgs.call_eager
+        monkeypatch.setattr(
+            AttentionCallArgs, "call_eager", lambda self, rows: call_eager(self, change(rows))
+        )
+
+    return plant
+
+
+RUN_FAULTS = {
+    "queries of another head": (handed_on(query=lambda Q: Q.flip(0)), "query"),
+    "keys one position off": (handed_on(key=lambda K: K.roll(1, 1)), "key"),
+    "values one position off": (handed_on(value=lambda V: V.roll(1, 1)), "value"),
+    "sampled rows in another order": (sampled(lambda rows: rows.flip(0)), "scores"),
+    "one sampled row of another query": (
+        sampled(lambda rows: torch.cat([rows[:-1], rows[:1]])),
+        "scores",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", RUN_FAULTS)
+def test_a_fault_planted_in_the_run_is_caught(fault, pooled, monkeypatch, tally):
+    how, _ = pooled
+    tally.fault("in streamed maps")
+    plant, stage = RUN_FAULTS[fault]
+    plant(monkeypatch)
+    report = attnviz.attend(LONG, **how).agreement
+    assert report.verdict == "failed"
+    assert report.first_difference.stage == stage
+    tally.planted([report.first_difference], report.dtype)
+
+
+@pytest.mark.parametrize("side", ["the model's output", "our map"])
+def test_a_fault_in_one_row_that_is_not_sampled_is_caught(side, pooled, monkeypatch, tally):
+    """Every row is compared with the model's output, not only those that are sampled."""
+    how, honest = pooled
+    tally.fault("in streamed maps")
+    count, length = honest.rows
+    rows = set(sampled_rows(length, 12).tolist())
+    assert len(rows) == count < length
+    row = min(set(range(length)) - rows)
+    if side == "our map":
+
+        def change(scoring):
+            query = scoring.query.clone()
+            query[:, row] = query[:, row + 1]
+            return replace(scoring, query=query)
+
+        scoring_of(change)(monkeypatch)
+    else:
+        output = AttentionCallArgs.output
+
+        def change(self):
+            hidden = output(self).clone()
+            hidden[:, row] = hidden[:, row + 1]
+            return hidden
+
+        monkeypatch.setattr(AttentionCallArgs, "output", change)
+    report = attnviz.attend(LONG, **how).agreement
+    assert report.verdict == "failed"
+    assert report.first_difference.stage == "attention vectors"
+    tally.planted([report.first_difference], report.dtype)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "llama", "mistral"])
@@ -113,13 +198,13 @@ def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, m
     """Also for models without fast attention, whose eager function runs as a whole."""
     tally.fault("in streamed maps")
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    of = attention_interface.MaskRuleCache.of
+    of = MaskRuleCache.of
 
     def later(self, called):
         rule = of(self, called)
         return replace(rule, after=rule.after + 1)
 
-    monkeypatch.setattr(attention_interface.MaskRuleCache, "of", later)
+    monkeypatch.setattr(MaskRuleCache, "of", later)
     assert attnviz.verify(TEXTS[0], model=model, mode="streamed").verdict == "failed"
 
 

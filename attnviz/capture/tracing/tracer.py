@@ -45,7 +45,7 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Base of the dispatch modes of this package: collects the softmaxes of an attention function.
 
     Two modes extend it: `OperatorTracer` follows all operators outside attention functions; the
-    monitor of the row sampler notices attention that goes past the functions.
+    monitor of a long text notices attention that goes past the functions.
     """
 
     def __init__(self) -> None:
