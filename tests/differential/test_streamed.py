@@ -150,7 +150,7 @@ def test_the_run_is_the_models_own(family, dtype, tokenizer):
 @pytest.mark.parametrize("family", ["bert", "llama", "gemma2", "gpt-oss"])
 def test_every_row_is_compared_with_the_output_of_the_model(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    result = attnviz.attend(LONG, model=model, mode="streamed", layers=[1], heads=[3, 0])
+    result = attnviz.attend(TEXTS[0], model=model, mode="streamed", layers=[1], heads=[3, 0])
     (check,) = (check for check in result.agreement.checks if check.stage == "attention vectors")
     assert (check.layer, check.compared) == (1, 2 * len(result.streamed[0].query_axis))
 

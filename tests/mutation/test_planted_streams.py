@@ -10,7 +10,7 @@ from full_maps import check, use_loops, use_reference, whole
 import attnviz
 from attnviz.capture import streamed
 from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
-from attnviz.pipeline.run import sampled_rows
+from attnviz.pipeline import run as pipeline
 from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, numba_kernels, reference, summarise
 from attnviz.streaming.cpu import _RowBlock
@@ -138,9 +138,9 @@ def sampled(change):
 
 
 RUN_FAULTS = {
-    "queries of another head": (handed_on(query=lambda Q: Q.flip(0)), "query"),
-    "keys one position off": (handed_on(key=lambda K: K.roll(1, 1)), "key"),
-    "values one position off": (handed_on(value=lambda V: V.roll(1, 1)), "value"),
+    "queries of another head": (handed_on(query=lambda Q: Q.flip(0)), "scores"),
+    "keys one position off": (handed_on(key=lambda K: K.roll(1, 1)), "scores"),
+    "values one position off": (handed_on(value=lambda V: V.roll(1, 1)), "head output"),
     "sampled rows in another order": (sampled(lambda rows: rows.flip(0)), "scores"),
     "one sampled row of another query": (
         sampled(lambda rows: torch.cat([rows[:-1], rows[:1]])),
@@ -153,6 +153,7 @@ RUN_FAULTS = {
 def test_a_fault_planted_in_the_run_is_caught(fault, pooled, monkeypatch, tally):
     how, _ = pooled
     tally.fault("in streamed maps")
+    monkeypatch.setattr(pipeline, "_SAMPLED_WEIGHTS", 1)  # the fewest rows are enough
     plant, stage = RUN_FAULTS[fault]
     plant(monkeypatch)
     report = attnviz.attend(LONG, **how).agreement
@@ -166,10 +167,9 @@ def test_a_fault_in_one_row_that_is_not_sampled_is_caught(side, pooled, monkeypa
     """Every row is compared with the model's output, not only those that are sampled."""
     how, honest = pooled
     tally.fault("in streamed maps")
-    count, length = honest.rows
-    rows = set(sampled_rows(length, 12).tolist())
-    assert len(rows) == count < length
-    row = min(set(range(length)) - rows)
+    monkeypatch.setattr(pipeline, "_SAMPLED_WEIGHTS", 1)
+    _, length = honest.rows
+    row = min(set(range(length)) - {*pipeline.sampled_rows(length, 12).tolist()})
     if side == "our map":
 
         def change(scoring):
