@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ from attnviz.results.projection import Projection
 from attnviz.runtime.precision import exact_products
 
 _ALL = slice(None)
-_CELLS = 2**22  # of a mask that are read at once
+_CELLS = {"cpu": 2**22, "cuda": 2**26}  # of a mask that are read at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,22 +52,24 @@ class MaskRule(Savable):
         causal model.
         """
         m, n = mask.shape
-        step = max(1, _CELLS // n)  # rows at once, so that no copy is as large as the mask
+        cells = _CELLS.get(mask.device.type, _CELLS["cuda"])
+        step = max(1, cells // n)  # rows at once, so that no copy is as large as the mask
         keys = torch.arange(n, device=mask.device)
         positions = torch.arange(n - m, n, device=mask.device)  # of the queries among the keys
         blocks = list(zip(torch.split(positions, step), torch.split(mask, step), strict=True))
         read, before, after = torch.zeros_like(keys, dtype=torch.bool), 0, 0
+        unbiased = mask.dtype == torch.bool  # what a visible cell contains: True, or 0
         for i, block in blocks:
             visible = _visible(block)
-            if block.dtype != torch.bool and bool((block[visible] != 0).any()):
-                return None
             read |= visible.any(0)
-            sees = visible.any(1)
-            if sees.any():
-                first = visible[sees].int().argmax(1)
-                last = n - 1 - visible[sees].flip(1).int().argmax(1)
-                before = max(before, int((i[sees] - first).max()))
-                after = max(after, int((last - i[sees]).max()))
+            first = visible.byte().argmax(1)
+            last = n - 1 - visible.flip(1).byte().argmax(1)
+            reach = torch.stack([i - first, last - i]).masked_fill(~visible.any(1), 0).amax(1)
+            biased = (visible & (block != unbiased)).any()
+            *farthest, is_biased = torch.cat([reach, biased[None]]).tolist()  # one copy to the CPU
+            if is_biased:
+                return None
+            before, after = max(before, farthest[0]), max(after, farthest[1])
         rule = cls(
             before if before < n - 1 else None,
             after if after < n - 1 else None,
@@ -91,12 +95,31 @@ class MaskRule(Savable):
         """Whether a tile has a hidden cell; columns from n on, which fill a tile, are hidden."""
         nearest = rows.start + self.offset - (columns.stop - 1)
         farthest = rows.stop - 1 + self.offset - columns.start
+        if columns.stop > n:
+            return True
+        read = self._read_before(columns.stop) - self._read_before(columns.start)
         return (
-            columns.stop > n
+            read < columns.stop - columns.start
             or (self.after is not None and nearest < -self.after)
             or (self.before is not None and farthest > self.before)
-            or (self.keys is not None and not bool(self.keys[columns].all()))
         )
+
+    def run(self, n: int) -> slice | None:
+        """Return the keys that are read, if they follow each other; else None."""
+        if self._counts is None:
+            return slice(0, n)
+        total = self._counts[-1]
+        first, stop = bisect_left(self._counts, 1) - 1, bisect_left(self._counts, total)
+        return slice(first, stop) if 0 < total == stop - first else None
+
+    @cached_property
+    def _counts(self) -> list[int] | None:
+        """How many of the first 0, 1, … keys are read; on the CPU, so that tiles ask no GPU."""
+        return None if self.keys is None else [0, *self.keys.cpu().cumsum(0).tolist()]
+
+    def _read_before(self, key: int) -> int:
+        """Return how many of the keys before one are read."""
+        return key if self._counts is None else self._counts[key]
 
     def hidden(self, distance: Tensor, columns: slice, n: int) -> Tensor:
         """Return the hidden cells of a tile; `distance` is from each query back to each key."""

@@ -6,9 +6,9 @@ module uses one (`tests/capture/test_compat.py`), and this is the file to repair
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 # The names of operators as a dispatch mode sees them: torch.softmax and Tensor.to.
 SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 CAST = "_to_copy"
+
+FusedAttention: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool, float], tuple[Tensor, Tensor]]
 
 
 # ------------------------------------------------------------------------------------------ torch
@@ -73,12 +75,34 @@ def state_of(module: nn.Module) -> list[dict[Any, Any]]:
     return [members, *(members[name] for name in names if isinstance(members[name], dict))]
 
 
-def cuda_attention_operators() -> dict[str, Any]:
-    """Return torch's fused attention on CUDA as operators that return the log-sum-exp too."""
+def cuda_attention_operators() -> dict[str, FusedAttention]:
+    """Return torch's fused attention on CUDA as functions that return the log-sum-exp too.
+
+    They take Q (1, H, m, d), K and V (1, G, n, d), whether a query reads no later key (then m = n),
+    and the scale. `varlen_attn` is public and returns the same, but only since torch 2.12, and in
+    half precision.
+    """
     aten = torch.ops.aten
-    names = ("cudnn", "flash", "efficient")
-    operators = {name: f"_scaled_dot_product_{name}_attention" for name in names}
-    return {name: getattr(aten, operator, None) for name, operator in operators.items()}
+
+    def cudnn(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+        attention = aten._scaled_dot_product_cudnn_attention
+        output, lse = attention(Q, K, V, None, True, 0.0, causal, False, scale=scale)[:2]
+        return output, lse
+
+    def flash(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+        attention = aten._scaled_dot_product_flash_attention
+        output, lse = attention(Q, K, V, 0.0, causal, False, scale=scale)[:2]
+        return output, lse
+
+    def efficient(
+        Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        attention = aten._scaled_dot_product_efficient_attention
+        K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
+        output, lse = attention(Q, K, V, None, True, 0.0, causal, scale=scale)[:2]
+        return output, lse
+
+    return {"cudnn": cudnn, "flash": flash, "efficient": efficient}
 
 
 # ----------------------------------------------------------------------------------- transformers

@@ -5,9 +5,10 @@ This module launches the kernels and combines their results.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -17,17 +18,21 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import MaskRule
-from attnviz.runtime.compat import cuda_attention_operators
+from attnviz.runtime.compat import FusedAttention, cuda_attention_operators
+from attnviz.streaming import reference
 from attnviz.streaming.reference import MapBuffers
 from attnviz.streaming.scores import LOG2_E, NEVER, ScoreSpec
 
 _FAR = 2**30  # more than any distance
 _KEYS = 2**25  # bytes of keys per launch: they stay in the second-level cache
 _CELLS = 2**28  # bytes of partial cells per launch
-_ROWS = 4096  # queries whose weights for single keys are computed at once
+_PAIRS = 2**27  # numbers of the queries whose weights for single keys are computed at once
 
-Operator: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool, float], tuple[Tensor, Tensor]]
+_EVERY = 8  # layers of one kind, of which one is compared with float64
+
+Operator: TypeAlias = Callable[[ScoreSpec, Tensor], tuple[Tensor, Tensor]]
 _refused: set[tuple[object, ...]] = set()
+_calls: Counter[tuple[object, ...]] = Counter()
 
 
 @dataclass(frozen=True)
@@ -167,22 +172,49 @@ def reduce_map(
     level = buffers.lse.masked_fill(empty, -NEVER)
     for heads, terms in _launches(spec, tiling):
         _MapPass(terms, rows, columns, tiling).run(heads, level[heads] * LOG2_E, buffers)
-    # The weights of each row for itself, the previous and the first key.
-    position = torch.arange(m, device=device) + spec.visible.offset
-    for i, keys in enumerate((position, position - 1, torch.zeros_like(position))):
-        for start in range(0, m, _ROWS):
-            block = slice(start, min(start + _ROWS, m))
-            scores = _scores_of_pairs(spec, block, keys[block])
-            buffers.near[:, i, block] = (scores - level[:, block]).exp()
+    _fill_near(spec, level, buffers.near)
 
 
-def _scores_of_pairs(spec: ScoreSpec, rows: slice, keys: Tensor) -> Tensor:
-    """Return the score of each query with one key, (H, rows), NEVER where it is hidden."""
-    query = spec.query[:, rows].float()
-    key = spec.key[:, keys.clamp(0, spec.shape[2] - 1)].float()
-    scores = (query * repeat_heads(key, len(query))).sum(-1) * spec.scale
-    i = torch.arange(rows.start, rows.stop, device=keys.device)
-    return scores.masked_fill(spec.hidden(i, keys), NEVER)
+def _fill_near(spec: ScoreSpec, level: Tensor, near: Tensor) -> None:
+    """Fill the weights (H, 3, m) of each query for itself, the previous and the first key.
+
+    `level` is the log-sum-exp (H, m). The keys are a slice of all keys, so nothing is gathered.
+    """
+    (_, m, n), rule = spec.shape, spec.visible
+    before = _FAR if rule.before is None else rule.before
+    after = _FAR if rule.after is None else rule.after
+
+    def rows(first: int, stop: int) -> slice:
+        return slice(max(0, first), min(m, stop))
+
+    for index, back in enumerate((0, 1)):  # i + offset - back
+        if -after <= back <= before:
+            shift = rule.offset - back
+            queries = rows(-shift, n - shift)
+            keys = slice(queries.start + shift, queries.stop + shift)
+            _fill_pairs(spec, level, near[:, index], queries, keys)
+    queries = rows(-after - rule.offset, before - rule.offset + 1)
+    _fill_pairs(spec, level, near[:, 2], queries, slice(0, 1))
+
+
+def _fill_pairs(spec: ScoreSpec, level: Tensor, near: Tensor, rows: slice, keys: slice) -> None:
+    """Fill the weight (H, m) of some queries for one key each, or for the same key."""
+    if rows.start >= rows.stop:
+        return
+    d, (G, shared) = spec.query.shape[-1], (len(spec.key), len(spec.query) // len(spec.key))
+    groups = max(1, _PAIRS // (shared * (rows.stop - rows.start) * d))
+    unread = None if spec.visible.keys is None else ~spec.visible.keys[keys].to(near.device)
+    for g in range(0, G, groups):
+        key = spec.key[g : g + groups, None, keys].float()
+        heads = slice(g * shared, g * shared + len(key) * shared)
+        query = spec.query[heads, rows]
+        query = query.view(len(key), shared, *query.shape[1:])
+        scores = (query * key).sum(-1).flatten(0, 1).mul_(spec.scale)
+        if spec.soft_cap is not None:
+            scores.div_(spec.soft_cap).tanh_().mul_(spec.soft_cap)
+        if unread is not None:
+            scores.masked_fill_(unread, NEVER)
+        near[heads, rows] = scores.sub_(level[heads, rows]).exp_()
 
 
 def log_sum_exp(spec: ScoreSpec, *, tiling: Tiling | None = None) -> Tensor:
@@ -199,96 +231,208 @@ def log_sum_exp(spec: ScoreSpec, *, tiling: Tiling | None = None) -> Tensor:
     return lse
 
 
-def fused(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Return the output of torch's fused attention and the log-sum-exp of its rows of scores.
+def fused(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the attention vectors and the log-sum-exp of each row, without maps.
 
-    The operators that also return the log-sum-exp are private. One that raises, or whose rows
-    differ from float64, is not called again for this kind of attention. The last resort is a kernel
-    of our own for the log-sum-exp.
+    Torch's fused attention returns both for causal attention, windows, and padding on one side.
+    Otherwise the kernel returns the log-sum-exp, and the weights follow block by block.
 
     Parameters
     ----------
-    query : Tensor
-        (H, m, d).
-    key, value : Tensor
-        (G, n, d), each for H / G heads.
-    causal : bool
-        Whether a query reads no later key; then there are as many queries as keys.
+    spec : ScoreSpec
+        An attention that the kernels support.
+    value : Tensor
+        (G, n, d_v), for the same heads as the keys.
 
     Returns
     -------
     output : Tensor
-        (H, m, d), in the precision of the query.
+        (H, m, d_v), in the precision of the query, or float32; 0 in rows that read nothing.
     lse : Tensor
-        (H, m), float32, natural.
+        (H, m), float32, natural, with the sinks; -∞ in rows that read nothing.
     """
-    Q, K, V = (tensor[None] for tensor in (query, key, value))
-    kind = query.dtype, query.shape[-1], len(query) > len(key), causal, query.device
-    for name, operator in _operators(query.device).items():
-        if (name, *kind) in _refused:
+    without_sinks = replace(spec, sinks=None)
+    output, lse = _fused_by_torch(without_sinks, value) or (None, log_sum_exp(without_sinks))
+    if (sinks := spec.sinks_by_row) is not None:
+        total = torch.logaddexp(lse, sinks)
+        if output is not None:
+            output = output * (lse - total).exp()[..., None]
+        lse = total
+    return reference.attend(spec, value, lse) if output is None else output, lse
+
+
+def _fused_by_torch(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the output of torch's fused attention and its log-sum-exp; None without one.
+
+    An operator that raises, or whose rows differ from float64, is not called again for this kind of
+    attention. Its rows are compared in the first layer of a kind, and in one layer of some more.
+    """
+    part = _DensePart.of(spec)
+    if part is None:
+        return None
+    dense = part.spec
+    (H, m, n), d, device = dense.shape, dense.query.shape[-1], dense.query.device
+    causal = dense.visible.before is None and dense.visible.after == 0
+    shape = dense.query.dtype, d, value.shape[-1], len(dense.key) < H, m == n, m.bit_length()
+    rule = causal, dense.visible.before is None, dense.visible.after is None
+    V = value[:, part.keys]
+    for name, operator in _operators(device).items():
+        kind = name, *shape, *rule, device
+        if kind in _refused:
             continue
         try:
-            output, lse = operator(Q, K, V, causal, scale)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, NotImplementedError, AttributeError, TypeError):
-            _refused.add((name, *kind))  # not in this build, or not for these shapes
+            output, lse = operator(dense, V)
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise  # no fault of the operator, or of a device that can do no more
+        except (RuntimeError, AttributeError, ImportError, TypeError, ValueError):
+            _refused.add(kind)  # not in this build, or not for these shapes
             continue
-        result = output[0], lse.reshape(len(query), -1)[:, : query.shape[1]].float()
-        if _agrees(*result, query, key, value, causal=causal, scale=scale):
-            return result
-        _refused.add((name, *kind))
-    output = scaled_dot_product_attention(Q, K, V, is_causal=causal, scale=scale, enable_gqa=True)
-    rule = MaskRule(after=0 if causal else None)
-    return output[0], log_sum_exp(ScoreSpec(query, key, scale, rule))
+        if _calls[kind] % _EVERY == 0 and not _agrees(output, lse, dense, V):
+            _refused.add(kind)
+            continue
+        _calls[kind] += 1
+        return part.whole(output, lse)
+    return None
+
+
+@dataclass(frozen=True)
+class _DensePart:
+    """The queries and the keys of a map whose hidden cells follow from their distance alone.
+
+    Attributes
+    ----------
+    spec : of these queries and keys; the last query is at the last key if there is a limit.
+    length : how many queries the map has. rows, keys : which of them these are.
+    """
+
+    spec: ScoreSpec
+    length: int
+    rows: slice
+    keys: slice
+
+    @classmethod
+    def of(cls, spec: ScoreSpec) -> _DensePart | None:
+        """Return the part that has all visible cells; None if other cells of it are hidden too."""
+        (_, m, n), rule = spec.shape, spec.visible
+        keys = rule.run(n)
+        limits = [limit for limit in (rule.before, rule.after) if limit is not None]
+        if keys is None or not spec.plain or min(limits, default=0) < 0:
+            return None
+        first, stop, offset = 0, keys.stop, 0
+        if limits:
+            offset = rule.offset - keys.start
+            if rule.after is not None:
+                first = max(0, -offset - rule.after)  # earlier queries read nothing
+            if rule.after == 0:
+                stop = min(stop, m + rule.offset)  # no query reads later keys
+            if first >= m or m + rule.offset != stop:
+                return None
+        rows, keys = slice(first, m), slice(keys.start, stop)
+        part = replace(
+            spec,
+            query=spec.query[:, rows],
+            key=spec.key[:, keys],
+            visible=MaskRule(rule.before, rule.after, offset + first),
+        )
+        return cls(part, m, rows, keys)
+
+    def whole(self, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the results with a row for each query of the map."""
+        missing = self.rows.start
+        if not missing:
+            return output, lse
+        output = torch.nn.functional.pad(output, (0, 0, missing, 0))
+        return output, torch.nn.functional.pad(lse, (missing, 0), value=-torch.inf)
 
 
 def _operators(device: torch.device) -> dict[str, Operator]:
-    """Return the operators that return a log-sum-exp, the fastest first."""
-    operators = cuda_attention_operators()
+    """Return the functions that return an output and its log-sum-exp, the fastest first."""
 
-    def cudnn(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        result = operators["cudnn"](Q, K, V, None, True, 0.0, causal, False, scale=scale)
-        return result[0], result[1]
+    def private(function: FusedAttention) -> Operator:
+        def operator(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
+            Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))
+            output, lse = function(Q, K, V, _is_causal(spec), spec.scale)
+            H, m, _ = spec.shape
+            return output[0], lse.reshape(H, -1)[:, :m].float()
 
-    def flash(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        result = operators["flash"](Q, K, V, 0.0, causal, False, scale=scale)
-        return result[0], result[1]
+        return operator
 
-    def efficient(
-        Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
-        result = operators["efficient"](Q, K, V, None, True, 0.0, causal, scale=scale)
-        return result[0], result[1]
-
-    if torch.cuda.get_device_capability(device) >= (9, 0):
-        return {"cudnn": cudnn, "flash": flash, "efficient": efficient}
-    return {"flash": flash, "cudnn": cudnn, "efficient": efficient}
+    functions = cuda_attention_operators()
+    operators = {name: private(function) for name, function in functions.items()}
+    operators |= {"varlen": _varlen, "sdpa": _sdpa}
+    order = ["varlen", "flash", "cudnn", "efficient", "sdpa"]
+    if torch.cuda.get_device_capability(device) >= (9, 0):  # what sdpa itself runs there
+        order = ["cudnn", "varlen", "flash", "efficient", "sdpa"]
+    return {name: operators[name] for name in order}
 
 
-def _agrees(
-    output: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, *,
-    causal: bool, scale: float,
-) -> bool:  # fmt: skip
+def _is_causal(spec: ScoreSpec) -> bool:
+    """Return whether an attention is causal, and not full; raise RuntimeError if it is neither."""
+    rule, (_, m, n) = spec.visible, spec.shape
+    causal = rule.after == 0 and m == n
+    if rule.before is not None or not (causal or rule.after is None):
+        raise RuntimeError("the operator has no windows")
+    return causal
+
+
+def _varlen(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the results of `varlen_attn`, which is for half precision and has windows."""
+    from torch.nn.attention.varlen import AuxRequest, varlen_attn
+
+    (_, m, n), rule, device = spec.shape, spec.visible, spec.query.device
+    window = [-1 if limit is None else limit for limit in (rule.before, rule.after)]
+    Q, K, V = (tensor.transpose(0, 1) for tensor in (spec.query, spec.key, value))
+    ends = [torch.arange(0, size + 1, size, dtype=torch.int32, device=device) for size in (m, n)]
+    output, lse = varlen_attn(
+        *(Q, K, V, ends[0], ends[1], m, n),
+        return_aux=AuxRequest(lse=True),
+        scale=spec.scale,
+        window_size=(window[0], window[1]),
+        enable_gqa=True,
+    )
+    return output.transpose(0, 1), lse.float()
+
+
+def _sdpa(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the output of torch's public function, and the log-sum-exp of the kernel."""
+    causal, Q = _is_causal(spec), spec.query
+    K, V = (repeat_heads(tensor, len(Q)) for tensor in (spec.key, value))
+    output = scaled_dot_product_attention(
+        Q[None], K[None], V[None], is_causal=causal, scale=spec.scale
+    )
+    return output[0], log_sum_exp(spec)
+
+
+def _agrees(output: Tensor, lse: Tensor, spec: ScoreSpec, value: Tensor) -> bool:
     """Return whether the middle and the last row of every head agree with float64."""
-    m, shared = query.shape[1], len(query) // len(key)
-    tolerance = 2e-3 if query.dtype == torch.float32 else 2e-2
-    agree = torch.ones((), dtype=torch.bool, device=query.device)
-    for row in {m // 2, m - 1}:
-        for g in range(len(key)):
-            heads = slice(g * shared, (g + 1) * shared)
-            visible = slice(0, row + 1) if causal else slice(None)
-            scores = query[heads, row].double() @ key[g, visible].double().mT * scale
-            expected = scores.softmax(-1) @ value[g, visible].double()
-            expected_lse = torch.logsumexp(scores, -1)
-            lse_error = (lse[heads, row] - expected_lse).abs()
-            agree &= (lse_error <= 2e-4 + 1e-5 * expected_lse.abs()).all()
-            error = (output[heads, row].double() - expected).norm(dim=-1)
-            agree &= (error <= tolerance * expected.norm(dim=-1)).all()
-    return bool(agree)
+    (H, m, n), G, d = spec.shape, len(spec.key), value.shape[-1]
+    if output.shape != (H, m, d) or lse.shape != (H, m):
+        return False
+    middle = m // 2
+    rows = slice(middle, m, max(1, m - 1 - middle))
+    tolerance = 2e-3 if output.dtype == torch.float32 else 2e-2
+    groups = max(1, _PAIRS // (2 * n * max(d, spec.query.shape[-1])))  # bounds the float64 copies
+    agree = []
+    for g in range(0, G, groups):
+        K, V = spec.key[g : g + groups], value[g : g + groups]
+        heads = slice(g * H // G, (g + len(K)) * H // G)
+        Q = spec.query[heads, rows].double()
+        count = Q.shape[1]
+        scores = (Q.reshape(len(K), -1, Q.shape[-1]) @ K.double().mT).mul_(spec.scale)
+        scores = scores.view(len(Q), count, n)
+        for index, row in enumerate(range(m)[rows]):
+            first, stop = spec.visible.columns(slice(row, row + 1), n)
+            for hidden in (slice(0, first), slice(stop, n)):
+                scores[:, index, hidden].fill_(-torch.inf)
+        expected_lse = scores.logsumexp(-1, keepdim=True)
+        weights = scores.sub_(expected_lse).exp_()
+        expected = (weights.view(len(K), -1, n) @ V.double()).view(len(Q), count, d)
+        expected_lse = expected_lse[..., 0]
+        lse_error = (lse[heads, rows] - expected_lse).abs()
+        error = (output[heads, rows] - expected).norm(dim=-1)
+        agree.append(lse_error <= 2e-4 + 1e-5 * expected_lse.abs())
+        agree.append(error <= tolerance * expected.norm(dim=-1))
+    return bool(torch.cat(agree).all())
 
 
 def _launches(spec: ScoreSpec, tiling: Tiling) -> Iterator[tuple[slice, dict[str, Any]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log
+from math import isqrt, log, prod
 
 import torch
 from torch import Tensor
@@ -73,22 +73,76 @@ class MapBuffers:
 
 
 def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> None:
-    """Fill the buffers, block by block: some rows of one head, or of several if a map is short."""
+    """Fill the buffers, block by block."""
+    groups, blocks, work = _blocks(spec, buffers.cell)
+    for heads in track(groups):
+        index = range(heads.start, heads.stop)
+        selected, value = spec.select_heads(index), None
+        if buffers.value is not None:
+            value = spec.of_heads(buffers.value, index).float()
+        for rows in blocks:
+            _reduce_rows(selected, value, buffers, heads, rows, work)
+
+
+def attend(spec: ScoreSpec, value: Tensor, lse: Tensor) -> Tensor:
+    """Return the attention vectors (H, m, d_v), from the log-sum-exp (H, m) of each row."""
+    H, m, _ = spec.shape
+    output = torch.zeros(m, H, value.shape[-1], device=lse.device).transpose(0, 1)
+    level = lse.masked_fill(lse == -torch.inf, 0)[..., None]
+    groups, blocks, work = _blocks(spec)
+    for heads in track(groups):
+        index = range(heads.start, heads.stop)
+        selected, V = spec.select_heads(index), spec.of_heads(value, index).float()
+        for rows in blocks:
+            columns, S = _scores(selected, rows, work)
+            output[heads, rows] = S.sub_(level[heads, rows]).exp_() @ V[:, columns]
+    return output
+
+
+def find_top(spec: ScoreSpec, buffers: MapBuffers) -> None:
+    """Fill the top keys of each row and their weights, from the log-sum-exp in the buffers."""
+    level = buffers.lse.masked_fill(buffers.lse == -torch.inf, 0)[..., None]
+    groups, blocks, work = _blocks(spec)
+    for heads in track(groups):
+        selected = spec.select_heads(range(heads.start, heads.stop))
+        for rows in blocks:
+            columns, S = _scores(selected, rows, work)
+            scores, keys = S.topk(k := min(buffers.top, S.shape[-1]))
+            keys = (keys + columns.start).masked_fill_(scores <= NEVER / 2, -1)
+            buffers.top_keys[heads, rows, :k] = keys.int()
+            buffers.top_weights[heads, rows, :k] = scores.sub_(level[heads, rows]).exp_()
+
+
+def _blocks(spec: ScoreSpec, cell: int = 1) -> tuple[list[slice], list[slice], Tensor]:
+    """Return the heads and the rows of the blocks, and memory for two blocks.
+
+    A block has some rows of one head, or of several if a map is short. Fresh memory for each
+    would cost more than a pass over it. `cell` columns more may be in a block than are visible.
+    """
     H, m, n = spec.shape
     scores = SCORES.get(spec.query.device.type, SCORES["cuda"])
-    rows = min(m, max(_FEWEST_ROWS, scores // n))
-    count = min(H, max(1, scores // (m * n)))
-    # Two blocks, allocated once: fresh memory costs more than a pass over it.
-    work = torch.empty(2, count * rows * (n + buffers.cell), device=spec.query.device)
-    for start in track(range(0, H, count)):
-        heads = slice(start, min(start + count, H))
-        selected = spec.select_heads(range(heads.start, heads.stop))
-        value = None
-        if buffers.value is not None:
-            value = spec.of_heads(buffers.value, range(heads.start, heads.stop)).float()
-        for first in range(0, m, rows):
-            block = slice(first, min(first + rows, m))
-            _reduce_rows(selected, value, buffers, heads, block, work)
+    before, after = spec.visible.before, spec.visible.after
+    rows, width = max(_FEWEST_ROWS, scores // n), n
+    if before is not None and after is not None:  # rows · (rows + window) scores are in a block
+        window = max(0, before + after)
+        rows = max(rows, (isqrt(window**2 + 4 * scores) - window) // 2)
+        width = min(n, min(m, rows) + window)
+    rows = min(m, rows)
+    count = min(H, max(1, scores // (rows * width)))
+    size = count * rows * (min(n, width + cell) + cell)
+    work = torch.empty(2, size, device=spec.query.device)
+    return _slices(H, count), _slices(m, rows), work
+
+
+def _slices(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _scores(spec: ScoreSpec, rows: slice, work: Tensor) -> tuple[slice, Tensor]:
+    """Return the keys that some rows may read, and their scores (H, rows, columns)."""
+    columns = spec.columns(rows)
+    shape = spec.shape[0], rows.stop - rows.start, columns.stop - columns.start
+    return columns, spec.scores(rows, columns, work[0, : prod(shape)].view(shape))
 
 
 def _reduce_rows(

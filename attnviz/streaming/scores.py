@@ -85,7 +85,9 @@ class ScoreSpec:
 
     def select_heads(self, heads: Sequence[int]) -> ScoreSpec:
         """Return the attention of some of the heads; each has a key head for itself."""
-        index = list(heads)
+        index: slice | list[int] = list(heads)
+        if isinstance(heads, range) and heads.step == 1:
+            index = slice(heads.start, heads.stop)  # a view
 
         def select(term: Tensor | None) -> Tensor | None:
             return term if term is None or len(term) == 1 else term[index]
@@ -93,7 +95,7 @@ class ScoreSpec:
         return replace(
             self,
             query=self.query[index],
-            key=self.of_heads(self.key, index),
+            key=self.of_heads(self.key, heads),
             capped_bias=select(self.capped_bias),
             bias=select(self.bias),
             sinks=None if self.sinks is None else self.sinks[index],
@@ -102,6 +104,8 @@ class ScoreSpec:
     def of_heads(self, tensor: Tensor, heads: Sequence[int]) -> Tensor:
         """Return the keys or values (G, n, d) of some query heads, (heads, n, d)."""
         shared = len(self.query) // len(self.key)
+        if len(heads) == 1:
+            return tensor[heads[0] // shared :][:1]  # a view
         return tensor[[head // shared for head in heads]]
 
     def add_terms(self, products: Tensor, heads: slice, rows: slice, columns: slice) -> None:

@@ -1,7 +1,7 @@
 """One pass over a map, which reduces it to what a person can look at.
 
 Three engines give the same numbers: `gpu` (Triton) and `cpu` (numba) where they support a map, and
-`reference`, in torch.
+`reference`, in torch. On ROCm and other devices `reference` reduces every map.
 """
 
 from __future__ import annotations
@@ -109,8 +109,10 @@ def _reduce(
     if whole_number(top, "top") < 0:
         raise InputError(f"top must be at least 0, not {top}.")
     buffers = MapBuffers(spec, cells, top, marked, value)
-    if value is None and not top and gpu.supports(spec):
+    if value is None and gpu.supports(spec):
         gpu.reduce_map(spec, buffers, lse)
+        if top:
+            reference.find_top(spec, buffers)
     elif not cpu.supports(spec):
         reference.reduce_map(spec, buffers)
     elif not cpu.reduce_map(spec, buffers):  # a score is NaN or infinite
@@ -121,21 +123,20 @@ def _reduce(
 
 
 def _fused(spec: ScoreSpec, value: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return A = P V (H, m, d_v) of torch's fused attention, and on a GPU its log-sum-exp (H, m).
+    """Return A = P V (H, m, d_v) of fused attention, and on a GPU its log-sum-exp (H, m).
 
     Both are None if the fused attention does not compute this one.
     """
+    if spec.query.is_cuda:
+        return gpu.fused(spec, value) if gpu.supports(spec) else (None, None)
     rule, (_, m, n) = spec.visible, spec.shape
     causal = rule.after == 0
     full = rule.before is None and rule.keys is None and (causal or rule.after is None)
     aligned = not causal or (m == n and rule.offset == 0)
-    # On a CPU the sums of half precision are no better than 1e-4.
-    exact = gpu.supports(spec) if spec.query.is_cuda else spec.query.dtype == torch.float32
     plain = spec.plain and spec.bias is None and spec.sinks is None
+    exact = spec.query.dtype == torch.float32  # the sums of half precision are no better than 1e-4
     if not (full and aligned and plain and exact):
         return None, None
-    if spec.query.is_cuda:
-        return gpu.fused(spec.query, spec.key, value, causal=causal, scale=spec.scale)
     Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))
     shared = len(spec.query) > len(spec.key)
     output = scaled_dot_product_attention(
