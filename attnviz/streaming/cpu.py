@@ -198,8 +198,8 @@ class _RowBlock:
         self.group, self.plan, self.height = group, group.plan, height
         buffers, h = self.plan.buffers, group.h
         self.workspace = _workspace(h * self.plan.n * height)
-        self.Q = torch.empty(h, height, group.keys.shape[2])
-        self.A = torch.empty(h, buffers.attended.shape[2], height)
+        self.Q = torch.empty(h, height, group.keys.shape[2], device="cpu")
+        self.A = torch.empty(h, buffers.attended.shape[2], height, device="cpu")
         self.shift, self.total = np.empty((2, h, height), np.float32)
         self.sums = np.empty((4, h, height), np.float32)
         self.best = np.empty((h, buffers.top, height), np.int64)
@@ -270,11 +270,11 @@ class _RowBlock:
 def _workspace(numbers: int) -> Tensor:
     """Return memory for scores. Each thread reuses it up to a limit, as fresh memory is slow."""
     if numbers > MOST_SCORES:
-        return torch.empty(numbers)
+        return torch.empty(numbers, device="cpu")
     workspace: Tensor | None = getattr(_workspaces, "scores", None)
     if workspace is None or len(workspace) < numbers:
         with torch.inference_mode(False):  # otherwise it could be used in that mode only
-            workspace = _workspaces.scores = torch.empty(numbers)
+            workspace = _workspaces.scores = torch.empty(numbers, device="cpu")
     return workspace[:numbers]
 
 

@@ -125,7 +125,7 @@ def _blocks(spec: ScoreSpec, cell: int = 1) -> tuple[list[slice], list[slice], T
     rows, width = max(_FEWEST_ROWS, scores // n), n
     if before is not None and after is not None:  # rows · (rows + window) scores are in a block
         window = max(0, before + after)
-        rows = max(rows, (isqrt(window**2 + 4 * scores) - window) // 2)
+        rows = max(rows, min(window, (isqrt(window**2 + 4 * scores) - window) // 2))
         width = min(n, min(m, rows) + window)
     rows = min(m, rows)
     count = min(H, max(1, scores // (rows * width)))

@@ -127,14 +127,15 @@ def _fused(spec: ScoreSpec, value: Tensor) -> tuple[Tensor | None, Tensor | None
 
     Both are None if the fused attention does not compute this one.
     """
-    if spec.query.is_cuda:
-        return gpu.fused(spec, value) if gpu.supports(spec) else (None, None)
+    if gpu.supports(spec):
+        return gpu.fused(spec, value)
     rule, (_, m, n) = spec.visible, spec.shape
     causal = rule.after == 0
     full = rule.before is None and rule.keys is None and (causal or rule.after is None)
     aligned = not causal or (m == n and rule.offset == 0)
     plain = spec.plain and spec.bias is None and spec.sinks is None
-    exact = spec.query.dtype == torch.float32  # the sums of half precision are no better than 1e-4
+    # On a CPU the sums of half precision are no better than 1e-4.
+    exact = spec.query.dtype == torch.float32 and not spec.query.is_cuda
     if not (full and aligned and plain and exact):
         return None, None
     Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))

@@ -1,0 +1,417 @@
+"""Fused attention and the weights for single keys, as on a GPU, with operators that run here."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from full_maps import log_sum_exp, scores_by_formula, whole
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnviz.results import MaskRule, attention_record
+from attnviz.streaming import ScoreSpec, attend, cpu, gpu, reference
+from attnviz.streaming.reference import MapBuffers
+
+NEAR = {"atol": 1e-5, "rtol": 1e-5}
+VIEWS = {"slice", "view", "select", "unsqueeze", "expand", "transpose", "alias", "_unsafe_view"}
+N = 16
+PRIVATE = ("cudnn", "flash", "efficient")
+HOLES = torch.arange(N) % 5 > 1
+RULES = {
+    "all": MaskRule(),
+    "causal": MaskRule(after=0),
+    "window": MaskRule(4, 0),
+    "alone": MaskRule(0, 0),
+    "both sides": MaskRule(4, 3),
+    "ahead": MaskRule(-2, 9),
+    "behind": MaskRule(9, -2),
+    "no later limit": MaskRule(before=5),
+    "padding before": MaskRule(after=0, keys=torch.arange(N) > 6),
+    "padding before a window": MaskRule(5, 0, keys=torch.arange(N) > 6),
+    "padding after": MaskRule(after=0, keys=torch.arange(N) < 11),
+    "padding, all keys": MaskRule(keys=torch.arange(N) < 11),
+    "holes": MaskRule(after=0, keys=HOLES),
+    "nothing": MaskRule(keys=torch.zeros(N, dtype=torch.bool)),
+}
+# Heads, key heads, queries, and the position of the first.
+SHAPES = {
+    "square": (4, 2, N, 0),
+    "cache": (2, 1, 6, N - 6),
+    "far": (2, 2, 7, -40),
+    "end": (2, 1, 5, 20),
+}
+
+
+class Counter(TorchDispatchMode):
+    """Counts some operators; by default those that are no views, a launch or more on a GPU."""
+
+    def __init__(self, *names):
+        super().__init__()
+        self.names, self.count = names, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        empty = isinstance(result, torch.Tensor) and not result.numel()
+        self.count += name in self.names if self.names else name not in VIEWS and not empty
+        return result
+
+
+def launches(run):
+    with torch.no_grad(), Counter() as counter:
+        run()
+    return counter.count
+
+
+def drawn(shape="square", rule="causal", d=8, **terms):
+    """Return a spec and its values."""
+    torch.manual_seed(0)
+    H, G, m, offset = SHAPES[shape]
+    visible = replace(RULES[rule], offset=offset)
+    K, V = torch.randn(2, G, N, d)
+    return ScoreSpec(torch.randn(H, m, d), K, 0.5, visible, **terms), V
+
+
+def dense(spec, value):
+    """Compute what `varlen_attn` documents: windows, with the last query at the last key."""
+    rule, (_, m, n) = spec.visible, spec.shape
+    assert rule.keys is None
+    assert (rule.before, rule.after) == (None, None) or m + rule.offset == n
+    P, lse = whole(spec), log_sum_exp(spec)
+    V = value.double().repeat_interleave(len(P) // len(value), dim=0)
+    return (P @ V).to(spec.query), lse.float()
+
+
+@pytest.fixture
+def operators(monkeypatch):
+    """Replace the operators of a GPU by `dense`; return the list of its calls."""
+    calls = []
+
+    def operator(spec, value):
+        calls.append(spec)
+        return dense(spec, value)
+
+    monkeypatch.setattr(gpu, "_operators", lambda device: {"dense": operator})
+    monkeypatch.setattr(gpu, "log_sum_exp", lambda spec: log_sum_exp(spec).float())
+    monkeypatch.setattr(gpu, "_refused", set())
+    monkeypatch.setattr(gpu, "_calls", gpu.Counter())
+    return calls
+
+
+def expect_right(spec, value):
+    output, lse = gpu.fused(spec, value)
+    P = whole(spec)
+    V = value.double().repeat_interleave(len(P) // len(value), dim=0)
+    assert_close(output.double(), P @ V, **NEAR)
+    assert_close(lse.double(), log_sum_exp(spec), **NEAR)
+
+
+# ------------------------------------------------------------------------- output, log-sum-exp
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_rule(operators, shape, rule, sinks):
+    spec, V = drawn(shape, rule)
+    if sinks:
+        spec = replace(spec, sinks=torch.linspace(-1, 2, len(spec.query)))
+    expect_right(spec, V)
+
+
+def test_attention_of_models_needs_one_operator(operators):
+    """Causal attention, windows and padding on the left need no loop in torch."""
+    for rule in ("all", "causal", "window", "both sides", "padding before"):
+        expect_right(*drawn(rule=rule))
+    expect_right(*drawn("cache", "causal"))
+    expect_right(*drawn("cache", "padding before a window"))
+    assert len(operators) == 7
+    for rule in ("holes", "padding after", "ahead", "nothing"):
+        expect_right(*drawn(rule=rule))
+    assert len(operators) == 7
+
+
+def test_soft_caps_follow_from_the_log_sum_exp_of_the_kernel(operators):
+    spec, V = drawn(soft_cap=0.7, sinks=torch.linspace(-1, 2, 4))
+    expect_right(spec, V)
+    assert not operators
+
+
+def test_one_layer_of_eight_is_compared(operators, monkeypatch):
+    agrees, compared = gpu._agrees, []
+    monkeypatch.setattr(gpu, "_agrees", lambda *args: compared.append(1) or agrees(*args))
+    spec, V = drawn()
+    for _ in range(16):
+        gpu.fused(spec, V)
+    assert (len(operators), len(compared)) == (16, 2)
+    gpu.fused(*drawn("cache"))  # another kind
+    assert len(compared) == 3
+
+
+def test_an_operator_that_becomes_wrong_is_refused(operators, monkeypatch):
+    spec, V = drawn()
+    for _ in range(8):
+        gpu.fused(spec, V)
+    wrong = {"dense": lambda spec, value: (dense(spec, value)[0] * 1.05, dense(spec, value)[1])}
+    monkeypatch.setattr(gpu, "_operators", lambda device: wrong)
+    expect_right(spec, V)
+    assert gpu._refused
+
+
+@pytest.mark.parametrize("error", [torch.AcceleratorError, torch.OutOfMemoryError])
+def test_a_device_that_fails_is_not_an_operator_that_does(operators, monkeypatch, error):
+    def fail(spec, value):
+        raise error("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(gpu, "_operators", lambda device: {"fail": fail, "dense": dense})
+    with pytest.raises(error):
+        gpu.fused(*drawn())
+    assert not gpu._refused
+
+
+@pytest.mark.parametrize("error", [RuntimeError, NotImplementedError, ImportError, TypeError])
+def test_an_operator_that_fails_is_called_once(operators, monkeypatch, error):
+    calls = []
+
+    def fail(spec, value):
+        calls.append(spec)
+        raise error("not in this build")
+
+    monkeypatch.setattr(gpu, "_operators", lambda device: {"fail": fail, "dense": dense})
+    for _ in range(3):
+        expect_right(*drawn())
+    assert len(calls) == 1
+
+
+def test_the_order_of_operators(monkeypatch):
+    """Every name has a function, and the private ones refuse windows."""
+    for capability, first in (((8, 0), "varlen"), ((9, 0), "cudnn")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, c=capability: c)
+        operators = gpu._operators(torch.device("cuda"))
+        assert next(iter(operators)) == first
+        assert set(operators) == {*PRIVATE, "varlen", "sdpa"}
+        for name in set(operators) - {"varlen"}:
+            with pytest.raises(RuntimeError, match="no windows"):
+                operators[name](*drawn(rule="window"))
+
+
+@pytest.mark.parametrize("rule", ["all", "causal", "padding before"])
+def test_an_operator_of_torch(monkeypatch, rule):
+    """The operator for CPUs returns what those for GPUs do, in the same shapes."""
+
+    def flash(Q, K, V, causal, scale):
+        K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
+        attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return attention(Q, K, V, 0.0, causal, scale=scale)
+
+    monkeypatch.setattr(gpu, "_refused", set())
+    monkeypatch.setattr(gpu, "log_sum_exp", None)
+    monkeypatch.setattr(gpu, "cuda_attention_operators", lambda: dict.fromkeys(PRIVATE, flash))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    expect_right(*drawn(rule=rule))
+    assert not gpu._refused
+
+
+@pytest.mark.parametrize("rule", ["all", "causal"])
+def test_the_public_function_with_the_log_sum_exp_of_the_kernel(operators, rule):
+    spec, V = drawn(rule=rule)
+    assert gpu._agrees(*gpu._sdpa(spec, V), spec, V)
+
+
+@pytest.mark.parametrize("rule", ["all", "causal", "window", "both sides", "no later limit"])
+def test_varlen_attn_takes_these_arguments(rule):
+    """On fake tensors: the names, the shapes and the types of the installed torch."""
+    with FakeTensorMode():
+        Q, K = (torch.empty(heads, N, 16, device="cuda", dtype=torch.bfloat16) for heads in (4, 2))
+        output, lse = gpu._varlen(ScoreSpec(Q, K, 0.5, RULES[rule]), K)
+    assert output.shape == Q.shape
+    assert (lse.shape, lse.dtype) == (Q.shape[:2], torch.float32)
+
+
+# ---------------------------------------------------------------------------------- the checks
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, N])
+@pytest.mark.parametrize("rule", ["all", "causal", "window", "both sides"])
+def test_only_a_correct_output_and_log_sum_exp_are_accepted(rule, m, monkeypatch):
+    spec, V = drawn(rule=rule)
+    spec = replace(spec, query=spec.query[:, N - m :], visible=replace(RULES[rule], offset=N - m))
+    output, lse = dense(spec, V)
+    for limit in (1, 2**27):  # one key head at a time, and all
+        monkeypatch.setattr(gpu, "_PAIRS", limit)
+        assert gpu._agrees(output, lse, spec, V)
+        row = m // 2
+        for head in range(4):
+            wrong = output.clone()
+            wrong[head, row] *= 1.01
+            assert not gpu._agrees(wrong, lse, spec, V)
+            wrong = lse.clone()
+            wrong[head, -1] += 1e-3
+            assert not gpu._agrees(output, wrong, spec, V)
+        assert not gpu._agrees(output, lse.mT, spec, V) or m == 4
+        assert not gpu._agrees(output, torch.full_like(lse, torch.nan), spec, V)
+
+
+@pytest.mark.parametrize("G", [1, 8])
+def test_the_check_is_a_few_launches(G):
+    """It was two dozen for each key head and row."""
+    spec, V = ScoreSpec(torch.randn(8, 300, 8), torch.randn(G, 300, 8), 0.5), torch.randn(G, 300, 8)
+    output, lse = dense(spec, V)
+    assert launches(lambda: gpu._agrees(output, lse, spec, V)) <= 25
+
+
+# ------------------------------------------------------- the weights for itself, previous, first
+
+
+def near_weights(spec):
+    P = whole(spec)
+    i = torch.arange(spec.shape[1]) + spec.visible.offset
+    columns = torch.stack([i, i - 1, torch.zeros_like(i)])
+    inside = (columns >= 0) & (columns < N)
+    index = columns.clamp(0, N - 1).mT.expand(len(P), -1, -1)
+    return P.gather(2, index).mT * inside
+
+
+@pytest.mark.parametrize("limit", [1, 2**27])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weights_for_single_keys(shape, rule, limit, monkeypatch):
+    monkeypatch.setattr(gpu, "_PAIRS", limit)  # of one key head at a time, and of all
+    spec, _ = drawn(shape, rule)
+    for terms in ({}, {"sinks": torch.ones(len(spec.query))}, {"soft_cap": 0.7}):
+        spec = replace(spec, **terms)
+        lse = log_sum_exp(spec).float()
+        near = torch.zeros(len(spec.query), 3, spec.shape[1])
+        gpu._fill_near(spec, lse.masked_fill(lse == -torch.inf, 1e30), near)
+        assert_close(near.double(), near_weights(spec), **NEAR)
+
+
+def test_a_hidden_key_with_a_large_score_has_no_weight():
+    spec, _ = drawn(rule="holes")
+    spec.key[:, 0] *= 1e4
+    assert (scores_by_formula(replace(spec, visible=MaskRule()))[..., 0] > 1000).any()
+    near = torch.zeros(4, 3, N)
+    lse = log_sum_exp(spec).float()
+    gpu._fill_near(spec, lse.masked_fill(lse == -torch.inf, 1e30), near)
+    assert_close(near.double(), near_weights(spec), **NEAR)
+
+
+def test_weights_for_single_keys_take_a_few_launches():
+    """It was 1,600 for 131,072 queries, since 4,096 of them were gathered at a time."""
+    spec = ScoreSpec(torch.randn(2, 20_000, 2), torch.randn(1, 20_000, 2), 0.5, MaskRule(after=0))
+    lse, near = torch.zeros(2, 20_000), torch.zeros(2, 3, 20_000)
+    assert launches(lambda: gpu._fill_near(spec, lse, near)) <= 20
+
+
+# --------------------------------------------------------------------------- the loops in torch
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_vectors_and_top_keys_from_the_log_sum_exp(rule, sinks, monkeypatch):
+    monkeypatch.setitem(reference.SCORES, "cpu", 100)
+    monkeypatch.setattr(reference, "_FEWEST_ROWS", 1)
+    spec, V = drawn(rule=rule, sinks=torch.ones(4) if sinks else None)
+    buffers = MapBuffers(spec, 4, 3, None, None)
+    buffers.lse = log_sum_exp(spec).float()
+    reference.find_top(spec, buffers)
+    P = whole(spec)
+    output = reference.attend(spec, V, buffers.lse)
+    assert_close(output.double(), P @ V.double().repeat_interleave(2, dim=0), **NEAR)
+    assert_close(buffers.top_weights.double(), P.topk(3).values, **NEAR)
+    weights = P.gather(2, buffers.top_keys.long().clamp(min=0)) * (buffers.top_keys >= 0)
+    assert_close(weights, P.topk(3).values, **NEAR)
+
+
+def test_a_gpu_takes_every_number_from_the_kernels_but_the_top_keys(operators, monkeypatch):
+    """The loops in torch get the log-sum-exp of the fused attention."""
+    spec, V = drawn(rule="window")
+
+    def fill(spec, buffers, lse):
+        assert_close(lse.double(), log_sum_exp(spec), **NEAR)
+        buffers.lse = lse
+
+    monkeypatch.setattr(gpu, "supports", lambda spec: True)
+    monkeypatch.setattr(gpu, "reduce_map", fill)
+    monkeypatch.setattr(reference, "reduce_map", None)
+    P = whole(spec)
+    for heads in (None, [2, 0]):
+        _, summary = attend(spec, V, heads=heads, top=3)
+        selected = P if heads is None else P[heads]
+        assert_close(summary.top_weights.double(), selected.topk(3).values, **NEAR)
+
+
+def test_blocks_of_a_window_are_large():
+    """As few launches as the window allows, not as the length of the text asks for."""
+    spec = ScoreSpec(torch.empty(8, 20_000, 2), torch.empty(8, 20_000, 2), 0.5, MaskRule(511, 0))
+    groups, blocks, work = reference._blocks(spec)
+    assert len(groups) * len(blocks) <= 8 * 20_000 * 1200 / reference.SCORES["cpu"]
+    assert work.numel() < 4 * reference.SCORES["cpu"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_waits_for_a_gpu_or_mixes_devices(rule):
+    """Tensors on the meta device refuse both; only the keys of a rule are copied, once."""
+    spec, V = drawn(rule=rule)
+    counts = spec.visible._counts
+    Q, K, V = (tensor.to("meta") for tensor in (spec.query, spec.key, V))
+    visible, marked = spec.visible, torch.ones(N, dtype=torch.bool, device="meta")
+    if visible.keys is not None:
+        visible = replace(visible, keys=visible.keys.to("meta"))
+        vars(visible)["_counts"] = counts
+    for terms in ({}, {"sinks": torch.ones(4, device="meta")}, {"soft_cap": 2.0}):
+        spec = replace(spec, query=Q, key=K, visible=visible, **terms)
+        buffers = MapBuffers(spec, 7, 3, marked, V)
+        reference.reduce_map(spec, buffers)
+        reference.find_top(spec, buffers)
+        assert reference.attend(spec, V, buffers.lse).is_meta
+        gpu._fill_near(spec, buffers.lse, buffers.near)
+        summary = buffers.summary(spec.visible.empty(N, N, Q.device))
+        tensors = [term for term in vars(summary).values() if isinstance(term, torch.Tensor)]
+        assert all(tensor.is_meta for tensor in tensors)
+
+
+@pytest.mark.parametrize("engine", ["reference", "compiled loops"])
+@pytest.mark.parametrize("rule", ["causal", "holes"])
+def test_the_default_device_changes_nothing(rule, engine, monkeypatch):
+    """The meta device as the default: a tensor without a device of its own has no numbers."""
+    monkeypatch.setattr(cpu, "LEAST", 0 if engine == "compiled loops" else 2**62)
+    spec, V = drawn(rule=rule)
+    mask = torch.ones(N, N, dtype=torch.bool).tril()
+    lse = torch.zeros(4, N)
+
+    def numbers():
+        near = torch.zeros(4, 3, N, device="cpu")
+        gpu._fill_near(spec, lse, near)
+        yield from (near, reference.attend(spec, V, lse))
+        for heads in (None, [1]):
+            output, summary = attend(spec, V, heads=heads, cells=7, top=3, marked=HOLES)
+            yield output
+            yield from (term for term in vars(summary).values() if isinstance(term, torch.Tensor))
+        assert MaskRule.of(mask).after == 0
+        assert not gpu._agrees(output, lse, spec, V)
+
+    alone = list(numbers())
+    with torch.device("meta"):
+        same = list(numbers())
+    assert all(map(torch.equal, alone, same))
+
+
+def test_a_mask_rule_is_read_with_two_copies_for_each_block(monkeypatch):
+    """Each copy makes the CPU wait for the GPU."""
+    monkeypatch.setitem(attention_record._CELLS, "cpu", 4 * N)  # four blocks
+    copies = []
+    read, equal = torch.Tensor.tolist, torch.equal
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: copies.append(1) or read(self))
+    monkeypatch.setattr(torch, "equal", lambda *args: copies.append(1) or equal(*args))
+    for rule in ("causal", "window", "both sides", "all"):
+        spec, _ = drawn(rule=rule)
+        i = torch.arange(N)
+        hidden = spec.hidden(i[:, None], i).expand(N, N)
+        for mask in (~hidden, torch.zeros(N, N).masked_fill(hidden, -torch.inf)):
+            copies.clear()
+            with torch.no_grad(), Counter("_local_scalar_dense", "nonzero", "equal") as counter:
+                same = MaskRule.of(mask)
+            assert (same.before, same.after) == (RULES[rule].before, RULES[rule].after)
+            assert len(copies) == 8
+            assert counter.count <= 4 + 1  # `torch.equal`, and whether all keys are read
