@@ -5,6 +5,7 @@ This module launches the kernels and combines their results.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnviz.errors import AttnvizWarning
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import MaskRule
 from attnviz.runtime.compat import FusedAttention, cuda_attention_operators
@@ -24,6 +26,7 @@ from attnviz.streaming.reference import MapBuffers
 from attnviz.streaming.scores import LOG2_E, NEVER, ScoreSpec
 
 _FAR = 2**30  # more than any distance
+_WARP = 16  # keys of a tile that one warp works on
 _KEYS = 2**25  # bytes of keys per launch: they stay in the second-level cache
 _CELLS = 2**28  # bytes of partial cells per launch
 _PAIRS = 2**27  # numbers of the queries whose weights for single keys are computed at once
@@ -42,6 +45,7 @@ class Tiling:
     Attributes
     ----------
     rows, columns : of a tile. warps, stages : of a program. programs : on each multiprocessor.
+    features : how many are multiplied at once.
     """
 
     rows: int = 128
@@ -49,100 +53,46 @@ class Tiling:
     warps: int = 4
     stages: int = 3
     programs: int = 2
+    features: int = 256
 
     @classmethod
     def of(cls, spec: ScoreSpec) -> Tiling:
-        """Return what suits the width and the precision of the queries."""
-        wide = spec.query.shape[-1] * spec.query.element_size()
-        if wide <= 256:
-            return cls()
-        return cls(64, 64, stages=2) if wide <= 512 else cls(64, 32, stages=2, programs=1)
+        """Return what suits the vectors and the device: registers suffice, and so do 99 kB.
+
+        Only Hopper multiplies 64 columns without spilling registers. A product of float32 is three
+        of TF32, which need too many registers for all features at once.
+        """
+        columns = 64 if _capability(spec.query.device)[0] == 9 else 32
+        if spec.query.dtype == torch.float32:
+            return cls(64, columns, features=16)
+        return cls(64, columns, stages=2) if spec.query.shape[-1] > 128 else cls(128, columns)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Tiles of one side of the map: each holds whole cells, or a part of one.
-
-    Attributes
-    ----------
-    length, cell : of how many positions the side consists, and each of its cells.
-    size : how many lanes a tile has, a power of two.
-    """
-
-    length: int
-    cell: int
-    size: int
-
-    @classmethod
-    def best(cls, length: int, cell: int, size: int) -> Cut:
-        """Return tiles of `size` lanes, or of half, if clearly fewer of these stay idle."""
-        full, half = cls(length, cell, size), cls(length, cell, size // 2)
-        return half if half.used > 1.2 * full.used else full
-
-    @property
-    def lanes(self) -> int:
-        """How many lanes a cell has, or a part of one."""
-        return min(self.size, 1 << (self.cell - 1).bit_length())
-
-    @property
-    def parts(self) -> int:
-        """How many tiles a cell is cut into."""
-        return -(-self.cell // self.lanes)
-
-    @property
-    def cells(self) -> int:
-        """How many cells a tile holds."""
-        return self.size // self.lanes if self.parts == 1 else 1
-
-    @property
-    def span(self) -> int:
-        """How far the tiles of a cell, or of some cells, stand apart."""
-        return self.cells * self.cell if self.parts == 1 else -(-self.cell // self.parts)
-
-    @property
-    def tiles(self) -> int:
-        """How many tiles there are, the parts of the last cell all among them."""
-        return -(-self.length // (self.cells * self.cell)) * self.parts
-
-    @property
-    def pooled(self) -> int:
-        """How many cells the pooled map has."""
-        return -(-self.length // self.cell)
-
-    @property
-    def used(self) -> float:
-        """Of all lanes, the part that has a position."""
-        return self.cell / (self.parts * self.lanes)
-
-    @property
-    def whole(self) -> bool:
-        """Whether every lane has a position, up to the end of the side."""
-        return self.parts * self.lanes == self.cell
-
-
-def available() -> bool:
-    """Whether Triton is installed and there is a CUDA device that it compiles for."""
+def available(device: torch.device | None = None) -> bool:
+    """Whether Triton is installed and compiles for a CUDA device, by default the current one."""
     return (
         torch.version.cuda is not None
         and torch.cuda.is_available()
-        and torch.cuda.get_device_capability() >= (8, 0)
+        and torch.cuda.get_device_capability(device) >= (8, 0)
         and find_spec("triton") is not None
     )
 
 
 def supports(spec: ScoreSpec) -> bool:
-    """Whether the kernels can take this attention: plain, on CUDA, its vectors not too long."""
+    """Whether the kernels can reduce this attention: on CUDA, without bias, at most 256 features.
+
+    Windows, hidden keys, a soft cap and sinks are supported.
+    """
     return (
         spec.query.is_cuda
-        and spec.plain
         and spec.bias is None
-        and spec.sinks is None
+        and spec.capped_bias is None
         and spec.query.dtype == spec.key.dtype
         and spec.query.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and spec.query.shape[-1] <= 256
         and min(spec.shape) > 0
         and max(spec.shape[1:]) < _FAR // 2
-        and available()
+        and available(spec.query.device)
     )
 
 
@@ -152,26 +102,41 @@ def reduce_map(
     """Fill the buffers, but for top keys and attention vectors; no tile leaves the chip.
 
     Every run on one kind of device gives the same numbers. Memory: two floats for each key and
-    running program, and a bounded number of partial cells. No lane of a tile is idle if a cell
-    joins a power of two of rows, or a multiple of 128.
+    running program, and a bounded number of partial cells.
 
     Parameters
     ----------
     spec : ScoreSpec
-        A plain attention, without bias and sinks, on a CUDA device.
+        An attention without bias, on a CUDA device.
+    buffers : MapBuffers
+        Their cells join a power of two of rows, or a multiple of 128.
     lse : Tensor, optional
-        (H, m), the log-sum-exp of each row, natural; computed by default.
+        (H, m), the log-sum-exp of each row and its sink, natural; computed by default.
     tiling : Tiling, optional
         The size of a tile; chosen by default.
     """
     tiling = tiling or Tiling.of(spec)
-    (_, m, n), cell, device = spec.shape, buffers.cell, spec.query.device
-    rows, columns = Cut.best(m, cell, tiling.rows), Cut.best(n, cell, tiling.columns)
+    (_, m, n), device = spec.shape, spec.query.device
     buffers.lse = log_sum_exp(spec, tiling=tiling) if lse is None else lse.float()
     empty = spec.visible.empty(m, n, device) | (buffers.lse == -torch.inf)
     level = buffers.lse.masked_fill(empty, -NEVER)
-    for heads, terms in _launches(spec, tiling):
-        _MapPass(terms, rows, columns, tiling).run(heads, level[heads] * LOG2_E, buffers)
+
+    # Distances that assume rows with a sum of 1 are faster, but err by 1e-4 tokens: too much for
+    # those of a window, or where scores are less exact.
+    rule = spec.visible
+    unbounded = rule.before is None and rule.after is not None and rule.after <= 0
+    backwards = unbounded and spec.sinks is None and spec.soft_cap is None
+
+    def map_pass() -> None:
+        for heads, terms in _launches(spec, tiling):
+            run = _MapPass(terms, buffers.cell, tiling).run
+            run(heads, level[heads] * LOG2_E, buffers, backwards=backwards)
+
+    if not _runs("map_pass", spec, map_pass):
+        for sums in (buffers.mean, buffers.largest, buffers.received):
+            sums.zero_()  # the reference adds to them
+        reference.reduce_map(spec, buffers)
+        return
     _fill_near(spec, level, buffers.near)
 
 
@@ -218,17 +183,47 @@ def _fill_pairs(spec: ScoreSpec, level: Tensor, near: Tensor, rows: slice, keys:
 
 
 def log_sum_exp(spec: ScoreSpec, *, tiling: Tiling | None = None) -> Tensor:
-    """Return the log-sum-exp of each row of scores, natural, (H, m); -∞ for empty rows."""
+    """Return the log-sum-exp of each row of scores and its sink, natural, (H, m); -∞ if empty."""
     from attnviz.streaming import triton_kernels
 
     tiling = tiling or Tiling.of(spec)
     H, m, _ = spec.shape
     lse = torch.empty(H, m, device=spec.query.device)
-    for heads, terms in _launches(spec, tiling):
-        grid = -(-m // tiling.rows), heads.stop - heads.start
-        with _on(lse.device):
-            triton_kernels.log_sum_exp[grid](lse=lse[heads], **terms)
-    return lse
+
+    def kernel() -> None:
+        for heads, terms in _launches(spec, tiling):
+            grid = -(-m // tiling.rows), heads.stop - heads.start
+            with _on(lse.device):
+                triton_kernels.log_sum_exp[grid](lse=lse[heads], **terms)
+
+    if not _runs("log_sum_exp", spec, kernel):
+        buffers = MapBuffers(spec, 1, 0, None, None)
+        reference.reduce_map(spec, buffers)
+        return buffers.lse
+    sinks = spec.sinks_by_row
+    return lse if sinks is None else torch.logaddexp(lse, sinks)
+
+
+def _runs(kernel: str, spec: ScoreSpec, launch: Callable[[], None]) -> bool:
+    """Launch a kernel; return False if it does not compile or run here, and do not try it again."""
+    kind = kernel, spec.query.dtype, spec.query.shape[-1], spec.query.device
+    if kind in _refused:
+        return False
+    try:
+        launch()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # Triton's errors have no common base
+        _refused.add(kind)
+        reason = (str(error).splitlines() or [""])[0]
+        warnings.warn(
+            f"The GPU kernel {kernel} does not run here ({type(error).__name__}: {reason}); torch "
+            "computes the same numbers more slowly. Another version of triton may run it.",
+            AttnvizWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def fused(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -441,8 +436,8 @@ def _launches(spec: ScoreSpec, tiling: Tiling) -> Iterator[tuple[slice, dict[str
         tensor if tensor.stride(-1) == 1 else tensor.contiguous()
         for tensor in (spec.query, spec.key)
     )
-    (H, m, n), d, rule = spec.shape, Q.shape[-1], spec.visible
-    shared = H // len(K)
+    (H, m, n), d, rule, cap = spec.shape, Q.shape[-1], spec.visible, spec.soft_cap
+    shared, D = H // len(K), max(16, 1 << (d - 1).bit_length())
     heads_per_launch = max(1, _KEYS // max(1, n * d * K.element_size()))
     read = torch.ones(1) if rule.keys is None else rule.keys
     terms = {
@@ -453,12 +448,15 @@ def _launches(spec: ScoreSpec, tiling: Tiling) -> Iterator[tuple[slice, dict[str
         "offset": rule.offset,
         "before": _FAR if rule.before is None else min(rule.before, _FAR),
         "after": _FAR if rule.after is None else min(rule.after, _FAR),
-        "scale": spec.scale * LOG2_E,
+        "scale": spec.scale * LOG2_E if cap is None else 2 * LOG2_E * spec.scale / cap,
+        "cap": 0.0 if cap is None else cap * LOG2_E,
+        "CAP": cap is not None,
         "shared": shared,
         "d": d,
-        "D": max(16, 1 << (d - 1).bit_length()),
+        "D": D,
         "BM": tiling.rows,
         "BN": tiling.columns,
+        "BD": min(tiling.features, D),
         "PRECISION": "tf32x3",  # of float32; halves are multiplied exactly
         "num_warps": tiling.warps,
         "num_stages": tiling.stages,
@@ -473,27 +471,40 @@ def _launches(spec: ScoreSpec, tiling: Tiling) -> Iterator[tuple[slice, dict[str
 
 
 class _MapPass:
-    """The map pass over some heads: its launches, and the combination of their cells."""
+    """The map pass over some heads: its launches, and the combination of their cells.
 
-    def __init__(self, terms: dict[str, Any], rows: Cut, columns: Cut, tiling: Tiling) -> None:
-        self.terms, self.rows, self.columns = terms, rows, columns
-        self.device, self.h = terms["q"].device, len(terms["q"])
+    A tile holds whole cells or lies in one. Warps exchange nothing if each has a cell for itself,
+    so a cell is also cut into parts of a warp's keys.
+    """
+
+    def __init__(self, terms: dict[str, Any], cell: int, tiling: Tiling) -> None:
+        for tile in (tiling.rows, tiling.columns):
+            if max(cell, tile) % min(cell, tile):
+                raise ValueError(f"tiles of {tile} rows or columns do not hold cells of {cell}")
+        self.terms, self.device, self.h = terms, terms["q"].device, len(terms["q"])
         self.programs = max(1, tiling.programs * _multiprocessors(self.device) // self.h)
-        self.width = columns.tiles * columns.cells
-        most = _CELLS // (8 * self.h * self.width * rows.cells)
-        self.band = max(1, most // rows.parts) * rows.parts  # tiles of rows, of whole cells
+        self.rows, self.columns = min(cell, tiling.rows), min(cell, _WARP)  # of a part of a cell
+        self.parts = cell // self.rows, cell // self.columns
+        self.row_cells, self.cells = tiling.rows // self.rows, tiling.columns // self.columns
 
-    def run(self, heads: slice, level: Tensor, buffers: MapBuffers) -> None:
+        def whole(length: int, tile: int) -> int:  # up to the end of the last cell and tile
+            return -(-length // max(cell, tile)) * max(cell, tile)
+
+        self.tiles = whole(terms["m"], tiling.rows) // tiling.rows
+        self.width = whole(terms["n"], tiling.columns) // self.columns
+        most = _CELLS // (8 * self.h * self.width * self.row_cells)
+        self.band = max(1, most // self.parts[0]) * self.parts[0]  # tiles of rows, of whole cells
+
+    def run(self, heads: slice, level: Tensor, buffers: MapBuffers, *, backwards: bool) -> None:
         """Fill the buffers of some heads; `level` is their log-sum-exp in units of log₂."""
         from attnviz.streaming import triton_kernels
 
-        rows, columns = self.rows, self.columns
-        programs = min(self.programs, rows.tiles, self.band)
-        received = torch.zeros(self.h, programs, columns.length, device=self.device)
+        programs = min(self.programs, self.tiles, self.band)
+        received = torch.zeros(self.h, programs, self.terms["n"], device=self.device)
         marks = torch.zeros(1) if buffers.marks is None else buffers.marks
-        for first in range(0, rows.tiles, self.band):
-            tiles = min(self.band, rows.tiles - first)
-            sums = torch.zeros(self.h, tiles * rows.cells, self.width, device=self.device)
+        for first in range(0, self.tiles, self.band):
+            tiles = min(self.band, self.tiles - first)
+            sums = torch.zeros(self.h, tiles * self.row_cells, self.width, device=self.device)
             tops = torch.full_like(sums, NEVER)
             with _on(self.device):
                 triton_kernels.map_pass[programs, self.h](
@@ -501,27 +512,24 @@ class _MapPass:
                     received=received, sums=sums, tops=tops,
                     entropy=buffers.entropy[heads], distance=buffers.distance[heads],
                     marked=buffers.marked[heads],
-                    row_cell=rows.cell, row_span=rows.span, row_parts=rows.parts,
                     first_tile=first, row_tiles=tiles, width=self.width,
-                    cell=columns.cell, span=columns.span, parts=columns.parts,
-                    MARKS=buffers.marks is not None, WHOLE=columns.whole,
-                    BACKWARDS=self.terms["after"] <= 0,
-                    ROW_CELLS=rows.cells, CELLS=columns.cells, **self.terms,
+                    MARKS=buffers.marks is not None,
+                    BACKWARDS=backwards,
+                    ROW_CELLS=self.row_cells, CELLS=self.cells, **self.terms,
                 )  # fmt: skip
-            self._pool(heads, first, sums, tops, buffers)
+            self._pool(heads, first * self.row_cells // self.parts[0], sums, tops, buffers)
         buffers.received[heads] = received.sum(1, dtype=torch.float64)
 
     def _pool(
-        self, heads: slice, first: int, sums: Tensor, tops: Tensor, buffers: MapBuffers
+        self, heads: slice, start: int, sums: Tensor, tops: Tensor, buffers: MapBuffers
     ) -> None:
-        """Combine the parts of each cell."""
-        rows, columns = self.rows, self.columns
-        shape = self.h, -1, rows.parts, self.width // columns.parts, columns.parts
-        start = first // rows.parts * rows.cells
-        place = slice(start, min(rows.pooled, start + sums.shape[1] // rows.parts))
-        count, across = place.stop - place.start, columns.pooled
-        buffers.mean[heads, place] = sums.view(shape).sum((2, 4))[:, :count, :across]
-        buffers.largest[heads, place] = tops.view(shape).amax((2, 4))[:, :count, :across].exp2()
+        """Combine the parts of each cell, from the row `start` of the pooled maps on."""
+        down, across = self.parts
+        shape = self.h, sums.shape[1] // down, down, self.width // across, across
+        mean, largest = buffers.mean[heads, start:], buffers.largest[heads, start:]
+        count, width = min(shape[1], mean.shape[1]), mean.shape[2]
+        mean[:, :count] = sums.view(shape).sum((2, 4))[:, :count, :width]
+        largest[:, :count] = tops.view(shape).amax((2, 4))[:, :count, :width].exp2()
 
 
 def _multiprocessors(device: torch.device) -> int:
@@ -529,6 +537,11 @@ def _multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 2  # as where the kernels are interpreted
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _capability(device: torch.device) -> tuple[int, int]:
+    """Return the compute capability of a device, (0, 0) where the kernels are interpreted."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:

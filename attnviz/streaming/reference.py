@@ -12,6 +12,7 @@ from attnviz.runtime.progress import track
 from attnviz.streaming.scores import NEVER, ScoreSpec
 
 SCORES = {"cpu": 2**18, "cuda": 2**25}  # of a block: what fits a core's cache; what fills a GPU
+_TILE = 128  # rows of a tile of the GPU kernels
 _FEWEST_ROWS = 64  # of a block: with fewer, products are slow
 
 
@@ -23,7 +24,8 @@ class MapBuffers:
     Parameters
     ----------
     cells, top, marked
-        As in `attnviz.streaming.summarise`.
+        As in `attnviz.streaming.summarise`. On a GPU the size of a cell is rounded up to a power of
+        two or a multiple of 128, so that the tiles of the kernels hold whole cells.
     value : Tensor, optional
         (G, n, d_v), to compute the attention vectors too.
     """
@@ -34,6 +36,9 @@ class MapBuffers:
         H, m, n = spec.shape
         self.value, self.marks = value, marked
         self.cell, self.top = -(-max(m, n) // cells), min(top, n)
+        if spec.query.is_cuda:
+            power = 1 << (self.cell - 1).bit_length()
+            self.cell = power if power <= _TILE else -(-self.cell // _TILE) * _TILE
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(H, *shape, dtype=dtype, device=spec.query.device)
