@@ -2,11 +2,11 @@
 
 This wav2vec2 divides a sound into {frames} frames, one every {step:.0f} ms, and each attends to all
 others. Its weights are random, with W_Q and W_K drawn {widening} times as wide as usual so that
-attention is not flat. Nothing was learned; the figure shows only the mechanics. The waveform is
-above: a tone, a pause, a higher tone, the first tone again. Frames that sound alike have similar
-keys, hence the blocks: the sound explains {explained:.0%} of the variance of a query's scores, in
-the median over queries and {heads} heads ({chance:.0%} if shuffled). The head shown is the one
-where it explains most.
+attention is not flat. Nothing was learned; the figure shows only the mechanics. Above is
+the pitch: a tone, a pause, a higher tone, the first tone again. Frames that sound alike have
+similar keys, hence the blocks: the sound explains {explained:.0%} of the variance of a query's
+scores, in the median over queries and {heads} heads ({chance:.0%} if shuffled). The head shown is
+the one where it explains most.
 """
 
 import matplotlib.pyplot as plt

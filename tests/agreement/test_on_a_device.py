@@ -113,13 +113,13 @@ def test_rows_of_a_long_text_are_measured_without_a_wait(loaded, monkeypatch, st
 def test_reduced_maps_are_compared_without_a_wait(loaded, monkeypatch, stop_at_the_copy):
     calls = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=4, top=2)
     stop_at_the_copy()
-    for (attention, weights, rows, marked), _ in calls:
+    for (attention, rows, marked), _ in calls:
         with pytest.raises(Copied):
-            agreement.prove_streamed(on_meta(attention), on_meta(weights), rows, on_meta(marked))
+            agreement.prove_streamed(on_meta(attention), rows, on_meta(marked))
 
 
 def test_a_summary_is_on_the_device_of_its_maps():
-    """Also where it is told on the CPU which rows are empty."""
+    """Also if the empty rows are named on the CPU."""
     Q = torch.empty(2, 6, 4, device="meta")
     buffers = MapBuffers(ScoreSpec(Q, Q, 0.5), 3, 0, None, None)
     summary = buffers.summary(torch.zeros(6, dtype=torch.bool))

@@ -278,6 +278,8 @@ def _check_part(part: slice | None, length: int, name: str) -> slice:
     """Return a slice from start to stop, of everything for None; raise InputError if invalid."""
     if part is None:
         return slice(0, length)
+    if not isinstance(part, slice):
+        raise InputError(f"{name} must be a slice, such as slice(0, {length}), not {part!r:.60}.")
     start, stop, step = part.indices(length)
     outside = (part.stop or 0) > length or (part.start or 0) < -length
     if start >= stop or step != 1 or outside:

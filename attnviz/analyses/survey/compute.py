@@ -124,7 +124,9 @@ def survey(
         on_ray = engine == "ray"
         cluster = ray_cluster(address, model.module)
         measure = stack.enter_context(cluster) if on_ray else measure_here
-        folder = None if out is None else _open_folder(Path(out), model, truncate, seed, resume)
+        folder = (
+            None if out is None else _open_folder(Path(out), model, truncate, seed, resume, force)
+        )
         summaries = [] if folder is None else [folder.path / name for name in _SUMMARIES]
         for path in summaries:
             check_output(path, force=force or resume)
@@ -162,7 +164,9 @@ def _check_options(out: str | os.PathLike[str] | None, engine: Engine, address: 
         )
 
 
-def _open_folder(path: Path, model: Model, truncate: bool, seed: int, resume: bool) -> Folder:
+def _open_folder(
+    path: Path, model: Model, truncate: bool, seed: int, resume: bool, force: bool
+) -> Folder:
     """Open the folder of a survey with these options, which change its numbers."""
     from attnviz.analyses.survey.store import Folder
 
@@ -176,7 +180,7 @@ def _open_folder(path: Path, model: Model, truncate: bool, seed: int, resume: bo
         "statistics": list(NAMES),
     }
     folder = Folder(path, about)
-    folder.open(resume=resume)
+    folder.open(resume=resume, force=force)
     return folder
 
 

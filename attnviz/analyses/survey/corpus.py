@@ -140,7 +140,7 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
     if suffix not in SUFFIXES:
         raise InputError(
             f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
-            "for standard input. Rename it."
+            "for standard input. Rename it, or pass a list of texts."
         )
     if not path.is_file():
         raise InputError(f"There is no file {path}. Check the name of the corpus.")

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 import attnviz
+from attnviz.errors import expect_names
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
@@ -132,7 +133,8 @@ class SurveyResult(HeadTable):
         return tuple(self.clusters.count(number) for number in range(1 + max(self.clusters)))
 
     def of(self, statistic: str) -> int:
-        """Return the column of a statistic."""
+        """Return the column of a statistic; raise InputError for an unknown name."""
+        expect_names([statistic], self.statistics, "a statistic")
         return self.statistics.index(statistic)
 
     def about(self) -> dict[str, Any]:

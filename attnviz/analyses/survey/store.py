@@ -54,8 +54,8 @@ class Folder:
     about: Mapping[str, object]
     heads: Sequence[HeadName] = ()
 
-    def open(self, *, resume: bool) -> None:
-        """Create the folder, or continue the survey in it; raise InputError for another survey."""
+    def open(self, *, resume: bool, force: bool) -> None:
+        """Create the folder, or continue or replace its survey; raise InputError otherwise."""
         manifest, parts = self.path / _MANIFEST, self.path / "parts"
         try:
             parts.mkdir(parents=True, exist_ok=True)
@@ -63,10 +63,13 @@ class Folder:
             raise OutputError(
                 f"{self.path} cannot be written: {error.strerror}. Choose another folder."
             ) from None
+        if manifest.exists() and force and not resume:
+            for path in [*parts.glob("*.parquet"), manifest]:
+                path.unlink()
         if manifest.exists() and not resume:
             raise InputError(
-                f"{self.path} holds a survey. Continue it with --resume (resume=True), or choose "
-                "another folder."
+                f"{self.path} holds a survey. Continue it with --resume (resume=True), replace it "
+                "with --force (force=True), or choose another folder."
             )
         if manifest.exists() or any(parts.iterdir()):
             self._check_manifest(manifest)

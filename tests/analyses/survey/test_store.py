@@ -202,3 +202,14 @@ def test_old_data_are_kept_unless_force_is_given(tmp_path, monkeypatch, capsys, 
     assert run(["survey", "corpus.txt", "-o", "out"]) == 4
     assert (tmp_path / "out" / "survey.safetensors").read_bytes() == b"mine"
     assert run(["survey", "corpus.txt", "-o", "out", "--force", "--resume"]) == 0
+
+
+def test_force_replaces_a_survey(tmp_path, texts, model):
+    attnviz.survey(texts, model=model, out=tmp_path / "a")
+    with pytest.raises(InputError, match="replace it with --force"):
+        attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
+    fewer = attnviz.survey(texts[:4], model=model, out=tmp_path / "a", force=True)
+    assert fewer.texts == 4
+    assert {row[0] for row in rows(tmp_path / "a")} == {0, 1, 2, 3}
+    with pytest.raises(InputError, match="'previous token' is not a statistic"):
+        fewer.of("previous token")
