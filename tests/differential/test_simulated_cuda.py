@@ -9,6 +9,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import media
 import numpy as np
 import pytest
 import torch
@@ -157,6 +158,21 @@ def test_streamed_maps_are_verified(family, tokenizer, simulated_gpu, monkeypatc
     assert stream(model, None).agreement.verdict == "verified"
     leave_out_copies(monkeypatch)
     assert_refused(lambda: stream(model, None))
+
+
+@pytest.mark.parametrize("family", ["vit", "swin", "clip", "whisper", "wav2vec2"])
+def test_images_and_sounds_are_verified(family, tokenizer, simulated_gpu, monkeypatch):
+    module, processor = (
+        media.seeing(family, tokenizer).module,
+        media.processor_of(family, tokenizer),
+    )
+    model = attnviz.load(module.to("cuda"), processor=processor, tokenizer=tokenizer)
+    sound = {"audio": media.chirp(), "sampling_rate": media.RATE}
+    given = sound if family in ("whisper", "wav2vec2") else {"image": media.picture()}
+    more = {"clip": {"text": "a cat"}, "whisper": {"target": "a cat"}}.get(family, {})
+    assert model.attend(**given, **more).agreement.verdict == "verified"
+    leave_out_devices(monkeypatch)
+    assert_refused(lambda: model.attend(**given, **more))
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs the interpreter")
