@@ -285,7 +285,7 @@ class _SummaryComparison:
         """Return a part of the weights, from its scores and the reduced log-sum-exp of its rows."""
         scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows, columns)
         lse = self.summary.lse[heads, rows, None].double()
-        return scores.sub_(lse).exp_().mul_(~self.empty[rows, None])
+        return scores.sub_(lse).exp_().masked_fill_(self.empty[rows, None], 0.0)
 
     def _row_sums(self) -> Tensor:
         """Return the weight (H, m) of each query for all keys together."""

@@ -176,3 +176,39 @@ def test_blocks_of_heads_give_the_same_proof(loaded, monkeypatch):
                 wrong = replace(attention, summary=replace(summary, **{name: values}))
                 check = agreement.prove_streamed(wrong, *others).checks[-1]
                 assert check.failed_heads == (2,), name
+
+
+# --- a long text, of which few cells and rows are compared
+
+WRONG = {
+    "mean": lambda mean: mean.roll(1, -1),
+    "largest": lambda largest: largest / 2,
+    "received": lambda received: received.roll(5, -1),
+    "entropy": lambda entropy: entropy * 1.4427,
+    "distance": lambda distance: distance + 1,
+    "first": lambda first: first * 1.001,
+    "itself": lambda itself: itself.roll(1, -1),
+    "previous": lambda previous: previous.roll(1, -1),
+    "marked": lambda marked: 1 - marked,
+    "lse": lambda lse: lse + 0.01,
+    "empty": torch.ones_like,
+    "top_keys": lambda keys: keys.flip(1),
+    "top_weights": lambda weights: weights * 1.001,
+}
+
+
+def test_few_cells_and_rows_still_show_every_fault(loaded, monkeypatch):
+    """All numbers of the summary, and a cell of the diagonal that is off."""
+    monkeypatch.setattr(streamed, "_CELL_WEIGHTS", 0)
+    monkeypatch.setattr(streamed, "_CELLS", 3)
+    monkeypatch.setattr(streamed, "_ROWS", 2)
+    calls = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=5, top=2)
+    for (attention, *others), _ in calls:
+        summary = attention.summary
+        honest = agreement.prove_streamed(attention, *others).checks[-1]
+        assert honest.passed
+        faults = {name: change(getattr(summary, name)) for name, change in WRONG.items()}
+        for name, values in faults.items():
+            wrong = replace(attention, summary=replace(summary, **{name: values}))
+            check = agreement.prove_streamed(wrong, *others).checks[-1]
+            assert not check.passed, name
