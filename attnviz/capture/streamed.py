@@ -117,8 +117,9 @@ def _reduce(
     if options.heads is not None:
         spec, value = spec.select_heads(heads), spec.of_heads(value, heads)
     device, width = value.device, value.shape[-1]
-    chance = torch.Generator().manual_seed(record.layer)
-    signs = (2.0 * torch.randint(2, (width, 1), generator=chance) - 1).to(device)
+    chance = torch.Generator("cpu").manual_seed(record.layer)
+    signs = 2.0 * torch.randint(2, (width, 1), generator=chance, device="cpu") - 1
+    signs = signs.to(device)
     # A sum of features costs a fraction of all of them. But on CUDA torch's fused attention, which
     # needs them all, also returns the log-sum-exp that the reduction starts from.
     on_cuda = device.type == "cuda"
