@@ -80,8 +80,10 @@ def prove_streamed(
     if attention.model_sums is not None:
         # Of every query's attention vector and of the model's: a random sum of the features.
         errors = (attention.signed_sums - attention.model_sums).double().abs()
-        errors = errors.masked_fill(attention.summary.empty, 0.0)
+        empty = attention.summary.empty
+        errors = errors.masked_fill(empty, 0.0)
         numbers |= {"vectors": errors.amax(1), "longest": attention.longest.double()}
+        numbers["count"] = (~empty).sum() * len(errors)
     numbers = copy_to_cpu([numbers])[0]
     bound = abs(record.scale) * float(numbers["norms"])  # of the scores; errors grow with it
     checks = []
@@ -97,7 +99,7 @@ def prove_streamed(
                 "attention vectors",
                 numbers["vectors"],
                 max(_STREAMED, rounding) * numbers["longest"].clamp(min=SMALLEST),
-                compared=attention.model_sums.numel(),
+                compared=int(numbers["count"]),
                 heads=attention.heads,
             )
         )
