@@ -261,7 +261,7 @@ def _streamed_result(
                 heads=record.heads,
                 layers=0,  # known after the run
                 kept=attention.heads,
-                summary=attention.summary,
+                summary=attention.summary.cpu(),
                 record=source if record.layer in exact else None,
             )
         )

@@ -81,6 +81,15 @@ class MapSummary(Savable):
         is_complete = top[:2] == (H, m) and top == self.top_weights.shape
         yield "a weight for each of the top keys", is_complete
 
+    def cpu(self) -> MapSummary:
+        """Return the summary in the memory of the CPU: those of all layers would fill a GPU.
+
+        The copies wait for the GPU, once a layer. Copies that do not wait need pages that the
+        system cannot move, as long as the result lives: gigabytes for a long text.
+        """
+        numbers = {name: number for name, number in vars(self).items() if name != "cell"}
+        return replace(self, **{name: number.cpu() for name, number in numbers.items()})
+
 
 def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Tensor:
     """Return how many of `length` rows, or columns, each cell joins; the last may join fewer.

@@ -401,6 +401,17 @@ def test_the_default_device_changes_nothing(rule, engine, monkeypatch):
     assert all(map(torch.equal, alone, same))
 
 
+def test_stored_summaries_leave_the_gpu():
+    with FakeTensorMode():
+        spec = ScoreSpec(*torch.empty(2, 2, N, 8, device="cuda").unbind(), 0.5)
+        summary = MapBuffers(spec, 4, 2, None, None).summary(torch.empty(N, device="cuda"))
+        stored = vars(summary.cpu())
+    assert summary.mean.is_cuda
+    assert {number.device.type for number in stored.values() if not isinstance(number, int)} == {
+        "cpu"
+    }
+
+
 def test_a_mask_rule_is_read_with_two_copies_for_each_block(monkeypatch):
     """Each copy makes the CPU wait for the GPU."""
     monkeypatch.setitem(attention_record._CELLS, "cpu", 4 * N)  # four blocks
