@@ -237,13 +237,13 @@ def expect_detected(monkeypatch, owner, name, fault, scoring):
 
 
 def test_planted_faults_in_the_reference_are_detected(monkeypatch, tally):
-    """Blocks without their last key, scores without their mask, cells without the last key."""
+    """Blocks without their last key, scores without their mask, cells that are too small."""
     torch.manual_seed(0)
     use_reference(monkeypatch, 100)
     Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     scoring = ScoreSpec(Q, K, 0.5, MaskRule(before=20, after=3))
     compare(scoring)
-    columns, padded = ScoreSpec.columns, reference.pad
+    columns, cell_sizes = ScoreSpec.columns, reference.cell_sizes
 
     def one_less(self, rows):
         whole_block = columns(self, rows)
@@ -252,13 +252,15 @@ def test_planted_faults_in_the_reference_are_detected(monkeypatch, tally):
     def nothing_hidden(self, i, j):
         return (i < 0) & (j < 0)
 
-    def without_the_last(P, size):
-        return padded(P[..., :-1], (0, size[1] + 1))
+    def without_the_last(*length_and_cell):
+        sizes = cell_sizes(*length_and_cell)
+        sizes[-1] -= 1
+        return sizes
 
     for room, name, fault in (
         (ScoreSpec, "columns", one_less),
         (ScoreSpec, "hidden", nothing_hidden),
-        (reference, "pad", without_the_last),
+        (reference, "cell_sizes", without_the_last),
     ):
         tally.fault("in streamed maps")
         expect_detected(monkeypatch, room, name, fault, scoring)

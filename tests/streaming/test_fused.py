@@ -401,11 +401,10 @@ def test_the_default_device_changes_nothing(rule, engine, monkeypatch):
     assert all(map(torch.equal, alone, same))
 
 
-def test_stored_summaries_leave_the_gpu():
-    with FakeTensorMode():
-        spec = ScoreSpec(*torch.empty(2, 2, N, 8, device="cuda").unbind(), 0.5)
-        summary = MapBuffers(spec, 4, 2, None, None).summary(torch.empty(N, device="cuda"))
-        stored = vars(summary.cpu())
+def test_stored_summaries_leave_the_gpu(simulated_gpu):
+    spec = ScoreSpec(*torch.zeros(2, 2, N, 8, device="cuda").unbind(), 0.5)
+    summary = MapBuffers(spec, 4, 2, None, None).summary(torch.zeros(N, device="cuda") > 0)
+    stored = vars(summary.cpu())
     assert summary.mean.is_cuda
     assert {number.device.type for number in stored.values() if not isinstance(number, int)} == {
         "cpu"
