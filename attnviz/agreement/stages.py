@@ -119,7 +119,7 @@ def _check_generations(
     measured = []
     for record, one_pass in zip(records, in_one_pass, strict=True):
         scores = record.scores()
-        weights, rows = record.normalize(scores), real_rows(record, hidden_keys(record))
+        weights, rows = record.weights(), real_rows(record, hidden_keys(record))
         differences = (weights.double() - one_pass.double()).masked_fill(~rows[:, None], 0.0)
         measured.append(
             {

@@ -207,7 +207,7 @@ def recompute(
     if "scores" in wanted:
         stages["scores"] = record.scores(dtype=dtype)
     if "weights" in wanted:
-        stages["weights"] = record.normalize(stages["scores"])
+        stages["weights"] = record.weights(dtype=dtype)
     if "head output" in wanted:
         values = repeat_heads(record.value.to(dtype), record.heads)
         stages["head output"] = stages["weights"] @ values
