@@ -97,7 +97,8 @@ def _message_and_code(error: BaseException) -> tuple[str, int]:
         usage_error = getattr(error, "format_message", error.__str__)().rstrip(".")
         usage_error = usage_error.replace("Value error, ", "")
         # It is empty if no command was named: the help has been printed.
-        return usage_error and f"{usage_error}. Run with --help to see the options.", 2
+        end = "" if usage_error.endswith("?") else "."
+        return usage_error and f"{usage_error}{end} Run with --help to see the options.", 2
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "Standard output cannot be written: no space is left. Free some space.", 4
     description = f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -50,7 +50,7 @@ with attnviz.plot.style():
     for name, colour, ys in zip(names, colours, lines, strict=True):
         ax.plot(ys, "o-", color=colour)
         ax.text(6.1, ys[-1], name, color=colour, va="center")
-    ax.set(xlabel="entering layer", ylabel="place between the centres")
+    ax.set(xlabel="entering layer", ylabel="place between the centers")
     ax.set_xticks(range(7), [*range(6), "end"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)
 fig = attnviz.plot.add_caption(fig, text="Third words, all-MiniLM-L6-v2", agreement=proof)

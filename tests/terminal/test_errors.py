@@ -85,8 +85,8 @@ WRONG_INPUT = {
     "unknown option": (["heatmap", TEXT, "--hed", "3"], "No such option: --hed"),
     "unknown command": (["heatmpa", TEXT], "No such command 'heatmpa'"),
     "nothing to read": (["heatmap"], "There is nothing to read. Give a text"),
-    "no such image": (["heatmap", "--image", "x.png"], "there is no file x.png"),
-    "no such sound": (["verify", "--audio", "x.wav"], "there is no file x.wav"),
+    "no such image": (["heatmap", "--image", "x.png"], "There is no image file x.png"),
+    "no such sound": (["verify", "--audio", "x.wav"], "There is no audio file x.wav"),
     "image for a text model": (
         ["heatmap", TEXT, "--image", __file__],
         "it holds no picture that can be read",
