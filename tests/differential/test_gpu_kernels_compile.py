@@ -184,4 +184,4 @@ def test_every_variant_compiles_and_fits(monkeypatch, tmp_path, capability, seed
     for name, arguments in launches(monkeypatch, capability, **variants(seed)).items():
         shared, stack, _ = resources(tmp_path, name, arguments, capability)
         assert shared <= SHARED_MEMORY[capability]
-        assert stack <= 256
+        assert stack <= 1024  # an assembler that runs out of registers needs kilobytes
