@@ -64,7 +64,7 @@ class Tiling:
         """
         columns = 64 if _capability(spec.query.device)[0] == 9 else 32
         if spec.query.dtype == torch.float32:
-            return cls(64, columns, features=16)
+            return cls(64, columns, stages=2, features=16)
         return cls(64, columns, stages=2) if spec.query.shape[-1] > 128 else cls(128, columns)
 
 
