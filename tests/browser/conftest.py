@@ -49,7 +49,7 @@ def npm():
 def browser():
     """Headless Chromium."""
     chromium = needed("chromium", "chromium-browser", "google-chrome")
-    expect.set_options(timeout=30_000)  # milliseconds; the machine may be busy
+    expect.set_options(timeout=120_000)  # milliseconds; the machine may be busy
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=chromium, args=FLAGS, chromium_sandbox=False, proxy=NOWHERE

@@ -37,7 +37,7 @@ def test_a_typed_sentence_is_shown_and_the_selection_stays(page):
     shown = page()
     sentence = shown.get_by_label("Sentence").first
     shown.keyboard.press("Enter")
-    expect(shown.locator("canvas")).to_be_visible(timeout=20_000)
+    expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
     expect(shown.locator(".answer .verdict").first).to_contain_text("verified: 72 heads")
     shown.get_by_role("button", name="Token", exact=True).click()
     sentence.fill("she sat by the bank of the river")
@@ -53,7 +53,7 @@ def test_two_sentences_are_compared(page):
     shown.get_by_label("Sentence").first.fill("she sat by the bank")
     shown.get_by_label("Compare with").fill("she sat by the road")
     shown.get_by_role("button", name="Show", exact=True).click()
-    expect(shown.locator('[data-control="show"]')).to_be_visible(timeout=20_000)
+    expect(shown.locator('[data-control="show"]')).to_be_visible(timeout=120_000)
     expect(shown.locator("footer .source")).to_contain_text("she sat by the bank")
 
 
@@ -65,7 +65,7 @@ def test_a_figure_of_a_word(page, tab, n, drawn):
     panel.get_by_label("Word", exact=False).last.fill(drawn)
     panel.get_by_role("button", name="Show").click()
     image = panel.get_by_role("img")
-    expect(image).to_be_visible(timeout=20_000)
+    expect(image).to_be_visible(timeout=120_000)
     expect(image).to_have_attribute("src", re.compile("^blob:"))
     expect(image).to_have_js_property("complete", True)
     assert image.evaluate("image => image.naturalWidth") > 300
@@ -75,7 +75,7 @@ def test_a_figure_of_a_word(page, tab, n, drawn):
 def test_errors_are_shown_and_the_last_answer_stays(page):
     shown = page(expects=["400"])
     shown.keyboard.press("Enter")
-    expect(shown.locator("canvas")).to_be_visible(timeout=20_000)
+    expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
     shown.get_by_label("Sentence").first.fill("go " * 100)
     shown.keyboard.press("Enter")
     expect(asked(shown, 0).get_by_role("status").first).to_contain_text("at most 64 are read here")
@@ -87,7 +87,7 @@ def test_markup_is_text(page):
     odd = "</script><img src=x onerror=\"document.title='run'\"> \u202e abc \U0001f600"
     shown.get_by_label("Sentence").first.fill(odd)
     shown.keyboard.press("Enter")
-    expect(shown.locator("footer .source")).to_contain_text("onerror", timeout=20_000)
+    expect(shown.locator("footer .source")).to_contain_text("onerror", timeout=120_000)
     expect(shown).to_have_title("attnviz")
     assert shown.locator("main img").count() == 0
 
