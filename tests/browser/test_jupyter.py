@@ -102,6 +102,8 @@ def test_jupyterlab_shows_the_view_and_the_widget_and_nbconvert_keeps_the_view(
     open_page, lab, notebook, environment
 ):
     page = open_page(f"{lab}lab/tree/{notebook.name}?token={TOKEN}", height=2600)
+    # JupyterLab discards the request to run a cell while it has no kernel yet.
+    expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible(timeout=120_000)
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     cells.nth(0).click()
     page.keyboard.press("Shift+Enter")
