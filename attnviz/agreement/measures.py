@@ -6,7 +6,8 @@ tensors on its device, those of a whole attention are copied at once, and Python
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -29,12 +30,19 @@ def copy_to_cpu(measured: Sequence[Numbers]) -> list[Numbers]:
 
 def largest_by_head(tensor: Tensor) -> Tensor:
     """Return the largest absolute value of each head."""
-    return tensor.abs().flatten(1).amax(1)
+    largest: Tensor = torch.linalg.vector_norm(tensor.flatten(1), torch.inf, dim=1)
+    return largest
 
 
-def products(x: Tensor, dy: Tensor, dz: Tensor) -> Numbers:
-    """Return the terms of the sums by which y = x + dy and z = x + dz are regressed on x."""
-    return {"xx": x * x, "xy": x * dy, "xz": x * dz, "count": x != 0}
+def products(x: Tensor, dy: Tensor, dz: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the terms of the sums by which y = x + dy and z = x + dz are regressed on x.
+
+    Each is as large as x: one at a time is in memory.
+    """
+    yield "xx", x * x
+    yield "xy", x * dy
+    yield "xz", x * dz
+    yield "count", x != 0
 
 
 def regression(x: Tensor, dy: Tensor, dz: Tensor, *dims: tuple[int, ...]) -> Numbers:
@@ -42,11 +50,10 @@ def regression(x: Tensor, dy: Tensor, dz: Tensor, *dims: tuple[int, ...]) -> Num
 
     Each of `dims` is summed over; the names of the second sums start with "of all".
     """
-    terms = products(x, dy, dz) | {"zz": dz**2}
     return {
         prefix + name: term.sum(over)
+        for name, term in chain(products(x, dy, dz), (("zz", d**2) for d in (dz,)))
         for prefix, over in zip(("", "of all "), dims, strict=False)
-        for name, term in terms.items()
     }
 
 

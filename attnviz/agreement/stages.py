@@ -227,37 +227,38 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
     rows = real_rows(record, hidden)
     ignored = ~rows[:, None]
     score = {"score": largest_score(ours["scores"], ours["weights"])} if "weights" in ours else {}
-    measured = []
+    heads, measured = ours.get("head output"), []
     for stage in STAGES:
         if stage not in ours or stage not in expected:
             continue
         run, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
+        precision = PRECISIONS[dtype]
         whole = all_real or stage in ("key", "value")
-        triple = [
-            values.contiguous() if whole else values.contiguous().masked_fill(ignored, 0.0)
-            for values in (ours[stage], expected[stage], run[stage].double())
-        ]
+        # Ours, the model's, and our own run in its precision. Each map is dropped when measured.
+        triple = [ours.pop(stage), expected[stage], run.pop(stage).double()]
+        triple = [values.contiguous() for values in triple]
+        count, width = triple[0].shape[1], triple[0].numel() // triple[0].shape[1]
+        numbers = score | {"largest": triple[0].abs().max()}
         if stage == "scores":
             triple = _comparable_scores(record, triple, hidden | ignored)
-        x, y, z = triple  # ours, the model's, and our own run in its precision
+        elif not whole:
+            triple = [values.masked_fill(ignored, 0.0) for values in triple]
+        x, y, z = triple
+        if stage == "weights":
+            numbers |= _measure_logarithms(x, y, z, hidden, precision)
         dy, dz = y - x, z - x
-        count = x.shape[1]
-        numbers = {
+        del triple, y, z
+        numbers |= {
             "differences": largest_by_head(dy),
             "own_errors": largest_by_head(dz),
             "largest_by_head": largest_by_head(x),
-            "largest": ours[stage].abs().max(),
             "rows": torch.full_like(rows.sum(), count) if whole else rows.sum(),
-            **score,
         }
-        precision = PRECISIONS[dtype]
-        if stage == "weights":
-            numbers |= _measure_logarithms(x, y, z, hidden, precision)
-        elif stage != "scores":  # their slope is that of the log weights
+        if stage not in ("scores", "weights"):  # their slope is that of the log weights
             numbers |= regression(x, dy, dz, (1, 2))
         if stage == "output":
-            numbers |= _measure_contributions(record, ours["head output"], dy, dz, ignored)
-        width = x.numel() // count
+            assert heads is not None
+            numbers |= _measure_contributions(record, heads, dy, dz, ignored)
         measured.append(_Measured(record, stage, precision, width, numbers))
     return measured
 
@@ -266,17 +267,19 @@ def _comparable_scores(
     record: AttentionRecord, triple: Sequence[Tensor], hidden: Tensor
 ) -> list[Tensor]:
     """Return scores that can be compared: 0 where hidden, and centered if the model shifts them."""
-    model = triple[1]
-    visible = [scores.masked_fill(hidden, 0.0) for scores in triple]  # else any huge number
-    count = (~hidden).sum(-1, keepdim=True).clamp(min=1)
-    means = [scores.sum(-1, keepdim=True) / count for scores in visible]
+    count, shifted = (~hidden).sum(-1, keepdim=True).clamp(min=1), None
     if record.sinks is None and record.through_interface:
         # Some models subtract the largest score of each row before the softmax.
-        largest = model.masked_fill(hidden, -torch.inf).amax(-1)
+        largest = triple[1].masked_fill(hidden, -torch.inf).amax(-1)
         shifted = ~((largest != 0) & (largest != -torch.inf)).any()
-        means = [mean.where(shifted, 0.0) for mean in means]
-    pairs = zip(visible, means, strict=True)
-    return [(scores - mean).masked_fill(hidden, 0.0) for scores, mean in pairs]
+    centered = []
+    for scores in triple:
+        visible = scores.masked_fill(hidden, 0.0)  # else any huge number
+        mean = visible.sum(-1, keepdim=True) / count
+        if shifted is not None:
+            mean = mean.where(shifted, 0.0)
+        centered.append(visible.sub_(mean).masked_fill_(hidden, 0.0))
+    return centered
 
 
 def _measure_logarithms(
@@ -285,16 +288,17 @@ def _measure_logarithms(
     """Measure what weights alone have: the slope of their logarithms, and exact zeros."""
     leaking = ((ours != 0) | (model != 0)) & hidden
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
-    usable = ~hidden & (torch.minimum(ours, torch.minimum(run, model)) > precision.tiny)
-    count = usable.sum(-1, keepdim=True).clamp(min=1)
+    unusable = hidden | ~(torch.minimum(ours, torch.minimum(run, model)) > precision.tiny)
+    count = (~unusable).sum(-1, keepdim=True).clamp(min=1)
 
     def centered_log(weights: Tensor) -> Tensor:
         """Return log weights minus their row's mean, which are centered scores up to rounding."""
-        logs = torch.where(usable, weights, 1.0).log()
-        return torch.where(usable, logs - logs.sum(-1, keepdim=True) / count, 0.0)
+        logs = weights.masked_fill(unusable, 1.0).log_()
+        return logs.sub_(logs.sum(-1, keepdim=True) / count).masked_fill_(unusable, 0.0)
 
-    x, y, z = (centered_log(weights) for weights in (ours, model, run))
-    return {"leaking": leaking.flatten(1).any(1), **regression(x, y - x, z - x, (1, 2), (0, 1, 2))}
+    x = centered_log(ours)
+    dy, dz = centered_log(model).sub_(x), centered_log(run).sub_(x)
+    return {"leaking": leaking.flatten(1).any(1), **regression(x, dy, dz, (1, 2), (0, 1, 2))}
 
 
 def _measure_contributions(
@@ -305,7 +309,7 @@ def _measure_contributions(
     In the sum of all heads, rounding hides a small error in the W^O of one.
     """
     blocks = [
-        {name: term.sum((1, 2)) for name, term in products(x, dy, dz).items()}
+        {name: term.sum((1, 2)) for name, term in products(x, dy, dz)}
         for x in (part.masked_fill_(ignored, 0.0) for part in parts_of_output(record, heads))
     ]
     sums = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.agreement.measures import copy_to_cpu
+from attnviz.agreement.measures import copy_to_cpu, largest_by_head
 from attnviz.agreement.stages import (
     SMALLEST,
     Proof,
@@ -32,8 +32,8 @@ from attnviz.results import AttentionRecord, Reference, cell_sizes
 _PROJECTED = ("query", "key", "value")
 _WEIGHTS = {"cpu": 2**22, "cuda": 2**26}  # in float64, that are held at once
 _COLUMNS = 8  # keys whose received weight is summed
-_ROWS = 64  # of a row of cells, at most, whose numbers are compared
-_CELLS = 8  # of a row of cells, at least, that are compared
+_ROWS = 32  # of a row of cells, at most, whose numbers are compared
+_CELLS = 4  # of a row of cells, at least, that are compared
 _CELL_WEIGHTS = 2**18  # in these cells: of a short text all are compared
 _STREAMED = 1e-5  # error of float32 sums, relative to the largest number of a kind
 _TINY = 1e-30  # no weight is smaller
@@ -121,8 +121,8 @@ def prove_streamed(
 class _SummaryComparison:
     """The reduced maps of one attention beside our float64 weights, on the model's device.
 
-    The numbers of each query are compared in the sampled rows, and in at most 64 rows of one row of
-    cells; the pooled maps in that row of cells, in 8 cells at least; the weight that keys receive
+    The numbers of each query are compared in the sampled rows, and in at most 32 rows of one row of
+    cells; the pooled maps in that row of cells, in 4 cells at least; the weight that keys receive
     in 8 columns. Over the whole map the pooled weights must have the same sums as those of the
     queries and of the keys.
 
@@ -186,8 +186,8 @@ class _SummaryComparison:
         of logarithms and of distances absolute.
         """
         expected, reduced = expected.flatten(1), reduced.double().flatten(1)
-        scale = expected.abs().amax(1).clamp(min=_TINY).clamp(min=least)
-        worst = (expected - reduced).abs().amax(1) / scale
+        scale = largest_by_head(expected).clamp(min=least)
+        worst = largest_by_head(expected - reduced) / scale
         self.worst[heads] = torch.maximum(self.worst[heads], worst)
         self.count += expected.numel()
 
@@ -218,7 +218,7 @@ class _SummaryComparison:
         if (sinks := self._sinks(heads, rows)) is not None:
             lse = torch.logaddexp(lse, sinks)
         empty, i = self.empty[rows], rows + self.n - self.m
-        P = scores.sub(lse[..., None]).exp_().masked_fill_(empty[:, None], 0.0)
+        P = self._normalized(scores, lse, empty)
         self._add(heads, lse.masked_fill(empty, 0.0), reduced("lse").masked_fill(empty, 0.0), 1.0)
         self._add(heads, torch.special.entr(P).sum(-1), reduced("entropy"), 1.0)
         far = (i[:, None] - torch.arange(self.n, device=self.device)).abs().double()
@@ -239,7 +239,7 @@ class _SummaryComparison:
         """Compare some cells of a row of them, in the pooled maps."""
         size, widths = self.summary.cell, cell_sizes(self.n, self.summary.cell)[cells]
         columns = cells[:, None] * size + torch.arange(size, device="cpu")
-        outside = self._copied(columns >= self.n)  # the last cell may be smaller
+        outside = columns >= self.n if columns.amax() >= self.n else None  # in a smaller last cell
         columns = self._copied(columns.clamp(max=self.n - 1).flatten())
         sums, tops = torch.zeros(
             2, len(self.heads), len(cells), dtype=torch.float64, device=self.device
@@ -247,12 +247,14 @@ class _SummaryComparison:
         for heads, block in self._blocks(len(rows), len(columns)):
             some = slice(rows[block].start, rows[block].stop)
             P = self._weights(heads, some, columns)
-            P = P.view(*P.shape[:2], *outside.shape)
-            P.masked_fill_(outside, 0.0)
+            P = P.view(*P.shape[:2], len(cells), size)
+            if outside is not None:
+                P.masked_fill_(self._copied(outside), 0.0)
             sums[heads] += P.sum((1, 3))
             tops[heads] = torch.maximum(tops[heads], P.amax((1, 3)))
         # The largest of all cells in the row, which scales the errors, is no less than the mean.
         least = self._row_sums()[:, rows.start : rows.stop].mean(1) / self.n
+        least = least.clamp(min=_TINY)
         cells = self._copied(cells)
         mean, largest = self.summary.mean[:, cell], self.summary.largest[:, cell]
         everything = slice(None)
@@ -281,13 +283,17 @@ class _SummaryComparison:
         by_key = by_cell(summary.received.double())
         self._add(everything, (mean * heights[:, None]).sum(1) * widths, by_key, 1.0)
         above = (mean - largest).clamp(min=0)
-        self._add(everything, torch.zeros_like(mean), above, mean.flatten(1).amax(1))
+        self._add(everything, torch.zeros_like(mean), above, largest_by_head(mean).clamp(min=_TINY))
 
     def _weights(self, heads: slice, rows: slice, columns: Tensor) -> Tensor:
         """Return a part of the weights, from its scores and the reduced log-sum-exp of its rows."""
         scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows, columns)
-        lse = self.summary.lse[heads, rows, None].double()
-        return scores.sub_(lse).exp_().masked_fill_(self.empty[rows, None], 0.0)
+        return self._normalized(scores, self.summary.lse[heads, rows].double(), self.empty[rows])
+
+    @staticmethod
+    def _normalized(scores: Tensor, lse: Tensor, empty: Tensor) -> Tensor:
+        """Return the weights of scores (heads, rows, keys), in place; 0 in empty rows."""
+        return scores.sub_(lse.masked_fill(empty, torch.inf)[..., None]).exp_()
 
     def _row_sums(self) -> Tensor:
         """Return the weight (H, m) of each query for all keys together."""

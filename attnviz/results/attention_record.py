@@ -12,7 +12,6 @@ from torch import Tensor
 
 from attnviz.formula.attention import (
     HIDDEN,
-    repeat_heads,
     scaled_scores,
     soft_cap,
     softmax,
@@ -335,12 +334,14 @@ class AttentionRecord(Savable):
         shared = self.heads // self.key_heads
         Q, K = self.query[:, rows], self.key[:, columns]
         if heads is None:
-            K = repeat_heads(K, self.heads)
+            Q = self.join_shared(Q)
         elif isinstance(heads, Tensor):
             Q, K = Q[heads], K[heads // shared]
         else:
             Q, K = Q[heads][None], K[heads // shared][None]
         scores = scaled_scores(Q.to(dtype), K.to(dtype), self.scale)
+        if heads is None:
+            scores = scores.view(self.heads, -1, K.shape[1])
 
         def add(term: Tensor | None) -> None:
             nonlocal scores
@@ -358,8 +359,12 @@ class AttentionRecord(Savable):
         if self.visible is not None:
             queries = torch.arange(len(self.query_axis), device=scores.device)
             hidden = self.visible.hidden_at(queries[rows], self._keys[columns])
-            scores = scores.masked_fill(hidden, torch.finfo(dtype).min)
+            scores.masked_fill_(hidden, torch.finfo(dtype).min)
         return scores
+
+    def join_shared(self, rows: Tensor) -> Tensor:
+        """Join the rows (H, m, …) of the heads that read the same keys: (G, H / G · m, …)."""
+        return rows.reshape(self.key_heads, -1, rows.shape[-1])
 
     @property
     def _keys(self) -> Tensor:
@@ -376,12 +381,7 @@ class AttentionRecord(Savable):
         Parameters and result are those of `scores`. The softmax is taken in float32 or wider, as
         models do. With sinks a row sums to less than 1.
         """
-        return self.normalize(self.scores(head, rows, dtype), head, rows)
-
-    def normalize(
-        self, scores: Tensor, head: int | None = None, rows: slice | None = None
-    ) -> Tensor:
-        """Return the `weights` of scores that `scores` returned for the same head and rows."""
+        scores = self.scores(head, rows, dtype)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         sinks = self.sinks
         if sinks is None:

@@ -209,8 +209,8 @@ def recompute(
     if "weights" in wanted:
         stages["weights"] = record.weights(dtype=dtype)
     if "head output" in wanted:
-        values = repeat_heads(record.value.to(dtype), record.heads)
-        stages["head output"] = stages["weights"] @ values
+        joined = record.join_shared(stages["weights"]) @ record.value.to(dtype)
+        stages["head output"] = joined.view(*record.query.shape[:2], -1)
     known = record.projection if "output" in wanted else None
     if known is not None and known.output is not None and known.before_output is not None:
         heads = _before_output(record, stages["head output"])
