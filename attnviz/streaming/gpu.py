@@ -174,9 +174,7 @@ def _fill_pairs(spec: ScoreSpec, level: Tensor, near: Tensor, rows: slice, keys:
         heads = slice(g * shared, g * shared + len(key) * shared)
         query = spec.query[heads, rows]
         query = query.view(len(key), shared, *query.shape[1:])
-        scores = (query * key).sum(-1).flatten(0, 1).mul_(spec.scale)
-        if spec.soft_cap is not None:
-            scores.div_(spec.soft_cap).tanh_().mul_(spec.soft_cap)
+        scores = spec.cap((query * key).sum(-1).flatten(0, 1).mul_(spec.scale))
         if unread is not None:
             scores.masked_fill_(unread, NEVER)
         near[heads, rows] = scores.sub_(level[heads, rows]).exp_()

@@ -143,9 +143,10 @@ def _slices(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def _scores(spec: ScoreSpec, rows: slice, work: Tensor) -> tuple[slice, Tensor]:
-    """Return the keys that some rows may read, and their scores (H, rows, columns)."""
+def _scores(spec: ScoreSpec, rows: slice, work: Tensor, cell: int = 1) -> tuple[slice, Tensor]:
+    """Return the keys that some rows may read, from the start of a cell on, and their scores."""
     columns = spec.columns(rows)
+    columns = slice(columns.start // cell * cell, columns.stop)
     shape = spec.shape[0], rows.stop - rows.start, columns.stop - columns.start
     return columns, spec.scores(rows, columns, work[0, : prod(shape)].view(shape))
 
@@ -164,11 +165,8 @@ def _reduce_rows(
     pass over a block takes about as long as its product.
     """
     cell, device = buffers.cell, spec.query.device
-    columns = spec.columns(rows)
-    first = columns.start // cell * cell  # of a cell
-    columns = slice(first, columns.stop)
-    H, m, n = spec.shape[0], rows.stop - rows.start, columns.stop - columns.start
-    S = spec.scores(rows, columns, work[0, : H * m * n].view(H, m, n))
+    columns, S = _scores(spec, rows, work, cell)
+    first, (H, m, n) = columns.start, S.shape
     if buffers.top:
         top_scores, top_keys = S.topk(min(buffers.top, n))
 

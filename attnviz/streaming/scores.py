@@ -121,10 +121,14 @@ class ScoreSpec:
 
         if not self.plain:
             add(self.capped_bias, 1)
-            if self.soft_cap is not None:
-                products.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
-            products.mul_(LOG2_E)
+            self.cap(products).mul_(LOG2_E)
         add(self.bias, LOG2_E)
+
+    def cap(self, scores: Tensor) -> Tensor:
+        """Bound scores by the soft cap, in place, and return them."""
+        if self.soft_cap is not None:
+            scores.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
+        return scores
 
     def scores(self, rows: slice, columns: slice, out: Tensor) -> Tensor:
         """Fill `out` (H, rows, columns) with a part of the scores, NEVER where it is hidden."""
@@ -133,8 +137,7 @@ class ScoreSpec:
         torch.matmul(self.query[:, rows].float() * self.scale, K.mT, out=out)
         if self.capped_bias is not None:
             out += self.capped_bias[:, rows, columns]
-        if self.soft_cap is not None:
-            out.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
+        self.cap(out)
         if self.bias is not None:
             out += self.bias[:, rows, columns]
             out.clamp_(min=NEVER)

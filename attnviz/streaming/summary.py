@@ -6,12 +6,8 @@ Three engines give the same numbers: `gpu` (Triton) and `cpu` (numba) where they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.errors import InputError, whole_number
 from attnviz.results import MapSummary
@@ -27,12 +23,11 @@ def attend(
     spec: ScoreSpec,
     value: Tensor,
     *,
-    heads: Sequence[int] | None = None,
     cells: int = 512,
     top: int = 0,
     marked: Tensor | None = None,
 ) -> tuple[Tensor, MapSummary]:
-    """Return the attention vectors of all heads, and the summary of the weights of some.
+    """Return the attention vectors of every head, and the summary of its weights.
 
     Parameters
     ----------
@@ -40,8 +35,6 @@ def attend(
         The attention before its softmax.
     value : Tensor
         (G, n, d_v), for the same heads as the keys.
-    heads : sequence of int, optional
-        The heads to summarize, in this order; all by default.
     cells, top, marked
         As in `summarise`.
 
@@ -56,16 +49,11 @@ def attend(
     InputError
         `cells` or `top` is out of range.
     """
-    settings: dict[str, Any] = {"cells": cells, "top": top, "marked": marked}
-    if heads is None or list(heads) == list(range(len(spec.query))):
-        output, lse = _fused(spec, value) if gpu.supports(spec) else (None, None)
-        buffers, summary = _reduce(spec, None if output is not None else value, lse, **settings)
-        return buffers.attended if output is None else output.float(), summary
-    output, lse = _fused(spec, value)
-    if output is None:
-        output = _reduce(spec, value, cells=1)[0].attended
-    lse = None if lse is None else lse[list(heads)]
-    return output.float(), _reduce(spec.select_heads(heads), None, lse, **settings)[1]
+    if gpu.supports(spec):
+        output, lse = gpu.fused(spec, value)
+        return output.float(), _reduce(spec, lse=lse, cells=cells, top=top, marked=marked)[1]
+    buffers, summary = _reduce(spec, value, cells=cells, top=top, marked=marked)
+    return buffers.attended, summary
 
 
 @exact_products()
@@ -120,27 +108,3 @@ def _reduce(
         reference.reduce_map(spec, buffers)
     empty = spec.visible.empty(*spec.shape[1:], spec.query.device)
     return buffers, buffers.summary(empty | (buffers.lse == -torch.inf).all(0))
-
-
-def _fused(spec: ScoreSpec, value: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return A = P V (H, m, d_v) of fused attention, and on a GPU its log-sum-exp (H, m).
-
-    Both are None if the fused attention does not compute this one.
-    """
-    if gpu.supports(spec):
-        return gpu.fused(spec, value)
-    rule, (_, m, n) = spec.visible, spec.shape
-    causal = rule.after == 0
-    full = rule.before is None and rule.keys is None and (causal or rule.after is None)
-    aligned = not causal or (m == n and rule.offset == 0)
-    plain = spec.plain and spec.bias is None and spec.sinks is None
-    # On a CPU the sums of half precision are no better than 1e-4.
-    exact = spec.query.dtype == torch.float32 and not spec.query.is_cuda
-    if not (full and aligned and plain and exact):
-        return None, None
-    Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))
-    shared = len(spec.query) > len(spec.key)
-    output = scaled_dot_product_attention(
-        Q, K, V, is_causal=causal, scale=spec.scale, enable_gqa=shared
-    )
-    return output[0], None

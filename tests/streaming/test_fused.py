@@ -338,10 +338,8 @@ def test_a_gpu_takes_every_number_from_the_kernels_but_the_top_keys(operators, m
     monkeypatch.setattr(gpu, "reduce_map", fill)
     monkeypatch.setattr(reference, "reduce_map", None)
     P = whole(spec)
-    for heads in (None, [2, 0]):
-        _, summary = attend(spec, V, heads=heads, top=3)
-        selected = P if heads is None else P[heads]
-        assert_close(summary.top_weights.double(), selected.topk(3).values, **NEAR)
+    _, summary = attend(spec, V, top=3)
+    assert_close(summary.top_weights.double(), P.topk(3).values, **NEAR)
 
 
 def test_blocks_of_a_window_are_large():
@@ -387,10 +385,9 @@ def test_the_default_device_changes_nothing(rule, engine, monkeypatch):
         near = torch.zeros(4, 3, N, device="cpu")
         gpu._fill_near(spec, lse, near)
         yield from (near, reference.attend(spec, V, lse))
-        for heads in (None, [1]):
-            output, summary = attend(spec, V, heads=heads, cells=7, top=3, marked=HOLES)
-            yield output
-            yield from (term for term in vars(summary).values() if isinstance(term, torch.Tensor))
+        output, summary = attend(spec, V, cells=7, top=3, marked=HOLES)
+        yield output
+        yield from (term for term in vars(summary).values() if isinstance(term, torch.Tensor))
         assert MaskRule.of(mask).after == 0
         assert not gpu._agrees(output, lse, spec, V)
 
