@@ -29,6 +29,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from contextlib import ExitStack, nullcontext
 from functools import cache, partial
@@ -44,6 +45,7 @@ from torch import Tensor
 from torch.utils._device import _device_constructors
 
 import attnviz
+from attnviz.streaming import gpu as streaming_gpu
 
 CPU = torch.device("cpu")
 _PACKAGE = str(Path(attnviz.__file__).parent) + os.sep
@@ -542,15 +544,19 @@ class _Event:
     """An event or a stream of the device."""
 
     def __init__(self, *_, **__):
-        pass
+        self.time = 0.0
 
     def synchronize(self):
         SimulatedCuda.current.wait()
 
     def record(self, *_):
-        """Do nothing: whoever waits for one event waits for all."""
+        """Take the time of the host. Whoever waits for one event waits for all."""
+        self.time = time.perf_counter()
 
     wait_event = wait_stream = wait = record
+
+    def elapsed_time(self, end):
+        return (end.time - self.time) * 1e3
 
 
 class _Kernel:
@@ -604,6 +610,8 @@ def _replacements(gpu):
         "mem_get_info": lambda device=None: (bytes_free, bytes_free),
         "memory_allocated": lambda device=None: 0,
         "memory_reserved": lambda device=None: 0,
+        "max_memory_allocated": lambda device=None: 0,
+        "reset_peak_memory_stats": lambda device=None: None,
     }
     functions = {
         "tensor": _from_data(torch.tensor),
@@ -633,3 +641,5 @@ def _replacements(gpu):
         for name, value in list(vars(triton_kernels).items()):
             if type(value).__name__ == "InterpretedFunction" and not name.startswith("_"):
                 yield triton_kernels, name, _Kernel(value)
+    else:  # compiled kernels need a device that exists
+        yield streaming_gpu, "available", lambda device=None: False

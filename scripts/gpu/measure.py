@@ -18,7 +18,6 @@ from torch import nn
 import attnviz
 
 TEXT = "the train left the station on time"
-GOALS = {"map pass ÷ attention": 0.6, "attend ÷ forward": 1.5}
 
 
 def figures(**values: object) -> None:
@@ -90,8 +89,8 @@ def maps(tokens: int, *, small: bool) -> None:
     """Measure the maps of one layer of the shape of Llama 3.1 8B."""
     from benchmarks.gpu import run
 
-    shape = {"heads": 4, "key_heads": 2, "width": 32, "cells": 8, "rounds": 1} if small else {}
-    for cells in (shape.pop("cells", 1024), 90):
+    shape = {"heads": 4, "key_heads": 2, "width": 32, "rounds": 1} if small else {}
+    for cells in (8, 90) if small else (1024, 90):
         run(tokens, cells=cells, **shape)
 
 

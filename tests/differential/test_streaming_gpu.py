@@ -13,6 +13,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -358,7 +359,10 @@ def test_triton_is_loaded_on_demand():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "tests",
-    ["Launches or ((Number or Caps) and (50 or 70))", pytest.param("", marks=pytest.mark.long)],
+    [
+        "Launches or ((Number or Caps) and (50 or 70)) or come_from_the_kernels",
+        pytest.param("", marks=pytest.mark.long),
+    ],
 )
 def test_in_the_interpreter(tests):
     """Run the tests that need no device on the CPU: a sample of them, or with `-m long` all."""
@@ -368,7 +372,8 @@ def test_in_the_interpreter(tests):
     if triton.__version__ < "3.7" and numpy.__version__ >= "2.4":
         pytest.skip("Triton's interpreter before 3.7 does not go with numpy 2.4")
     env = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-W", HARMLESS, "-k", tests, __file__]
+    files = [__file__, str(Path(__file__).with_name("test_simulated_cuda.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-W", HARMLESS, "-k", tests, *files]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
     assert re.search(r"\d\d passed", done.stdout), done.stdout[-400:]
