@@ -140,8 +140,11 @@ class ModelOptions:
         ),
     ] = None
     device: Annotated[
-        Literal["auto", "cpu", "cuda", "mps"],
-        typer.Option(help="Device to run on. auto uses CUDA if available."),
+        str,
+        typer.Option(
+            metavar="DEVICE",
+            help="Device to run on: cpu, cuda, cuda:N, or auto, which is CUDA if available.",
+        ),
     ] = "auto"
     device_map: Annotated[
         str | None,

@@ -80,7 +80,7 @@ WRONG_INPUT = {
     "head no number": (["heatmap", TEXT, "--head", "1.5"], "'--head'"),
     "width too small": (["heatmap", TEXT, "--width", "3"], "'--width'"),
     "unknown special": (["heatmap", TEXT, "--special", "drop"], "'keep', 'hide', 'remove'"),
-    "unknown device": (["heatmap", TEXT, "--device", "tpu"], "'auto', 'cpu', 'cuda', 'mps'"),
+    "unknown device": (["heatmap", TEXT, "--device", "tpu"], "'auto', 'cpu', 'cuda' or 'cuda:N'"),
     "unknown dtype": (["heatmap", TEXT, "--dtype", "int8"], "'int8' is not a dtype"),
     "unknown option": (["heatmap", TEXT, "--hed", "3"], "No such option: --hed"),
     "unknown command": (["heatmpa", TEXT], "No such command 'heatmpa'"),

@@ -119,10 +119,10 @@ DEVICES = {
     "CUDA that is not there": both(
         "verify train -m tiny --device cuda", 2, "PyTorch finds 0", within="CUDA_VISIBLE_DEVICES="
     ),
-    "a tenth CUDA device": called("attnviz.load('tiny', device='cuda:9')", 2, "of the kind 'cuda'"),
+    "a tenth CUDA device": both("verify train -m tiny --device cuda:9", 2, "of the kind 'cuda'"),
     "MPS that is not there": both("verify train -m tiny --device mps", 2, "'mps'"),
     "an unknown device": typed(
-        "verify train -m tiny --device tpu", 2, "'auto', 'cpu', 'cuda', 'mps'", cold=True
+        "verify train -m tiny --device tpu", 2, "'auto', 'cpu', 'cuda' or 'cuda:N'", cold=True
     ),
     "an unknown device, called": called(
         "attnviz.load('tiny', device='tpu')", 2, "'tpu' is not a device"
