@@ -636,6 +636,8 @@ def _replacements(gpu):
         [(0, gpu.saved.tag, gpu.saved.restore), *registry],
     )
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
+        import triton_interpreter  # noqa: F401
+
         from attnviz.streaming import triton_kernels
 
         for name, value in list(vars(triton_kernels).items()):

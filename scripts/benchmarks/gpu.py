@@ -40,8 +40,10 @@ def run(
     cells: int = 1024,
     rounds: int = 5,
     tilings: bool = False,
-) -> None:
-    """Print a table of times, memory and errors; exit with one line if it cannot be measured.
+) -> dict[str, float]:
+    """Print a table of times, memory and errors, and return the figures.
+
+    Exits with one line if they cannot be measured.
 
     tilings : also compare tile sizes of the map pass.
     """
@@ -60,20 +62,24 @@ def run(
         half = LayerBenchmark(replace(layer, tokens=tokens // 2), cells).memory()
         measured = LayerBenchmark(layer, cells)
         times = alternate(measured.variants(), rounds)
+        figures = {f"{name}, ms": statistics.median(values) for name, values in times.items()}
         title = f"{tokens:,} tokens, {heads} heads over {key_heads}, {width} features, bf16, causal"
         show(f"{title}, {cells:,}² map: milliseconds", times, "default attention")
         if tilings:
             show("map pass: milliseconds", alternate(measured.tilings(), rounds), "128 × 64")
+        figures["memory added, MB"] = added = measured.memory()
         console.print(
-            f"memory: {measured.memory():,.0f} MB added, {half:,.0f} with half the tokens; "
+            f"memory: {added:,.0f} MB added, {half:,.0f} with half the tokens; "
             f"both maps {8e-6 * heads * cells**2:,.0f}, all weights {2e-6 * heads * tokens**2:,.0f}"
         )
-        errors = ", ".join(f"{name} {value:.1e}" for name, value in measured.errors().items())
-        console.print(f"largest difference from float64: {errors}")
-    names = ("attnviz", "torch", "triton")
-    versions = ", ".join(f"{name} {version(name)}" for name in names)
+        errors = measured.errors()
+        figures |= {f"error of {name}": error for name, error in errors.items()}
+        listed = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
+        console.print(f"largest difference from float64: {listed}")
+    versions = f"torch {torch.__version__}, triton {version('triton')}"
     device = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
     console.print(f"{versions}; {device}", style="dim")
+    return figures
 
 
 class LayerBenchmark:
@@ -83,8 +89,7 @@ class LayerBenchmark:
         import torch
 
         from attnviz.results import MaskRule
-        from attnviz.streaming import ScoreSpec
-        from attnviz.streaming.gpu import fused
+        from attnviz.streaming import ScoreSpec, gpu
 
         self.layer, self.cells = layer, cells
         Q, K, V = (
@@ -92,7 +97,7 @@ class LayerBenchmark:
             for count in (layer.heads, layer.key_heads, layer.key_heads)
         )
         self.scoring, self.value = ScoreSpec(Q, K, layer.width**-0.5, MaskRule(after=0)), V
-        self.lse = fused(Q, K, V, causal=True, scale=self.scoring.scale)[1]
+        self.lse = gpu.fused(self.scoring, V)[1]
 
     def variants(self) -> dict[str, Callable[[], Any]]:
         """Return the timed operations: torch's attention, and the steps of a capture."""
@@ -116,7 +121,7 @@ class LayerBenchmark:
             return run_backend
 
         def attention_with_lse() -> Any:
-            return gpu.fused(Q, K, V, causal=True, scale=scoring.scale)
+            return gpu.fused(scoring, V)
 
         def capture() -> None:
             self.pass_over(lse=attention_with_lse()[1])

@@ -91,7 +91,10 @@ def maps(tokens: int, *, small: bool) -> None:
 
     shape = {"heads": 4, "key_heads": 2, "width": 32, "rounds": 1} if small else {}
     for cells in (8, 90) if small else (1024, 90):
-        run(tokens, cells=cells, **shape)
+        measured = run(tokens, cells=cells, **shape)
+        figures(**{f"{cells}² cells: {name}": value for name, value in measured.items()})
+        errors = [value for name, value in measured.items() if name.startswith("error")]
+        assert all(error <= 1e-3 for error in errors), "The maps differ from float64."
 
 
 def model(tokens: int, *, llama: bool, small: bool) -> None:

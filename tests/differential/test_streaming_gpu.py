@@ -37,22 +37,7 @@ for_real = pytest.mark.skipif(
 )
 
 if INTERPRETED:
-    from triton import language as tl
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    interpret_dot = InterpreterBuilder.create_dot
-
-    def create_dot(self, a, b, d, *options):
-        """Multiply the values of bfloat16 numbers; the interpreter multiplies their bits."""
-        factors = (
-            TensorHandle((each.data.astype("uint32") << 16).view("float32"), tl.float32)
-            if each.dtype == tl.bfloat16
-            else each
-            for each in (a, b)
-        )
-        return interpret_dot(self, *factors, d, *options)
-
-    InterpreterBuilder.create_dot = create_dot
+    import triton_interpreter  # noqa: F401
 
 # m, offset, n - m - offset, heads, key heads, width
 SHAPES = [
