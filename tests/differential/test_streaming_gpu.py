@@ -345,7 +345,7 @@ def test_triton_is_loaded_on_demand():
 @pytest.mark.parametrize(
     "tests",
     [
-        "Launches or ((Number or Caps) and (50 or 70)) or come_from_the_kernels",
+        "Launches or ((Number or Caps) and (33 or 50 or 70)) or come_from_the_kernels",
         pytest.param("", marks=pytest.mark.long),
     ],
 )
