@@ -9,6 +9,7 @@ checked. And since a check that cannot fail proves nothing, a scale that is 1 % 
 planted in every layer, and must be caught.
 """
 
+from attnviz.agreement.output import check_output
 from attnviz.agreement.stages import (
     CANARY,
     PRECISIONS,
@@ -25,6 +26,7 @@ __all__ = [
     "PRECISIONS",
     "Proof",
     "bounded_check",
+    "check_output",
     "dtypes",
     "prove_rows",
     "prove_streamed",

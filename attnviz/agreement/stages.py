@@ -16,7 +16,7 @@ from attnviz.agreement.measures import (
     regression,
     slope,
 )
-from attnviz.results import AgreementReport, AttentionRecord, Reference, StageCheck
+from attnviz.results import AgreementReport, AttentionRecord, OutputCheck, Reference, StageCheck
 from attnviz.results.projection import STAGES, parts_of_output, recompute
 from attnviz.runtime.precision import exact_products
 
@@ -66,6 +66,7 @@ def verify(
     references: Sequence[Reference],
     *,
     in_one_pass: Sequence[Tensor] = (),
+    output: OutputCheck | None = None,
     versions: dict[str, str],
     weights_sha256: str,
 ) -> AgreementReport:
@@ -83,7 +84,9 @@ def verify(
     query = records[0].query if records else None
     dtype = "" if query is None else str(query.dtype).removeprefix("torch.")
     device = "" if query is None else str(query.device)
-    return report(proofs, dtype, device, versions=versions, weights_sha256=weights_sha256)
+    return report(
+        proofs, dtype, device, versions=versions, weights_sha256=weights_sha256, output=output
+    )
 
 
 def report(
@@ -94,6 +97,7 @@ def report(
     versions: dict[str, str],
     weights_sha256: str,
     rows: tuple[int, int] | None = None,
+    output: OutputCheck | None = None,
 ) -> AgreementReport:
     """Return the report on the proofs of all attentions.
 
@@ -109,6 +113,7 @@ def report(
         versions=versions,
         weights_sha256=weights_sha256,
         rows=rows,
+        output=output,
     )
 
 

@@ -8,12 +8,14 @@ from attnviz.capture.streamed import (
     ReductionOptions,
     Sample,
     capture_streamed,
+    outputs_of_start,
 )
-from attnviz.capture.watch import memory_budget, model_lock, restoring
+from attnviz.capture.watch import Outputs, memory_budget, model_lock, restoring
 
 __all__ = [
     "BatchedAttention",
     "Capture",
+    "Outputs",
     "ReducedAttention",
     "ReductionOptions",
     "Sample",
@@ -24,6 +26,7 @@ __all__ = [
     "hidden_states",
     "memory_budget",
     "model_lock",
+    "outputs_of_start",
     "place_windows",
     "restoring",
 ]

@@ -20,6 +20,7 @@ from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import MaskRule
+from attnviz.runtime.compat import is_registered_by_user
 
 _BLOCK = 2**22  # scores of an eager attention that is computed in blocks of rows
 _WHOLE = 2**26  # scores of an eager attention that is computed at once
@@ -151,7 +152,7 @@ def intercept_attention(
     """Call `handler` in the place of every attention function that transformers returns.
 
     It returns what the function would: (output, weights). Only calls of `modules` are intercepted:
-    another model may run in another thread.
+    another model may run in another thread. Functions that the user registered are not.
     """
     get_interface = AttentionInterface.get_interface
 
@@ -159,6 +160,8 @@ def intercept_attention(
         self: AttentionInterface, attn_implementation: str, default: Callable[..., Any]
     ) -> Callable[..., Any]:
         function = get_interface(self, attn_implementation, default)
+        if is_registered_by_user(attn_implementation):
+            return function  # its arguments do not say what it computes
 
         def intercepted(
             module: nn.Module,

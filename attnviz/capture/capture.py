@@ -16,12 +16,21 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 
+from attnviz.capture.own_numbers import OwnNumbers
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import match_projections
 from attnviz.capture.recorder import AttentionCall, record_runs
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
-from attnviz.capture.watch import expect_same, model_errors, restoring, weights_in_memory
+from attnviz.capture.watch import (
+    Outputs,
+    expect_same,
+    floats,
+    model_errors,
+    outputs_beside,
+    restoring,
+    weights_in_memory,
+)
 from attnviz.errors import ModelError
 from attnviz.results import AttentionRecord, Axis, Reference
 
@@ -32,6 +41,7 @@ class Capture:
 
     records: tuple[AttentionRecord, ...]  # from the first run: all that our weights follow from
     references: tuple[Reference, ...]  # from the second run: the model's own values
+    outputs: Outputs
     # For a generation, the weights (H, m, n) of a single pass over the whole text.
     in_one_pass: tuple[Tensor, ...] = ()
 
@@ -43,7 +53,8 @@ def capture(
 ) -> list[Capture]:
     """Run `model` twice on a batch of N texts and return the attentions of each.
 
-    The model is restored exactly, also after an exception.
+    It also runs as it was loaded, unwatched, for its output. The model is restored exactly, also
+    after an exception.
 
     axes : the positions of the N texts, by kind of input: "text", "image", "audio", and "target"
     for the input of an encoder–decoder's decoder. Other positions are numbered.
@@ -52,16 +63,24 @@ def capture(
     first = next(iter(tensors.values()), [None])
     texts = len(tensors.get(str(getattr(model, "main_input_name", "")), first))
 
+    outputs: list[tuple[Tensor, ...]] = []
+
     def forward() -> object:
         return model(**inputs)
 
-    calls, again = record_runs(model, texts, forward, forward)
+    def keep_output() -> None:
+        outputs.append(floats(forward()))
+
+    calls, again = record_runs(model, texts, keep_output, forward)
     expect_same(model, [call.path for call in again], [call.path for call in calls])
+    compared = outputs_beside(model, forward, outputs[0])
+    own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         return [
             Capture(
-                _to_records(calls, text_index, axes or {}),
-                tuple(_to_reference(call, text_index) for call in again),
+                own.copy(_to_records(calls, text_index, axes or {})),
+                own.copy(tuple(_to_reference(call, text_index) for call in again)),
+                compared,
             )
             for text_index in range(texts)
         ]
@@ -83,12 +102,16 @@ def capture_generation(
     the axes as in `capture`.
     """
     generated: list[Tensor] = []
+    outputs: list[tuple[Tensor, ...]] = []
 
     def by_steps() -> None:
         generated.append(_generate(model, inputs, tokens))
 
-    def in_one_pass() -> object:
+    def forward() -> object:
         return model(**_full_inputs(model, inputs, generated[0][None, :-1]))
+
+    def in_one_pass() -> None:
+        outputs.append(floats(forward()))
 
     runs = record_runs(model, 1, by_steps, by_steps, in_one_pass)
     calls, again = (_join_steps(run) for run in runs[:2])
@@ -96,11 +119,13 @@ def capture_generation(
     paths = [call.path for call in calls]
     expect_same(model, [call.path for call in again], paths)
     expect_same(model, [path for path in paths if path in one_pass], paths)
+    own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
-        records = _to_records(calls, 0, axes_of(generated[0][:-1]))
+        records = own.copy(_to_records(calls, 0, axes_of(generated[0][:-1])))
     captured = Capture(
         records,
-        tuple(_to_reference(call, 0) for call in again),
+        own.copy(tuple(_to_reference(call, 0) for call in again)),
+        outputs_beside(model, forward, outputs[0]),
         tuple(one_pass[path] for path in paths),
     )
     return captured, generated[0]

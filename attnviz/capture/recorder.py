@@ -51,10 +51,11 @@ class AttentionCall:
 def record_runs(
     model: nn.Module, texts: int, *runs: Callable[[], object]
 ) -> tuple[list[AttentionCall], ...]:
-    """Record several runs on a batch of N texts, each of the model as the user has it."""
+    """Record several runs on a batch of N texts, each with its own random numbers."""
     with model_lock:
         return tuple(
-            watch(model, run, lambda model: _Recorder(model, texts)).take_calls() for run in runs
+            watch(model, run, lambda model: _Recorder(model, texts), seed=number).take_calls()
+            for number, run in enumerate(runs)
         )
 
 

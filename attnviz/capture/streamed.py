@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +20,24 @@ from attnviz.capture.projections.match import match_projections
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
-from attnviz.capture.watch import ModuleWatcher, minimal_run, watch, weights_in_memory
+from attnviz.capture.watch import (
+    ModuleWatcher,
+    Outputs,
+    floats,
+    minimal_run,
+    model_errors,
+    outputs_beside,
+    restoring,
+    watch,
+    weights_in_memory,
+)
 from attnviz.errors import InputError, ModelError
 from attnviz.results import AttentionRecord, Axis, MapSummary, Reference
 from attnviz.runtime.compat import SOFTMAX, outside_dispatch_modes, supports_fused_attention
 from attnviz.runtime.progress import part
 from attnviz.streaming import ScoreSpec, attend
 
+_START = 256  # tokens, for which the output is compared with that of the model as loaded
 _FUSED = ("scaled_dot_product", "flash_attention", "efficient_attention")  # torch's operators
 
 
@@ -96,6 +107,17 @@ def capture_streamed(
             fused=supports_fused_attention(model),
         )
     _expect_existing("layer", (*(options.layers or ()), *options.exact), watcher.layers)
+
+
+def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outputs:
+    """Return the outputs for the first tokens of a long text, read as in `capture_streamed`."""
+    start = {name: tensor[:, :_START] for name, tensor in inputs.items()}
+    tokens = max(tensor.shape[1] for tensor in start.values())
+    run = minimal_run(model, start)
+    attention: Literal["eager", "sdpa"] = "sdpa" if supports_fused_attention(model) else "eager"
+    with torch.no_grad(), restoring(model, attention), model_errors(model):
+        recorded = floats(run())
+    return outputs_beside(model, run, recorded, tokens)
 
 
 def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[int]) -> None:

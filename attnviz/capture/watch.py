@@ -11,6 +11,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -30,8 +31,11 @@ from attnviz.models.devices import devices, held_whole
 from attnviz.runtime.compat import (
     attention_configs,
     attention_implementation,
+    is_registered_by_user,
     set_attention_implementation,
     state_of,
+    tree_leaves,
+    write_count,
 )
 from attnviz.runtime.libraries import MemoryBudget, translate
 from attnviz.runtime.precision import full_float32
@@ -45,28 +49,38 @@ model_lock = threading.RLock()
 
 
 @contextmanager
-def restoring(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -> Iterator[None]:
+def restoring(
+    model: nn.Module, attention: Literal["eager", "sdpa"] | None = "eager", *, seed: int = 0
+) -> Iterator[None]:
     """Put `model` into eval mode with this attention, and restore every trace on leaving.
 
     One thread at a time: others wait.
 
     Restored: training flags, hooks (transformers installs some when attentions are requested),
-    plain attributes, the attention implementation of every config, TF32, torch's fused attention,
-    and the random generators of the model's devices, whose numbers are the same in every run.
+    plain attributes, buffers, the attention implementation of every config, TF32, torch's fused
+    attention, and the random generators of the model's devices.
+
+    attention : replaces transformers' own implementations. A function that the user registered
+    stays. With None every implementation stays, and the modes of modules too if the model as a
+    whole is in eval mode. seed : of the random numbers.
     """
     # Eager code may still call torch's fused attention, which shows no softmax.
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
     with model_lock:
         states = [(state, state.copy()) for module in model.modules() for state in state_of(module)]
+        buffers = [(buffer, write_count(buffer), buffer.clone()) for buffer in _buffers(model)]
         configs = attention_configs(model)
         implementations = [attention_implementation(config) for config in configs]
         fast_path = torch.backends.mha.get_fastpath_enabled()
         try:
-            model.eval()
-            for config in configs:
-                set_attention_implementation(config, attention)
-            torch.backends.mha.set_fastpath_enabled(False)
-            with full_float32(), _same_random_numbers(devices(model)), kernel:
+            if attention is not None or model.training:
+                model.eval()
+            if attention is not None:
+                for config, implementation in zip(configs, implementations, strict=True):
+                    if not is_registered_by_user(implementation):
+                        set_attention_implementation(config, attention)
+                torch.backends.mha.set_fastpath_enabled(False)
+            with full_float32(), _random_numbers(devices(model), seed), kernel:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -76,10 +90,19 @@ def restoring(model: nn.Module, attention: Literal["eager", "sdpa"] = "eager") -
                 for added in state.keys() - before.keys():
                     del state[added]
                 state.update(before)
+            with torch.no_grad():
+                for buffer, writes, values in buffers:
+                    if write_count(buffer) != writes:
+                        buffer.copy_(values)
+
+
+def _buffers(model: nn.Module) -> list[Tensor]:
+    """Return the buffers that a run may write."""
+    return [buffer for buffer in model.buffers() if not (buffer.is_meta or buffer.is_inference())]
 
 
 @contextmanager
-def _same_random_numbers(used: Iterable[torch.device]) -> Iterator[None]:
+def _random_numbers(used: Iterable[torch.device], seed: int) -> Iterator[None]:
     """Seed the random generators of the CPU and of the GPUs that are used, and restore them.
 
     `torch.manual_seed` would seed those of all devices, which a training run may be using.
@@ -89,7 +112,7 @@ def _same_random_numbers(used: Iterable[torch.device]) -> Iterator[None]:
     states = [generator.get_state() for generator in generators]
     try:
         for generator in generators:
-            generator.manual_seed(0)
+            generator.manual_seed(seed)
         yield
     finally:
         for generator, state in zip(generators, states, strict=True):
@@ -136,6 +159,42 @@ def minimal_run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], 
     options = {"use_cache": False, "logits_to_keep": 1}
     arguments = {name: value for name, value in options.items() if name in accepted}
     return lambda: model(**inputs, **arguments)
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What the model returned in the run that was recorded, and as it was loaded.
+
+    recorded, loaded : the tensors of real numbers in the output, for N texts. repeat : runs the
+    model as loaded once more, with other random numbers. tokens : how many were read of a long
+    text, from its start; None for all.
+    """
+
+    recorded: tuple[Tensor, ...]
+    loaded: tuple[Tensor, ...]
+    repeat: Callable[[], tuple[Tensor, ...]]
+    tokens: int | None = None
+
+
+def outputs_beside(
+    model: nn.Module,
+    run: Callable[[], object],
+    recorded: tuple[Tensor, ...],
+    tokens: int | None = None,
+) -> Outputs:
+    """Run the model as loaded, unwatched, and return its output beside a recorded one."""
+
+    def run_as_loaded(seed: int) -> tuple[Tensor, ...]:
+        with torch.no_grad(), restoring(model, None, seed=seed), model_errors(model):
+            return floats(run())
+
+    return Outputs(recorded, run_as_loaded(2), lambda: run_as_loaded(3), tokens)
+
+
+def floats(output: object) -> tuple[Tensor, ...]:
+    """Return the tensors of real numbers in the output of a model."""
+    tensors = (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    return tuple(tensor for tensor in tensors if tensor.is_floating_point())
 
 
 def expect_same(model: nn.Module, paths: Sequence[str], expected: Sequence[str]) -> None:
@@ -205,12 +264,14 @@ def watch(
     watcher_of: Callable[[nn.Module], Watcher],
     *,
     fused: bool = False,
+    seed: int = 0,
 ) -> Watcher:
     """Run a model under its eager attention or torch's fused one, and return its watcher.
 
-    watcher_of : creates the watcher; the hooks that it registers are removed after the run.
+    watcher_of : creates the watcher; the hooks that it registers are removed after the run. seed :
+    of the random numbers, of which the attention of most models is independent.
     """
-    with restoring(model, "sdpa" if fused else "eager"), model_errors(model):
+    with restoring(model, "sdpa" if fused else "eager", seed=seed), model_errors(model):
         watcher = watcher_of(model)
         with intercept_attention(watcher.on_call, watcher.paths, fused=fused), watcher.mode:
             run()

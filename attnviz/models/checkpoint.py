@@ -70,14 +70,14 @@ class Checkpoint:
         joined in the order of file names; of an object, of name, dtype, shape and bytes of every
         tensor in its ``state_dict``, in the order of names.
     versions : tuple
-        The address and the version of each tensor when it was hashed.
+        What changes when a tensor is written, of each tensor when it was hashed.
     """
 
     name: str
     module: PreTrainedModel
     processors: Processors
     sha256: str
-    versions: tuple[tuple[int, int], ...]
+    versions: tuple[tuple[int, ...], ...]
 
     @property
     def device(self) -> torch.device:
@@ -229,14 +229,25 @@ def _expect_as_it_is(
 # --- fingerprints
 
 
-def _versions(module: PreTrainedModel) -> tuple[tuple[int, int], ...]:
-    """Return the address of each tensor and how often it was written; cheaper than a hash."""
-    return tuple(
-        (0, 0)  # an offloaded weight is another tensor after each run
-        if tensor.is_meta
-        else (tensor.data_ptr(), 0 if tensor.is_inference() else write_count(tensor))
-        for tensor in module.state_dict().values()
-    )
+def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
+    """Return what changes when a tensor is written; cheaper than a hash.
+
+    Of each tensor: its address, how often it was written, and the sum of the bytes in its first row
+    and its first column, because `.data` and numpy write without being counted.
+    """
+    tensors = [tensor for tensor in module.state_dict().values() if not tensor.is_meta]
+    writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
+    sums = [_sum_of_edges(tensor) for tensor in tensors]
+    numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
+    return tuple((*counted, number) for counted, number in zip(writes, numbers, strict=True))
+
+
+def _sum_of_edges(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the bytes in the first row and the first column."""
+    if not tensor.numel():
+        return torch.zeros((), dtype=torch.int64, device=tensor.device)
+    rows = tensor.detach().reshape(len(tensor) if tensor.dim() > 1 else 1, -1)
+    return torch.cat([rows[0], rows[:, 0]]).view(torch.uint8).sum(dtype=torch.int64)
 
 
 def _sha256_of_state(module: PreTrainedModel) -> str:

@@ -26,6 +26,7 @@ from attnviz.capture import (
     capture_generation,
     capture_streamed,
     memory_budget,
+    outputs_of_start,
     place_windows,
 )
 from attnviz.errors import InputError, ModelError, whole_number
@@ -189,13 +190,17 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
     else:
         captured, generated = _capture_generation(checkpoint, batch, inputs.generate)
         captures = [captured]
+    first, axes = captures[0], {} if inputs.generate is not None else batch.axes
+    layers = len({record.path for record in first.records})
+    outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
     results = []
-    for n, captured in enumerate(captures):
+    for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
         records = tuple(place_windows(module, batch.inputs, record) for record in captured.records)
         report = agreement.verify(
             records,
             captured.references,
             in_one_pass=captured.in_one_pass,
+            output=output,
             versions=_versions(),
             weights_sha256=sha256,
         )
@@ -267,6 +272,8 @@ def _streamed_result(
         )
 
     capture_streamed(module, batch.inputs, batch.axes, rows, reduction, compare_and_store)
+    outputs = outputs_of_start(module, batch.inputs)
+    (output,) = agreement.check_output(outputs, {}, 1, layers)
     streamed = tuple(replace(entry, layers=layers_of[entry.stack]) for entry in attentions)
     report = agreement.report(
         proofs,
@@ -275,6 +282,7 @@ def _streamed_result(
         versions=_versions(),
         weights_sha256=checkpoint.current_sha256(),
         rows=(len(rows), len(axis)),
+        output=output,
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, None)
     return AttentionResult((), report, source, streamed=streamed)

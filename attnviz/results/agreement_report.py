@@ -116,6 +116,50 @@ class StageCheck(Savable):
 
 
 @dataclass(frozen=True)
+class OutputCheck(Savable):
+    """The output of the recorded run, against that of the model as it was loaded.
+
+    The model as loaded runs unwatched, with its own attention implementation and modes.
+
+    Attributes
+    ----------
+    difference : the norm of the difference relative to that of the output.
+    tolerance : the largest difference that passes.
+    repeated : the difference between two runs of the model as loaded; None where it was not
+        measured, because the output agrees.
+    tokens : how many tokens were read, from the start of a long text; None for all.
+    """
+
+    difference: float
+    tolerance: float
+    repeated: float | None = None
+    tokens: int | None = None
+
+    @property
+    def strain(self) -> float:
+        """The difference as a fraction of what passes."""
+        return self.difference / self.tolerance
+
+    @property
+    def passed(self) -> bool:
+        """Whether rounding explains the difference."""
+        return self.strain <= 1
+
+    @property
+    def reason(self) -> str:
+        """Why the output does not agree, in words."""
+        if self.repeated is not None and not self.repeated <= self.tolerance:
+            return (
+                f"two runs of the model differ by {_percent(self.repeated)}: it draws random "
+                "numbers, or changes from run to run"
+            )
+        return (
+            "the recorded run is not the model's: its output differs from that of the model as "
+            f"loaded by {_percent(self.difference)}"
+        )
+
+
+@dataclass(frozen=True)
 class AgreementReport(Savable):
     """Whether our attention is the model's: every stage of every head, and the canary.
 
@@ -128,6 +172,8 @@ class AgreementReport(Savable):
         check that cannot fail proves nothing there.
     dtype, device, versions, weights_sha256 : what was compared. texts : how many texts were read.
     rows : of a long text, how many queries were compared, of how many; None where all were.
+    output : the output of the recorded run beside that of the model as loaded; None where it was
+        not compared.
     """
 
     checks: tuple[StageCheck, ...]
@@ -139,6 +185,7 @@ class AgreementReport(Savable):
     weights_sha256: str
     texts: int = 1
     rows: tuple[int, int] | None = None
+    output: OutputCheck | None = None
 
     @classmethod
     def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
@@ -155,6 +202,7 @@ class AgreementReport(Savable):
             count = f"{len(of)} models, precisions or devices" if several else "no model"
             raise InputError(f"Only reports of one model can be joined, not of {count}.")
         rows = [report.rows for report in several if report.rows is not None]
+        outputs = [report.output for report in several if report.output is not None]
         return replace(
             several[0],
             checks=tuple(check for report in several for check in report.checks),
@@ -162,14 +210,21 @@ class AgreementReport(Savable):
             unproven=tuple(dict.fromkeys(place for report in several for place in report.unproven)),
             texts=sum(report.texts for report in several),
             rows=(sum(some for some, _ in rows), sum(of for _, of in rows)) if rows else None,
+            output=max(
+                outputs, key=lambda output: output.difference / output.tolerance, default=None
+            ),
         )
 
     @property
     def verdict(self) -> Verdict:
         """Return "verified", "failed", or "not proven" when the canary was not caught."""
-        if any(not check.passed for check in self.checks):
+        if any(not check.passed for check in self.checks) or self._output_failed:
             return "failed"
         return "not proven" if self.unproven or not self.checks else "verified"
+
+    @property
+    def _output_failed(self) -> bool:
+        return self.output is not None and not self.output.passed
 
     @property
     def first_difference(self) -> StageCheck | None:
@@ -193,6 +248,8 @@ class AgreementReport(Savable):
 
     def summary(self) -> str:
         """Return the verdict as one sentence, as captions carry it."""
+        if self.output is not None and not self.output.passed:
+            return f"NOT VERIFIED: {self.output.reason}"
         if (first := self.first_difference) is not None:
             heads = ", ".join(map(str, first.failed_heads))
             head = f", head {heads}" if len(first.differences) > 1 else ""
@@ -212,6 +269,7 @@ class AgreementReport(Savable):
             f"verified: {self.heads} heads{texts} recomputed in float64 differ from the model's "
             f"own {self.dtype} weights by at most {self.largest_difference():.1e}"
             + self._of_rows()
+            + self._of_output()
             + (f"; not compared: {left_out}" if left_out else "")
         )
 
@@ -232,6 +290,7 @@ class AgreementReport(Savable):
             "heads": self.heads,
             "first_difference": first_difference,
             **fields,
+            "output": self.output and {"passed": self.output.passed, **asdict(self.output)},
             "largest_differences": {stage: self.largest_difference(stage) for stage in stages},
             "not_compared": [
                 {"place": place, "stage": stage, "reason": reason}
@@ -239,6 +298,17 @@ class AgreementReport(Savable):
             ],
             "checks": [{"passed": check.passed, **asdict(check)} for check in self.checks],
         }
+
+    def _of_output(self) -> str:
+        """Return how far the output is that of the model as loaded, in words."""
+        if self.output is None:
+            return ""
+        of = "" if self.output.tokens is None else f" for the first {self.output.tokens:,} tokens"
+        difference = self.output.difference
+        close = f"that of the model as loaded to {difference:.1e}"
+        return (
+            f"; the output{of} is {close if difference else 'exactly that of the model as loaded'}"
+        )
 
     def _of_rows(self) -> str:
         """Return which rows of a long text were compared, in words."""
@@ -249,8 +319,8 @@ class AgreementReport(Savable):
         which = f"all {every:,} rows" if some == every else which
         share = self.largest_difference("summary")
         return (
-            f" in {which}; what was kept of the maps differs by at most {share:.1e} of the largest "
-            "number of its kind, in these and one row of cells"
+            f" in {which}; the stored summaries differ by at most {share:.1e} of the largest "
+            "number of their kind, in these and one row of cells"
         )
 
 

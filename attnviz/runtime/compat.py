@@ -16,6 +16,7 @@ from torch import Tensor, nn
 # TorchDispatchMode is documented, but only importable from here.
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves as tree_leaves
 
 # The names of operators as a dispatch mode sees them: torch.softmax and Tensor.to.
 SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
@@ -130,6 +131,15 @@ def attention_implementation(config: Any) -> str | None:
     """Return the attention implementation that a config names."""
     implementation: str | None = config._attn_implementation_internal
     return implementation
+
+
+def is_registered_by_user(implementation: str | None) -> bool:
+    """Whether an attention implementation is neither transformers' own nor a kernel of the hub."""
+    from transformers import AttentionInterface
+
+    function = AttentionInterface._global_mapping.get(str(implementation))
+    own = str(getattr(function, "__module__", "")).partition(".")[0] == "transformers"
+    return function is not None and not own and "/" not in str(implementation)
 
 
 def set_attention_implementation(config: Any, implementation: str | None) -> None:

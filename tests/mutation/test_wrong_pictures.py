@@ -1,0 +1,174 @@
+"""Can a wrong picture be verified? Models that compute something else than what is recorded."""
+
+from copy import deepcopy
+from itertools import count
+
+import pytest
+import torch
+from families import TEXTS, tiny
+from torch import nn
+from torch.nn.functional import dropout
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+import attnviz
+
+TEXT = "the train left the station on time and nobody minded"
+
+
+def local_attention(module, query, key, value, mask, scaling=None, **_):
+    """Attend to the neighbors only."""
+    scores = query @ key.mT * scaling
+    i = torch.arange(scores.shape[-1])
+    weights = scores.masked_fill((i[:, None] - i).abs() > 1, -torch.inf).softmax(-1)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Register a user's attention function for this test."""
+    monkeypatch.setitem(AttentionInterface._global_mapping, "local", local_attention)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "local", eager_mask)
+    return "local"
+
+
+@pytest.fixture
+def copied(model):
+    """Return a copy of the bundled model that a test may change."""
+    return deepcopy(model.module).requires_grad_(True)
+
+
+def attend(module, tokenizer, text=TEXT, **options):
+    return attnviz.load(module, tokenizer=tokenizer).attend(text, **options)
+
+
+class Noise(nn.Module):
+    """Dropout that draws in eval mode too (Monte-Carlo dropout)."""
+
+    def forward(self, hidden):
+        return dropout(hidden, 0.3, training=True)
+
+
+class Drifting(nn.Module):
+    """A module whose result changes from call to call."""
+
+    calls = count()  # of the class, so that no run restores it
+
+    def forward(self, hidden):
+        return hidden * (1 + 0.1 * next(self.calls))
+
+
+class Counting(nn.Module):
+    """A module that counts its calls in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, hidden):
+        self.calls += 1
+        return hidden
+
+
+@pytest.mark.parametrize("name", ["bert", "the bundled model"])
+def test_a_registered_attention_stays_and_is_recorded(name, registered, copied, tokenizer):
+    module = tiny(name) if name == "bert" else copied
+    module.set_attn_implementation(registered)
+    result = attend(module, tokenizer)
+    assert result.agreement.verdict == "verified"
+    assert result.agreement.output.difference == 0
+    weights = torch.stack([record.weights() for record in result.records])
+    i = torch.arange(weights.shape[-1])
+    assert not weights[..., (i[:, None] - i).abs() > 1].any()
+    assert module.config._attn_implementation == registered
+
+
+def test_eager_attention_that_is_not_the_loaded_one_is_named(tokenizer):
+    """Torch's fused attention takes no sinks: with it, the model is another one."""
+    module = tiny("gpt-oss")
+    assert attend(module, tokenizer).agreement.verdict == "verified"
+    module.config._attn_implementation_internal = "sdpa"
+    report = attend(module, tokenizer).agreement
+    assert report.verdict == "failed"
+    assert "the recorded run is not the model's: its output differs" in report.summary()
+    assert not any(check.failed_heads for check in report.checks)
+
+
+@pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 30], ids=["short", "streamed"])
+@pytest.mark.parametrize("drawing", [Noise, Drifting])
+def test_a_model_that_changes_from_run_to_run_is_not_verified(drawing, text, copied, tokenizer):
+    copied.embeddings.dropout = drawing()
+    options = {} if text == TEXT else {"mode": "streamed"}
+    report = attend(copied, tokenizer, text, **options).agreement
+    assert report.verdict == "failed"
+    assert "two runs of the model differ by" in report.summary()
+
+
+def test_a_module_that_draws_by_choice_is_not_verified(tokenizer):
+    """Stochastic layers that the user left in train mode."""
+    module = tiny("bert")
+    layer = module.bert.encoder.layer[1]
+    layer.output.dropout = nn.Dropout(0.5).train()
+    report = attend(module, tokenizer).agreement
+    assert "two runs of the model differ by" in report.summary()
+    layer.output.dropout.eval()
+    assert attend(module, tokenizer).agreement.verdict == "verified"
+
+
+def test_a_model_in_training_is_verified_in_eval_mode(copied, tokenizer):
+    copied.train()
+    assert attend(copied, tokenizer).agreement.verdict == "verified"
+    assert all(module.training for module in copied.modules())
+
+
+@pytest.mark.parametrize("text", [[TEXT, "the bank"], "the bank"], ids=["a batch", "one text"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "qwen3", "gpt-oss", "mpt"])
+def test_a_result_keeps_its_numbers_when_the_weights_change(family, text, tokenizer):
+    module = tiny(family)
+    results = attend(module, tokenizer, text)
+    results = results if isinstance(text, list) else [results]
+    before = deepcopy([result.records for result in results])
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.fill_(7)
+    for result, records in zip(results, before, strict=True):
+        for ours, copy in zip(result.records, records, strict=True):
+            numbers = zip(tensors_of(ours), tensors_of(copy), strict=True)
+            assert all(torch.equal(x, y) for x, y in numbers)
+
+
+def tensors_of(record):
+    """Return every tensor in a record."""
+    values = [*vars(record).values()]
+    for value in values:
+        values += value if isinstance(value, tuple) else []
+        values += vars(value).values() if hasattr(value, "__dataclass_fields__") else []
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def test_steps_of_an_optimizer_do_not_change_a_result(copied, tokenizer):
+    result = attend(copied, tokenizer)
+    before = attnviz.steps(result, layer=3, head=5).to_arrays()
+    optimizer = torch.optim.AdamW(copied.parameters(), lr=1e-3)
+    for _ in range(3):
+        states = copied(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state
+        states.square().mean().backward()
+        optimizer.step()
+    after = attnviz.steps(result, layer=3, head=5).to_arrays()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_buffers_of_the_model_are_restored(copied, tokenizer):
+    copied.embeddings.dropout = counting = Counting()
+    attend(copied, tokenizer)
+    assert counting.calls == 0
+
+
+def test_a_write_through_data_renews_the_sha256(copied, tokenizer):
+    model = attnviz.load(copied, tokenizer=tokenizer)
+    first = model.attend(TEXT).provenance.weights_sha256
+    weight = copied.encoder.layer[2].attention.self.key.weight
+    weight.data.mul_(1.1)
+    scaled = model.attend(TEXT).provenance.weights_sha256
+    copied.embeddings.word_embeddings.weight.detach().numpy()[777] = 0
+    assert len({first, scaled, model.attend(TEXT).provenance.weights_sha256}) == 3
