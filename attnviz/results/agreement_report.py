@@ -10,6 +10,7 @@ from attnviz.errors import InputError
 from attnviz.results.base import Rules, Savable
 
 Verdict = Literal["verified", "failed", "not proven"]
+PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,28 @@ class AgreementReport(Savable):
         return "not proven" if self.unproven or not self.checks else "verified"
 
     @property
+    def parts(self) -> dict[str, str]:
+        """Whether "weights", "projections" and "output" are verified, failed or not compared.
+
+        The weights follow from Q and K. The projections make Q, K, V and the output of the module
+        from its input. The output is that of the whole model, beside the model as loaded.
+        """
+        failed = {check.stage in PROJECTED for check in self.checks if not check.passed}
+        left_out = {stage for _, stage, _ in self.not_compared}
+        weights = "not proven" if self.verdict == "not proven" else "verified"
+        parts = {
+            "weights": "not compared" if "weights" in left_out else weights,
+            "projections": "not compared" if left_out & {*PROJECTED} else "verified",
+            "output": "verified" if self.output is not None else "not compared",
+        }
+        has_failed = {
+            "weights": False in failed,
+            "projections": True in failed,
+            "output": self._output_failed,
+        }
+        return {part: "failed" if has_failed[part] else state for part, state in parts.items()}
+
+    @property
     def _output_failed(self) -> bool:
         return self.output is not None and not self.output.passed
 
@@ -269,8 +292,8 @@ class AgreementReport(Savable):
             f"verified: {self.heads} heads{texts} recomputed in float64 differ from the model's "
             f"own {self.dtype} weights by at most {self.largest_difference():.1e}"
             + self._of_rows()
+            + (f"; not compared: {left_out}" if left_out else "; projections verified")
             + self._of_output()
-            + (f"; not compared: {left_out}" if left_out else "")
         )
 
     def about(self) -> dict[str, Any]:
@@ -286,6 +309,7 @@ class AgreementReport(Savable):
         stages = dict.fromkeys(check.stage for check in self.checks)
         return {
             "verdict": self.verdict,
+            "parts": self.parts,
             "summary": self.summary(),
             "heads": self.heads,
             "first_difference": first_difference,

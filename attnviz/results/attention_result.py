@@ -267,6 +267,9 @@ class AttentionResult(Savable):
         from rich.table import Table
         from rich.text import Text
 
+        def outcome(agrees: bool) -> Text:
+            return Text("agrees", "green") if agrees else Text("differs", "bold red")
+
         agreement = self.agreement
         table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
         for stage in dict.fromkeys([*STAGES, *(check.stage for check in agreement.checks)]):
@@ -274,13 +277,17 @@ class AttentionResult(Savable):
             if not checks:
                 table.add_row(stage, "0", "not compared", "", "")
                 continue
-            agrees = all(check.passed for check in checks)
             table.add_row(
                 stage,
                 f"{sum(check.compared for check in checks):,}",
                 f"{agreement.largest_difference(stage):.1e}",
                 f"{max(check.strain for check in checks):.0%}",
-                Text("agrees", "green") if agrees else Text("differs", "bold red"),
+                outcome(all(check.passed for check in checks)),
+            )
+        if (output := agreement.output) is not None:
+            difference = f"{output.difference:.1e} of its norm"
+            table.add_row(
+                "model output", "", difference, f"{output.strain:.0%}", outcome(output.passed)
             )
         yield Text(f"{self.provenance.model}, {agreement.dtype}, {agreement.device}", "bold")
         yield table

@@ -172,3 +172,85 @@ def test_a_write_through_data_renews_the_sha256(copied, tokenizer):
     scaled = model.attend(TEXT).provenance.weights_sha256
     copied.embeddings.word_embeddings.weight.detach().numpy()[777] = 0
     assert len({first, scaled, model.attend(TEXT).provenance.weights_sha256}) == 3
+
+
+def scaled(factor):
+    return lambda module, args, output: output * factor
+
+
+def swapped(module, args, output):
+    """Swap the halves of the features: half of the heads take the place of the others."""
+    return torch.cat(output.chunk(2, -1)[::-1], -1)
+
+
+def without_a_head(module, args):
+    """Zero the first head before W^O."""
+    heads = args[0].clone()
+    heads[..., : heads.shape[-1] // 4] = 0
+    return (heads, *args[1:])
+
+
+CHANGES = {
+    "1.9 % off": scaled(1.019),
+    "3 % off": scaled(1.03),
+    "twice": scaled(2),
+    "negative": scaled(-1),
+    "swapped": swapped,
+}
+PROJECTIONS = {
+    "bert": {name: f"bert.encoder.layer.1.attention.self.{name}" for name in ("query", "value")},
+    "llama": {"key": "model.layers.1.self_attn.k_proj", "value": "model.layers.1.self_attn.v_proj"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("family", "stage"),
+    [(family, stage) for family in PROJECTIONS for stage in PROJECTIONS[family]],
+)
+def test_a_hook_that_changes_a_projection_is_caught(family, stage, change, tokenizer):
+    """However large: far from the known form is not another form."""
+    module = tiny(family)
+    module.get_submodule(PROJECTIONS[family][stage]).register_forward_hook(CHANGES[change])
+    report = attend(module, tokenizer).agreement
+    assert report.verdict == "failed"
+    assert (report.first_difference.layer, report.first_difference.stage) == (1, stage)
+
+
+@pytest.mark.parametrize(
+    ("family", "path"),
+    [
+        ("bert", "bert.encoder.layer.1.attention.output.dense"),
+        ("llama", "model.layers.1.self_attn.o_proj"),
+    ],
+)
+def test_a_head_that_never_arrives_is_caught(family, path, tokenizer):
+    module = tiny(family)
+    module.get_submodule(path).register_forward_pre_hook(without_a_head)
+    report = attend(module, tokenizer).agreement
+    assert (report.first_difference.layer, report.first_difference.stage) == (1, "output")
+
+
+def test_a_wrong_rotary_base_inside_the_model_is_caught(tokenizer, monkeypatch):
+    from transformers.models.llama import modeling_llama
+
+    rotate = modeling_llama.apply_rotary_pos_emb
+
+    def faster(query, key, cos, sin, **options):
+        angles = torch.atan2(sin, cos) * 1.5
+        return rotate(query, key, angles.cos(), angles.sin(), **options)
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", faster)
+    report = attend(tiny("llama"), tokenizer).agreement
+    assert report.verdict == "failed"
+    assert report.first_difference.stage == "query"
+
+
+def test_a_form_that_is_not_known_is_not_compared(tokenizer):
+    """A projection that does more than multiply (an adapter) is no fault."""
+    module = tiny("bert")
+    attention = module.bert.encoder.layer[1].attention.self
+    attention.query = nn.Sequential(attention.query, nn.Tanh())
+    report = attend(module, tokenizer).agreement
+    assert report.verdict == "verified"
+    assert {stage for _, stage, _ in report.not_compared} == {"query", "key", "value", "output"}

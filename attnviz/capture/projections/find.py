@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.models.architectures import last_check
 from attnviz.results import Gate, HeadProjection, Linear, Norm
 
 STAGES = ("query", "key", "value")
@@ -58,16 +59,24 @@ _TABLES = ("embed_positions",)  # sines, then cosines, of every position
 
 @dataclass(frozen=True, eq=False)
 class AttentionModule:
-    """One attention module, and the module that multiplies its heads by W^O (or None)."""
+    """One attention module, and the module that multiplies its heads by W^O (or None).
+
+    known : the stages whose form is known, because attnviz reproduces them in every attention of
+    this architecture. If the module computes something else, that is a difference.
+    """
 
     module: nn.Module
     output: nn.Module | None
+    known: frozenset[str] = frozenset()
 
 
 def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
     """Return every module that holds the projections to queries, keys and values, by its path."""
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    architecture = last_check().architectures.get(str(model_type))
+    known = frozenset(architecture.stages if architecture else ())
     return {
-        path: AttentionModule(module, find_output(model, path))
+        path: AttentionModule(module, find_output(model, path), known)
         for path, module in model.named_modules()
         if _has_projections(module)
     }

@@ -49,28 +49,39 @@ def match_projections(
 ) -> AttentionRecord:
     """Return the record with the projections that reproduce its Q, K and V, as far as possible.
 
-    A candidate must reproduce the recorded values at least roughly, so that a smaller difference
-    is reported as a difference. If none does, the module computes something that attnviz does not
-    know, and this stage is not compared.
+    Where the form of a stage is known, the closest candidate is returned: what it does not
+    reproduce is a difference. Elsewhere a candidate must reproduce the recorded values at least
+    roughly. If none does, the module computes something that attnviz does not know, and this stage
+    is not compared.
 
     head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
     """
     if attention_module is None:
         return record
-    module = attention_module.module
-    query, key, value = (_match_stage(record, module, stage) for stage in STAGES)
+    module, known = attention_module.module, attention_module.known
+    query, key, value = (
+        _match_stage(record, module, stage, torch.inf if stage in known else _ROUGHLY)
+        for stage in STAGES
+    )
     output = plain_linear(attention_module.output)
     if output is not None and len(output.weight) != record.heads * record.value.shape[-1]:
         output = None
     before_output: tuple[Step, ...] | None = ()
     if head_output is not None and merged_heads is not None:
         before_output = _before_output(record, module, head_output, merged_heads)
+        if before_output is None and "output" in known:
+            before_output = ()
     projection = Projection(record.heads, query, key, value, output, before_output)
     return replace(record, projection=projection)
 
 
-def _match_stage(record: AttentionRecord, module: nn.Module, stage: str) -> HeadProjection | None:
-    """Return the projection of one stage that is closest to the recorded values, if one is."""
+def _match_stage(
+    record: AttentionRecord, module: nn.Module, stage: str, most: float
+) -> HeadProjection | None:
+    """Return the projection of one stage that is closest to the recorded values.
+
+    most : the relative distance from which on a candidate is too far away.
+    """
     X, recorded = source(record, stage), getattr(record, stage)
     if X is None:
         return None
@@ -80,7 +91,7 @@ def _match_stage(record: AttentionRecord, module: nn.Module, stage: str) -> Head
     rows: slice | Tensor = slice(None)
     if stage == "query" and not all(record.query_axis.padding):
         rows = ~torch.tensor(record.query_axis.padding, device=record.query.device)
-    best, least = None, _ROUGHLY
+    best, least = None, most
     by_layout = [
         _candidates(record, module, stage, layout, X.to(dtype))
         for layout in layouts(module, stage, _sizes(record))
