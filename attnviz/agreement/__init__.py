@@ -10,6 +10,7 @@ planted in every layer, and must be caught.
 """
 
 from attnviz.agreement.output import check_output
+from attnviz.agreement.positions import check_positions
 from attnviz.agreement.stages import (
     CANARY,
     PRECISIONS,
@@ -27,6 +28,7 @@ __all__ = [
     "Proof",
     "bounded_check",
     "check_output",
+    "check_positions",
     "dtypes",
     "prove_rows",
     "prove_streamed",

@@ -16,7 +16,14 @@ from attnviz.agreement.measures import (
     regression,
     slope,
 )
-from attnviz.results import AgreementReport, AttentionRecord, OutputCheck, Reference, StageCheck
+from attnviz.results import (
+    AgreementReport,
+    AttentionRecord,
+    OutputCheck,
+    PositionCheck,
+    Reference,
+    StageCheck,
+)
 from attnviz.results.projection import STAGES, parts_of_output, recompute
 from attnviz.runtime.precision import exact_products
 
@@ -67,6 +74,7 @@ def verify(
     *,
     in_one_pass: Sequence[Tensor] = (),
     output: OutputCheck | None = None,
+    positions: PositionCheck | None = None,
     versions: dict[str, str],
     weights_sha256: str,
 ) -> AgreementReport:
@@ -85,7 +93,13 @@ def verify(
     dtype = "" if query is None else str(query.dtype).removeprefix("torch.")
     device = "" if query is None else str(query.device)
     return report(
-        proofs, dtype, device, versions=versions, weights_sha256=weights_sha256, output=output
+        proofs,
+        dtype,
+        device,
+        versions=versions,
+        weights_sha256=weights_sha256,
+        output=output,
+        positions=positions,
     )
 
 
@@ -98,6 +112,7 @@ def report(
     weights_sha256: str,
     rows: tuple[int, int] | None = None,
     output: OutputCheck | None = None,
+    positions: PositionCheck | None = None,
 ) -> AgreementReport:
     """Return the report on the proofs of all attentions.
 
@@ -114,6 +129,7 @@ def report(
         weights_sha256=weights_sha256,
         rows=rows,
         output=output,
+        positions=positions,
     )
 
 

@@ -2,6 +2,7 @@
 
 from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.capture.capture import Capture, capture, capture_generation, hidden_states
+from attnviz.capture.positions import changed_keys
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
     ReducedAttention,
@@ -23,6 +24,7 @@ __all__ = [
     "capture_batch",
     "capture_generation",
     "capture_streamed",
+    "changed_keys",
     "hidden_states",
     "memory_budget",
     "model_lock",

@@ -25,6 +25,7 @@ from attnviz.capture import (
     capture,
     capture_generation,
     capture_streamed,
+    changed_keys,
     memory_budget,
     outputs_of_start,
     place_windows,
@@ -56,6 +57,7 @@ _MOST_WHOLE_WEIGHTS = 160_000_000  # of all heads: 1,024 tokens of GPT-2
 _MOST_CELLS = 500  # rows and columns of a pooled map by default
 _CELL_BUDGET = 2**23  # cells of all pooled maps together: 64 MB
 _SAMPLED_WEIGHTS = 2**18  # of a layer, compared with the model's own
+_REPLACED = 3  # tokens of each text, to see which key they move
 _FEWEST_ROWS = 4  # compared of each head
 
 
@@ -193,6 +195,9 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
     first, axes = captures[0], {} if inputs.generate is not None else batch.axes
     layers = len({record.path for record in first.records})
     outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
+    moved: list[tuple[Tensor, Tensor] | None] = [None] * len(captures)
+    if inputs.generate is None and first.records[0].through_interface and "text" in batch.axes:
+        moved = changed_keys(module, batch.inputs, batch.axes["text"], _REPLACED)
     results = []
     for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
         records = tuple(place_windows(module, batch.inputs, record) for record in captured.records)
@@ -201,6 +206,7 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
             captured.references,
             in_one_pass=captured.in_one_pass,
             output=output,
+            positions=agreement.check_positions(moved[n], causal=records[0].stack == "decoder"),
             versions=_versions(),
             weights_sha256=sha256,
         )

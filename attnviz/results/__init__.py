@@ -5,7 +5,13 @@ eval mode. Tensors of one text carry no batch dimension: H query heads, G key he
 m query and n key positions, d_k and d_v features per head.
 """
 
-from attnviz.results.agreement_report import AgreementReport, OutputCheck, StageCheck, Verdict
+from attnviz.results.agreement_report import (
+    AgreementReport,
+    OutputCheck,
+    PositionCheck,
+    StageCheck,
+    Verdict,
+)
 from attnviz.results.attention_record import AttentionRecord, MaskRule, Reference
 from attnviz.results.attention_result import (
     AttentionResult,
@@ -45,6 +51,7 @@ __all__ = [
     "MaskRule",
     "Norm",
     "OutputCheck",
+    "PositionCheck",
     "Projection",
     "Provenance",
     "Reference",

@@ -161,6 +161,35 @@ class OutputCheck(Savable):
 
 
 @dataclass(frozen=True)
+class PositionCheck(Savable):
+    """Whether another token at a position changes the key of this position.
+
+    Attributes
+    ----------
+    tokens : how many tokens were replaced, one at a time.
+    failed : the positions of those that do not change their own key most, or that change an earlier
+        one of a causal model, each with the position of the key that changed most.
+    """
+
+    tokens: int
+    failed: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every replaced token changed its own key."""
+        return not self.failed
+
+    @property
+    def reason(self) -> str:
+        """Why the positions do not agree, in words."""
+        token, key = self.failed[0]
+        return (
+            f"the rows are not the tokens: another token at position {token} changes key {key} of "
+            "the first attention"
+        )
+
+
+@dataclass(frozen=True)
 class AgreementReport(Savable):
     """Whether our attention is the model's: every stage of every head, and the canary.
 
@@ -173,8 +202,8 @@ class AgreementReport(Savable):
         check that cannot fail proves nothing there.
     dtype, device, versions, weights_sha256 : what was compared. texts : how many texts were read.
     rows : of a long text, how many queries were compared, of how many; None where all were.
-    output : the output of the recorded run beside that of the model as loaded; None where it was
-        not compared.
+    output, positions : the output of the recorded run beside that of the model as loaded, and
+        whether the rows are the tokens; None where it was not compared.
     """
 
     checks: tuple[StageCheck, ...]
@@ -187,6 +216,7 @@ class AgreementReport(Savable):
     texts: int = 1
     rows: tuple[int, int] | None = None
     output: OutputCheck | None = None
+    positions: PositionCheck | None = None
 
     @classmethod
     def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
@@ -219,16 +249,16 @@ class AgreementReport(Savable):
     @property
     def verdict(self) -> Verdict:
         """Return "verified", "failed", or "not proven" when the canary was not caught."""
-        if any(not check.passed for check in self.checks) or self._output_failed:
+        if any(not check.passed for check in (*self.checks, *self._whole)):
             return "failed"
         return "not proven" if self.unproven or not self.checks else "verified"
 
     @property
     def parts(self) -> dict[str, str]:
-        """Whether "weights", "projections" and "output" are verified, failed or not compared.
+        """Whether each part of the proof is verified, failed or not compared.
 
-        The weights follow from Q and K. The projections make Q, K, V and the output of the module
-        from its input. The output is that of the whole model, beside the model as loaded.
+        "weights" follow from Q and K. "projections" make Q, K, V and the output of a module from
+        its input. "positions" say which token a row is. "output" is that of the whole model.
         """
         failed = {check.stage in PROJECTED for check in self.checks if not check.passed}
         left_out = {stage for _, stage, _ in self.not_compared}
@@ -236,18 +266,21 @@ class AgreementReport(Savable):
         parts = {
             "weights": "not compared" if "weights" in left_out else weights,
             "projections": "not compared" if left_out & {*PROJECTED} else "verified",
+            "positions": "verified" if self.positions is not None else "not compared",
             "output": "verified" if self.output is not None else "not compared",
         }
         has_failed = {
             "weights": False in failed,
             "projections": True in failed,
-            "output": self._output_failed,
+            "positions": self.positions is not None and not self.positions.passed,
+            "output": self.output is not None and not self.output.passed,
         }
         return {part: "failed" if has_failed[part] else state for part, state in parts.items()}
 
     @property
-    def _output_failed(self) -> bool:
-        return self.output is not None and not self.output.passed
+    def _whole(self) -> tuple[OutputCheck | PositionCheck, ...]:
+        """The checks of the model as a whole, as far as there are any."""
+        return tuple(check for check in (self.output, self.positions) if check is not None)
 
     @property
     def first_difference(self) -> StageCheck | None:
@@ -271,8 +304,9 @@ class AgreementReport(Savable):
 
     def summary(self) -> str:
         """Return the verdict as one sentence, as captions carry it."""
-        if self.output is not None and not self.output.passed:
-            return f"NOT VERIFIED: {self.output.reason}"
+        for check in self._whole:
+            if not check.passed:
+                return f"NOT VERIFIED: {check.reason}"
         if (first := self.first_difference) is not None:
             heads = ", ".join(map(str, first.failed_heads))
             head = f", head {heads}" if len(first.differences) > 1 else ""
@@ -286,13 +320,15 @@ class AgreementReport(Savable):
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
+        parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
         left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
         return (
             f"verified: {self.heads} heads{texts} recomputed in float64 differ from the model's "
             f"own {self.dtype} weights by at most {self.largest_difference():.1e}"
             + self._of_rows()
-            + (f"; not compared: {left_out}" if left_out else "; projections verified")
+            + (f"; {' and '.join(parts)} verified" if parts else "")
+            + (f"; not compared: {left_out}" if left_out else "")
             + self._of_output()
         )
 

@@ -289,6 +289,9 @@ class AttentionResult(Savable):
             table.add_row(
                 "model output", "", difference, f"{output.strain:.0%}", outcome(output.passed)
             )
+        if (positions := agreement.positions) is not None:
+            tokens = f"{positions.tokens} tokens"
+            table.add_row("positions", tokens, "", "", outcome(positions.passed))
         yield Text(f"{self.provenance.model}, {agreement.dtype}, {agreement.device}", "bold")
         yield table
         for reason in sorted({reason for _, _, reason in agreement.not_compared}):

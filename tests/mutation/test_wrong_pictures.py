@@ -254,3 +254,47 @@ def test_a_form_that_is_not_known_is_not_compared(tokenizer):
     report = attend(module, tokenizer).agreement
     assert report.verdict == "verified"
     assert {stage for _, stage, _ in report.not_compared} == {"query", "key", "value", "output"}
+
+
+def reversed_positions(module, args, kwargs):
+    """Reverse the positions of a layer's input."""
+    args = tuple(x.flip(1) if isinstance(x, torch.Tensor) and x.dim() == 3 else x for x in args)
+    states = kwargs.get("hidden_states")
+    return args, kwargs if states is None else kwargs | {"hidden_states": states.flip(1)}
+
+
+@pytest.mark.parametrize("text", [TEXT, [TEXT, "the bank"]], ids=["one text", "a batch"])
+@pytest.mark.parametrize(
+    ("family", "path"),
+    [
+        ("bert", "bert.encoder.layer.0"),
+        ("llama", "model.layers.0"),
+        ("roberta", "encoder.layer.0"),
+    ],
+)
+def test_rows_that_are_not_their_tokens_are_caught(family, path, text, tokenizer):
+    module = tiny(family)
+    model = attnviz.load(module, tokenizer=tokenizer)
+    results = model.attend(text if isinstance(text, list) else [text])
+    assert {result.agreement.parts["positions"] for result in results} == {"verified"}
+    module.get_submodule(path).register_forward_pre_hook(reversed_positions, with_kwargs=True)
+    report = model.attend(TEXT).agreement
+    assert report.verdict == "failed"
+    assert report.parts["positions"] == "failed"
+    assert "the rows are not the tokens: another token at position" in report.summary()
+
+
+def test_a_forward_that_reverses_positions_on_its_way_is_caught(tokenizer):
+    """The output of the model is the same, and every map is mirrored."""
+    module = tiny("bert")
+    layer = module.bert.encoder.layer[0]
+    forward = layer.attention.forward
+
+    def mirrored(hidden_states, *args, **kwargs):
+        output = forward(hidden_states.flip(1), *args, **kwargs)
+        return (output[0].flip(1), *output[1:])
+
+    layer.attention.forward = mirrored
+    report = attend(module, tokenizer).agreement
+    assert report.output.passed
+    assert report.parts["positions"] == "failed"
