@@ -166,7 +166,11 @@ def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> At
         through_interface=call.through_interface,
     )
     return match_projections(
-        record, call.module, select(attention.head_output), select(call.merged_heads)
+        record,
+        call.module,
+        select(attention.head_output),
+        select(call.merged_heads),
+        (inputs.input, inputs.key_input),
     )
 
 

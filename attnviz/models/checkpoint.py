@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, one_line
@@ -39,6 +40,7 @@ from attnviz.models.pretrained import (
     quiet,
     translate,
 )
+from attnviz.models.wrappers import adapters, unwrap
 from attnviz.runtime.compat import write_count
 
 Location = str | os.PathLike[str]
@@ -71,6 +73,8 @@ class Checkpoint:
         tensor in its ``state_dict``, in the order of names.
     versions : tuple
         The address and the version of each tensor when it was hashed.
+    notes : tuple of str
+        What a reader should know of an object: which model was taken from it, its adapters.
     """
 
     name: str
@@ -78,6 +82,7 @@ class Checkpoint:
     processors: Processors
     sha256: str
     versions: tuple[tuple[int, int], ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -97,7 +102,7 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    source: Location | PreTrainedModel | None = None,
+    source: Location | nn.Module | Any = None,
     *,
     tokenizer: Location | PreTrainedTokenizerBase | None = None,
     processor: Any = None,
@@ -113,6 +118,8 @@ def load_checkpoint(
     target, torch_dtype = one_device(device), _dtype(dtype)
     placement = device_map_options(device_map, offload_folder, device)
     with quiet():
+        unwrapped = unwrap(source)
+        source = unwrapped.source
         if isinstance(source, PreTrainedModel):
             if placement:
                 raise InputError(
@@ -122,7 +129,10 @@ def load_checkpoint(
             for used in devices(source):
                 expect_float64(used)
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
-            return _wrap(source, tokenizer, processor)
+            tokenizer = unwrapped.tokenizer if tokenizer is None else tokenizer
+            processor = unwrapped.processor if processor is None else processor
+            notes = [note for note in (unwrapped.note, adapters(source)) if note is not None]
+            return replace(_wrap(source, tokenizer, processor), notes=tuple(notes))
         name, folder = _locate(source, _MODEL_FILES)
         config, model_class = load_config(name, folder)
         files = find_weights(name, folder, config.extra_files)
@@ -232,8 +242,8 @@ def _expect_as_it_is(
 def _versions(module: PreTrainedModel) -> tuple[tuple[int, int], ...]:
     """Return the address of each tensor and how often it was written; cheaper than a hash."""
     return tuple(
-        (0, 0)  # an offloaded weight is another tensor after each run
-        if tensor.is_meta
+        (0, 0)  # an offloaded weight is another tensor after each run; a packed one never changes
+        if not isinstance(tensor, Tensor) or tensor.is_meta
         else (tensor.data_ptr(), 0 if tensor.is_inference() else write_count(tensor))
         for tensor in module.state_dict().values()
     )

@@ -200,7 +200,9 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
             weights_sha256=sha256,
         )
         source = _provenance(checkpoint, inputs, batch, n, report, generated)
-        results.append(AttentionResult(records, report, source, batch.image))
+        results.append(
+            AttentionResult(records, report, source, batch.image, notes=checkpoint.notes)
+        )
     return results
 
 
@@ -277,7 +279,7 @@ def _streamed_result(
         rows=(len(rows), len(axis)),
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, None)
-    return AttentionResult((), report, source, streamed=streamed)
+    return AttentionResult((), report, source, streamed=streamed, notes=checkpoint.notes)
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

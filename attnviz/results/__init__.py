@@ -26,6 +26,7 @@ from attnviz.results.projection import (
     Norm,
     Projection,
     Rotation,
+    Rounding,
     Step,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "Provenance",
     "Reference",
     "Rotation",
+    "Rounding",
     "Special",
     "StageCheck",
     "Step",
