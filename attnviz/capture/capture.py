@@ -34,6 +34,7 @@ class Capture:
     references: tuple[Reference, ...]  # from the second run: the model's own values
     # For a generation, the weights (H, m, n) of a single pass over the whole text.
     in_one_pass: tuple[Tensor, ...] = ()
+    not_attention: tuple[str, ...] = ()  # the paths of modules with a softmax that is none
 
 
 def capture(
@@ -55,13 +56,15 @@ def capture(
     def forward() -> object:
         return model(**inputs)
 
-    calls, again = record_runs(model, texts, forward, forward)
+    first_run, second_run = record_runs(model, texts, forward, forward)
+    calls, again = first_run.calls, second_run.calls
     expect_same(model, [call.path for call in again], [call.path for call in calls])
     with weights_in_memory(call.module for call in calls):
         return [
             Capture(
                 _to_records(calls, text_index, axes or {}),
                 tuple(_to_reference(call, text_index) for call in again),
+                not_attention=first_run.not_attention,
             )
             for text_index in range(texts)
         ]
@@ -91,8 +94,8 @@ def capture_generation(
         return model(**_full_inputs(model, inputs, generated[0][None, :-1]))
 
     runs = record_runs(model, 1, by_steps, by_steps, in_one_pass)
-    calls, again = (_join_steps(run) for run in runs[:2])
-    one_pass = {call.path: call.attention.weights[0] for call in runs[2]}
+    calls, again = (_join_steps(run.calls) for run in runs[:2])
+    one_pass = {call.path: call.attention.weights[0] for call in runs[2].calls}
     paths = [call.path for call in calls]
     expect_same(model, [call.path for call in again], paths)
     expect_same(model, [path for path in paths if path in one_pass], paths)
@@ -102,6 +105,7 @@ def capture_generation(
         records,
         tuple(_to_reference(call, 0) for call in again),
         tuple(one_pass[path] for path in paths),
+        runs[0].not_attention,
     )
     return captured, generated[0]
 

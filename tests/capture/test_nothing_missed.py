@@ -85,6 +85,36 @@ class Unused(Layer):
         return super().attend(q, k, v)
 
 
+class Matching(Layer):
+    """Scores of a match between positions: two softmaxes that mix no values."""
+
+    def forward(self, x):
+        scores = x @ x.mT
+        confidence = scores.softmax(1) * scores.softmax(2)
+        return torch.zeros_like(x) + confidence.amax(-1, keepdim=True)
+
+
+class Weights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.forward = lambda x: (x @ x.mT).softmax(-1)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class MixedLater(Layer):
+    """Weights that leave two modules before they are mixed with values."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Sequential(Weights())
+
+    def forward(self, x):
+        return (self.weights(x).unsqueeze(-1) * x.unsqueeze(1)).sum(2)
+
+
 class Model(nn.Module):
     main_input_name = "x"
 
@@ -124,6 +154,7 @@ def test_unusual_attention_code_is_recorded(kind, attentions, x):
         (DividedLate, "its values are mixed before its softmax is done"),
         (Summed, "its weights enter no product with values"),
         (Averaged, "its weights enter no product with values"),
+        (MixedLater, "its weights enter no product with values"),
         (OneByOne, "the texts of the batch are not told apart"),
         (Elsewhere, "it runs in another thread"),
     ],
@@ -131,3 +162,11 @@ def test_unusual_attention_code_is_recorded(kind, attentions, x):
 def test_unreadable_attention_is_refused(kind, reason, x):
     with pytest.raises(ModelError, match=rf"in layers\.1.*, {reason}"):
         capture(Model(kind), {"x": x})
+
+
+def test_a_softmax_that_mixes_no_values_is_listed_as_no_attention(x):
+    for found in capture(Model(Matching), {"x": x}):
+        assert [record.path for record in found.records] == ["layers.0", "layers.2"]
+        assert found.not_attention == ("layers.1",)
+        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
+        assert report.verdict == "verified", report.summary()

@@ -57,15 +57,13 @@ class Attention:
 
 
 def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
-    """Bring a softmax with its provenance, products and mixtures to (N, H, m, n).
+    """Bring a softmax with its provenance, products and mixtures (at least one) to (N, H, m, n).
 
     heads : the number that the module names, if it does. Raises NotExpressibleError where something
     else than scale · q·k + terms enters the softmax.
     """
     provenance = softmax.provenance
     assert provenance is not None
-    if not softmax.mixtures:
-        raise NotExpressibleError("its weights enter no product with values")
     if texts > 1 and softmax.weights.dim() < 3:
         raise NotExpressibleError("the texts of the batch are not told apart in it")
     queries, keys = _sides(softmax, provenance)
