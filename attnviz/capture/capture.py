@@ -34,7 +34,7 @@ class Capture:
     references: tuple[Reference, ...]  # from the second run: the model's own values
     # For a generation, the weights (H, m, n) of a single pass over the whole text.
     in_one_pass: tuple[Tensor, ...] = ()
-    not_attention: tuple[str, ...] = ()  # the paths of modules with a softmax that is none
+    notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
 
 
 def capture(
@@ -64,7 +64,7 @@ def capture(
             Capture(
                 _to_records(calls, text_index, axes or {}),
                 tuple(_to_reference(call, text_index) for call in again),
-                not_attention=first_run.not_attention,
+                notes=first_run.notes,
             )
             for text_index in range(texts)
         ]
@@ -105,7 +105,7 @@ def capture_generation(
         records,
         tuple(_to_reference(call, 0) for call in again),
         tuple(one_pass[path] for path in paths),
-        runs[0].not_attention,
+        runs[0].notes,
     )
     return captured, generated[0]
 

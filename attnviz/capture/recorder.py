@@ -50,14 +50,10 @@ class AttentionCall:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """All attentions of a run.
-
-    not_attention : the paths of modules with a softmax over products of activations whose weights
-    are multiplied by no activation: a score of a match, for example.
-    """
+    """All attentions of a run, and notes on what is none or not compared."""
 
     calls: list[AttentionCall]
-    not_attention: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:
@@ -156,8 +152,22 @@ class _Recorder(ModuleWatcher):
         self._recorded.clear()
         self._output_calls.clear()
         # A softmax that the model computes and ignores is not worth a word.
-        paths = [path for path, softmax in self._unmixed if softmax.used]
-        return Recording(calls, tuple(dict.fromkeys(paths)))
+        notes = [
+            f"not attention: a softmax in {self._name(path)}, whose weights are multiplied by no "
+            "values"
+            for path, softmax in self._unmixed
+            if softmax.used
+        ]
+        notes += [
+            f"not compared: in {self._name(call.path)} the weights are also multiplied by values "
+            "that differ from query to query"
+            for call in calls
+            if not call.attention.compares_all
+        ]
+        return Recording(calls, tuple(dict.fromkeys(notes)))
+
+    def _name(self, path: str) -> str:
+        return path or type(self.model).__name__
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""

@@ -202,19 +202,10 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
         source = _provenance(checkpoint, inputs, batch, n, report, generated)
         results.append(
             AttentionResult(
-                records, report, source, batch.image, notes=_notes(checkpoint, captured)
+                records, report, source, batch.image, notes=(*checkpoint.notes, *captured.notes)
             )
         )
     return results
-
-
-def _notes(checkpoint: Checkpoint, captured: Capture) -> tuple[str, ...]:
-    """Return what a reader should know of the model."""
-    others = (
-        f"not attention: a softmax in {path}, whose weights are multiplied by no values"
-        for path in captured.not_attention
-    )
-    return (*checkpoint.notes, *others)
 
 
 def _capture_generation(
