@@ -222,3 +222,16 @@ def test_values_of_pairs_are_not_compared_and_said_to_be_so(x):
         assert found.records[1].value.shape == (H, T, D)
         (note,) = found.notes
         assert "layers.1 the weights are also multiplied by values that differ" in note
+
+
+def test_a_second_run_with_other_keys_is_refused_in_one_line(x):
+    runs = []
+
+    class OtherKeys(Layer):
+        def attend(self, q, k, v):
+            runs.append(self)
+            n = T - len(runs) // 2
+            return super().attend(q, k[..., :n, :], v[..., :n, :])
+
+    with pytest.raises(ModelError, match="does not execute the same attentions in every run"):
+        capture(Model(OtherKeys), {"x": x})
