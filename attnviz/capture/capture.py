@@ -44,6 +44,7 @@ class Capture:
     outputs: Outputs
     # For a generation, the weights (H, m, n) of a single pass over the whole text.
     in_one_pass: tuple[Tensor, ...] = ()
+    notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
 
 
 def capture(
@@ -71,8 +72,9 @@ def capture(
     def keep_output() -> None:
         outputs.append(floats(forward()))
 
-    calls, again = record_runs(model, texts, keep_output, forward)
-    expect_same(model, [call.path for call in again], [call.path for call in calls])
+    first_run, second_run = record_runs(model, texts, keep_output, forward)
+    calls, again = first_run.calls, second_run.calls
+    expect_same(model, _executed(again), _executed(calls))
     compared = outputs_beside(model, forward, outputs[0])
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
@@ -81,6 +83,7 @@ def capture(
                 own.copy(_to_records(calls, text_index, axes or {})),
                 own.copy(tuple(_to_reference(call, text_index) for call in again)),
                 compared,
+                notes=first_run.notes,
             )
             for text_index in range(texts)
         ]
@@ -114,10 +117,10 @@ def capture_generation(
         outputs.append(floats(forward()))
 
     runs = record_runs(model, 1, by_steps, by_steps, in_one_pass)
-    calls, again = (_join_steps(run) for run in runs[:2])
-    one_pass = {call.path: call.attention.weights[0] for call in runs[2]}
+    calls, again = (_join_steps(run.calls) for run in runs[:2])
+    one_pass = {call.path: call.attention.weights[0] for call in runs[2].calls}
     paths = [call.path for call in calls]
-    expect_same(model, [call.path for call in again], paths)
+    expect_same(model, _executed(again), _executed(calls))
     expect_same(model, [path for path in paths if path in one_pass], paths)
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
@@ -127,6 +130,7 @@ def capture_generation(
         own.copy(tuple(_to_reference(call, 0) for call in again)),
         outputs_beside(model, forward, outputs[0]),
         tuple(one_pass[path] for path in paths),
+        runs[0].notes,
     )
     return captured, generated[0]
 
@@ -144,6 +148,11 @@ def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
             "compared. Choose another model."
         )
     return tuple(states)
+
+
+def _executed(calls: Sequence[AttentionCall]) -> list[str]:
+    """Return what two runs must have in common: the modules and the sizes of their attentions."""
+    return [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
 
 
 def _to_records(
@@ -191,7 +200,11 @@ def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> At
         through_interface=call.through_interface,
     )
     return match_projections(
-        record, call.module, select(attention.head_output), select(call.merged_heads)
+        record,
+        call.module,
+        select(attention.head_output),
+        select(call.merged_heads),
+        (inputs.input, inputs.key_input),
     )
 
 

@@ -48,13 +48,19 @@ class AttentionCall:
     output: Tensor | None  # the output of W^O, (N, m, d_model)
 
 
-def record_runs(
-    model: nn.Module, texts: int, *runs: Callable[[], object]
-) -> tuple[list[AttentionCall], ...]:
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """All attentions of a run, and notes on what is none or not compared."""
+
+    calls: list[AttentionCall]
+    notes: tuple[str, ...] = ()
+
+
+def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:
     """Record several runs on a batch of N texts, each with its own random numbers."""
     with model_lock:
         return tuple(
-            watch(model, run, lambda model: _Recorder(model, texts), seed=number).take_calls()
+            watch(model, run, lambda model: _Recorder(model, texts), seed=number).take_recording()
             for number, run in enumerate(runs)
         )
 
@@ -78,6 +84,8 @@ class _Recorder(ModuleWatcher):
         self.mode = self._tracer = OperatorTracer(constants, self._on_softmax, self._on_unreadable)
         self._recorded: list[_Recorded] = []
         self._unreadable: list[tuple[str, str]] = []
+        # Softmaxes whose weights enter no product with values, as far as the run has come.
+        self._unmixed: list[tuple[str, Softmax]] = []
         # Softmaxes whose product with the values is still to come, and the number of their heads.
         self._pending: list[tuple[_Recorded, Softmax, int | None]] = []
         self._memory_checked = False
@@ -103,6 +111,11 @@ class _Recorder(ModuleWatcher):
     def finish(self) -> None:
         """Arrange the attentions that are left; raise ModelError for an unreadable one."""
         self._arrange_pending(0)
+        self._unreadable += [
+            (path, "its weights enter no product with values")
+            for path, softmax in self._unmixed
+            if softmax.multiplied
+        ]
         name = type(self.model).__name__
         if self._unreadable:
             path, reason = self._unreadable[0]
@@ -117,7 +130,7 @@ class _Recorder(ModuleWatcher):
                 "attention to show: choose another model."
             )
 
-    def take_calls(self) -> list[AttentionCall]:
+    def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them."""
         counts: Counter[str] = Counter()
         calls, device = [], devices(self.model)[0]
@@ -138,7 +151,23 @@ class _Recorder(ModuleWatcher):
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()
-        return calls
+        # A softmax that the model computes and ignores is not worth a word.
+        notes = [
+            f"not attention: a softmax in {self._name(path)}, whose weights are multiplied by no "
+            "values"
+            for path, softmax in self._unmixed
+            if softmax.used
+        ]
+        notes += [
+            f"not compared: in {self._name(call.path)} the weights are also multiplied by values "
+            "that differ from query to query"
+            for call in calls
+            if not call.attention.compares_all
+        ]
+        return Recording(calls, tuple(dict.fromkeys(notes)))
+
+    def _name(self, path: str) -> str:
+        return path or type(self.model).__name__
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
@@ -169,8 +198,9 @@ class _Recorder(ModuleWatcher):
             for recorded, softmax, heads in pending:
                 if softmax.depth <= depth:
                     self._pending.append((recorded, softmax, heads))
-                elif not softmax.used:  # the model computes it and ignores it: no attention
+                elif not softmax.mixtures:  # until the end of the run nothing shows what it is
                     self._recorded.remove(recorded)
+                    self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
                         recorded.attention = arrange(softmax, self.texts, heads)

@@ -312,7 +312,8 @@ class _StreamedRun(ModuleWatcher):
             # The sampled positions show how the module makes Q, K, V and its output.
             module = self.modules.get(record.path)
             with weights_in_memory([module]):
-                matched = match_projections(record.at(self._rows), module, heads, merged)
+                batch = record.input, record.key_input
+                matched = match_projections(record.at(self._rows), module, heads, merged, batch)
             completed = replace(
                 sample,
                 record=replace(record, projection=matched.projection),

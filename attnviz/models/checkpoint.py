@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, one_line
@@ -39,6 +40,7 @@ from attnviz.models.pretrained import (
     quiet,
     translate,
 )
+from attnviz.models.wrappers import adapters, unwrap
 from attnviz.runtime.compat import write_count
 
 Location = str | os.PathLike[str]
@@ -71,6 +73,8 @@ class Checkpoint:
         tensor in its ``state_dict``, in the order of names.
     versions : tuple
         What changes when a tensor is written, of each tensor when it was hashed.
+    notes : tuple of str
+        What a reader should know of an object: which model was taken from it, its adapters.
     """
 
     name: str
@@ -78,6 +82,7 @@ class Checkpoint:
     processors: Processors
     sha256: str
     versions: tuple[tuple[int, ...], ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -97,7 +102,7 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    source: Location | PreTrainedModel | None = None,
+    source: Location | nn.Module | Any = None,
     *,
     tokenizer: Location | PreTrainedTokenizerBase | None = None,
     processor: Any = None,
@@ -113,6 +118,8 @@ def load_checkpoint(
     target, torch_dtype = one_device(device), _dtype(dtype)
     placement = device_map_options(device_map, offload_folder, device)
     with quiet():
+        unwrapped = unwrap(source)
+        source = unwrapped.source
         if isinstance(source, PreTrainedModel):
             if placement:
                 raise InputError(
@@ -122,7 +129,10 @@ def load_checkpoint(
             for used in devices(source):
                 expect_float64(used)
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
-            return _wrap(source, tokenizer, processor)
+            tokenizer = unwrapped.tokenizer if tokenizer is None else tokenizer
+            processor = unwrapped.processor if processor is None else processor
+            notes = [note for note in (unwrapped.note, adapters(source)) if note is not None]
+            return replace(_wrap(source, tokenizer, processor), notes=tuple(notes))
         name, folder = _locate(source, _MODEL_FILES)
         config, model_class = load_config(name, folder)
         files = find_weights(name, folder, config.extra_files)
@@ -233,18 +243,20 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a tensor is written; cheaper than a hash.
 
     Of each tensor: its address, how often it was written, and the sum of the bytes in its first row
-    and its first column, because `.data` and numpy write without being counted.
+    and its first column, because `.data` and numpy write without being counted. Tensors that are
+    offloaded differ after each run, and packed ones never change.
     """
-    tensors = [tensor for tensor in module.state_dict().values() if not tensor.is_meta]
+    values = module.state_dict().values()
+    tensors = [value for value in values if isinstance(value, Tensor) and not value.is_meta]
     writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
     sums = [_sum_of_edges(tensor) for tensor in tensors]
     numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
     return tuple((*counted, number) for counted, number in zip(writes, numbers, strict=True))
 
 
-def _sum_of_edges(tensor: torch.Tensor) -> torch.Tensor:
+def _sum_of_edges(tensor: Tensor) -> Tensor:
     """Return the sum of the bytes in the first row and the first column."""
-    if not tensor.numel():
+    if not tensor.numel() or tensor.is_quantized:
         return torch.zeros((), dtype=torch.int64, device=tensor.device)
     rows = tensor.detach().reshape(len(tensor) if tensor.dim() > 1 else 1, -1)
     return torch.cat([rows[0], rows[:, 0]]).view(torch.uint8).sum(dtype=torch.int64)

@@ -150,9 +150,16 @@ def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
 
 
 def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and values of each tensor in a ``state_dict``, in the order of names."""
-    for name, tensor in sorted(model.state_dict().items()):
-        yield name, whole(model, name, tensor)
+    """Yield name and values of each tensor in a ``state_dict``, in the order of names.
+
+    A quantized module packs its tensors into a tuple: each is yielded in its place.
+    """
+    for name, value in sorted(model.state_dict().items()):
+        for tensor in value if isinstance(value, tuple) else (value,):
+            if isinstance(tensor, Tensor):
+                values = whole(model, name, tensor)
+                is_plain = type(tensor).dequantize is Tensor.dequantize and not tensor.is_quantized
+                yield name, values if is_plain else values.dequantize()
 
 
 @contextmanager

@@ -17,11 +17,14 @@ from attnviz.results import AgreementReport, AttentionResult
 from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
+    from torch.nn import Module
     from transformers import (
+        Pipeline,
         PreTrainedModel,
         PreTrainedTokenizerBase,
         ProcessorMixin,
         SequenceFeatureExtractor,
+        Trainer,
     )
     from transformers.image_processing_utils import BaseImageProcessor
 
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
         str | os.PathLike[str] | ProcessorMixin | BaseImageProcessor | SequenceFeatureExtractor
     )
 
-Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel"
+# A module may be what holds the model: compiled, with adapters, of sentence-transformers.
+Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel | Module | Pipeline | Trainer"
 
 
 class _Options(TypedDict, total=False):
@@ -81,13 +85,15 @@ def load(
 
     Parameters
     ----------
-    name_or_path_or_model : str, path, PreTrainedModel or None
+    name_or_path_or_model : str, path, PreTrainedModel, an object that holds one, or None
         A hub name ("bert-base-uncased"), a local folder, a transformers model that is already
-        loaded (it is not changed), or None for the bundled all-MiniLM-L6-v2.
+        loaded (it is not changed), or None for the bundled all-MiniLM-L6-v2. The model is taken
+        out of ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a
+        pipeline or a `Trainer`; `Model.notes` says so.
     tokenizer : str, path, PreTrainedTokenizerBase or None
-        By default the one in the folder of the model.
+        By default the one in the object or in the folder of the model.
     processor : str, path, processor, image processor, feature extractor or None
-        Processes images or audio; by default the one in the folder of the model.
+        Processes images or audio; by default the one in the object or in the folder of the model.
     device : str or torch.device
         "cpu", "cuda", "cuda:N", or "auto": CUDA if available, else the CPU.
     dtype : str, torch.dtype or None
@@ -175,7 +181,7 @@ def attend(
         The second text of a sentence pair, or one for each text.
     target : str, list of str or None
         The decoder's text in an encoder–decoder, or one for each input.
-    model : Model, str, path, PreTrainedModel or None
+    model : Model, str, path, PreTrainedModel, an object that holds one, or None
         From `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : bool
         Cut an input that is longer than the model can read; otherwise it is an error.
@@ -291,6 +297,11 @@ class Model:
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The model's tokenizer; None if it reads no text."""
         return self.checkpoint.tokenizer
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which model was taken from an object that holds one, and its adapters."""
+        return self.checkpoint.notes
 
     @overload
     def attend(self, text: str | None = None, **inputs: Unpack[OneInput]) -> AttentionResult: ...

@@ -211,7 +211,11 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
             weights_sha256=sha256,
         )
         source = _provenance(checkpoint, inputs, batch, n, report, generated)
-        results.append(AttentionResult(records, report, source, batch.image))
+        results.append(
+            AttentionResult(
+                records, report, source, batch.image, notes=(*checkpoint.notes, *captured.notes)
+            )
+        )
     return results
 
 
@@ -291,7 +295,7 @@ def _streamed_result(
         output=output,
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, None)
-    return AttentionResult((), report, source, streamed=streamed)
+    return AttentionResult((), report, source, streamed=streamed, notes=checkpoint.notes)
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

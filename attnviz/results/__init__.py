@@ -32,6 +32,7 @@ from attnviz.results.projection import (
     Norm,
     Projection,
     Rotation,
+    Rounding,
     Step,
 )
 
@@ -56,6 +57,7 @@ __all__ = [
     "Provenance",
     "Reference",
     "Rotation",
+    "Rounding",
     "Special",
     "StageCheck",
     "Step",

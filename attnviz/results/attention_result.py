@@ -216,7 +216,8 @@ class AttentionResult(Savable):
 
     Iterating gives the records in the order of execution. `image` is the picture as the model saw
     it, resized and cropped, (H, W, 3) uint8; None where it read none. A text that is too long for
-    whole maps has no records: `streamed` holds a summary of each attention.
+    whole maps has no records: `streamed` holds a summary of each attention. `notes` say what a
+    reader should know of the model and of its input.
     """
 
     records: tuple[AttentionRecord, ...]
@@ -224,6 +225,7 @@ class AttentionResult(Savable):
     provenance: Provenance
     image: Tensor | None = None
     streamed: tuple[StreamedAttention, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -249,7 +251,7 @@ class AttentionResult(Savable):
         """Return the stacks, the provenance and the agreement, as types of JSON."""
         return {
             "stacks": list(self.stacks),
-            "notes": [],
+            "notes": list(self.notes),
             "provenance": asdict(self.provenance),
             "agreement": self.agreement.about(),
         }
@@ -296,6 +298,8 @@ class AttentionResult(Savable):
         yield table
         for reason in sorted({reason for _, _, reason in agreement.not_compared}):
             yield Text(f"not compared: {reason}")
+        for note in self.notes:
+            yield Text(note, "dim")
         caught = len(self) - len(agreement.unproven)
         yield Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {len(self)} layers")
 

@@ -69,6 +69,17 @@ class Norm(Savable):
 
 
 @dataclass(frozen=True)
+class Rounding(Savable):
+    """Round to one of 256 numbers, as a dynamically quantized layer rounds its input.
+
+    scale, zero_point : as in `torch.quantize_per_tensor`.
+    """
+
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
 class Clip(Savable):
     """Cut every number to what lies between -bound and bound."""
 
@@ -119,14 +130,15 @@ class HeadProjection(Savable):
 
     weight : (heads, d_in, d), where possible a view of the model's own.
     bias : (heads, d), or None.
-    before : what is done to X first: in latent attention a map to a narrower vector, and its norm.
+    before : what is done to X first: in latent attention a map to a narrower vector, and its norm;
+        in a quantized module its rounding.
     beside : (d_in, r), features of X itself that all heads share, put after those of each head.
     after : the steps that follow, on every head.
     """
 
     weight: Tensor
     bias: Tensor | None = None
-    before: tuple[Linear | Norm, ...] = ()
+    before: tuple[Linear | Norm | Rounding, ...] = ()
     beside: Linear | None = None
     after: tuple[Step, ...] = ()
 
@@ -302,8 +314,21 @@ def _before_output(record: AttentionRecord, heads: Tensor) -> Tensor:
 
 def _before(part: HeadProjection, X: Tensor) -> Tensor:
     for step in part.before:
-        X = _linear(step, X) if isinstance(step, Linear) else _norm(step, X)
+        match step:
+            case Linear():
+                X = _linear(step, X)
+            case Norm():
+                X = _norm(step, X)
+            case Rounding():
+                X = _round(step, X)
     return X
+
+
+def _round(rounding: Rounding, X: Tensor) -> Tensor:
+    """Return rounded numbers; in float32, as torch, so that ties go the same way."""
+    inverse = 1 / torch.tensor(rounding.scale, device=X.device)
+    steps = (X.float() * inverse + rounding.zero_point).round()
+    return (steps.clamp(0, 255) - rounding.zero_point).to(X.dtype) * rounding.scale
 
 
 def _linear(map_: Linear, X: Tensor) -> Tensor:

@@ -76,6 +76,11 @@ def state_of(module: nn.Module) -> list[dict[Any, Any]]:
     return [members, *(members[name] for name in names if isinstance(members[name], dict))]
 
 
+def uncompiled(compiled: Any) -> Any:
+    """Return the model that torch.compile(model) runs."""
+    return compiled._orig_mod
+
+
 def cuda_attention_operators() -> dict[str, FusedAttention]:
     """Return torch's fused attention on CUDA as functions that return the log-sum-exp too.
 

@@ -41,7 +41,8 @@ def verify(
     if output is not None:
         save_result(result, output, force=force)
     if printing.json:
-        print_json({**asdict(result.provenance), **result.agreement.about()})
+        notes = {"notes": list(result.notes)}
+        print_json({**asdict(result.provenance), **notes, **result.agreement.about()})
     else:
         console.print(result)
     return print_verdict(result.agreement, output, json=printing.json)

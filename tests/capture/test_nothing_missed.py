@@ -1,6 +1,7 @@
 """No softmax over products q·k is missed silently, however the module is written."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -85,6 +86,60 @@ class Unused(Layer):
         return super().attend(q, k, v)
 
 
+class TwoValues(Layer):
+    """One softmax that mixes values and others of the same width."""
+
+    width = D
+
+    def attend(self, q, k, v):
+        weights = (q @ k.mT / D**0.5).softmax(-1)
+        others = (weights @ q[..., : self.width]).sum(-1, keepdim=True)
+        return weights @ v + others
+
+
+class TwoWidths(TwoValues):
+    width = D // 2
+
+
+class PairValues(Layer):
+    """One softmax that also mixes a value for each pair of positions."""
+
+    def attend(self, q, k, v):
+        weights = (q @ k.mT / D**0.5).softmax(-1)
+        pairs = q.unsqueeze(3) - k.unsqueeze(2)  # (N, H, T, T, D)
+        return weights @ v + (weights.unsqueeze(-2) @ pairs).squeeze(-2)
+
+
+class Matching(Layer):
+    """Scores of a match between positions: two softmaxes that mix no values."""
+
+    def forward(self, x):
+        scores = x @ x.mT
+        confidence = scores.softmax(1) * scores.softmax(2)
+        return torch.zeros_like(x) + confidence.amax(-1, keepdim=True)
+
+
+class Weights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.forward = lambda x: (x @ x.mT).softmax(-1)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class MixedLater(Layer):
+    """Weights that leave two modules before they are mixed with values."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Sequential(Weights())
+
+    def forward(self, x):
+        return (self.weights(x).unsqueeze(-1) * x.unsqueeze(1)).sum(2)
+
+
 class Model(nn.Module):
     main_input_name = "x"
 
@@ -124,6 +179,7 @@ def test_unusual_attention_code_is_recorded(kind, attentions, x):
         (DividedLate, "its values are mixed before its softmax is done"),
         (Summed, "its weights enter no product with values"),
         (Averaged, "its weights enter no product with values"),
+        (MixedLater, "its weights enter no product with values"),
         (OneByOne, "the texts of the batch are not told apart"),
         (Elsewhere, "it runs in another thread"),
     ],
@@ -131,3 +187,51 @@ def test_unusual_attention_code_is_recorded(kind, attentions, x):
 def test_unreadable_attention_is_refused(kind, reason, x):
     with pytest.raises(ModelError, match=rf"in layers\.1.*, {reason}"):
         capture(Model(kind), {"x": x})
+
+
+def test_a_softmax_that_mixes_no_values_is_listed_as_no_attention(x):
+    for found in capture(Model(Matching), {"x": x}):
+        assert [record.path for record in found.records] == ["layers.0", "layers.2"]
+        note = "a softmax in layers.1, whose weights are multiplied by no values"
+        assert found.notes == (f"not attention: {note}",)
+        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
+        assert report.verdict == "verified", report.summary()
+
+
+@pytest.mark.parametrize(("kind", "width"), [(TwoValues, 2 * D), (TwoWidths, 3 * D // 2)])
+def test_each_product_of_the_weights_with_values_is_compared(kind, width, x):
+    model = Model(kind)
+    for found in capture(model, {"x": x}):
+        assert found.records[1].value.shape == (H, T, width)
+        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
+        assert report.verdict == "verified", report.summary()
+        assert found.notes == ()
+    # A fault in one of them is caught.
+    record, reference = found.records[1], found.references[1]
+    output = reference.head_output.clone()
+    output[..., -1] *= 1.01
+    faulty = replace(reference, head_output=output)
+    report = agreement.verify([record], [faulty], versions={}, weights_sha256="")
+    assert report.first_difference.stage == "head output"
+
+
+def test_values_of_pairs_are_not_compared_and_said_to_be_so(x):
+    for found in capture(Model(PairValues), {"x": x}):
+        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
+        assert report.verdict == "verified", report.summary()
+        assert found.records[1].value.shape == (H, T, D)
+        (note,) = found.notes
+        assert "layers.1 the weights are also multiplied by values that differ" in note
+
+
+def test_a_second_run_with_other_keys_is_refused_in_one_line(x):
+    runs = []
+
+    class OtherKeys(Layer):
+        def attend(self, q, k, v):
+            runs.append(self)
+            n = T - len(runs) // 2
+            return super().attend(q, k[..., :n, :], v[..., :n, :])
+
+    with pytest.raises(ModelError, match="does not execute the same attentions in every run"):
+        capture(Model(OtherKeys), {"x": x})

@@ -102,7 +102,7 @@ def attention_map(
     for number in heads:
         result.check_head(layer, number)
     attention = result.layer(layer)
-    all_notes = [*_truncation_note(result), *notes]
+    all_notes = [*_notes_of_run(result), *notes]
     if isinstance(attention, StreamedAttention):
         _check_special(special, streamed=True)
         weights, left, across = _streamed_map(attention, heads, rows, columns, all_notes)
@@ -170,7 +170,7 @@ def head_maps(
         heads or positions.
     """
     result = one_result(result, streamed=True)
-    stack, notes = result.stack(), _truncation_note(result)
+    stack, notes = result.stack(), _notes_of_run(result)
     layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
     if layer is not None:
         layers = (stack.layer(layer),)
@@ -229,12 +229,12 @@ def _head_numbers(head: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(whole_number(number, "a head") for number in several)
 
 
-def _truncation_note(result: AttentionResult) -> list[str]:
+def _notes_of_run(result: AttentionResult) -> list[str]:
     if result.provenance.cut_from is None:
-        return []
+        return [*result.notes]
     first = (result.streamed or result.records)[0]
     count = sum(not padded for padded in first.key_axis.padding)
-    return [f"text cut from {result.provenance.cut_from} to {count} tokens"]
+    return [f"text cut from {result.provenance.cut_from} to {count} tokens", *result.notes]
 
 
 def _merging_note(rows: TokenGroups, columns: TokenGroups) -> list[str]:

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.capture.projections.linear import linear_child, rounding_linear
 from attnviz.models.architectures import last_check
-from attnviz.results import Gate, HeadProjection, Linear, Norm
+from attnviz.results import Gate, HeadProjection, Linear, Norm, Rounding
 
 STAGES = ("query", "key", "value")
 # The names of the projections in the attention modules of transformers.
@@ -101,7 +102,11 @@ def _has_projections(module: nn.Module) -> bool:
     needed = [*(names[:2] for names in _SEPARATE), *_KEY_AND_VALUE]
     needed.append((*_LATENT_KEY_AND_VALUE[0], *_LATENT_KEY_AND_VALUE[2]))
     return _fused_linear(module) is not None or any(
-        all(linear_child(module, name) is not None for name in names) for names in needed
+        all(
+            linear_child(module, name) or rounding_linear(getattr(module, name, None))
+            for name in names
+        )
+        for names in needed
     )
 
 
@@ -118,30 +123,6 @@ def _fused_linear(module: nn.Module) -> Linear | None:
         if not any(name == both and linear_child(module, query) for query, both in _KEY_AND_VALUE):
             return linear
     return None
-
-
-def linear_child(module: nn.Module, *names: str) -> Linear | None:
-    """Return the first of these children that is a plain matrix (and a bias)."""
-    children = (plain_linear(getattr(module, name, None)) for name in names)
-    return next((linear for linear in children if linear is not None), None)
-
-
-def plain_linear(child: Any) -> Linear | None:
-    """Return W (d_in, d_out) and b as views of a module that computes only X W + b, else None.
-
-    torch's Linear stores Wᵀ, transformers' Conv1D stores W. A child with submodules (an
-    adapter, a quantized layer) does more than multiply.
-    """
-    weight, bias = getattr(child, "weight", None), getattr(child, "bias", None)
-    if not isinstance(child, nn.Module) or any(child.children()):
-        return None
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
-        return None
-    stored_transposed = not hasattr(child, "nf")  # the width of a Conv1D
-    return Linear(
-        weight.detach().mT if stored_transposed else weight.detach(),
-        bias.detach() if isinstance(bias, Tensor) else None,
-    )
 
 
 def norms(module: nn.Module, names: tuple[str, ...], heads: int, width: int) -> Iterator[Norm]:
@@ -182,16 +163,21 @@ def _stacked(modules: list[nn.Module], name: str) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The recorded sizes: H query heads, and the widths d_k and d_v of a head."""
+    """The recorded sizes: H query heads, and the widths d_k and d_v of a head.
+
+    roundings : how a dynamically quantized module may round its input, which depends on the run.
+    """
 
     heads: int
     key: int
     value: int
+    roundings: tuple[Rounding, ...] = ()
 
 
 def layouts(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
     """Return the ways in which `module` may project to its queries, keys or values."""
     yield from _separate(module, stage, sizes)
+    yield from _rounded(module, stage, sizes)
     yield from _latent(module, stage, sizes)
     if (linear := _fused_linear(module)) is not None:
         for heads in _fused(linear, stage, sizes, sizes.heads):
@@ -241,6 +227,15 @@ def _separate(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProje
             yield _cut(linear, 1, 0, sizes.heads, width)
         else:
             yield _cut(linear, 1, 0, count, width)
+
+
+def _rounded(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
+    width = sizes.value if stage == "value" else sizes.key
+    for names in _SEPARATE if sizes.roundings else ():
+        linear = rounding_linear(getattr(module, names[STAGES.index(stage)], None))
+        if linear is not None and not linear.weight.shape[-1] % width:
+            heads = _cut(linear, 1, 0, linear.weight.shape[-1] // width, width)
+            yield from (replace(heads, before=(rounding,)) for rounding in sizes.roundings)
 
 
 def _fused(linear: Linear, stage: str, sizes: Sizes, heads: int) -> Iterator[HeadProjection]:

@@ -18,8 +18,8 @@ from attnviz.capture.projections.find import (
     gates,
     layouts,
     norms,
-    plain_linear,
 )
+from attnviz.capture.projections.linear import plain_linear
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import (
     AttentionRecord,
@@ -29,6 +29,7 @@ from attnviz.results import (
     Linear,
     Projection,
     Rotation,
+    Rounding,
     Step,
 )
 from attnviz.results.projection import Angles, begin, follow, source
@@ -46,6 +47,7 @@ def match_projections(
     attention_module: AttentionModule | None,
     head_output: Tensor | None = None,
     merged_heads: Tensor | None = None,
+    batch: tuple[Tensor | None, Tensor | None] | None = None,
 ) -> AttentionRecord:
     """Return the record with the projections that reproduce its Q, K and V, as far as possible.
 
@@ -55,12 +57,14 @@ def match_projections(
     is not compared.
 
     head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
+    batch : the input and the key input of the whole batch, if the record is only a part of it.
     """
     if attention_module is None:
         return record
     module, known = attention_module.module, attention_module.known
+    batch = (record.input, record.key_input) if batch is None else batch
     query, key, value = (
-        _match_stage(record, module, stage, torch.inf if stage in known else _ROUGHLY)
+        _match_stage(record, module, stage, batch, torch.inf if stage in known else _ROUGHLY)
         for stage in STAGES
     )
     output = plain_linear(attention_module.output)
@@ -76,7 +80,11 @@ def match_projections(
 
 
 def _match_stage(
-    record: AttentionRecord, module: nn.Module, stage: str, most: float
+    record: AttentionRecord,
+    module: nn.Module,
+    stage: str,
+    batch: tuple[Tensor | None, Tensor | None],
+    most: float,
 ) -> HeadProjection | None:
     """Return the projection of one stage that is closest to the recorded values.
 
@@ -92,17 +100,29 @@ def _match_stage(
     if stage == "query" and not all(record.query_axis.padding):
         rows = ~torch.tensor(record.query_axis.padding, device=record.query.device)
     best, least = None, most
+    sizes = replace(_sizes(record), roundings=_roundings(batch[X is record.key_input]))
     by_layout = [
         _candidates(record, module, stage, layout, X.to(dtype))
-        for layout in layouts(module, stage, _sizes(record))
+        for layout in layouts(module, stage, sizes)
     ]
     for layout, heads, steps in _round_robin(by_layout):
         error = _distance(steps, heads, recorded, rows, angles=record.rotation)
+        if any(isinstance(step, Rounding) for step in layout.before) and error > exact:
+            continue  # another rounding is close too
         if error < least:
             best, least = replace(layout, after=steps), error
         if error <= exact:
             break
     return best
+
+
+def _roundings(X: Tensor | None) -> tuple[Rounding, ...]:
+    """Return how dynamic quantization rounds the input of a layer: to 7 bits, or to 8."""
+    if X is None or X.dtype != torch.float32:
+        return ()
+    low, high = X.amin().clamp(max=0).item(), X.amax().clamp(min=0).item()
+    scales = [torch.tensor((high - low) / top).item() for top in (127, 255)]  # float32, as stored
+    return tuple(Rounding(scale, round(-low / scale)) for scale in scales if scale)
 
 
 def _candidates(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.capture.tracing.provenance import Provenance, Softmax
+from attnviz.capture.tracing.provenance import Mixture, Provenance, Softmax
 
 # What masks a score: a value in its place; a term added to it while others of the row have none
 # (their weights then differ by e^5000); or a value so low that the score is lost in it.
@@ -36,7 +36,8 @@ class Attention:
 
     query: Tensor  # (N, H, m, d_k)
     key: Tensor  # (N, G, n, d_k)
-    value: Tensor  # (N, G, n, d_v)
+    # (N, G, n, d_v); where the weights are multiplied by several values, these side by side
+    value: Tensor
     scale: float  # of q·k
     soft_cap: float | None  # the bound of the scores
     # Added to the scores before the cap, and after it: (N or 1, H or 1, m, n).
@@ -48,6 +49,9 @@ class Attention:
     weights: Tensor  # and its output
     # The model's own A·V, (N, H, m, d_v); None where more than weights and values enters it.
     head_output: Tensor | None
+    compares_all: bool = (
+        True  # whether all values that the weights are multiplied by are in `value`
+    )
 
     @cached_property
     def is_causal(self) -> bool:
@@ -57,48 +61,52 @@ class Attention:
 
 
 def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
-    """Bring a softmax with its provenance, products and mixtures to (N, H, m, n).
+    """Bring a softmax with its provenance, products and mixtures (at least one) to (N, H, m, n).
 
     heads : the number that the module names, if it does. Raises NotExpressibleError where something
     else than scale · q·k + terms enters the softmax.
     """
     provenance = softmax.provenance
     assert provenance is not None
-    if not softmax.mixtures:
-        raise NotExpressibleError("its weights enter no product with values")
     if texts > 1 and softmax.weights.dim() < 3:
         raise NotExpressibleError("the texts of the batch are not told apart in it")
     queries, keys = _sides(softmax, provenance)
     if _is_transposed(queries, keys, softmax.dim):
         queries, keys = keys, queries
     layout = _Layout.of(softmax, texts, heads, queries.number)
-    v_row = layout.arrange(_value_rows(softmax))
+    uses = [_Use(softmax, mixtures, layout) for mixtures in _uses(softmax)]
     assert provenance.factor is not None
     assert provenance.offset is not None
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
     ).map(layout.arrange)
     # A row whose weights the model discards (some do so for padding) reads nothing.
-    discarded = (v_row < 0).all(-1, keepdim=True)
+    discarded = torch.stack([(use.row < 0).all(-1, keepdim=True) for use in uses]).all(0)
     terms = replace(terms, offset=terms.offset.masked_fill(discarded, -torch.inf))
     q_place = layout.arrange(queries.place)
     if ((q_place != _common(q_place, terms.live, 3)) & terms.live).any():
         raise NotExpressibleError("one row holds scores of several queries")
     q_row = _common(layout.arrange(queries.row), terms.live, 3).squeeze(3)
-    k_row, v_row, terms = _by_key(
-        layout.arrange(keys.place), layout.arrange(keys.row), v_row, terms
+    one_per_key = [use for use in uses if len(uses) == 1 or use.has_one_value_per_key(terms.live)]
+    compared = one_per_key or uses[:1]
+    (k_row, *v_rows), terms = _by_key(
+        layout.arrange(keys.place),
+        [layout.arrange(keys.row), *(use.row for use in compared)],
+        terms,
     )
     # Columns that belong to no key: padding, or a sink with its own score.
     has_key = (k_row >= 0).flatten(0, 1).any(0)
     sinks = None
     if not has_key.all():
         sinks = _sinks(terms, ~has_key)
-        k_row, v_row = k_row[..., has_key], v_row[..., has_key]
+        k_row, v_rows = k_row[..., has_key], [row[..., has_key] for row in v_rows]
         terms = terms.map(lambda term: term[..., has_key])
     if ((terms.factor == 0) & terms.visible).any():
         raise NotExpressibleError(_NO_PRODUCT)
     hidden = terms.hidden | (terms.factor == 0)
-    values = torch.cat([mixture.v.flatten(0, 1) for mixture in softmax.mixtures])
+    values = [use.values[row.clamp(min=0)] for use, row in zip(compared, v_rows, strict=True)]
+    outputs = [use.output() for use in compared]
+    known_outputs = [output for output in outputs if output is not None]
     query, key, scale = _fold(
         terms.factor, hidden, queries.vectors[q_row.clamp(min=0)], keys.vectors[k_row.clamp(min=0)]
     )
@@ -108,7 +116,7 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
     return Attention(
         query=query,
         key=key,
-        value=values[v_row.clamp(min=0)],
+        value=torch.cat(values, -1),
         scale=scale,
         soft_cap=provenance.cap,
         capped_bias=None if inner is None else _one_for_all_heads(inner),
@@ -117,7 +125,8 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
         sinks=sinks,
         scores=terms.scores,
         weights=terms.weights,
-        head_output=_head_output(softmax, layout),
+        head_output=torch.cat(known_outputs, -1) if len(known_outputs) == len(outputs) else None,
+        compares_all=len(compared) == len(uses),
     )
 
 
@@ -224,19 +233,79 @@ def _head_dims(inner: tuple[int, ...], rows: set[int], heads: int | None) -> tup
     return tuple(free)
 
 
-def _value_rows(softmax: Softmax) -> Tensor:
-    """Return for each element of the softmax which row of the values it multiplies."""
-    rows = torch.full((softmax.weights.numel(),), -1, device=softmax.weights.device)
-    first = 0
+def _uses(softmax: Softmax) -> list[list[Mixture]]:
+    """Return the products with values, grouped so that each weight enters one product of a group.
+
+    A group is one A·V: in one product, or chunk by chunk. Some models multiply A by several values.
+    """
+    if len(softmax.mixtures) == 1:
+        return [softmax.mixtures]
+    uses: list[tuple[Tensor, list[Mixture]]] = []
     for mixture in softmax.mixtures:
-        batch, _, n = mixture.elements.shape
-        numbers = torch.arange(batch * n, device=rows.device).view(batch, 1, n)
-        numbers = (first + numbers).expand(mixture.elements.shape)
         element = mixture.elements - softmax.first
-        here = (element >= 0) & (element < len(rows))
-        rows[element[here]] = numbers[here]
-        first += batch * n
-    return rows.view(softmax.weights.shape)
+        element = element[(element >= 0) & (element < softmax.weights.numel())]
+        width = mixture.v.shape[-1]
+        for covered, mixtures in uses:
+            if mixtures[0].v.shape[-1] == width and not covered[element].any():
+                break
+        else:
+            covered = torch.zeros(
+                softmax.weights.numel(), dtype=torch.bool, device=softmax.weights.device
+            )
+            mixtures = []
+            uses.append((covered, mixtures))
+        covered[element] = True
+        mixtures.append(mixture)
+    return [mixtures for _, mixtures in uses]
+
+
+class _Use:
+    """One A·V of a softmax.
+
+    row : (N, H, m, n), for each weight the row of `values` (R, d_v) that it multiplies, or -1.
+    """
+
+    def __init__(self, softmax: Softmax, mixtures: list[Mixture], layout: _Layout) -> None:
+        self.softmax, self.mixtures, self.layout = softmax, mixtures, layout
+        self.values = torch.cat([mixture.v.flatten(0, 1) for mixture in mixtures])
+        rows = torch.full((softmax.weights.numel(),), -1, device=softmax.weights.device)
+        first = 0
+        for mixture in mixtures:
+            batch, _, n = mixture.elements.shape
+            numbers = torch.arange(batch * n, device=rows.device).view(batch, 1, n)
+            numbers = (first + numbers).expand(mixture.elements.shape)
+            element = mixture.elements - softmax.first
+            here = (element >= 0) & (element < len(rows))
+            rows[element[here]] = numbers[here]
+            first += batch * n
+        self.row = layout.arrange(rows.view(softmax.weights.shape))
+
+    def has_one_value_per_key(self, live: Tensor) -> bool:
+        """Whether all queries of a head read the same values."""
+        number = torch.unique(self.values, dim=0, return_inverse=True)[1]
+        number = torch.where(self.row < 0, -1, number[self.row.clamp(min=0)])
+        live = live & (self.row >= 0)
+        return bool(((number == _common(number, live, 2)) | ~live).all())
+
+    def output(self) -> Tensor | None:
+        """Return A·V of each row, summed over the products of its chunks.
+
+        None where the model multiplies other weights than these with values.
+        """
+        softmax = self.softmax
+        if not all(mixture.exact_weights for mixture in self.mixtures):
+            return None
+        count = softmax.weights.shape[softmax.dim]
+        numbers = torch.arange(softmax.weights.numel(), device=softmax.weights.device)
+        arranged = self.layout.arrange(numbers.view(softmax.weights.shape))
+        row_of = torch.empty_like(numbers)
+        row_of[arranged.flatten()] = torch.arange(len(numbers), device=numbers.device) // count
+        output = softmax.weights.new_zeros(len(numbers) // count, self.values.shape[-1])
+        for mixture in self.mixtures:
+            element = (mixture.elements - softmax.first).amax(-1)  # any element shows the row
+            here = (element >= 0) & (element < len(numbers))
+            output.index_add_(0, row_of[element[here]], mixture.output[here].to(output.dtype))
+        return output.view(*arranged.shape[:3], output.shape[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,13 +355,10 @@ def _common(origins: Tensor, live: Tensor, dim: int) -> Tensor:
     return torch.where(known >= 0, known, origins.amax(dim, keepdim=True))
 
 
-def _by_key(
-    k_place: Tensor, k_row: Tensor, v_row: Tensor, terms: _Terms
-) -> tuple[Tensor, Tensor, _Terms]:
-    """Give each column one key: return its row of keys and of values (N, H, n), and the terms."""
+def _by_key(k_place: Tensor, rows: list[Tensor], terms: _Terms) -> tuple[list[Tensor], _Terms]:
+    """Give each column one key: return its rows of keys and of values (N, H, n), and the terms."""
     if ((k_place == _common(k_place, terms.live, 2)) | ~terms.live).all():
-        k_common, v_common = (_common(row, terms.live, 2).squeeze(2) for row in (k_row, v_row))
-        return k_common, v_common, terms
+        return [_common(row, terms.live, 2).squeeze(2) for row in rows], terms
     index, columns = _columns(k_place, terms.visible)
     N, H, m, _ = index.shape
 
@@ -311,7 +377,7 @@ def _by_key(
         weights=by_column(terms.weights, 0.0),
         inner=None if terms.inner is None else by_column(terms.inner, 0.0),
     )
-    return row_of_column(k_row), row_of_column(v_row), column_terms
+    return [row_of_column(row) for row in rows], column_terms
 
 
 def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
@@ -372,24 +438,3 @@ def _fold(
 
 def _one_for_all_heads(term: Tensor) -> Tensor:
     return term[:, :1] if (term == term[:, :1]).all() else term
-
-
-def _head_output(softmax: Softmax, layout: _Layout) -> Tensor | None:
-    """Return A·V of each row, summed over all products with values that its weights enter.
-
-    None where the model multiplies other weights than these with values.
-    """
-    if not all(mixture.exact_weights for mixture in softmax.mixtures):
-        return None
-    count = softmax.weights.shape[softmax.dim]
-    numbers = torch.arange(softmax.weights.numel(), device=softmax.weights.device)
-    arranged = layout.arrange(numbers.view(softmax.weights.shape))
-    row_of = torch.empty_like(numbers)
-    row_of[arranged.flatten()] = torch.arange(len(numbers), device=numbers.device) // count
-    width = softmax.mixtures[0].v.shape[-1]
-    output = softmax.weights.new_zeros(len(numbers) // count, width)
-    for mixture in softmax.mixtures:
-        element = (mixture.elements - softmax.first).amax(-1)  # any element shows the row
-        here = (element >= 0) & (element < len(numbers))
-        output.index_add_(0, row_of[element[here]], mixture.output[here].to(output.dtype))
-    return output.view(*arranged.shape[:3], width)

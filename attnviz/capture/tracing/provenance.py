@@ -194,6 +194,9 @@ class Softmax:
     products: list[Product] = field(default_factory=list)  # that the scores are made of
     mixtures: list[Mixture] = field(default_factory=list)  # that the weights enter
     used: bool = False  # whether anything is computed of the weights; some models ignore them
+    # Whether an activation, which may be values, is multiplied by something computed of the weights
+    # while they have entered no product.
+    multiplied: bool = False
 
     @property
     def span(self) -> range:
@@ -254,6 +257,32 @@ class ConstantStorages:
         reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         self._references[key] = reference
         return key
+
+
+class DerivedStorages:
+    """What is computed of weights that have entered no product with values, over a whole run."""
+
+    def __init__(self) -> None:
+        # While a reference exists, even a weak one, its key is not used again.
+        self._derived: dict[int, tuple[StorageWeakRef, frozenset[Softmax]]] = {}
+
+    def of(self, tensor: Tensor) -> frozenset[Softmax]:
+        """Return the softmaxes, mixed with no values yet, of whose weights a tensor is computed."""
+        _, softmaxes = self._derived.get(storage_key(tensor), (None, frozenset[Softmax]()))
+        return frozenset(softmax for softmax in softmaxes if not softmax.mixtures)
+
+    def add(self, tensor: Tensor, softmaxes: frozenset[Softmax]) -> None:
+        """Note that a tensor is computed of the weights of some softmaxes."""
+        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self._derived[storage_key(tensor)] = reference, self.of(tensor) | softmaxes
+
+    def forget(self) -> None:
+        """Drop what is computed of weights that have been mixed with values since."""
+        self._derived = {
+            key: derived
+            for key, derived in self._derived.items()
+            if not all(softmax.mixtures for softmax in derived[1])
+        }
 
 
 @dataclass(eq=False)

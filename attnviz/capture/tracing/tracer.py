@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnviz.capture.tracing.provenance import (
     ConstantStorages,
+    DerivedStorages,
     Mixture,
     Product,
     Provenance,
@@ -38,6 +39,10 @@ _MOVES = {
     "index_put": (0, 2), "slice_scatter": (0, 1), "select_scatter": (0, 1),
 }  # fmt: skip
 _COPIES = {"clone", CAST}
+# Operators that join numbers without multiplying them by each other.
+_JOINS = {
+    "add", "sub", "rsub", "where", "masked_fill", "maximum", "minimum", *_MOVES, *_COPIES,
+}  # fmt: skip
 _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
 
 
@@ -94,6 +99,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.provenance = ProvenanceMap()
         self._on_softmax, self._on_unreadable = on_softmax, on_unreadable
         self._constants = ConstantStorages(parameters)
+        self._derived = DerivedStorages()
         self._products: list[Product] = []
         self._traced: list[Softmax] = []
         # Exponentials of scores that no sum has divided yet: depth, scores, provenance, result.
@@ -102,6 +108,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
     def forget(self, depth: int) -> None:
         """Drop what was followed in modules deeper than `depth`."""
         self.provenance.forget(depth)
+        self._derived.forget()
         self._products = [product for product in self._products if product.depth <= depth]
         self._traced = [softmax for softmax in self._traced if softmax.depth <= depth]
         self._exponentials = {
@@ -133,8 +140,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         shape_only = name.endswith("_like") or name.startswith("new_")
         if not func.is_view and not shape_only:
             name = name.removesuffix("_") if in_place else name
-            self._note_use(name, args, result)
             self._follow(name, func, args, kwargs, result, before)
+            self._note_derived(name, args, result)
         return result
 
     def _follow(
@@ -190,16 +197,31 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             values = [before, *args[1:]] if before is not None else args
             self._compute(name, args, values, kwargs, result)
 
-    def _note_use(self, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """Note the weights that an operator computes with; moving or copying them is no use."""
-        if name in _COPIES or name in _MOVES:
+    def _note_derived(self, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """Note what is computed of weights, and whether an activation is multiplied by it.
+
+        Moving or copying weights is no use of them.
+        """
+        flat = [item for arg in args for item in (arg if isinstance(arg, list | tuple) else [arg])]
+        tensors = [t for t in flat if isinstance(t, Tensor) and t.is_floating_point()]
+        derived = [self._derived.of(tensor) for tensor in tensors]
+        softmaxes = frozenset[Softmax]().union(*derived)
+        if not softmaxes:
             return
-        if isinstance(result, Tensor) and shares_storage(result, args):
-            return
-        for arg in args:
-            if (weight := self.provenance.get(arg, "weight")) is not None:
-                for softmax in self._softmaxes_of(weight.origin):
-                    softmax.used = True
+        others = [tensor for tensor, of in zip(tensors, derived, strict=True) if not of]
+        multiplied = name not in _JOINS and any(self._is_activation(tensor) for tensor in others)
+        for softmax in softmaxes:
+            softmax.used |= name not in _MOVES and name not in _COPIES
+            softmax.multiplied |= multiplied
+        for output in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(output, Tensor) and output.is_floating_point():
+                self._derived.add(output, softmaxes)
+
+    def _is_activation(self, tensor: Tensor) -> bool:
+        """Whether a tensor may be values: several numbers that depend on the input, no scores."""
+        provenance = self.provenance.get(tensor)
+        is_plain = provenance is None or provenance.kind == "place"
+        return is_plain and tensor.numel() > 1 and tensor not in self._constants
 
     def _multiply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
         """Follow a batched product: of weights with values, or of queries with keys."""
@@ -266,6 +288,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._traced.append(softmax)
         origin = softmax.first + torch.arange(result.numel(), device=result.device)
         self.provenance.set(result, Provenance("weight", origin.view(result.shape)))
+        self._derived.add(result, frozenset([softmax]))
         self._on_softmax(softmax)
 
     def _move(
