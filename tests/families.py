@@ -219,7 +219,7 @@ OWN_CODE: dict[str, Callable[[], PreTrainedModel]] = {
         ReformerConfig(vocab_size=VOCABULARY, axial_pos_embds=False, attention_head_size=12,
                        attn_layers=["local", "lsh"], hidden_size=48, num_attention_heads=4,
                        feed_forward_size=64, local_attn_chunk_length=4, lsh_attn_chunk_length=4,
-                       num_buckets=2, max_position_embeddings=64)
+                       num_buckets=2, max_position_embeddings=64, hash_seed=0)
     ),
     "xlm": lambda: XLMModel(XLMConfig(vocab_size=VOCABULARY, emb_dim=48, n_layers=2, n_heads=4)),
 }  # fmt: skip

@@ -38,7 +38,7 @@ class OwnNumbers:
         return copied
 
     def _of_tensor(self, tensor: Tensor) -> Tensor:
-        if _storage(tensor) not in self._storages:
+        if (storage := _storage(tensor)) is None or storage not in self._storages:
             return tensor
         layout = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
         if layout not in self._copies:
@@ -46,5 +46,9 @@ class OwnNumbers:
         return self._copies[layout]
 
 
-def _storage(tensor: Tensor) -> tuple[str, int]:
-    return str(tensor.device), tensor.untyped_storage().data_ptr()
+def _storage(tensor: Tensor) -> tuple[str, int] | None:
+    """Return where the memory of a tensor begins; None for a tensor that wraps others."""
+    try:
+        return str(tensor.device), tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return None

@@ -80,13 +80,14 @@ def test_nonlinear_values_have_no_matrix(tokenizer):
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "gpt-neox", "phi3", "deepseek-v3"])
-def test_matrices_are_views_of_the_models_parameters(family, tokenizer):
+def test_matrices_are_copies_that_texts_share(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     own = {each.untyped_storage().data_ptr() for each in model.module.parameters()}
-    for record in model.attend(TEXTS[2]):
-        projection = record.projection
-        for part in (projection.query, projection.key, projection.value, projection.output):
-            assert part.weight.untyped_storage().data_ptr() in own
+    for records in zip(*model.attend(TEXTS[:2]), strict=True):
+        for part in ("query", "key", "value", "output"):
+            first, second = (getattr(record.projection, part).weight for record in records)
+            assert first.untyped_storage().data_ptr() not in own
+            assert first.data_ptr() == second.data_ptr()
 
 
 class Fused(nn.Module):
