@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -260,22 +260,23 @@ class AgreementReport(Savable):
         "weights" follow from Q and K. "projections" make Q, K, V and the output of a module from
         its input. "positions" say which token a row is. "output" is that of the whole model.
         """
-        failed = {check.stage in PROJECTED for check in self.checks if not check.passed}
         left_out = {stage for _, stage, _ in self.not_compared}
-        weights = "not proven" if self.verdict == "not proven" else "verified"
-        parts = {
-            "weights": "not compared" if "weights" in left_out else weights,
-            "projections": "not compared" if left_out & {*PROJECTED} else "verified",
-            "positions": "verified" if self.positions is not None else "not compared",
-            "output": "verified" if self.output is not None else "not compared",
+        of_projections = [check for check in self.checks if check.stage in PROJECTED]
+        of_weights = [check for check in self.checks if check.stage not in PROJECTED]
+
+        def state(checks: Sequence[Any], *, complete: bool = True) -> str:
+            if not all(check.passed for check in checks):
+                return "failed"
+            return "verified" if checks and complete else "not compared"
+
+        weights = state(of_weights, complete="weights" not in left_out)
+        unproven = self.verdict == "not proven" and weights == "verified"
+        return {
+            "weights": "not proven" if unproven else weights,
+            "projections": state(of_projections, complete=not left_out & {*PROJECTED}),
+            "positions": state([] if self.positions is None else [self.positions]),
+            "output": state([] if self.output is None else [self.output]),
         }
-        has_failed = {
-            "weights": False in failed,
-            "projections": True in failed,
-            "positions": self.positions is not None and not self.positions.passed,
-            "output": self.output is not None and not self.output.passed,
-        }
-        return {part: "failed" if has_failed[part] else state for part, state in parts.items()}
 
     @property
     def _whole(self) -> tuple[OutputCheck | PositionCheck, ...]:
