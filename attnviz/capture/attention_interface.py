@@ -20,7 +20,6 @@ from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import MaskRule
-from attnviz.runtime.compat import is_registered_by_user
 
 _BLOCK = 2**22  # scores of an eager attention that is computed in blocks of rows
 _WHOLE = 2**26  # scores of an eager attention that is computed at once
@@ -140,6 +139,13 @@ class AttentionCallArgs:
         query = self.query[:, :, rows]
         result = self.eager(self.module, query, self.key, self.value, mask, **arguments)
         return result[0], result[1]
+
+
+def is_registered_by_user(implementation: str | None) -> bool:
+    """Whether an attention implementation is neither transformers' own nor a kernel of the hub."""
+    function = AttentionInterface().get(str(implementation))  # type: ignore[no-untyped-call]
+    own = str(getattr(function, "__module__", "")).partition(".")[0] == "transformers"
+    return function is not None and not own and "/" not in str(implementation)
 
 
 @contextmanager

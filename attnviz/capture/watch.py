@@ -18,7 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnviz.capture.attention_interface import AttentionCallArgs, intercept_attention
+from attnviz.capture.attention_interface import (
+    AttentionCallArgs,
+    intercept_attention,
+    is_registered_by_user,
+)
 from attnviz.capture.projections.find import (
     AttentionModule,
     ModuleInputs,
@@ -31,7 +35,6 @@ from attnviz.models.devices import devices, held_whole
 from attnviz.runtime.compat import (
     attention_configs,
     attention_implementation,
-    is_registered_by_user,
     set_attention_implementation,
     state_of,
     tree_leaves,

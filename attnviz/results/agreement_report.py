@@ -321,16 +321,14 @@ class AgreementReport(Savable):
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
-        parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
         left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
         return (
             f"verified: {self.heads} heads{texts} recomputed in float64 differ from the model's "
             f"own {self.dtype} weights by at most {self.largest_difference():.1e}"
             + self._of_rows()
-            + (f"; {' and '.join(parts)} verified" if parts else "")
+            + self._of_other_parts()
             + (f"; not compared: {left_out}" if left_out else "")
-            + self._of_output()
         )
 
     def about(self) -> dict[str, Any]:
@@ -360,16 +358,16 @@ class AgreementReport(Savable):
             "checks": [{"passed": check.passed, **asdict(check)} for check in self.checks],
         }
 
-    def _of_output(self) -> str:
-        """Return how far the output is that of the model as loaded, in words."""
-        if self.output is None:
-            return ""
-        of = "" if self.output.tokens is None else f" for the first {self.output.tokens:,} tokens"
-        difference = self.output.difference
-        close = f"that of the model as loaded to {difference:.1e}"
-        return (
-            f"; the output{of} is {close if difference else 'exactly that of the model as loaded'}"
-        )
+    def _of_other_parts(self) -> str:
+        """Return what agrees beside the weights, in words."""
+        parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
+        if (output := self.output) is not None:
+            how = f"to {output.difference:.1e}" if output.difference else "exactly"
+            start = "" if output.tokens is None else f" for the first {output.tokens:,} tokens"
+            parts.append(f"the output of the model as loaded{start} ({how})")
+        *others, last = parts or [""]
+        listed = f"{', '.join(others)} and {last}" if others else last
+        return f"; {listed} {'agree' if others else 'agrees'}" if listed else ""
 
     def _of_rows(self) -> str:
         """Return which rows of a long text were compared, in words."""

@@ -138,15 +138,6 @@ def attention_implementation(config: Any) -> str | None:
     return implementation
 
 
-def is_registered_by_user(implementation: str | None) -> bool:
-    """Whether an attention implementation is neither transformers' own nor a kernel of the hub."""
-    from transformers import AttentionInterface
-
-    function = AttentionInterface._global_mapping.get(str(implementation))
-    own = str(getattr(function, "__module__", "")).partition(".")[0] == "transformers"
-    return function is not None and not own and "/" not in str(implementation)
-
-
 def set_attention_implementation(config: Any, implementation: str | None) -> None:
     """Change the attention implementation that a config names.
 
