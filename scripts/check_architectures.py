@@ -1,8 +1,8 @@
 """Build a tiny random model of every architecture in the installed transformers, and check each.
 
-Nothing is downloaded. Each architecture runs in a separate process. Results are stored, one JSON
-line per architecture, and a second run only checks those that are missing. When all are done,
-`attnviz/catalogue.json` and `gallery/architectures.md` are written.
+So is every class with a head. Nothing is downloaded. Each class runs in a separate process. Results
+are stored, one JSON line per class, and a second run only checks those that are missing. When all
+are done, `attnviz/catalogue.json` and `gallery/architectures.md` are written.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ def main(
     results_file: Annotated[Path, typer.Option("--results", help="File of results.")] = Path(
         "architectures.jsonl"
     ),
+    with_heads: Annotated[
+        bool, typer.Option("--heads/--no-heads", help="Check every class with a head too.")
+    ] = True,
     again: Annotated[bool, typer.Option("--all", help="Repeat all checks.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Repeat failed checks.")] = False,
     workers: Annotated[int, typer.Option(min=1, help="Number of parallel processes.")] = 2,
@@ -42,7 +45,7 @@ def main(
     tolerance: Annotated[float, typer.Option(help="Largest accepted difference.")] = 1e-5,
 ) -> None:
     """Check every architecture, or only the ones given."""
-    from architectures.catalogue import architectures  # imports torch
+    from architectures.catalogue import architectures, head_classes  # imports torch
 
     with console.status("importing torch and transformers"):
         known = architectures()
@@ -50,10 +53,18 @@ def main(
     if unknown:
         raise typer.BadParameter(f"transformers has no architecture {', '.join(sorted(unknown))}")
     done = results.read(results_file)
-    wanted = names or [
+    every = [
+        f"{name}/{head}" if head else name
+        for name in names or known
+        for head in ["", *(head_classes(name) if with_heads else [])]
+    ]
+    wanted = [
         name
-        for name in known
-        if again or name not in done or (failed and results.state(done[name], tolerance) in FAILED)
+        for name in every
+        if names
+        or again
+        or name not in done
+        or (failed and results.state(done[name], tolerance) in FAILED)
     ]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
@@ -69,34 +80,38 @@ def main(
                     highlight=False,
                 )
             progress.update(task, advance=1, description=result["architecture"][:30].ljust(30))
-    checked = [result for name, result in results.read(results_file).items() if name in known]
-    summarize(checked, tolerance)
+    done = results.read(results_file)
+    checked = [result for name, result in done.items() if name in known]
+    heads = [result for name, result in done.items() if "/" in name]
+    summarize(checked, tolerance, "architectures")
+    if heads:
+        summarize(heads, tolerance, "classes with a head")
     if len(checked) == len(known):
-        write(checked, tolerance)
+        write(checked, heads, tolerance)
     else:
         console.print(f"{len(known) - len(checked)} are not checked yet: no table is written")
-    if any(results.state(result, tolerance) in FAILED for result in checked):
+    if any(results.state(result, tolerance) in FAILED for result in [*checked, *heads]):
         raise typer.Exit(5)
 
 
-def write(checked: list[dict], tolerance: float) -> None:
+def write(checked: list[dict], heads: list[dict], tolerance: float) -> None:
     """Write the catalogue of the package and the docs page."""
     from architectures.catalogue import owners
 
     data = results.catalogue(checked, owners(), tolerance)
     for path, content in (
         (DATA, results.to_json(data)),
-        (TABLE, results.page(checked, data, tolerance)),
+        (TABLE, results.page(checked, heads, data, tolerance)),
     ):
         with atomic(path) as file:
             file.write_text(content, encoding="utf-8")
         console.print(f"wrote {path.relative_to(ROOT)}")
 
 
-def summarize(checked: list[dict], tolerance: float) -> None:
-    """Print the number of architectures in each state."""
+def summarize(checked: list[dict], tolerance: float, what: str) -> None:
+    """Print the number of checks in each state."""
     counts = Counter(results.state(result, tolerance) for result in checked)
-    console.print(f"{len(checked)} architectures: " + ", ".join(
+    console.print(f"{len(checked)} {what}: " + ", ".join(
         f"{count} {state}" for state, count in counts.most_common()
     ))  # fmt: skip
 

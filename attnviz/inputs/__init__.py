@@ -4,7 +4,15 @@ from attnviz.inputs.audio import AudioSource, Sound
 from attnviz.inputs.batch import Batch, Inputs, Many, encode, expect_one_text, parse_inputs
 from attnviz.inputs.decoder import continue_axis, expect_tokens_left, generated_text
 from attnviz.inputs.image import ImageSource, Picture
-from attnviz.inputs.text import max_tokens, pad_texts, padded, pieces_in, token_spans, tokenize
+from attnviz.inputs.text import (
+    max_tokens,
+    pad_texts,
+    padded,
+    pieces_in,
+    split_tokens_note,
+    token_spans,
+    tokenize,
+)
 
 __all__ = [
     "AudioSource",
@@ -24,6 +32,7 @@ __all__ = [
     "padded",
     "parse_inputs",
     "pieces_in",
+    "split_tokens_note",
     "token_spans",
     "tokenize",
 ]

@@ -188,8 +188,9 @@ def encode(
     """Turn inputs into the tensors that the model takes, and describe their positions.
 
     Texts are padded on the right: position tables count from the left, so every text stays as it
-    would be by itself. A special token that is spelled out in a text is plain text. An image or a
-    sound comes with at most one text and one target, so that nothing is padded.
+    would be by itself. A special token that is typed in a text is plain text, unless the checkpoint
+    parses them. An image or a sound comes with at most one text and one target, so that nothing is
+    padded.
 
     `targets` are the texts of the decoder of an encoder–decoder, unless it is `generating` them.
     With `truncate` an input that is too long for the model is cut; otherwise it is an error.

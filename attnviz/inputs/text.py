@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 # A fast tokenizer stores 16 bytes for each byte of a text (its offsets). Tokens come on top: 105 to
 # 165 bytes for each byte of English were measured.
 _MEMORY_PER_BYTE = 16
+_SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
 
@@ -92,7 +94,8 @@ def tokenize(
     size = sum(map(len, filter(None, pair)))
     if size > _SMALL:
         _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
-    encoding = _tokenize(tokenizer, *pair)
+    parse = checkpoint.special_tokens == "parse"
+    encoding = _tokenize(tokenizer, *pair, parse=parse)
     if all(encoding["special_tokens_mask"]):
         raise InputError(f"The text {pair[0][:40]!r} leaves no token. Type at least one word.")
     length = len(encoding["input_ids"])
@@ -103,14 +106,20 @@ def tokenize(
             f"The text has {length} tokens, and {checkpoint.name} can read at most {longest}. "
             "Shorten the text, or cut it with --truncate (truncate=True)."
         )
-    return _tokenize(tokenizer, *pair, longest), length
+    return _tokenize(tokenizer, *pair, longest, parse=parse), length
 
 
 def pad_texts(
     checkpoint: Checkpoint, encodings: Sequence[Mapping[str, Sequence[int]]]
 ) -> dict[str, Tensor]:
-    """Return encoded texts as the model's input tensors (N, T), padded on the right."""
+    """Return encoded texts as the model's input tensors (N, T), padded on the right.
+
+    Segments go only to a model with a table of them: GPT-2 would look them up among its words.
+    """
     tokenizer = _tokenizer(checkpoint)
+    names = ["input_ids", "attention_mask"]
+    if any(_SEGMENTS.search(name) for name, _ in checkpoint.module.named_parameters()):
+        names.append("token_type_ids")
     # Padding is masked, so any id does where a causal tokenizer has none.
     pad_ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     fill = {"input_ids": next(token_id for token_id in pad_ids if isinstance(token_id, int))}
@@ -118,7 +127,7 @@ def pad_texts(
         name: padded([encoding[name] for encoding in encodings], fill.get(name, 0)).to(
             checkpoint.device
         )
-        for name in ("input_ids", "attention_mask", "token_type_ids")
+        for name in names
         if name in encodings[0]
     }
 
@@ -152,7 +161,12 @@ def max_tokens(
 
 
 def _tokenize(
-    tokenizer: PreTrainedTokenizerBase, text: str, pair: str | None, cut: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    pair: str | None,
+    cut: int | None = None,
+    *,
+    parse: bool = False,
 ) -> BatchEncoding:
     for string in filter(None, (text, pair)):
         try:
@@ -171,7 +185,7 @@ def _tokenize(
             return_offsets_mapping=tokenizer.is_fast,
             return_special_tokens_mask=True,
             return_attention_mask=True,
-            split_special_tokens=True,
+            split_special_tokens=not parse,
             verbose=False,
         )
     return encoding
@@ -181,13 +195,29 @@ def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
     """Return the span of characters of each token of a text; (0, 0) for special tokens."""
     tokenizer = _tokenizer(checkpoint)
     with translate(checkpoint):
-        spans: list[Span] | None = _tokenize(tokenizer, text, None).get("offset_mapping")
+        parse = checkpoint.special_tokens == "parse"
+        encoding = _tokenize(tokenizer, text, None, parse=parse)
+    spans: list[Span] | None = encoding.get("offset_mapping")
     if spans is None:
         raise InputError(
             f"The tokenizer of {checkpoint.name} does not report where its tokens are in the text. "
             "Load its fast version (tokenizer=…)."
         )
     return spans
+
+
+def split_tokens_note(checkpoint: Checkpoint, *texts: str | None) -> tuple[str, ...]:
+    """Return a note where special tokens of the model are spelled out in texts and were split."""
+    if checkpoint.tokenizer is None or checkpoint.special_tokens == "parse":
+        return ()
+    tokens = dict.fromkeys(map(str, checkpoint.tokenizer.all_special_tokens))
+    typed = [token for token in tokens if any(token in text for text in texts if text)]
+    if not typed:
+        return ()
+    return (
+        f"read as plain text, not as special tokens: {', '.join(typed)} "
+        '(special_tokens="parse", --special-tokens parse)',
+    )
 
 
 def pieces_in(spans: Sequence[Span], region: Span) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ from attnviz.models.wrappers import adapters, unwrap
 from attnviz.runtime.compat import write_count
 
 Location = str | os.PathLike[str]
+SpecialTokens: TypeAlias = Literal["split", "parse"]
 BUNDLED = "all-MiniLM-L6-v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _TOKENIZER_FILES = (*VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
@@ -73,6 +74,8 @@ class Checkpoint:
         tensor in its ``state_dict``, in the order of names.
     versions : tuple
         What changes when a tensor is written, of each tensor when it was hashed.
+    special_tokens : "split" or "parse"
+        How a special token that is typed in a text is read: as plain text, or as the token.
     notes : tuple of str
         What a reader should know of an object: which model was taken from it, its adapters.
     """
@@ -82,12 +85,19 @@ class Checkpoint:
     processors: Processors
     sha256: str
     versions: tuple[tuple[int, ...], ...]
+    special_tokens: SpecialTokens = "split"
     notes: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:
         """The device on which the model takes its inputs."""
         return devices(self.module)[0]
+
+    def reading(self, special_tokens: SpecialTokens) -> Checkpoint:
+        """Return the same checkpoint that reads typed special tokens in this way."""
+        if special_tokens not in ("split", "parse"):
+            raise InputError(f"special_tokens must be split or parse, not {special_tokens!r}.")
+        return replace(self, special_tokens=special_tokens)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 import torch
 
 from attnviz.inputs import AudioSource, ImageSource, Many, parse_inputs
-from attnviz.models.checkpoint import Checkpoint, load_checkpoint
+from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, run
 from attnviz.results import AgreementReport, AttentionResult
@@ -41,6 +41,7 @@ class _Options(TypedDict, total=False):
 
     sampling_rate: int | None
     truncate: bool
+    special_tokens: SpecialTokens | None
     generate: int | None
     mode: Mode
     layers: int | Sequence[int] | None
@@ -77,6 +78,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     device_map: DeviceMap | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
+    special_tokens: SpecialTokens = "split",
 ) -> Model:
     """Load a pretrained model with its tokenizer and its processors.
 
@@ -103,6 +105,9 @@ def load(
         then the memory, then the disk; or a device or "disk" for each module.
     offload_folder : str, path or None
         Where weights are written that go to the disk and lie in no file as the model has them.
+    special_tokens : "split" or "parse"
+        How special tokens that are typed in a text ("[MASK]", chat markers) are read: as plain
+        text, or as the tokens that they name.
 
     Returns
     -------
@@ -117,17 +122,16 @@ def load(
         The device or dtype is unknown, `device_map` does not fit the model, or the object is no
         transformers model.
     """
-    return Model(
-        load_checkpoint(
-            name_or_path_or_model,
-            tokenizer=tokenizer,
-            processor=processor,
-            device=device,
-            dtype=dtype,
-            device_map=device_map,
-            offload_folder=offload_folder,
-        )
+    checkpoint = load_checkpoint(
+        name_or_path_or_model,
+        tokenizer=tokenizer,
+        processor=processor,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        offload_folder=offload_folder,
     )
+    return Model(checkpoint.reading(special_tokens))
 
 
 @overload
@@ -151,6 +155,7 @@ def attend(
     target: str | Many[str] | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
+    special_tokens: SpecialTokens | None = None,
     generate: int | None = None,
     mode: Mode = "auto",
     layers: int | Sequence[int] | None = None,
@@ -185,6 +190,8 @@ def attend(
         From `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : bool
         Cut an input that is longer than the model can read; otherwise it is an error.
+    special_tokens : "split", "parse" or None
+        As in `load`; by default as the model was loaded.
     generate : int or None
         Number of tokens to generate greedily; their attention to all earlier tokens is included.
     mode : "auto", "full" or "streamed"
@@ -233,9 +240,12 @@ def attend(
         exact=exact,
     )
     model = model if isinstance(model, Model) else load(model)
+    checkpoint = model.checkpoint
+    if special_tokens is not None:
+        checkpoint = checkpoint.reading(special_tokens)
     with silence_logs():  # texts run as one batch, all else one by one
         results = [
-            result for batch in inputs.batches() for result in run(model.checkpoint, batch, options)
+            result for batch in inputs.batches() for result in run(checkpoint, batch, options)
         ]
     return results if inputs.several else results[0]
 
@@ -250,6 +260,7 @@ def verify(
     target: str | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
+    special_tokens: SpecialTokens | None = None,
     generate: int | None = None,
     mode: Mode = "auto",
 ) -> AgreementReport:
@@ -266,6 +277,7 @@ def verify(
         target=target,
         model=model,
         truncate=truncate,
+        special_tokens=special_tokens,
         generate=generate,
         mode=mode,
     )

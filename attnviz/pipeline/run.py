@@ -38,6 +38,7 @@ from attnviz.inputs import (
     encode,
     expect_tokens_left,
     generated_text,
+    split_tokens_note,
 )
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
@@ -213,10 +214,23 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
         source = _provenance(checkpoint, inputs, batch, n, report, generated)
         results.append(
             AttentionResult(
-                records, report, source, batch.image, notes=(*checkpoint.notes, *captured.notes)
+                records,
+                report,
+                source,
+                batch.image,
+                notes=(*_notes(checkpoint, inputs, n), *captured.notes),
             )
         )
     return results
+
+
+def _notes(checkpoint: Checkpoint, inputs: Inputs, n: int) -> tuple[str, ...]:
+    """Return what a reader should know of the model and of input n."""
+    texts: list[str | None] = []
+    if inputs.pictures is None and inputs.sounds is None:  # whose placeholders are parsed
+        kinds = (inputs.texts, inputs.pairs, inputs.targets)
+        texts = [kind[n] for kind in kinds if kind is not None]
+    return (*checkpoint.notes, *split_tokens_note(checkpoint, *texts))
 
 
 def _capture_generation(
@@ -295,7 +309,9 @@ def _streamed_result(
         output=output,
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, None)
-    return AttentionResult((), report, source, streamed=streamed, notes=checkpoint.notes)
+    return AttentionResult(
+        (), report, source, streamed=streamed, notes=_notes(checkpoint, inputs, 0)
+    )
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

@@ -168,6 +168,14 @@ class ModelOptions:
         ),
     ] = None
 
+    special_tokens: Annotated[
+        Literal["split", "parse"],
+        typer.Option(
+            help="Read special tokens typed in a text ([MASK], chat markers) as plain text (split) "
+            "or as the tokens that they name (parse)."
+        ),
+    ] = "split"
+
     def load(self, name: str | None = None) -> Model:
         """Load the model, or the model called `name` with the same options."""
         from attnviz.pipeline.attend import load
@@ -178,6 +186,7 @@ class ModelOptions:
             dtype=self.dtype,
             device_map=self.device_map,
             offload_folder=self.offload_folder,
+            special_tokens=self.special_tokens,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from functools import cache
 
@@ -109,9 +110,24 @@ def model_class_name(architecture: str) -> str:
     return ""
 
 
-def model_class(architecture: str) -> type[PreTrainedModel]:
-    """Return the class that runs an architecture: the bare model if there is one."""
-    name = model_class_name(architecture)
+def head_classes(architecture: str) -> list[str]:
+    """Return the classes of an architecture with a head, as BertForMaskedLM."""
+    base = model_class(architecture)
+    folder = sys.modules[base.__module__.rpartition(".")[0]]
+    named = [(name, getattr(folder, name)) for name in dir(folder) if "For" in name]
+    return [
+        name
+        for name, cls in named
+        if isinstance(cls, type)
+        and issubclass(cls, PreTrainedModel)
+        and cls.config_class is config_class(architecture)
+        and cls is not base
+    ]
+
+
+def model_class(architecture: str, name: str = "") -> type[PreTrainedModel]:
+    """Return the class of this name, or the one that runs an architecture: the bare model."""
+    name = name or model_class_name(architecture)
     cls = getattr(transformers, name, None)
     if cls is None:  # not public: search the modules of the family
         family_name = family(config_class(architecture))

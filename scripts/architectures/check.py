@@ -13,8 +13,10 @@ from architectures.count import count_softmaxes
 from architectures.tiny_models import build
 
 
-def check(architecture: str) -> dict[str, Any]:
+def check(name: str) -> dict[str, Any]:
     """Return the results of one check as a flat dictionary that JSON can store.
+
+    name : an architecture, or one with a class, as in "bert/BertForMaskedLM".
 
     Keys: architecture, class, parameters, softmaxes, sharpness (median over the softmaxes; 1 is
     uniform), flattest (the minimum), finite, the keys of `compare`, and `others`: the number of
@@ -22,10 +24,11 @@ def check(architecture: str) -> dict[str, Any]:
     them (routers, detector heads). Errors from building and running the model propagate.
     """
     torch.set_num_threads(1)
-    model, inputs = build(architecture)
+    architecture, _, class_name = name.partition("/")
+    model, inputs = build(architecture, class_name=class_name)
     result: dict[str, Any] = {
-        "architecture": architecture,
-        "class": model_class_name(architecture),
+        "architecture": name,
+        "class": class_name or model_class_name(architecture),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
     result |= count_softmaxes(model, inputs) | compare(model, inputs)

@@ -28,6 +28,7 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     reached : how they were captured: "interface", "operators" or "both".
     difference : largest |ours - the model's| over all weights, in float32.
     stages : stages compared in every attention.
+    notes : softmaxes that are no attention, and what is not compared.
     verdict, why : the worst verdict over all attentions, and its summary unless it is "verified".
     unread : the reason, and the only key, if capture raises.
     """
@@ -49,6 +50,7 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
         "reached": "both" if len(ways) > 1 else "interface" if True in ways else "operators",
         "difference": max(map(difference, *zip(*pairs, strict=True))),
         "stages": stages,
+        "notes": list(captures[0].notes),
         "verdict": verdict,
         "why": why,
     }

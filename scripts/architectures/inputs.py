@@ -56,6 +56,10 @@ def complete(model: PreTrainedModel, architecture: str, candidate: dict, seed: i
         inputs |= special(_request(model, names, seed), inputs)
     inputs = {name: value for name, value in inputs.items() if value is not None}
     place(model, inputs)
+    if "ForMultipleChoice" in type(model).__name__:  # of each text several, here one
+        inputs = {name: value.unsqueeze(1) for name, value in inputs.items()}
+    if "ForProteinFolding" in type(model).__name__:  # whose tokens are the 20 amino acids
+        inputs["input_ids"] %= 20
     if architecture in LATE:
         inputs |= LATE[architecture](_request(model, names, seed), inputs)
     return {name: value for name, value in inputs.items() if value is not None}

@@ -56,6 +56,14 @@ _INTRACLASS = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]} | {
 # missing, or is an architecture itself.
 IN_PARTS = {"gemma3n", "fastspeech2_conformer_with_hifigan"}
 
+# Settings of a class with a head, beside those of its architecture.
+HEAD_SETTINGS: dict[str, dict[str, Any]] = {
+    "EsmForProteinFolding": {
+        "is_folding_model": True, "vocab_size": 33,
+        "esmfold_config": {"trunk": {"num_blocks": 1}, "fp16_esm": False},
+    },
+}  # fmt: skip
+
 # Settings by model type, also when the type is a component of another model.
 SETTINGS: dict[str, dict[str, Any]] = {
     "align": {"projection_dim": 32},

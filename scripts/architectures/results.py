@@ -122,8 +122,16 @@ def to_json(data: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def page(results: list[dict[str, Any]], data: dict[str, Any], tolerance: float) -> str:
-    """Return the Markdown page for the docs."""
+def page(
+    results: list[dict[str, Any]],
+    heads: list[dict[str, Any]],
+    data: dict[str, Any],
+    tolerance: float,
+) -> str:
+    """Return the Markdown page for the docs.
+
+    heads : the results of classes with a head, which are listed where they do not agree.
+    """
     catalogue_data = read_catalogue(data)
     rows = list(catalogue_data.architectures.values())
     sharp = sorted(result["flattest"] for result in results if result.get("attentions") and
@@ -148,8 +156,9 @@ def page(results: list[dict[str, Any]], data: dict[str, Any], tolerance: float) 
         *(f"- `{row.name}`: {row.reason}" for row in noted),
         "\n## All\n",
         _table(rows),
+        *(["\n## Classes with a head\n", _heads(heads, tolerance)] if heads else []),
         "\n## Softmaxes beside attention\n",
-        _others(results),
+        _others([*results, *heads]),
     ]
     return "\n".join(sections) + "\n"
 
@@ -165,6 +174,16 @@ def _table(rows: list[Architecture]) -> str:
         cells = [f"`{row.name}`", row.model_class, *counts, row.reached, compared, difference,
                  row.state]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _heads(heads: list[dict[str, Any]], tolerance: float) -> str:
+    states = {result["architecture"]: state(result, tolerance) for result in heads}
+    counts = Counter(states.values()).most_common()
+    lines = [", ".join(f"{count} {name}" for name, count in counts) + ".", ""]
+    for result in sorted(heads, key=lambda result: result["architecture"]):
+        if (name := states[result["architecture"]]) in ("differs", "not read", "not run"):
+            lines.append(f"- `{result['architecture']}` ({name}): {reason(result)}")
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from architectures.catalogue import model_class
 from architectures.count import tensors
 from architectures.inputs import candidates, complete
+from architectures.overrides import HEAD_SETTINGS
 from architectures.sharpen import sharpen
 from architectures.shrink import tiny_config
 
@@ -21,13 +22,17 @@ class CannotRunError(RuntimeError):
     """The model accepts no candidate inputs; the message lists what each attempt raised."""
 
 
-def build(architecture: str, seed: int = 0) -> tuple[PreTrainedModel, dict[str, Any]]:
+def build(
+    architecture: str, seed: int = 0, class_name: str = ""
+) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return a tiny random model with sharp attention, and keyword inputs for its forward method.
 
     The model is in eval mode, in float32, with eager attention. The inputs are the first candidates
     that the model accepts.
+
+    class_name : by default the bare model.
     """
-    model = tiny_model(architecture, seed)
+    model = tiny_model(architecture, seed, class_name)
     failures: list[str] = []
     runs = None
     for candidate in candidates(model, seed):
@@ -52,13 +57,18 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
-def tiny_model(architecture: str, seed: int = 0) -> PreTrainedModel:
+def tiny_model(architecture: str, seed: int = 0, class_name: str = "") -> PreTrainedModel:
     """Return a tiny random model with sharp attention, in eval mode."""
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = model_class(architecture)._from_config(
-            tiny_config(architecture), attn_implementation="eager", dtype=torch.float32
+        config = tiny_config(architecture)
+        if class_name in HEAD_SETTINGS:
+            config = type(config)(**config.to_dict() | HEAD_SETTINGS[class_name])
+        if class_name and getattr(config, "pad_token_id", 0) is None:
+            config.pad_token_id = 0  # by which a class with a head finds the end of a text
+        model = model_class(architecture, class_name)._from_config(
+            config, attn_implementation="eager", dtype=torch.float32
         )
     sharpen(model, seed)
     return model.eval()

@@ -23,7 +23,7 @@ from transformers import Wav2Vec2FeatureExtractor
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.inputs import parse_inputs
+from attnviz.inputs import encode, parse_inputs, token_spans
 from attnviz.inputs.audio import read_sound, resample
 
 IMAGES = {
@@ -409,3 +409,46 @@ def test_a_model_whose_layers_have_different_numbers_of_heads():
     model = attnviz.load(SwinModel(config).eval(), processor=processor)
     result = model.attend(image=torch.zeros(3, 32, 32, dtype=torch.uint8).permute(1, 2, 0).numpy())
     assert {record.heads for record in result} == {2, 4}
+
+
+# --- special tokens that are typed in a text
+
+
+def test_typed_special_tokens_are_split_with_a_note_or_parsed(model):
+    text = "Paris is the [MASK] of France"
+    split = model.attend(text)
+    assert "[" in split.record(0).query_axis.labels
+    (note,) = split.notes
+    assert note.startswith("read as plain text, not as special tokens: [MASK] (special_tokens=")
+    loaded = attnviz.load(special_tokens="parse")
+    for parsed in (model.attend(text, special_tokens="parse"), loaded.attend(text)):
+        axis = parsed.record(0).query_axis
+        assert axis.labels[4] == "[MASK]"
+        assert axis.special[4] is False
+        assert parsed.notes == ()
+        assert parsed.agreement.verdict == "verified"
+    assert loaded.attend(text, special_tokens="split").notes == (note,)
+    assert attnviz.verify(text, model=model, special_tokens="parse").verdict == "verified"
+    assert model.attend("no marker").notes == ()
+    with pytest.raises(InputError, match="special_tokens must be split or parse, not 'read'"):
+        model.attend(text, special_tokens="read")
+
+
+def test_only_the_text_with_a_marker_has_the_note(model):
+    plain, pair = model.attend(["a b", "c d"], pair=["e f", "g [SEP] h"])
+    assert plain.notes == ()
+    assert "[SEP]" in pair.notes[0]
+
+
+def test_spans_follow_the_parsed_tokens():
+    checkpoint = attnviz.load(special_tokens="parse").checkpoint
+    assert token_spans(checkpoint, "a [MASK]") == [(0, 0), (0, 1), (2, 8), (0, 0)]
+
+
+def test_segments_go_only_to_models_with_a_table_of_them(tokenizer):
+    """GPT-2 looks segments up among its words, and adds what it finds to every token."""
+    names = {}
+    for family in ("bert", "gpt2"):
+        checkpoint = attnviz.load(tiny(family), tokenizer=tokenizer).checkpoint
+        names[family] = set(encode(checkpoint, ["the train"]).inputs)
+    assert names["bert"] - names["gpt2"] == {"token_type_ids"}

@@ -9,6 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from architectures import results
+from architectures.catalogue import head_classes
+from architectures.check import check
 from architectures.compare import compare, difference
 from architectures.results import reason, state
 from architectures.tiny_models import build
@@ -26,7 +28,8 @@ EXPECTED = {
 @pytest.mark.slow
 def test_a_second_run_checks_only_missing_architectures(tmp_path):
     results_file = tmp_path / "results.jsonl"
-    script = [sys.executable, str(ROOT / "scripts" / "check_architectures.py"), *EXPECTED]
+    program = str(ROOT / "scripts" / "check_architectures.py")
+    script = [sys.executable, program, "--no-heads", *EXPECTED]
     process = subprocess.run(
         [*script, "--results", str(results_file)],
         capture_output=True,
@@ -63,3 +66,22 @@ def test_architectures_that_do_not_run_report_the_reason():
     unread = {"architecture": "x", "unread": "a row sees scores that are no product"}
     assert state(unread, 1e-5) == "not read"
     assert reason(unread) == "a row sees scores that are no product"
+
+
+def test_classes_with_a_head_are_checked_too():
+    name = "EfficientLoFTRForKeypointMatching"
+    assert head_classes("efficientloftr") == [name]
+    result = check(f"efficientloftr/{name}")
+    assert state(result, 1e-5) == "agrees"
+    assert (result["attentions"], result["softmaxes"]) == (12, 17)
+    assert result["notes"] == [
+        f"not attention: a softmax in {name}, whose weights are multiplied by no values"
+    ]
+    listed = results.page([result], [result, {"architecture": "a/AForB", "reason": "why"}],
+                          catalogue_of(result), 1e-5)  # fmt: skip
+    assert "1 agrees, 1 not run." in listed
+    assert "- `a/AForB` (not run): why" in listed
+
+
+def catalogue_of(result):
+    return results.catalogue([result], {}, 1e-5)
