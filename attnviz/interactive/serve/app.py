@@ -39,6 +39,7 @@ from starlette.routing import Route
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError
 from attnviz.inputs import expect_one_text
+from attnviz.interactive.serve.connection import Connection
 from attnviz.interactive.serve.handlers import Handlers, Query, Work, answer
 from attnviz.interactive.serve.queue import JobQueue
 from attnviz.interactive.view import static
@@ -67,7 +68,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MAX_WAITING = 32  # requests
-_BODY_SECONDS = 10.0  # for a request to arrive
+_BODY_SECONDS = 10.0  # for a body to arrive; less than Connection.max_seconds, for the answer
 _SHUTDOWN_SECONDS = 3  # for the last responses to be sent
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -301,7 +302,8 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 site.app(),
-                http="h11",
+                http=Connection,
+                backlog=Connection.max_open,
                 ws="none",
                 loop="asyncio",
                 lifespan="on",
