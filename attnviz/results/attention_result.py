@@ -249,7 +249,7 @@ class AttentionResult(Savable):
         """Return the stacks, the provenance and the agreement, as types of JSON."""
         return {
             "stacks": list(self.stacks),
-            "notes": [],
+            "notes": list(self.notes),
             "provenance": asdict(self.provenance),
             "agreement": self.agreement.about(),
         }
@@ -300,6 +300,14 @@ class AttentionResult(Savable):
     @property
     def _all(self) -> tuple[AttentionRecord | StreamedAttention, ...]:
         return self.streamed or self.records
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Whether the text was cut, for captions and the terminal."""
+        if self.provenance.cut_from is None:
+            return ()
+        count = sum(not padded for padded in self._all[0].key_axis.padding)
+        return (f"text cut from {self.provenance.cut_from} to {count} tokens",)
 
     @property
     def stacks(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ Typer. The checks here need neither torch nor a model: wrong input is refused in
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 import typer
 
-from attnviz.errors import InputError, expect_words
+from attnviz.errors import AttnvizWarning, InputError, expect_words
 from attnviz.io.files import check_output, is_file, read_text
 
 if TYPE_CHECKING:
@@ -207,7 +208,14 @@ class RunOptions(ModelOptions):
         streaming : options of `attnviz.attend` for long texts.
         """
         if inputs.result is not None:
-            return self._read_result(inputs.result)
+            result = self._read_result(inputs.result)
+        else:
+            result = self._run(inputs, streaming)
+        for note in result.notes:
+            warnings.warn(f"Note: {note}.", AttnvizWarning, stacklevel=2)
+        return result
+
+    def _run(self, inputs: InputOptions, streaming: dict[str, Any]) -> AttentionResult:
         from attnviz.pipeline.attend import attend
         from attnviz.terminal.console import progress_bar
 

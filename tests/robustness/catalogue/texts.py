@@ -2,6 +2,8 @@
 
 from robustness.catalogue.case import both, called, typed
 
+_CUT = "attnviz: Note: text cut from 100002 to 64 tokens."
+
 TEXTS = {
     "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at", cold=True),
     "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "The text is empty", cold=True),
@@ -22,13 +24,29 @@ TEXTS = {
     "only punctuation": both("heatmap '.,!?' -m tiny -o x.json", leaves="x.json"),
     "100,000 tokens": typed("heatmap --file 100000.txt -m tiny", 2, "--truncate"),
     "100,000 tokens, cut": typed(
-        "heatmap --file 100000.txt -m tiny --truncate", leaves="heatmap.png"
+        "heatmap --file 100000.txt -m tiny --truncate", said=_CUT, leaves="heatmap.png"
+    ),
+    "100,000 tokens, cut in heads": typed(
+        "heads --file 100000.txt -m tiny --truncate", said=_CUT, leaves="heads.png"
+    ),
+    "72 tokens, cut in steps": typed(
+        f"steps '{'train ' * 70}' -m tiny --truncate",
+        said="attnviz: Note: text cut from 72 to 64 tokens.",
+        leaves="steps.png",
+    ),
+    "100,000 tokens, cut in a page": typed(
+        "view --file 100000.txt -m tiny --truncate", said=_CUT, leaves="view.html"
+    ),
+    "100,000 tokens, cut and verified": typed(
+        "verify --file 100000.txt -m tiny --truncate", said=_CUT
     ),
     "100,000 tokens, streamed": typed(
         "heatmap --file 100000.txt -m tiny --mode streamed", 2, "can read at most 64"
     ),
     "100,000 tokens, cut and streamed": typed(
-        "heatmap --file 100000.txt -m tiny --truncate --mode streamed -o x.json", leaves="x.json"
+        "heatmap --file 100000.txt -m tiny --truncate --mode streamed -o x.json",
+        said=_CUT,
+        leaves="x.json",
     ),
     "100,000 tokens, called": called(
         "attnviz.attend('train ' * 100_000, model='tiny')", 2, "has 100002 tokens"
