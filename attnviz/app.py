@@ -17,6 +17,7 @@ import typer
 
 from attnviz import analyses
 from attnviz.errors import AttnvizError, AttnvizWarning, is_panic, printable
+from attnviz.runtime.stderr import own_stderr
 
 # The order of the help.
 _ORDER = (
@@ -68,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         cannot be written, 5 not verified; 1 for an unexpected error, a bug in attnviz or a library.
     """
     debug = "--debug" in arguments
-    with _only_our_warnings(debug=debug):
+    with own_stderr(ours=not debug), _only_our_warnings(debug=debug):
         try:
             main = typer.main.get_command(app)
             with main.make_context("attnviz", list(arguments)) as context:

@@ -13,7 +13,8 @@ from attnviz.errors import InputError
 from attnviz.results import Axis
 from attnviz.results.axis import Span, make_axis
 from attnviz.runtime import libraries
-from attnviz.runtime.libraries import MemoryBudget, silence_rust
+from attnviz.runtime.libraries import MemoryBudget
+from attnviz.runtime.stderr import silence_rust
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
