@@ -62,10 +62,10 @@ def whole_number(value: object, what: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
 
 
-def expect_words(text: str, what: str) -> str:
+def expect_words(text: str, subject: str) -> str:
     """Return a text that has at least one word; raise InputError for one that is blank."""
     if not text.strip():
-        raise InputError(f"The {what} is empty. Type at least one word.")
+        raise InputError(f"{subject} is empty. Type at least one word.")
     return text
 
 

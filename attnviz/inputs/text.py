@@ -63,7 +63,14 @@ def encode_texts(
     """
     tokenizer = _tokenizer(checkpoint)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
-    tokenized = [tokenize(checkpoint, pair, longest, truncate=truncate) for pair in pairs]
+    tokenized = []
+    for number, pair in enumerate(pairs, start=1):
+        try:
+            tokenized.append(tokenize(checkpoint, pair, longest, truncate=truncate))
+        except InputError as error:
+            if len(pairs) == 1:
+                raise
+            raise InputError(f"In text {number:,} of {len(pairs):,}: {error}") from None
     encodings, cut_from = zip(*tokenized, strict=True)
     inputs = pad_texts(checkpoint, encodings)
     length = inputs["input_ids"].shape[1]

@@ -116,7 +116,7 @@ class InputOptions:
             return replace(self, file=None, text=text).checked()
         for name, words in (("text", self.text), ("--pair", self.pair), ("--target", self.target)):
             if words is not None:
-                expect_words(words, name)
+                expect_words(words, f"The {name}")
         for kind, path in (("image", self.image), ("audio", self.audio)):
             if path is not None and not is_file(path):
                 raise InputError(f"There is no {kind} file {path}: check the path.")

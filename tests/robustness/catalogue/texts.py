@@ -125,7 +125,16 @@ TEXTS = {
     "bytes": called("attnviz.attend(b'the train', model='tiny')", 2, "not bytes"),
     "an empty list": called("attnviz.attend([], model='tiny')", 2, "The list has no text"),
     "an empty text in a list": called(
-        "attnviz.attend(['a', ''], model='tiny')", 2, "The text is empty"
+        "attnviz.attend(['a', ''], model='tiny')", 2, "Text 2 of 2 is empty. Type"
+    ),
+    "an empty text among many": called(
+        "attnviz.attend(['a'] * 1_000 + [' '], model='tiny')", 2, "Text 1,001 of 1,001 is empty."
+    ),
+    "an empty pair in a list": called(
+        "attnviz.attend(['a', 'b'], pair=['', 'b'], model='tiny')", 2, "Pair 1 of 2 is empty."
+    ),
+    "a long text in a list": called(
+        "attnviz.attend(['a', 'train ' * 70], model='tiny')", 2, "In text 2 of 2: The text has 72"
     ),
     "lists of two lengths": called(
         "attnviz.attend(['a', 'b'], pair=['a'], model='tiny')", 2, "2 texts but 1 pairs"
