@@ -108,6 +108,22 @@ def check_output(
     return path
 
 
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise OutputError unless files can be written in this folder; it may be missing as yet."""
+    path = Path(path)
+    try:
+        existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        if not existing.is_dir():
+            reason = f"{existing} is not a folder"
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            reason = f"{existing} is read-only"
+        else:
+            return
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    raise OutputError(f"{printable(str(path))} cannot be written: {reason}. Choose another folder.")
+
+
 def _check_overwrite(path: Path) -> None:
     if not os.access(path, os.W_OK):
         reason = "is read-only"

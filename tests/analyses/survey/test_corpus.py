@@ -103,9 +103,10 @@ def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, 
         list(read_corpus(tmp_path / name))
     assert said in str(raised.value)
     bad = []
-    found = list(read_corpus(tmp_path / name, on_bad=bad.append))
+    found = list(read_corpus(tmp_path / name, on_bad=lambda *error: bad.append(error)))
     assert len(bad) == 1
-    assert said in bad[0]
+    assert said in bad[0][1]
+    assert bad[0][0] not in [each.number + 1 for each in found]
     assert [each.text for each in found] == kept
 
 
@@ -166,5 +167,5 @@ def test_a_non_text_value_is_named_with_its_row_and_type(tmp_path):
 def test_neither_file_nor_string():
     with pytest.raises(InputError, match=r"There is no file none\.txt"):
         list(read_corpus("none.txt"))
-    with pytest.raises(InputError, match="Text 1 is 3, not a string"):
+    with pytest.raises(InputError, match="Text 2 is 3, not a string"):
         list(read_corpus(["a", 3]))
