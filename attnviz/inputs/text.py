@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import InputError
+from attnviz.errors import AttnvizWarning, InputError
 from attnviz.results import Axis
 from attnviz.results.axis import Span, make_axis
 from attnviz.runtime import libraries
@@ -26,6 +28,8 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 # A fast tokenizer stores 16 bytes for each byte of a text (its offsets). Tokens come on top: 105 to
 # 165 bytes for each byte of English were measured.
 _MEMORY_PER_BYTE = 16
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LISTED = 5  # control characters in a warning
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
 
@@ -103,6 +107,7 @@ def tokenize(
     encoding = _tokenize(tokenizer, *pair)
     if all(encoding["special_tokens_mask"]):
         raise InputError(f"The text {pair[0][:40]!r} leaves no token. Type at least one word.")
+    _warn_of_dropped(checkpoint, pair, encoding["input_ids"])
     length = len(encoding["input_ids"])
     if longest is None or length <= longest:
         return encoding, None
@@ -112,6 +117,15 @@ def tokenize(
             "Shorten the text, or cut it with --truncate (truncate=True)."
         )
     return _tokenize(tokenizer, *pair, longest), length
+
+
+def _warn_of_dropped(checkpoint: Checkpoint, pair: TextPair, ids: list[int]) -> None:
+    """Warn of control characters that no token holds; what is beside them may be joined."""
+    controls = set(_CONTROLS.findall("".join(filter(None, pair))))
+    if controls and (dropped := controls.difference(_tokenizer(checkpoint).decode(ids))):
+        listed = ", ".join(f"U+{ord(control):04X}" for control in sorted(dropped)[:_LISTED])
+        message = f"The tokenizer of {checkpoint.name} drops control characters of the text"
+        warnings.warn(f"{message}: {listed}.", AttnvizWarning, stacklevel=2)
 
 
 def pad_texts(

@@ -3,6 +3,7 @@
 from robustness.catalogue.case import both, called, typed
 
 _CUT = "attnviz: Note: text cut from 100002 to 64 tokens."
+_DROPPED = "attnviz: The tokenizer of tiny drops control characters of the text: U+0001, U+0007,"
 
 TEXTS = {
     "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at", cold=True),
@@ -58,7 +59,11 @@ TEXTS = {
         f"heatmap '{'train' * 12}' -m tiny --truncate -o x.pdf", leaves="x.pdf"
     ),
     "an 'İ', which is longer in small letters": both("verify 'İ train ẞ ﬁ' -m tiny"),
-    "NUL in a file": typed("heatmap --file nul.txt -m tiny", leaves="heatmap.png"),
+    "NUL in a file": typed(
+        "heatmap --file nul.txt -m tiny", said="drops control characters", leaves="heatmap.png"
+    ),
+    "control characters": typed("verify 'the\x07train \x01 \x7f' -m tiny", said=_DROPPED),
+    "control characters in a pair": typed("verify the --pair '\x1c a' -m tiny", said="U+001C."),
     "NUL in a call": called("attnviz.attend('\\0', model='tiny')", 2, "at least one word"),
     "lone surrogates": both(
         "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode: remove '\udcff' at character 6"
