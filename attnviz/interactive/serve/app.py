@@ -32,7 +32,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -258,6 +258,8 @@ class Site(AuthenticationBackend):
                     if len(body) > max_bytes:
                         message = f"The request has more than {max_bytes} bytes. Shorten the text."
                         raise HTTPException(413, message)
+        except ClientDisconnect:
+            raise HTTPException(499, "The client has closed the connection.") from None
         except TimeoutError:
             raise HTTPException(408, "The request took too long to arrive. Try again.") from None
         try:
