@@ -62,11 +62,20 @@ def whole_number(value: object, what: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
 
 
-def expect_words(text: str, what: str) -> str:
+def expect_words(text: str, subject: str) -> str:
     """Return a text that has at least one word; raise InputError for one that is blank."""
     if not text.strip():
-        raise InputError(f"The {what} is empty. Type at least one word.")
+        raise InputError(f"{subject} is empty. Type at least one word.")
     return text
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no surrogates, which stand for bytes that could not be decoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:

@@ -108,9 +108,9 @@ def parse_inputs(
     if generate is not None and target is not None:
         raise InputError("A target and a number of tokens to generate exclude each other.")
     inputs = Inputs(
-        texts=_map(text, lambda item: _check_text(item, "text")),
-        pairs=_map(pair, lambda item: _check_text(item, "pair")),
-        targets=_map(target, lambda item: _check_text(item, "target")),
+        texts=_check_texts(text, "text"),
+        pairs=_check_texts(pair, "pair"),
+        targets=_check_texts(target, "target"),
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
         several=any(isinstance(value, list | tuple) for value in (text, image, audio)),
@@ -137,12 +137,22 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
     return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
 
 
-def _check_text(text: Any, kind: str) -> str:
+def _check_texts(value: Any, kind: str) -> list[str] | None:
+    if not isinstance(value, list | tuple):
+        return _map(value, lambda text: _check_text(text, f"The {kind}"))
+    count = len(value)
+    return [
+        _check_text(text, f"{kind.capitalize()} {number:,} of {count:,}")
+        for number, text in enumerate(value, start=1)
+    ]
+
+
+def _check_text(text: Any, subject: str) -> str:
     if not isinstance(text, str):
         raise InputError(
-            f"{kind} must be a string, or a list of strings, not {type(text).__name__}."
+            f"{subject} must be a string, or a list of strings, not {type(text).__name__}."
         )
-    return expect_words(text, kind)
+    return expect_words(text, subject)
 
 
 # --- encoding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import InputError
+from attnviz.errors import AttnvizWarning, InputError
 from attnviz.results import Axis
 from attnviz.results.axis import Span, make_axis
 from attnviz.runtime import libraries
-from attnviz.runtime.libraries import MemoryBudget, silence_rust
+from attnviz.runtime.libraries import MemoryBudget
+from attnviz.runtime.stderr import silence_rust
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -27,6 +29,8 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 # 165 bytes for each byte of English were measured.
 _MEMORY_PER_BYTE = 16
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LISTED = 5  # control characters in a warning
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
 
@@ -64,7 +68,14 @@ def encode_texts(
     """
     tokenizer = _tokenizer(checkpoint)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
-    tokenized = [tokenize(checkpoint, pair, longest, truncate=truncate) for pair in pairs]
+    tokenized = []
+    for number, pair in enumerate(pairs, start=1):
+        try:
+            tokenized.append(tokenize(checkpoint, pair, longest, truncate=truncate))
+        except InputError as error:
+            if len(pairs) == 1:
+                raise
+            raise InputError(f"In text {number:,} of {len(pairs):,}: {error}") from None
     encodings, cut_from = zip(*tokenized, strict=True)
     inputs = pad_texts(checkpoint, encodings)
     length = inputs["input_ids"].shape[1]
@@ -98,6 +109,7 @@ def tokenize(
     encoding = _tokenize(tokenizer, *pair, parse=parse)
     if all(encoding["special_tokens_mask"]):
         raise InputError(f"The text {pair[0][:40]!r} leaves no token. Type at least one word.")
+    _warn_of_dropped(checkpoint, pair, encoding["input_ids"])
     length = len(encoding["input_ids"])
     if longest is None or length <= longest:
         return encoding, None
@@ -107,6 +119,15 @@ def tokenize(
             "Shorten the text, or cut it with --truncate (truncate=True)."
         )
     return _tokenize(tokenizer, *pair, longest, parse=parse), length
+
+
+def _warn_of_dropped(checkpoint: Checkpoint, pair: TextPair, ids: list[int]) -> None:
+    """Warn of control characters that no token holds; what is beside them may be joined."""
+    controls = set(_CONTROLS.findall("".join(filter(None, pair))))
+    if controls and (dropped := controls.difference(_tokenizer(checkpoint).decode(ids))):
+        listed = ", ".join(f"U+{ord(control):04X}" for control in sorted(dropped)[:_LISTED])
+        message = f"The tokenizer of {checkpoint.name} drops control characters of the text"
+        warnings.warn(f"{message}: {listed}.", AttnvizWarning, stacklevel=2)
 
 
 def pad_texts(

@@ -40,7 +40,8 @@ from attnviz.errors import InputError, ModelError, did_you_mean, one_line
 from attnviz.models.devices import whole
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
-from attnviz.runtime.libraries import MemoryBudget, debugging, silence_logs, silence_rust
+from attnviz.runtime.libraries import MemoryBudget, debugging, silence_logs
+from attnviz.runtime.stderr import silence_rust
 
 VOCABULARY_FILES = (
     "tokenizer.json",

@@ -218,19 +218,23 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
                 report,
                 source,
                 batch.image,
-                notes=(*_notes(checkpoint, inputs, n), *captured.notes),
+                notes=(*_notes(checkpoint, inputs, batch, n), *captured.notes),
             )
         )
     return results
 
 
-def _notes(checkpoint: Checkpoint, inputs: Inputs, n: int) -> tuple[str, ...]:
+def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tuple[str, ...]:
     """Return what a reader should know of the model and of input n."""
+    notes = [*checkpoint.notes]
+    if batch.cut_from[n] is not None:
+        count = sum(not padded for padded in batch.axes["text"][n].padding)
+        notes.insert(0, f"text cut from {batch.cut_from[n]} to {count} tokens")
     texts: list[str | None] = []
     if inputs.pictures is None and inputs.sounds is None:  # whose placeholders are parsed
         kinds = (inputs.texts, inputs.pairs, inputs.targets)
         texts = [kind[n] for kind in kinds if kind is not None]
-    return (*checkpoint.notes, *split_tokens_note(checkpoint, *texts))
+    return (*notes, *split_tokens_note(checkpoint, *texts))
 
 
 def _capture_generation(
@@ -310,7 +314,7 @@ def _streamed_result(
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, None)
     return AttentionResult(
-        (), report, source, streamed=streamed, notes=_notes(checkpoint, inputs, 0)
+        (), report, source, streamed=streamed, notes=_notes(checkpoint, inputs, batch, 0)
     )
 
 

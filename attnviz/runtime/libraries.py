@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ _OUT_OF_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|bad alloc"
 _REQUESTED = re.compile(r"allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _LOGGERS = ("transformers", "huggingface_hub", "torch")
-_stderr_lock = threading.RLock()
 
 
 # --- memory
@@ -164,28 +162,3 @@ def silence_logs() -> Iterator[None]:
     finally:
         for handler in handlers:
             handler.removeFilter(from_other_thread)
-
-
-@contextmanager
-def silence_rust() -> Iterator[None]:
-    """Keep the panic messages of tokenizers off standard error, unless debugging.
-
-    They go to the file descriptor itself, which all threads share: use it around short calls only.
-    """
-    if debugging():
-        yield
-        return
-    with _stderr_lock:
-        try:
-            saved = os.dup(2)
-        except OSError:  # standard error is closed
-            yield
-            return
-        null = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(null, 2)
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            os.close(null)

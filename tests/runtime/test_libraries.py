@@ -4,13 +4,15 @@ import io
 import logging
 import os
 import threading
+import time
 import warnings
 
 import pytest
 from families import tiny
 
 from attnviz.pipeline.attend import load
-from attnviz.runtime.libraries import silence_logs, silence_rust
+from attnviz.runtime.libraries import silence_logs
+from attnviz.runtime.stderr import own_stderr, silence_rust
 
 
 @pytest.fixture
@@ -60,12 +62,30 @@ def test_silencing_affects_one_thread_only(log):
     assert log.terminal.stream.getvalue() == "there\nafter\n"
 
 
-def test_rust_output_is_shown_only_with_debug(capfd, log):
-    with silence_rust(), silence_rust():
+def test_rust_output_is_hidden_on_the_command_line_only(capfd):
+    with own_stderr(ours=True), silence_rust(), silence_rust():
         os.write(2, b"a panic")
-    os.write(2, b"after")
-    assert capfd.readouterr() == ("", "after")
-    logging.getLogger("attnviz").setLevel(logging.DEBUG)
+    with own_stderr(ours=False), silence_rust():
+        os.write(2, b"shown for --debug, ")
     with silence_rust():
-        os.write(2, b"a panic")
-    assert capfd.readouterr() == ("", "a panic")
+        os.write(2, b"shown for a library")
+    assert capfd.readouterr() == ("", "shown for --debug, shown for a library")
+
+
+def test_what_other_threads_print_is_not_lost(capfd, tokenizer):
+    printed, stop = [], threading.Event()
+
+    def write():
+        while not stop.is_set():
+            printed.append(os.write(2, b"."))
+            time.sleep(0.001)
+
+    model = load(tiny("bert"), tokenizer=tokenizer)
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        model.attend("the train left " * 30_000, truncate=True)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(capfd.readouterr().err) == len(printed) > 0

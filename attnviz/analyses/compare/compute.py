@@ -16,8 +16,8 @@ from attnviz.analyses.survey.aggregate import Estimator, Mean, divergence, draw
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
+    CorpusChanges,
     TokenizedText,
-    UnreadableTexts,
     batches,
     check_seed,
     count_rows,
@@ -78,12 +78,13 @@ def compare(
     """
     check_seed(seed)
     first, second = (load_text_model(model) for model in models)
-    unreadable = UnreadableTexts()
-    on_bad = unreadable.add if skip_bad else None
+    changes = CorpusChanges()
+    on_bad = changes.leave_out if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
     pair: _ModelPair | None = None
     count = None
-    for part in parts(tokenize_corpus(first, corpus, truncate=truncate, on_bad=on_bad), PART):
+    encoded = tokenize_corpus(first, corpus, truncate=truncate, on_bad=on_bad)
+    for part in parts(changes.count_cut(encoded), PART):
         if pair is None:  # the corpus can be read
             pair, count = _ModelPair.of((first, second), part, truncate), count_rows(texts)
         again = tokenize_corpus(second, part, truncate=truncate, on_bad=None)
@@ -96,8 +97,8 @@ def compare(
         pair.add(part, seed)
         say(f"{pair.texts:,} texts", count and (part[-1].number + 1) / count)
     if pair is None:
-        raise unreadable.empty_corpus()
-    return pair.result(unreadable)
+        raise changes.empty_corpus()
+    return pair.result(changes)
 
 
 @dataclass(eq=False)
@@ -181,7 +182,7 @@ class _ModelPair:
         both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
         return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
 
-    def result(self, unreadable: UnreadableTexts) -> CompareResult:
+    def result(self, changes: CorpusChanges) -> CompareResult:
         """Return the estimates over all texts."""
         heads = self.heads[0].heads
 
@@ -204,9 +205,10 @@ class _ModelPair:
             apart_high=torch.from_numpy(distance.high),
             texts=self.texts,
             tokens=self.tokens,
-            notes=unreadable.notes,
+            notes=changes.notes,
             agreements=self.agreements,
             provenances=self.provenances,
+            left_out=tuple(changes.left_out),
         )
 
 

@@ -43,9 +43,11 @@ class CompareResult(HeadTable):
     texts, tokens : int
         How many were processed.
     notes : tuple of str
-        What was left out.
+        On texts that were left out or cut.
     agreements, provenances : tuple
         Of the first model and of the second.
+    left_out : tuple of int
+        The texts that were left out, counted from 1.
     """
 
     first: Tensor
@@ -62,6 +64,7 @@ class CompareResult(HeadTable):
     notes: tuple[str, ...]
     agreements: tuple[AgreementReport, AgreementReport]
     provenances: tuple[Provenance, Provenance]
+    left_out: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[str, str]:
@@ -91,6 +94,7 @@ class CompareResult(HeadTable):
             "texts": self.texts,
             "tokens": self.tokens,
             "notes": list(self.notes),
+            "left_out": list(self.left_out),
             "provenances": [asdict(provenance) for provenance in self.provenances],
             "agreements": [agreement.about() for agreement in self.agreements],
         }

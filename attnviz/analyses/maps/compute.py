@@ -102,7 +102,7 @@ def attention_map(
     for number in heads:
         result.check_head(layer, number)
     attention = result.layer(layer)
-    all_notes = [*_notes_of_run(result), *notes]
+    all_notes = [*result.notes, *notes]
     if isinstance(attention, StreamedAttention):
         _check_special(special, streamed=True)
         weights, left, across = _streamed_map(attention, heads, rows, columns, all_notes)
@@ -170,7 +170,7 @@ def head_maps(
         heads or positions.
     """
     result = one_result(result, streamed=True)
-    stack, notes = result.stack(), _notes_of_run(result)
+    stack, notes = result.stack(), [*result.notes]
     layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
     if layer is not None:
         layers = (stack.layer(layer),)
@@ -227,14 +227,6 @@ def _shape(record: AttentionRecord) -> tuple[int, int, int]:
 def _head_numbers(head: int | Sequence[int]) -> tuple[int, ...]:
     several = head if isinstance(head, Sequence) else (head,)
     return tuple(whole_number(number, "a head") for number in several)
-
-
-def _notes_of_run(result: AttentionResult) -> list[str]:
-    if result.provenance.cut_from is None:
-        return [*result.notes]
-    first = (result.streamed or result.records)[0]
-    count = sum(not padded for padded in first.key_axis.padding)
-    return [f"text cut from {result.provenance.cut_from} to {count} tokens", *result.notes]
 
 
 def _merging_note(rows: TokenGroups, columns: TokenGroups) -> list[str]:

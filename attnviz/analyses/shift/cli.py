@@ -60,7 +60,7 @@ def shift(
     runs.
     """
     path = figure.path(json=console.json)
-    expect_words(text, "text")
+    expect_words(text, "The text")
     regions = parse_named_sentences(toward or (), "--toward")
 
     from attnviz.analyses.shift.compute import shift as split

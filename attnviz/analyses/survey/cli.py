@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -67,10 +68,13 @@ def survey(
     The folder gets the long table in parts (sentence, layer, head, statistic, value, and the same
     for shuffled keys and shuffled tokens), a summary of every head, and a figure.
     """
+    from attnviz.analyses.survey.compute import check_options
     from attnviz.analyses.survey.compute import survey as measure
     from attnviz.io.files import check_output
     from attnviz.terminal.console import progress_bar, report
 
+    output = os.path.expanduser(output)  # noqa: PTH111  leaves ~nobody as it is
+    check_options(output, engine.value, address)
     figure = Path(output, "survey.png")
     if Path(output).is_dir():
         check_output(figure, force=force)

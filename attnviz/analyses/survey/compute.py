@@ -29,7 +29,7 @@ from attnviz.analyses.survey.aggregate import (
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
-    UnreadableTexts,
+    CorpusChanges,
     check_seed,
     count_rows,
     load_text_model,
@@ -43,7 +43,7 @@ from attnviz.analyses.survey.result import SurveyResult
 from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, TextStatistics
 from attnviz.errors import InputError
 from attnviz.io.export import save_result
-from attnviz.io.files import check_output
+from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport, AttentionResult, StageCheck
 from attnviz.runtime.progress import say
@@ -112,14 +112,15 @@ def survey(
         The folder cannot be written.
     """
     check_seed(seed)
-    _check_options(out, engine, address)
+    check_options(out, engine, address)
     model = load_text_model(model)
-    unreadable = UnreadableTexts()
-    on_bad = unreadable.add if skip_bad else None
+    changes = CorpusChanges()
+    on_bad = changes.leave_out if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
-    tokenized = parts(tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad), PART)
+    encoded = tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
+    tokenized = parts(changes.count_cut(encoded), PART)
     if (first := next(tokenized, None)) is None:
-        raise unreadable.empty_corpus()
+        raise changes.empty_corpus()
     with ExitStack() as stack:
         on_ray = engine == "ray"
         cluster = ray_cluster(address, model.module)
@@ -140,14 +141,14 @@ def survey(
             folder = replace(folder, heads=heads.heads)
             measured = _in_folder(folder, partial(measure, heads), numbered, count)
         totals = aggregate(measured, len(heads.heads), seed=seed)
-        result = _result(totals, heads, sample, unreadable)
+        result = _result(totals, heads, sample, changes)
         for path in summaries:
             save_result(result, path, force=force or resume)
     return result
 
 
-def _check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:
-    """Raise InputError for options that do not go together."""
+def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:
+    """Raise InputError for options that do not go together, OutputError for an unusable folder."""
     if out is not None and not os.fspath(out):
         raise InputError("The folder for the survey has no name. Name one.")
     if out is not None and find_spec("pyarrow") is None:
@@ -162,6 +163,8 @@ def _check_options(out: str | os.PathLike[str] | None, engine: Engine, address: 
             f"A survey on this machine cannot use the cluster at {address!r}. Add --engine ray "
             "(engine='ray'), or leave the address out."
         )
+    if out is not None:
+        check_folder(out)
 
 
 def _open_folder(
@@ -230,7 +233,7 @@ def _result(
     totals: CorpusStatistics,
     heads: HeadStatistics,
     sample: Sequence[AttentionResult],
-    unreadable: UnreadableTexts,
+    changes: CorpusChanges,
 ) -> SurveyResult:
     def by_head(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values.reshape(len(heads.heads), len(NAMES)))
@@ -256,13 +259,14 @@ def _result(
         compared=totals.compared,
         texts=totals.texts,
         tokens=totals.tokens,
-        notes=unreadable.notes,
+        notes=changes.notes,
         agreement=replace(
             verified,
             checks=(*verified.checks, *checks),
             not_compared=(*verified.not_compared, *not_compared),
         ),
         provenance=sample[0].provenance,
+        left_out=tuple(changes.left_out),
     )
 
 

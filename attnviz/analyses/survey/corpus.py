@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Corpus: TypeAlias = "str | Path | Iterable[str]"
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
 Bad: TypeAlias = Callable[[str], str]
+OnBad: TypeAlias = Callable[[int, str], None]
 T = TypeVar("T")
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 _LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
@@ -34,6 +36,7 @@ _PARQUET_ROWS = 1024  # that are read at once
 _ENCODING_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
 _SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
 _SAMPLE_TOKENS = 128  # of each of these texts at most, if some are that short
+_LISTED = 20  # numbers of texts that are left out, in a note
 _BATCH_WEIGHTS = 2**22  # of one head in a batch: they grow with the square of the length
 
 
@@ -47,9 +50,13 @@ class Text:
 
 @dataclass(frozen=True)
 class TokenizedText(Text):
-    """A text and the tokens that the tokenizer makes of it."""
+    """A text and the tokens that the tokenizer makes of it.
+
+    cut : whether only its first tokens are there.
+    """
 
     encoding: Encoding
+    cut: bool = False
 
     def __len__(self) -> int:
         """Count its tokens."""
@@ -57,53 +64,83 @@ class TokenizedText(Text):
 
 
 @dataclass
-class UnreadableTexts:
-    """Counts the texts that cannot be read, and stores the first error."""
+class CorpusChanges:
+    """How the texts that are read differ from those of the corpus.
 
-    count: int = 0
+    left_out : the texts that cannot be read, counted from 1 as in messages; first_error : why the
+    first cannot. cut : how many were cut, to cut_to tokens at most.
+    """
+
+    left_out: list[int] = field(default_factory=list)
     first_error: str = ""
+    cut: int = 0
+    cut_to: int = 0
 
-    def add(self, error: str) -> None:
-        """Count one more text."""
-        self.count, self.first_error = self.count + 1, self.first_error or error
+    def leave_out(self, number: int, error: str) -> None:
+        """Add a text that cannot be read."""
+        self.left_out.append(number)
+        self.first_error = self.first_error or error
+
+    def count_cut(self, texts: Iterable[TokenizedText]) -> Iterator[TokenizedText]:
+        """Yield the texts, and count those that were cut."""
+        for text in texts:
+            if text.cut:
+                self.cut, self.cut_to = self.cut + 1, max(self.cut_to, len(text))
+            yield text
 
     def empty_corpus(self) -> InputError:
         """Return the error of a corpus without any readable text."""
         message = "The corpus has no text. Choose one with at least one text."
-        if self.count:
-            message = f"No text of the corpus could be read ({self.count:,}): {self.first_error}"
+        if self.left_out:
+            count = len(self.left_out)
+            message = f"No text of the corpus could be read ({count:,}): {self.first_error}"
         return InputError(message)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of a result."""
-        if not self.count:
-            return ()
-        texts = "1 text" if self.count == 1 else f"{self.count:,} texts"
-        error = self.first_error.rstrip(".")
-        return (f"left out, since it could not be read: {texts}, first {error}",)
+        notes = []
+        if self.left_out:
+            listed = ", ".join(f"{number:,}" for number in self.left_out[:_LISTED])
+            more = len(self.left_out) - _LISTED
+            numbers = f"{listed} and {more:,} more" if more > 0 else listed
+            count, error = _count_texts(len(self.left_out)), self.first_error.rstrip(".")
+            notes.append(
+                f"left out, since it could not be read: {count} ({numbers}), first {error}"
+            )
+        if self.cut:
+            notes.append(f"{_count_texts(self.cut)} cut to {self.cut_to:,} tokens")
+        return tuple(notes)
+
+
+def _count_texts(count: int) -> str:
+    return "1 text" if count == 1 else f"{count:,} texts"
 
 
 def read_corpus(
-    source: Corpus, *, column: str = "text", on_bad: Callable[[str], None] | None = None
+    source: Corpus, *, column: str = "text", on_bad: OnBad | None = None
 ) -> Iterator[Text]:
     """Yield the texts of a corpus, without the empty ones.
 
     A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
     (.csv, .tsv, .parquet); "-" is standard input, read as .txt.
 
-    column : the column, or key, of the text. on_bad : called with the error of each line or row
-    that cannot be read, which is then left out; by default the first such error is raised.
+    column : the column, or key, of the text. on_bad : called with the number, from 1, and the error
+    of each line or row that cannot be read, which is then left out; by default the first such error
+    is raised.
     """
+    errors: list[str] = []
 
     def bad(error: str) -> str:
         """Report a text that cannot be read; return an empty one, which is left out."""
         if on_bad is None:
             raise InputError(f"{error} Fix it, or leave such lines out with --skip-bad.")
-        on_bad(error)
+        errors.append(error)
         return ""
 
     for number, text in enumerate(_rows(source, column, bad)):
+        if errors and on_bad is not None:
+            on_bad(number + 1, errors.pop())
         if text.strip():
             yield Text(number, text)
 
@@ -126,7 +163,7 @@ def count_rows(source: Corpus) -> int | None:
 def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
     """Yield the text of each row, also an empty one."""
     if not isinstance(source, str | Path):
-        for number, text in enumerate(source):
+        for number, text in enumerate(source, start=1):
             is_text = isinstance(text, str)
             yield text if is_text else bad(f"Text {number} is {text!r:.60}, not a string.")
         return
@@ -149,6 +186,9 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
         return
     is_table = suffix in (".csv", ".tsv")
     try:
+        with path.open("rb") as start:
+            if start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise InputError(f"{path} is UTF-16 text. Save it as UTF-8.")
         with path.open(newline="" if is_table else None, **_UTF_8) as file:
             if is_table:
                 yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",", bad)
@@ -271,11 +311,12 @@ def check_seed(seed: int) -> None:
 
 
 def tokenize_corpus(
-    model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: Callable[[str], None] | None
+    model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: OnBad | None
 ) -> Iterator[TokenizedText]:
     """Yield the texts with their tokens.
 
-    on_bad : called with the error of each text that the model cannot read; if None, it is raised.
+    on_bad : called with the number, from 1, and the error of each text that the model cannot read;
+    if None, the error is raised.
     """
     checkpoint = model.checkpoint
     assert checkpoint.tokenizer is not None  # the model reads text
@@ -283,16 +324,18 @@ def tokenize_corpus(
     for text in texts:
         try:
             with translate(checkpoint):
-                encoding, _ = tokenize(checkpoint, (text.text, None), longest, truncate=truncate)
+                encoding, cut_from = tokenize(
+                    checkpoint, (text.text, None), longest, truncate=truncate
+                )
         except InputError as error:
             if on_bad is None:
                 raise InputError(
                     f"In text {text.number + 1}: {error} Or leave such texts out (--skip-bad)."
                 ) from None
-            on_bad(f"text {text.number + 1}: {error}")
+            on_bad(text.number + 1, f"text {text.number + 1}: {error}")
         else:
             fields = {name: encoding[name] for name in _ENCODING_FIELDS if name in encoding}
-            yield TokenizedText(text.number, text.text, fields)
+            yield TokenizedText(text.number, text.text, fields, cut=cut_from is not None)
 
 
 def verify_sample(

@@ -94,7 +94,7 @@ class SurveyResult(HeadTable):
         heads, in bits, from 0 to 1: mean over the rows of some texts; sampled : how many these are.
     texts, tokens : how many were read. compared : of how many the statistics were compared with
         those of the weights that the model's own code returns.
-    notes : texts that were left out.
+    notes : on texts that were left out or cut. left_out : which were left out, counted from 1.
     agreement : of all stages, on a sample of texts; and "statistics", the largest difference on
         the texts compared, as a share of the most that a statistic can be. provenance : of the
         model.
@@ -118,6 +118,7 @@ class SurveyResult(HeadTable):
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance
+    left_out: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -143,6 +144,7 @@ class SurveyResult(HeadTable):
             "texts": self.texts,
             "tokens": self.tokens,
             "notes": list(self.notes),
+            "left_out": list(self.left_out),
             "roles": list(self.roles),
             "clusters": list(self.clusters),
             "compared": self.compared,

@@ -32,13 +32,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError
 from attnviz.inputs import expect_one_text
+from attnviz.interactive.serve.connection import Connection
 from attnviz.interactive.serve.handlers import Handlers, Query, Work, answer
 from attnviz.interactive.serve.queue import JobQueue
 from attnviz.interactive.view import static
@@ -67,7 +68,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MAX_WAITING = 32  # requests
-_BODY_SECONDS = 10.0  # for a request to arrive
+_BODY_SECONDS = 10.0  # for a body to arrive; less than Connection.max_seconds, for the answer
 _SHUTDOWN_SECONDS = 3  # for the last responses to be sent
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -257,6 +258,8 @@ class Site(AuthenticationBackend):
                     if len(body) > max_bytes:
                         message = f"The request has more than {max_bytes} bytes. Shorten the text."
                         raise HTTPException(413, message)
+        except ClientDisconnect:
+            raise HTTPException(499, "The client has closed the connection.") from None
         except TimeoutError:
             raise HTTPException(408, "The request took too long to arrive. Try again.") from None
         try:
@@ -301,7 +304,8 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 site.app(),
-                http="h11",
+                http=Connection,
+                backlog=Connection.max_open,
                 ws="none",
                 loop="asyncio",
                 lifespan="on",

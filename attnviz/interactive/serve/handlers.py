@@ -145,4 +145,4 @@ def _text(query: Query, name: str) -> str:
     text = query.get(name)
     if not isinstance(text, str):
         raise InputError(f"The {name} must be a string, not {type(text).__name__}. Type one.")
-    return expect_words(text, name)
+    return expect_words(text, f"The {name}")

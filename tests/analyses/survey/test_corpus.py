@@ -103,9 +103,10 @@ def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, 
         list(read_corpus(tmp_path / name))
     assert said in str(raised.value)
     bad = []
-    found = list(read_corpus(tmp_path / name, on_bad=bad.append))
+    found = list(read_corpus(tmp_path / name, on_bad=lambda *error: bad.append(error)))
     assert len(bad) == 1
-    assert said in bad[0]
+    assert said in bad[0][1]
+    assert bad[0][0] not in [each.number + 1 for each in found]
     assert [each.text for each in found] == kept
 
 
@@ -121,7 +122,9 @@ def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, 
         ("a.csv", b"text,text\na,b\n", r"a.csv needs one column 'text', .* are 'text', 'text'"),
         ("a.csv", b'text\n"never ends\n', r"Line \d of a.csv cannot be read: "),
         ("a.parquet", b"PAR1 no table", r"a.parquet is not a parquet file: "),
-        ("a.txt", b"\xff\xfe\x00", r"Line 1 of a.txt is not valid UTF-8.*--skip-bad"),
+        ("a.txt", b"\xff\x00", r"Line 1 of a.txt is not valid UTF-8.*--skip-bad"),
+        ("a.txt", b"\xfe\xff\x00a", r"a.txt is UTF-16 text. Save it as UTF-8"),
+        ("a.csv", "text\na\n".encode("utf-16"), r"a.csv is UTF-16 text. Save it as UTF-8"),
         (
             "a.pdf",
             b"",
@@ -166,5 +169,5 @@ def test_a_non_text_value_is_named_with_its_row_and_type(tmp_path):
 def test_neither_file_nor_string():
     with pytest.raises(InputError, match=r"There is no file none\.txt"):
         list(read_corpus("none.txt"))
-    with pytest.raises(InputError, match="Text 1 is 3, not a string"):
+    with pytest.raises(InputError, match="Text 2 is 3, not a string"):
         list(read_corpus(["a", 3]))

@@ -1,5 +1,6 @@
 """A survey of a corpus: its findings for the bundled model and others, and its errors."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -109,8 +110,49 @@ def test_a_text_that_is_too_long_is_refused_truncated_or_skipped(texts, model):
     corpus = [*texts[:4], "word " * 600]
     with pytest.raises(InputError, match=r"text 5: The text has .* at most 512"):
         attnviz.survey(corpus, model=model)
-    assert attnviz.survey(corpus, model=model, skip_bad=True).texts == 4
-    assert attnviz.survey(corpus, model=model, truncate=True).texts == 5
+    skipped = attnviz.survey(corpus, model=model, skip_bad=True)
+    assert (skipped.texts, skipped.left_out) == (4, (5,))
+    cut = attnviz.survey(corpus, model=model, truncate=True)
+    assert (cut.texts, cut.left_out, cut.notes) == (5, (), ("1 text cut to 512 tokens",))
+
+
+def test_all_texts_that_are_left_out_are_listed(texts, model):
+    corpus = [*texts[:4], *[3] * 25, texts[4], "word " * 600, texts[5]]
+    result = attnviz.survey(corpus, model=model, skip_bad=True)
+    assert result.texts == 6
+    assert result.left_out == (*range(5, 30), 31)
+    assert result.about()["left_out"] == [*range(5, 30), 31]
+    (note,) = result.notes
+    assert note.startswith("left out, since it could not be read: 26 texts (5, 6, 7, ")
+    assert "23, 24 and 6 more), first Text 5 is 3, not a string" in note
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("c.txt", "c.txt is not a folder"),
+        ("c.txt/deep/folder", "c.txt is not a folder"),
+        ("x" * 300, "File name too long"),
+        ("sealed/folder", "sealed is read-only"),
+        ("", "has no name"),
+    ],
+)
+def test_the_folder_is_checked_before_a_model_is_loaded(
+    tmp_path, monkeypatch, capsys, output, said
+):
+    monkeypatch.setattr(
+        "attnviz.terminal.options.ModelOptions.load", lambda *_: pytest.fail("loaded")
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.txt").write_text("the train left\n")
+    (tmp_path / "sealed").mkdir(mode=0o500)
+    if os.geteuid() == 0:  # root may write anywhere
+        access = os.access
+        monkeypatch.setattr(os, "access", lambda at, mode: at.name != "sealed" and access(at, mode))
+    assert run(["survey", "c.txt", "-o", output]) in (2, 4)
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
 
 
 def test_the_figure_shows_every_statistic_and_names_the_heads(found):

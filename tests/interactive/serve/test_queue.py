@@ -1,6 +1,8 @@
 """One run at a time, first come first served; canceled jobs are dropped, and nothing hangs."""
 
 import asyncio
+import gc
+import sys
 import threading
 import time
 
@@ -10,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 import attnviz
 from attnviz.interactive.serve.queue import Cancelled, Job, JobQueue
-from attnviz.runtime.progress import say
+from attnviz.runtime.progress import say, track
 
 TEXT = "the train left the station"
 
@@ -188,3 +190,29 @@ def test_a_run_stops_anywhere_and_the_model_is_unchanged(model, train, share):
     assert traces(model) == before
     for one, again in zip(train, attnviz.attend(text, model=model), strict=True):
         assert (one.weights() == again.weights()).all()
+
+
+def test_a_stopped_run_that_is_collected_later_prints_nothing(monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    job, errors = Job(""), []
+
+    def work():
+        numbers = track(range(2))
+        for _ in numbers:
+            job.cancelled.set()
+            say("")
+
+    def run():
+        try:
+            job.run(work)
+        except Cancelled as error:
+            errors.append(error)  # holds the frames of the run
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1
+    errors.clear()
+    gc.collect()
+    assert not unraisable

@@ -69,14 +69,15 @@ def until(condition, seconds=20):
         time.sleep(0.01)
 
 
-def leaving(server, reader, path, asked):
-    """Send a request; return the connection, which the reader then closes."""
+def leaving(server, reader, path, asked, length=None):
+    """Send a request, or a part of one; return the connection, which the reader then closes."""
     body = json.dumps(asked)
+    length = length or len(body)
     cookie = "; ".join(f"{name}={value}" for name, value in reader.cookies.items())
     connection = socket.create_connection(("127.0.0.1", server.port))
     connection.sendall(
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nOrigin: {server.address}\r\n"
-        f"Cookie: {cookie}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Cookie: {cookie}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
         f"{body}".encode()
     )
     return connection
@@ -251,6 +252,19 @@ def test_slow_runs_are_stopped_and_a_killed_server_leaves_nothing(tmp_path):
         assert reader.post("/attention", json={"text": "the train"}).status_code == 200
         assert served.end(signal.SIGTERM) == (143, "")
     assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
+
+
+def test_a_client_that_leaves_is_no_error(small):
+    with serving("--model", str(small)) as served, served.enter() as reader:
+        for path in ("attention", "senses", "shift"):
+            connection = leaving(served, reader, f"/{path}", {"text": "x"}, length=1000)
+            time.sleep(0.1)  # the header has arrived
+            connection.close()
+        connection = leaving(served, reader, "/shift", {"word": "bank", "text": LONG})
+        until(lambda: reader.get("/health").json()["running"] == 1)
+        connection.close()
+        until(lambda: reader.get("/health").json()["running"] == 0)
+        assert served.end() == (143, "")
 
 
 def test_ctrl_c_stops_the_run_and_no_input_is_logged():

@@ -2,6 +2,9 @@
 
 from robustness.catalogue.case import both, called, typed
 
+_CUT = "attnviz: Note: text cut from 100002 to 64 tokens."
+_DROPPED = "attnviz: The tokenizer of tiny drops control characters of the text: U+0001, U+0007,"
+
 TEXTS = {
     "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at", cold=True),
     "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "The text is empty", cold=True),
@@ -22,13 +25,29 @@ TEXTS = {
     "only punctuation": both("heatmap '.,!?' -m tiny -o x.json", leaves="x.json"),
     "100,000 tokens": typed("heatmap --file 100000.txt -m tiny", 2, "--truncate"),
     "100,000 tokens, cut": typed(
-        "heatmap --file 100000.txt -m tiny --truncate", leaves="heatmap.png"
+        "heatmap --file 100000.txt -m tiny --truncate", said=_CUT, leaves="heatmap.png"
+    ),
+    "100,000 tokens, cut in heads": typed(
+        "heads --file 100000.txt -m tiny --truncate", said=_CUT, leaves="heads.png"
+    ),
+    "72 tokens, cut in steps": typed(
+        f"steps '{'train ' * 70}' -m tiny --truncate",
+        said="attnviz: Note: text cut from 72 to 64 tokens.",
+        leaves="steps.png",
+    ),
+    "100,000 tokens, cut in a page": typed(
+        "view --file 100000.txt -m tiny --truncate", said=_CUT, leaves="view.html"
+    ),
+    "100,000 tokens, cut and verified": typed(
+        "verify --file 100000.txt -m tiny --truncate", said=_CUT
     ),
     "100,000 tokens, streamed": typed(
         "heatmap --file 100000.txt -m tiny --mode streamed", 2, "can read at most 64"
     ),
     "100,000 tokens, cut and streamed": typed(
-        "heatmap --file 100000.txt -m tiny --truncate --mode streamed -o x.json", leaves="x.json"
+        "heatmap --file 100000.txt -m tiny --truncate --mode streamed -o x.json",
+        said=_CUT,
+        leaves="x.json",
     ),
     "100,000 tokens, called": called(
         "attnviz.attend('train ' * 100_000, model='tiny')", 2, "has 100002 tokens"
@@ -40,7 +59,11 @@ TEXTS = {
         f"heatmap '{'train' * 12}' -m tiny --truncate -o x.pdf", leaves="x.pdf"
     ),
     "an 'İ', which is longer in small letters": both("verify 'İ train ẞ ﬁ' -m tiny"),
-    "NUL in a file": typed("heatmap --file nul.txt -m tiny", leaves="heatmap.png"),
+    "NUL in a file": typed(
+        "heatmap --file nul.txt -m tiny", said="drops control characters", leaves="heatmap.png"
+    ),
+    "control characters": typed("verify 'the\x07train \x01 \x7f' -m tiny", said=_DROPPED),
+    "control characters in a pair": typed("verify the --pair '\x1c a' -m tiny", said="U+001C."),
     "NUL in a call": called("attnviz.attend('\\0', model='tiny')", 2, "at least one word"),
     "lone surrogates": both(
         "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode: remove '\udcff' at character 6"
@@ -84,6 +107,18 @@ TEXTS = {
     "newlines": typed("heatmap 'the\ntrain\r\nleft\u2028home' -m tiny -o x.svg", leaves="x.svg"),
     "newlines in a file": typed("heatmap --file lines.txt -m tiny", leaves="heatmap.png"),
     "a byte order mark": both("verify --file bom.txt -m tiny"),
+    "standard input": typed(
+        "verify --file - -m tiny --truncate",
+        said="text cut from 102 to 64 tokens",
+        within="yes on stdin",
+    ),
+    "a text that the locale cannot read": typed(
+        "heatmap Müller -m tiny",
+        2,
+        "Set another one: LC_ALL=C.UTF-8",
+        within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
+        cold=True,
+    ),
     "UTF-16": typed("verify --file utf16.txt", 2, "utf16.txt is not UTF-8 text", cold=True),
     "Latin-1": typed("heads --file latin1.txt", 2, "Save it as UTF-8", cold=True),
     "no text at all": typed(
@@ -107,7 +142,16 @@ TEXTS = {
     "bytes": called("attnviz.attend(b'the train', model='tiny')", 2, "not bytes"),
     "an empty list": called("attnviz.attend([], model='tiny')", 2, "The list has no text"),
     "an empty text in a list": called(
-        "attnviz.attend(['a', ''], model='tiny')", 2, "The text is empty"
+        "attnviz.attend(['a', ''], model='tiny')", 2, "Text 2 of 2 is empty. Type"
+    ),
+    "an empty text among many": called(
+        "attnviz.attend(['a'] * 1_000 + [' '], model='tiny')", 2, "Text 1,001 of 1,001 is empty."
+    ),
+    "an empty pair in a list": called(
+        "attnviz.attend(['a', 'b'], pair=['', 'b'], model='tiny')", 2, "Pair 1 of 2 is empty."
+    ),
+    "a long text in a list": called(
+        "attnviz.attend(['a', 'train ' * 70], model='tiny')", 2, "In text 2 of 2: The text has 72"
     ),
     "lists of two lengths": called(
         "attnviz.attend(['a', 'b'], pair=['a'], model='tiny')", 2, "2 texts but 1 pairs"
