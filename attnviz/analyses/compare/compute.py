@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.compare.result import CompareResult
-from attnviz.analyses.survey.aggregate import Estimator, Mean, divergence, draw
+from attnviz.analyses.survey.aggregate import (
+    Bootstrap,
+    Mean,
+    SignFlips,
+    difference,
+    divergence,
+    draw,
+    draw_signs,
+)
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
@@ -28,7 +36,6 @@ from attnviz.analyses.survey.corpus import (
     verify_sample,
 )
 from attnviz.analyses.survey.statistics import (
-    IS_SHARE,
     NAMES,
     HeadStatistics,
     WeightStatistics,
@@ -109,8 +116,9 @@ class _ModelPair:
     agreements: tuple[AgreementReport, AgreementReport]
     provenances: tuple[Provenance, Provenance]
     means: tuple[Mean, Mean]
-    change: Estimator
-    distance: Estimator
+    change: Bootstrap
+    change_signs: SignFlips
+    distance: Bootstrap
     texts: int = 0
     tokens: int = 0
 
@@ -140,8 +148,9 @@ class _ModelPair:
             (one, other),
             (samples[0][0].provenance, samples[1][0].provenance),
             (Mean(width), Mean(width)),
-            Estimator(np.tile(IS_SHARE, len(first.heads))),
-            Estimator(np.ones(len(first.heads), bool)),
+            Bootstrap(width),
+            SignFlips(width),
+            Bootstrap(len(first.heads)),
         )
 
     def add(self, texts: Sequence[TokenizedText], seed: int) -> None:
@@ -149,11 +158,13 @@ class _ModelPair:
         lengths = [len(text) for text in texts]
         for indices in batches(lengths, batch_tokens(self.heads[0].checkpoint.device)):
             batch = [texts[index] for index in indices]
-            weights = draw(np.array([text.number for text in batch]), seed)
+            numbers = np.array([text.number for text in batch])
+            weights = draw(numbers, seed)
             first, second, distance = self._measure(batch)
             for mean, values in zip(self.means, (first, second), strict=True):
                 mean.add(values)
             self.change.add(weights, second - first)
+            self.change_signs.add(draw_signs(numbers, seed), difference(second, first))
             self.distance.add(weights, distance)
         self.texts += len(texts)
         self.tokens += sum(lengths)
@@ -199,7 +210,7 @@ class _ModelPair:
             change=by_head(change.mean),
             low=by_head(change.low),
             high=by_head(change.high),
-            p_value=by_head(change.p_value),
+            p_value=by_head(self.change_signs.p_values()),
             apart=torch.from_numpy(distance.mean),
             apart_low=torch.from_numpy(distance.low),
             apart_high=torch.from_numpy(distance.high),

@@ -35,7 +35,8 @@ class CompareResult(HeadTable):
         The difference, second - first, text by text, and its 95 % interval, by a bootstrap over
         texts, (K, S).
     p_value : Tensor
-        Two-sided, corrected for all heads and statistics, (K, S).
+        Two-sided, by sign flips of the texts, as if the models were exchanged in some of them;
+        corrected for all heads and statistics, (K, S).
     apart, apart_low, apart_high : Tensor
         The distance of the maps, from 0 to 1, with its interval, (K,): the square root of the
         Jensen–Shannon divergence, in bits, between the weights of a head in both models, mean over

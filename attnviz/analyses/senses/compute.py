@@ -24,9 +24,10 @@ from attnviz.results import AgreementReport, AttentionRecord, AttentionResult
 from attnviz.results.axis import content_words, token_groups
 from attnviz.runtime.libraries import silence_logs
 
-SHUFFLES = 2000  # permutations of the senses, and bootstrap resamples of the sentences
+SHUFFLES = 2000  # permutations of the senses, and refits with weighted sentences
 _SENTENCES = 32  # in one batch
 _MEMBERSHIPS = 2_000_000  # numbers of shuffled memberships at once
+_NORMAL = 1.959963984540054  # the 97.5th percentile of a standard normal distribution
 _TIE = 1e-6  # cosines that differ by less are tied
 
 
@@ -63,7 +64,8 @@ def senses(
     -------
     SensesResult
         For each layer the accuracy with its 95% interval, the accuracy of shuffled senses, recalls
-        and silhouette; the occurrences in a plane; and the words that each occurrence attends to.
+        and silhouette; the best layer, which is chosen on the same sentences; the occurrences in a
+        plane; and the words that each occurrence attends to.
 
     Raises
     ------
@@ -76,19 +78,21 @@ def senses(
     checked = read_sentences(word, sentences)
     word = word.strip()
     model = model if isinstance(model, Model) else load(model)
+    listed = checked
+    checked = _different(model, listed)
     names = tuple(dict.fromkeys(sentence.sense for sentence in checked))
     words = _collect_vectors(model, checked)
     labels = [names.index(checked[n].sense) for n in words.sentence]
-    design = PermutationDesign.of(labels, list(words.sentence))
+    design = Design.of(labels, list(words.sentence))
     outcomes = [classify(vectors, design, centered=not raw) for vectors in words.vectors]
     scores = tuple(
-        score(vectors, design, *outcome)
+        score(vectors, design, outcome)
         for vectors, outcome in zip(words.vectors, outcomes, strict=True)
     )
     best = max(range(len(scores)), key=lambda i: (scores[i].accuracy, scores[i].silhouette))
     planes, explained = zip(*map(main_plane, words.vectors), strict=True)
     occurrences, record = _occurrences(words, checked, max(best - 1, 0))
-    shuffled = torch.stack([accuracies for _, accuracies in outcomes]).amax(0)
+    shuffled = torch.stack([outcome.shuffled for outcome in outcomes]).amax(0)
     center = 0 if raw else words.vectors.mean(1, keepdim=True)
     return SensesResult(
         word=word,
@@ -96,8 +100,8 @@ def senses(
         occurrences=tuple(occurrences),
         vectors=words.vectors - center,
         scores=scores,
-        context=score(words.context, design, *classify(words.context, design, centered=not raw)),
-        right=torch.stack([right for right, _ in outcomes]),
+        context=score(words.context, design, classify(words.context, design, centered=not raw)),
+        right=torch.stack([outcome.right for outcome in outcomes]),
         plane=align(torch.stack(planes), best),
         explained=explained,
         plane_accuracy=tuple(
@@ -108,7 +112,7 @@ def senses(
         shuffles=len(shuffled),
         attention_layer=record.layer,
         raw=raw,
-        notes=tuple(_notes(word, occurrences, record, raw=raw)),
+        notes=tuple(_notes(word, occurrences, record, len(listed) - len(checked), raw=raw)),
         agreement=AgreementReport.joined(result.agreement for result in words.results),
         provenance=replace(words.results[0].provenance, text=None),
     )
@@ -127,7 +131,6 @@ class _OccurrenceVectors:
 
 def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _OccurrenceVectors:
     """Run the model on all sentences and return the vectors of the word."""
-    expect_one_text(model.checkpoint)
     pieces = [_pieces(model, sentence) for sentence in sentences]
     vectors, context, results = [], [], []
     for start in range(0, len(sentences), _SENTENCES):
@@ -158,15 +161,45 @@ def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _Occurrence
     )
 
 
+def _different(model: Model, sentences: Sequence[Sentence]) -> list[Sentence]:
+    """Return the sentences of which the model reads different tokens, each once.
+
+    Raises InputError if it reads the same tokens in two senses, or fewer than two different
+    sentences of a sense.
+    """
+    expect_one_text(model.checkpoint)
+    different: dict[tuple[int, ...], Sentence] = {}
+    for sentence in sentences:
+        expect_readable(model, sentence.text, _described(sentence))
+        ids = encode(model.checkpoint, [sentence.text]).inputs["input_ids"]
+        first = different.setdefault(tuple(ids[0].tolist()), sentence)
+        if first.sense != sentence.sense:
+            raise InputError(
+                f"{model.name} reads the same tokens in {_described(first)} and in "
+                f"{_described(sentence)}. Remove one."
+            )
+    counts = Counter(sentence.sense for sentence in different.values())
+    sense, fewest = counts.most_common()[-1]
+    if fewest < 2:
+        raise InputError(
+            f"{model.name} reads the same tokens in all sentences of {sense!r}, but each is "
+            "classified by the others. Add some."
+        )
+    return list(different.values())
+
+
+def _described(sentence: Sentence) -> str:
+    return f"{sentence.text[:40]!r}… ({sentence.sense})"
+
+
 def _pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
     """Return the token positions of each occurrence of the word."""
-    which = f"{sentence.text[:40]!r}… ({sentence.sense})"
-    expect_readable(model, sentence.text, which)
     spans = token_spans(model.checkpoint, sentence.text)
     pieces = [pieces_in(spans, place) for place in sentence.places]
     if not all(pieces):
         raise InputError(
-            f"The tokenizer of {model.name} leaves the word out of {which}. Remove the sentence."
+            f"The tokenizer of {model.name} leaves the word out of "
+            f"{_described(sentence)}. Remove the sentence."
         )
     return pieces
 
@@ -232,10 +265,19 @@ def _attended(
 
 
 def _notes(
-    word: str, occurrences: Sequence[Occurrence], record: AttentionRecord, *, raw: bool
+    word: str,
+    occurrences: Sequence[Occurrence],
+    record: AttentionRecord,
+    repeated: int,
+    *,
+    raw: bool,
 ) -> list[str]:
-    """Return notes on inflections, pieces, centering, imbalance and causal models."""
+    """Return notes on inflections, repeats, pieces, centering, imbalance and causal models."""
     notes, total = [], len(occurrences)
+    if repeated:
+        notes.append(
+            f"sentences left out because the model reads the tokens of another: {repeated}"
+        )
     written = Counter(occurrence.word.casefold() for occurrence in occurrences)
     inflected = [f"“{form}” ({n})" for form, n in written.items() if form != word.casefold()]
     if inflected:
@@ -243,6 +285,7 @@ def _notes(
     split = sum(len(occurrence.pieces) > 1 for occurrence in occurrences)
     if split:
         notes.append(f"mean over the pieces of the word where it is split ({split} of {total})")
+    notes.append("the best layer is chosen on the same sentences, the output is not")
     notes.append("vectors not centered" if raw else "vectors centered on the mean of all others")
     counts = Counter(occurrence.sense for occurrence in occurrences)
     if min(counts.values()) < max(counts.values()):
@@ -255,34 +298,52 @@ def _notes(
 
 
 @dataclass(frozen=True, eq=False)
-class PermutationDesign:
-    """The sense and the sentence of each occurrence, and permutations of the senses."""
+class Design:
+    """The sense and the sentence of each occurrence, with permutations and weights for refits."""
 
     senses: Tensor  # from 0 to k - 1, (N,)
     sentences: Tensor  # from 0 to S - 1, (N,)
     shuffled: Tensor  # the senses, permuted between whole sentences, (P, N)
+    weights: Tensor  # of the sentence of each occurrence, random with mean 1, (P, N)
 
     @classmethod
-    def of(
-        cls, senses: list[int], sentences: list[int], *, shuffles: int = SHUFFLES
-    ) -> PermutationDesign:
-        """Return the design with its permutations, which are the same every time."""
+    def of(cls, senses: list[int], sentences: list[int], *, shuffles: int = SHUFFLES) -> Design:
+        """Return the design with its random numbers, which are the same every time."""
         labels, places = (torch.tensor(numbers, device="cpu") for numbers in (senses, sentences))
         of_sentence = torch.zeros(int(places.max()) + 1, dtype=torch.long, device="cpu")
         of_sentence[places] = labels
         generator = torch.Generator().manual_seed(0)
         order = torch.rand(shuffles, len(of_sentence), generator=generator, device="cpu").argsort(1)
-        return cls(labels, places, of_sentence[order][:, places])
+        weights = torch.empty(order.shape, dtype=torch.double, device="cpu")
+        weights.exponential_(generator=generator)
+        return cls(labels, places, of_sentence[order][:, places], weights[:, places])
 
 
-def nearest(vectors: Tensor, labels: Tensor, sentences: Tensor, *, centered: bool = True) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """How well one kind of vector is classified."""
+
+    right: Tensor  # 1 for the own sense, a fraction for ties, (N,)
+    shuffled: Tensor  # the accuracy of each permutation of the senses, (P,)
+    refitted: Tensor  # the weighted accuracy with each weighting of the sentences, (P,)
+
+
+def nearest(
+    vectors: Tensor,
+    labels: Tensor,
+    sentences: Tensor,
+    *,
+    weights: Tensor | None = None,
+    centered: bool = True,
+) -> Tensor:
     """Return whether the nearest centroid of each occurrence is that of its sense, by cosine.
 
     The centroids, and the mean on which vectors are centered, are computed without its sentence. If
     vectors do not depend on the sense, the accuracy is therefore that of guessing.
 
     labels : assignments of senses, (P, N). In each, every sense has at least two sentences.
-    sentences : the sentence of each occurrence, (N,).
+    sentences : the sentence of each occurrence, (N,). weights : of each occurrence in the centroids
+    and in the mean, (P, N); by default 1.
     centered : whether to center the vectors, which lie in a narrow cone (Ethayarajh 2019,
         arXiv:1909.00512).
 
@@ -291,67 +352,82 @@ def nearest(vectors: Tensor, labels: Tensor, sentences: Tensor, *, centered: boo
     k = int(labels.max()) + 1
     same = (sentences[:, None] == sentences).double()
     gram = vectors.double() @ vectors.double().T
+    weights = torch.ones_like(labels, dtype=torch.double) if weights is None else weights
     size = max(1, _MEMBERSHIPS // (len(vectors) * k))
-    parts = [labels[start : start + size] for start in range(0, len(labels), size)]
-    return torch.cat([_classify(gram, part, same, k, centered=centered) for part in parts])
+    parts = zip(torch.split(labels, size), torch.split(weights, size), strict=True)
+    return torch.cat([_classify(gram, *part, same, k, centered=centered) for part in parts])
 
 
-def _classify(gram: Tensor, labels: Tensor, same: Tensor, k: int, *, centered: bool) -> Tensor:
-    """Classify occurrences by the nearest centroid for each row of `labels`, (P, N)."""
-    member = torch.nn.functional.one_hot(labels, k).double()  # (P, N, k)
-    others = 1 - same
-    summed, mine = gram @ member, (gram * same) @ member  # x · S_s, and the part of its sentence
+def _classify(
+    gram: Tensor, labels: Tensor, weights: Tensor, same: Tensor, k: int, *, centered: bool
+) -> Tensor:
+    """Classify occurrences by the nearest centroid for each row of `labels`, (P, N).
+
+    Every sum leaves out the sentence of the occurrence i that is classified.
+    """
+    member = torch.nn.functional.one_hot(labels, k).double() * weights.unsqueeze(-1)  # (P, N, k)
+    member = torch.cat([member, weights.unsqueeze(-1)], -1)  # the last column is of all senses
+    whole, own = gram @ member, (gram * same) @ member
     count = member.sum(1, keepdim=True) - same @ member
-    dot = (summed - mine) / count
-    square = (member * summed).sum(1, keepdim=True) - 2 * same @ (member * summed)
-    square = (square + same @ (member * mine)) / count**2  # |centroid|², without its sentence
-    own = gram.diagonal()[:, None].clone()
+    dot = (whole - own) / count  # x · centroid, and x · mean
+
+    def product(a: slice, b: slice) -> Tensor:
+        """Return the product of the sums of columns a with those of columns b, (P, N, columns)."""
+        (m, w, o), (n, v, _) = ((member[..., at], whole[..., at], own[..., at]) for at in (a, b))
+        return (n * w).sum(1, keepdim=True) - same @ (n * w) - same @ (m * v) + same @ (n * o)
+
+    every, last = slice(None), slice(k, k + 1)
+    square = product(every, every) / count**2  # |centroid|², |mean|²
+    length = gram.diagonal()[:, None].expand(len(member), -1, 1)  # |x|²
     if centered:
-        rest = others.sum(1, keepdim=True)
-        to_rest = gram.sum(0) - same @ gram  # (i, j): x_j · the sum of all but i's sentence
-        middle = (others * to_rest).sum(1, keepdim=True) / rest**2  # |mean|²
-        on_mean = (others * gram).sum(1, keepdim=True) / rest  # x · mean
-        cross = (others * to_rest) @ member / count / rest  # centroid · mean
+        cross = product(every, last) / (count * count[..., last])  # centroid · mean, |mean|²
+        on_mean, middle = dot[..., last], square[..., last]
         dot = dot - on_mean - cross + middle
         square = square - 2 * cross + middle
-        own = own - 2 * on_mean + middle
+        length = length - 2 * on_mean + middle
+    dot, square = dot[..., :k], square[..., :k]
     smallest = 1e-12 * gram.diagonal().mean().clamp(min=1e-300)
-    length = (square.clamp(min=0) * own.clamp(min=0)).sqrt()
-    defined = (square > smallest) & (own > smallest)  # a vector at the mean has no direction
-    cosine = torch.where(defined, dot / length.clamp(min=1e-300), 0.0)
+    lengths = (square.clamp(min=0) * length.clamp(min=0)).sqrt()
+    defined = (square > smallest) & (length > smallest)  # a vector at the mean has no direction
+    cosine = torch.where(defined, dot / lengths.clamp(min=1e-300), 0.0)
     tied = cosine >= cosine.amax(-1, keepdim=True) - _TIE
     hit = tied.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return hit / tied.sum(-1)
 
 
-def classify(
-    vectors: Tensor, design: PermutationDesign, *, centered: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Return the correctness of each occurrence (N,), and the accuracy of each permutation (P,)."""
-    right = nearest(vectors, design.senses[None], design.sentences, centered=centered)[0]
-    shuffled = nearest(vectors, design.shuffled, design.sentences, centered=centered)
-    return right, shuffled.mean(1)
+def classify(vectors: Tensor, design: Design, *, centered: bool = True) -> Outcome:
+    """Classify the occurrences: as they are, with shuffled senses, and with weighted sentences."""
+
+    def hits(labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        return nearest(vectors, labels, design.sentences, weights=weights, centered=centered)
+
+    weights = design.weights
+    refitted = hits(design.senses.expand(len(weights), -1), weights)
+    return Outcome(
+        right=hits(design.senses[None])[0],
+        shuffled=hits(design.shuffled).mean(1),
+        refitted=(refitted * weights).sum(1) / weights.sum(1),
+    )
 
 
-def score(
-    vectors: Tensor, design: PermutationDesign, right: Tensor, shuffled: Tensor
-) -> SenseScore:
-    """Return the score of one kind of vector from the output of `classify`.
+def score(vectors: Tensor, design: Design, outcome: Outcome) -> SenseScore:
+    """Return the score of one kind of vector.
 
     The silhouette is that of centered vectors by cosine distance (Rousseeuw 1987).
     """
     from sklearn.metrics import silhouette_score
 
     centered = (vectors - vectors.mean(0)).numpy()
-    low, high = interval(right, design.sentences)
+    accuracy = outcome.right.mean().item()
+    low, high = interval(accuracy, outcome.refitted, int(design.sentences.max()) + 1)
     return SenseScore(
-        accuracy=right.mean().item(),
+        accuracy=accuracy,
         low=low,
         high=high,
-        p_value=p_value(right.mean().item(), shuffled),
-        shuffled=shuffled.quantile(0.95).item(),
+        p_value=p_value(accuracy, outcome.shuffled),
+        shuffled=outcome.shuffled.quantile(0.95).item(),
         recalls=tuple(
-            right[design.senses == sense].mean().item()
+            outcome.right[design.senses == sense].mean().item()
             for sense in range(int(design.senses.max()) + 1)
         ),
         silhouette=float(silhouette_score(centered, design.senses.numpy(), metric="cosine")),
@@ -367,25 +443,27 @@ def p_value(accuracy: float, shuffled: Tensor) -> float:
     return (1 + int((shuffled >= accuracy - 1e-9).sum())) / (1 + len(shuffled))
 
 
-def interval(right: Tensor, sentences: Tensor, *, resamples: int = SHUFFLES) -> tuple[float, float]:
-    """Return the 95% interval of an accuracy: a percentile bootstrap over sentences.
+def interval(accuracy: float, refitted: Tensor, sentences: int) -> tuple[float, float]:
+    """Return the 95% interval of an accuracy: Wilson's score interval (1927), wider by the refits.
 
-    If all or none are right, every resample is the same. The interval is then the exact one of a
-    binomial (Clopper & Pearson 1934).
+    Sentences are not classified independently, because they share the centroids. A Bayesian
+    bootstrap (Rubin 1981) weights the sentences at random and classifies with new centroids. Its
+    variance, relative to that of independent sentences, is 1 plus the part that comes from the
+    centroids. That part counts half, since exponential weights are worth half of the sentences
+    (Kish 1965) and so double the noise of a centroid. The number of sentences is divided by the
+    result, but at most by 2.5: vectors without any sense have 1.7 to 2.4 times the variance of
+    independent sentences.
+
+    refitted : the accuracies with weighted sentences.
     """
-    total = int(sentences.max()) + 1
-    hits = torch.zeros(total, dtype=torch.double, device="cpu")
-    hits.index_add_(0, sentences, right.double())
-    count = torch.bincount(sentences, minlength=total)
-    bound = 0.025 ** (1 / total)
-    if hits.sum() in (0, len(right)):
-        return (bound, 1.0) if hits.any() else (0.0, 1 - bound)
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(total, (resamples, total), generator=generator, device="cpu")
-    accuracies = hits[drawn].sum(1) / count[drawn].sum(1)
-    ends = torch.tensor([0.025, 0.975], dtype=torch.double, device="cpu")
-    low, high = accuracies.quantile(ends).tolist()
-    return low, high
+    rounded = (sentences * accuracy + 1) / (sentences + 2)  # not 0 or 1, which have no variance
+    independent = rounded * (1 - rounded) / (sentences + 1)
+    from_centroids = float(refitted.var()) / independent - 1
+    n = sentences / min(max(1 + from_centroids / 2, 1.0), 2.5)
+    square = _NORMAL**2 / n
+    middle = (accuracy + square / 2) / (1 + square)
+    half = (accuracy * (1 - accuracy) * square + square**2 / 4) ** 0.5 / (1 + square)
+    return max(0.0, min(middle - half, accuracy)), min(1.0, max(middle + half, accuracy))
 
 
 def main_plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:

@@ -298,10 +298,11 @@ def _caption_parts(result: SensesResult, shown: list[int]) -> list[str]:
         "entering layer 0 the word differs only by its position, so dots may coincide",
         "numbers: accuracy, and in brackets the accuracy within the plane",
         "accuracy: nearest centroid by cosine, computed without the classified sentence; bars: 95% "
-        "bootstrap interval over sentences, exact if all are right; gray: range "
+        "interval (Wilson), wider by refits of the centroids with weighted sentences; gray: range "
         f"of 95% of {result.shuffles:,} shuffles of the senses",
-        f"best {result.state_name(result.best)}, {_interval(result.scores[result.best])}, "
-        f"p = {result.p_best:.4f} over all layers; guessing {result.chance:.2f}; static, the "
+        f"best {result.state_name(result.best)}, {result.scores[result.best].accuracy:.2f}, "
+        f"p = {result.p_best:.4f} over all layers; output {_interval(result.scores[-1])}; "
+        f"guessing {result.chance:.2f}; static, the "
         f"word entering layer 0, {result.scores[0].accuracy:.2f}; other words, the mean static "
         f"embedding of the sentence without the word, {_interval(result.context)}",
         f"labels, where there is room: the content word with most of its attention in layer "

@@ -49,7 +49,7 @@ class SenseScore(Savable):
     """
 
     accuracy: float
-    low: float  # the 95% interval of the accuracy, from a bootstrap over sentences
+    low: float  # the 95% interval of the accuracy, from refits with weighted sentences
     high: float
     p_value: float  # of a permutation test
     shuffled: float  # the 95th percentile of the accuracy of shuffled senses
@@ -97,7 +97,8 @@ class SensesResult(Result):
     plane_accuracy : tuple of float
         The accuracy within that plane, by state.
     best : int
-        The state with the highest accuracy, and of equals the highest silhouette.
+        The state with the highest accuracy, and of equals the highest silhouette. It is chosen on
+        the same sentences, so its interval is too high; that of the output, the last state, is not.
     p_best : float
         The probability of such an accuracy in any state with shuffled senses.
     shuffles : int
@@ -246,6 +247,7 @@ class SensesResult(Result):
         yield Text(f"best {self.state_name(self.best)}: {best.accuracy:.2f}", "bold").append(
             f", p = {self.p_best:.4f} over all layers", "not bold"
         )
+        yield Text(f"output: {self.scores[-1]}")
         yield Text(f"guessing: {self.chance:.2f}")
         yield Text(f"the word without context, entering layer 0: {self.scores[0]}")
         yield Text(f"the other words without attention: {self.context}")

@@ -1,8 +1,8 @@
 """From the statistics of all texts to each head: means, tests, roles, and which heads are alike.
 
 Means come with intervals and tests from a stream of texts, in memory that does not grow with it.
-The random numbers of a text follow from its number in the corpus alone. So a bootstrap is a sum
-over texts, in any order, in parts, and on several machines.
+The random numbers of a text follow from its number in the corpus alone. So a bootstrap or a sign
+flip is a sum over texts, in any order, in parts, and on several machines.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.statistics import IS_SHARE, STATISTICS, TextStatistics
+from attnviz.analyses.survey.statistics import STATISTICS, TextStatistics
 from attnviz.results import AttentionRecord
 from attnviz.runtime.libraries import release_unused
 from attnviz.runtime.progress import say
 
-RESAMPLES = 1000
+RESAMPLES = 1000  # of the bootstrap
+FLIPS = 2048  # of the signs of all texts; all that differ for up to _EXACT texts
+_EXACT = 12
 _CONFIDENCE = 0.95
-# The fewest texts for an interval, and for a bootstrap test the smallest effective number of texts:
-# n over the kurtosis, which is 1 if one text differs from all others.
-_MIN_TEXTS, _MIN_EFFECTIVE = 10, 8.0
-_ROUNDING = 1e-6  # smaller deviations between texts are rounding
+_MIN_TEXTS = 10  # for an interval
+_ROUNDING = 1e-6  # smaller differences are rounding
+_TIE = 1e-9  # statistics that differ by less are tied
+_FLIPS_AT_ONCE = 256
 Floats = NDArray[np.float64]
 _ROLE_P_VALUE = 0.01
+# The fewest texts on which 2 of all 2^n flips, the texts themselves and their opposite, reach it.
+_MIN_HELD_OUT = 1 + math.floor(1 - math.log2(_ROLE_P_VALUE))
 _ROLE_EXCESS = {False: 0.25, True: 0.5}  # the least weight over even weights, by "resting"
 _PAIR_WEIGHTS = 2**22  # that are compared at once
 _SAMPLE_ROWS = 64  # of a text
@@ -37,39 +41,51 @@ _SAMPLE_ROWS = 64  # of a text
 
 @dataclass(frozen=True, eq=False)
 class CorpusStatistics:
-    """The statistics of K heads over a corpus: estimates of K · S numbers, head by head.
+    """The statistics of K heads over a corpus, of which each has S.
 
-    above_even, above_shuffled : differences from even weights and from shuffled tokens. even,
-    shuffled : (K, S), the means of these baselines. excess : (K, S), the mean difference from even
-    weights on a random half of the texts; held_out : the same on the other half. compared : the
-    number of texts compared with the model's own weights; differences : (K,), the largest
-    difference of each head on these.
+    value : the estimates of K · S numbers, head by head. even, shuffled : (K, S), the means with
+    even weights and with shuffled tokens. p_even, p_shuffled : (K, S), of the differences from
+    shuffled keys, whose mean is that of even weights, and from shuffled tokens. excess : (K, S),
+    the mean difference from even weights on half of the texts. p_held_out : (K, S), of the
+    differences from shuffled keys on the other half, 1 if their mean is not positive; held_out :
+    the number of these texts. compared : the number of texts compared with the model's own weights;
+    differences : (K,), the largest difference of each head on these.
     """
 
     value: Estimates
-    above_even: Estimates
-    above_shuffled: Estimates
     even: Floats
     shuffled: Floats
+    p_even: Floats
+    p_shuffled: Floats
     excess: Floats
-    held_out: Estimates
+    p_held_out: Floats
+    held_out: int
     texts: int
     tokens: int
     compared: int
     differences: Floats
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A note if the texts are too few for any role."""
+        if self.held_out >= _MIN_HELD_OUT:
+            return ()
+        fewest = max(2 * _MIN_HELD_OUT, self.texts + 1)
+        return (f"too few texts to name heads: {self.texts}, at least {fewest}",)
+
 
 def aggregate(parts: Iterable[TextStatistics], heads: int, *, seed: int = 0) -> CorpusStatistics:
     """Sum up the parts of a survey, in the order of the corpus.
 
-    seed : of the resamples, and of the half of the texts on which heads get their roles.
+    seed : of resamples and flips, and of the half of the texts on which heads get their roles.
     """
     shape = heads, len(STATISTICS)
-    shares = np.tile(IS_SHARE, heads)
-    value, above_shuffled, role_half, held_out = [Estimator(shares) for _ in range(4)]
-    means = [Mean(len(shares)) for _ in range(3)]
+    width = heads * len(STATISTICS)
+    value = Bootstrap(width)
+    above_shuffled, role_half, other_half = (SignFlips(width) for _ in range(3))
+    means = [Mean(width) for _ in range(4)]
     differences = np.full(heads, -np.inf)
-    texts = tokens = compared = 0
+    texts = tokens = compared = held_out = 0
     for part in parts:
         missing = part.value.isnan()
         measured = ~missing.flatten(1).all(1)
@@ -77,39 +93,45 @@ def aggregate(parts: Iterable[TextStatistics], heads: int, *, seed: int = 0) -> 
             [not statistic.even_baseline for statistic in STATISTICS], device="cpu"
         )
         # If a text does not have a statistic, its baselines are NaN too.
-        ours, even, shuffled = (
+        ours, even, keys, shuffled = (
             values.masked_fill(left_out, torch.nan)[measured].double().flatten(1).numpy()
             for values, left_out in (
                 (part.value, missing),
                 (part.even, missing | no_baseline),
+                (part.shuffled_keys, missing | no_baseline),
                 (part.shuffled, missing),
             )
         )
         numbers = np.array(part.numbers)[measured.numpy()]
-        weights = draw(numbers, seed)
-        in_half = np.array([Random(f"half {seed} {n}").random() < 0.5 for n in numbers.tolist()])
-        excess = ours - even
-        value.add(weights, ours)
-        role_half.add(weights[in_half], excess[in_half])
-        held_out.add(weights[~in_half], excess[~in_half])
-        above_shuffled.add(weights, ours - shuffled)
-        for mean, values in zip(means, (even, shuffled, excess[in_half]), strict=True):
+        in_half = np.array([_in_half(number, seed) for number in numbers.tolist()], bool)
+        signs, above_keys = draw_signs(numbers, seed), difference(ours, keys)
+        value.add(draw(numbers, seed), ours)
+        above_shuffled.add(signs, difference(ours, shuffled))
+        role_half.add(signs[in_half], above_keys[in_half])
+        other_half.add(signs[~in_half], above_keys[~in_half])
+        for mean, values in zip(
+            means,
+            (even, shuffled, (ours - even)[in_half], above_keys[~in_half]),
+            strict=True,
+        ):
             mean.add(values)
         texts += len(numbers)
+        held_out += int((~in_half).sum())
         tokens += int(np.array(part.tokens)[measured.numpy()].sum())
         compared += part.compared
         differences = np.maximum(differences, part.differences.double().numpy())
         release_unused()
     say("estimating")
-    even_mean, shuffled_mean, excess_mean = (mean.mean().reshape(shape) for mean in means)
+    even_mean, shuffled_mean, excess, held_out_mean = (mean.mean().reshape(shape) for mean in means)
     return CorpusStatistics(
         value=value.estimates(),
-        above_even=role_half.joined(held_out).estimates(),
-        above_shuffled=above_shuffled.estimates(),
         even=even_mean,
         shuffled=shuffled_mean,
-        excess=excess_mean,
-        held_out=held_out.estimates(),
+        p_even=role_half.joined(other_half).p_values().reshape(shape),
+        p_shuffled=above_shuffled.p_values().reshape(shape),
+        excess=excess,
+        p_held_out=np.where(held_out_mean > 0, other_half.p_values().reshape(shape), 1.0),
+        held_out=held_out,
         texts=texts,
         tokens=tokens,
         compared=compared,
@@ -117,16 +139,20 @@ def aggregate(parts: Iterable[TextStatistics], heads: int, *, seed: int = 0) -> 
     )
 
 
-def assign_roles(excess: Floats, held_out: Estimates) -> list[str]:
+def _in_half(number: int, seed: int) -> bool:
+    """Return whether heads get their roles on a text: a random one of each two neighbors."""
+    return (Random(f"half {seed} {number // 2}").random() < 0.5) == (number % 2 == 0)
+
+
+def assign_roles(excess: Floats, p_held_out: Floats) -> list[str]:
     """Return the role of each head, or "".
 
     A head gets the role of the statistic that exceeds even weights by most on one half of the
-    texts, if the excess is significant on the other half. Where it rests counts only if it has no
-    other role.
+    texts, if it exceeds shuffled keys significantly on the other half. Where it rests counts only
+    if it has no other role.
 
-    excess : (K, S), the mean on the first half. held_out : the estimates on the other half.
+    excess : (K, S), the mean on the first half. p_held_out : (K, S), on the other half.
     """
-    low, p_value = (values.reshape(excess.shape) for values in (held_out.low, held_out.p_value))
     named = [column for column, statistic in enumerate(STATISTICS) if statistic.role]
     roles = []
     for head, row in enumerate(np.nan_to_num(excess, nan=-np.inf)):
@@ -134,7 +160,7 @@ def assign_roles(excess: Floats, held_out: Estimates) -> list[str]:
         for resting in (False, True):
             candidates = [column for column in named if STATISTICS[column].resting == resting]
             best = max(candidates, key=row.__getitem__)
-            significant = low[head, best] > 0 and p_value[head, best] < _ROLE_P_VALUE
+            significant = p_held_out[head, best] < _ROLE_P_VALUE
             if not role and significant and row[best] >= _ROLE_EXCESS[resting]:
                 role = STATISTICS[best].role
         roles.append(role)
@@ -210,94 +236,111 @@ def divergence(P: Tensor, Q: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """The means of K numbers, with intervals and tests against 0.
+    """The means of K numbers over texts that are assumed to be independent.
 
-    The texts are assumed to be independent.
-
-    low, high : the 95 % interval; NaN for fewer than ten texts. p_value : two-sided, corrected for
-    K tests: twice the smaller of two p-values, so that either test may reject. One is the bootstrap
-    of t about the mean, which needs no symmetry, by the largest |t| of each resample (Westfall &
-    Young 1993; Romano & Wolf 2005), at least 1 / (resamples + 1); it is 1 where a few texts make
-    the whole difference. The other, for shares, is K times Hoeffding's bound. count : the number of
-    texts.
+    low, high : the 95 % interval; NaN for fewer than ten texts. count : the number of texts.
     """
 
     mean: Floats
     low: Floats
     high: Floats
-    p_value: Floats
     count: NDArray[np.int64]
 
 
-class Estimator:
-    """Sums over texts, from which the `Estimates` of K numbers follow.
+class Bootstrap:
+    """Sums over texts, from which the `Estimates` of K numbers follow."""
 
-    shares : (K,), which numbers lie between -1 and 1 for every text.
-    """
-
-    def __init__(self, shares: NDArray[np.bool_]) -> None:
-        self._shares, width = shares, len(shares)
-        self._moments = np.zeros((5, width))  # Σ x⁰ … Σ x⁴
+    def __init__(self, width: int) -> None:
+        self._count, self._sum = np.zeros(width), np.zeros(width)
         # Poisson bootstrap: each text counts 0, 1, 2, … times (Hanley & MacGibbon 2006).
-        self._resampled = np.zeros((3, RESAMPLES, width))  # Σ w x⁰ … Σ w x²
+        self._resampled_count = np.zeros((RESAMPLES, width))
+        self._resampled_sum = np.zeros((RESAMPLES, width))
 
     def add(self, weights: Floats, values: Floats) -> None:
         """Add n texts: weights (n, resamples) from `draw`, values (n, K), NaN if missing."""
         present = ~np.isnan(values)
         known = np.where(present, values, 0.0)
-        squares = known * known
-        powers = present, known, squares, squares * known, squares * squares
-        self._moments += [power.sum(0) for power in powers]
+        self._count += present.sum(0)
+        self._sum += known.sum(0)
         # Many numbers are missing in the same texts: those of all heads, or none at all.
         bits = np.packbits(present, axis=0)
         _, first, kind = np.unique(bits, axis=1, return_index=True, return_inverse=True)
-        self._resampled[0] += (weights.T @ present[:, first])[:, kind.ravel()]
-        self._resampled[1] += weights.T @ known
-        self._resampled[2] += weights.T @ squares
-
-    def joined(self, other: Estimator) -> Estimator:
-        """Return the sums over the texts of both."""
-        both = Estimator(self._shares)
-        both._moments = self._moments + other._moments
-        both._resampled = self._resampled + other._resampled
-        return both
+        self._resampled_count += (weights.T @ present[:, first])[:, kind.ravel()]
+        self._resampled_sum += weights.T @ known
 
     def estimates(self) -> Estimates:
         """Return the estimates from all texts that were added."""
-        count, width = self._moments[0], self._moments.shape[1]
-        low, high, p_value = np.full(width, np.nan), np.full(width, np.nan), np.ones(width)
+        low, high = np.full((2, len(self._count)), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
-            _, mean, second, third, fourth = self._moments / count
-            enough = count >= _MIN_TEXTS
+            mean = self._sum / self._count
+            enough = self._count >= _MIN_TEXTS
             if enough.any():
-                weight, total, squares = self._resampled[:, :, enough]
-                means = np.where(weight > 0, total / weight, mean[enough])
+                count, total = self._resampled_count[:, enough], self._resampled_sum[:, enough]
+                means = np.where(count > 0, total / count, mean[enough])
                 edge = (1 - _CONFIDENCE) / 2
                 low[enough], high[enough] = np.quantile(means, [edge, 1 - edge], axis=0)
-                # Hoeffding's bound holds for shares of any distribution (Hoeffding 1963).
-                bound = np.fmin(2 * width * np.exp(-count * mean**2 / 2), 1.0)
-                p_value[enough] = np.where(self._shares, bound, 1.0)[enough]
-                # A bootstrap can test numbers that do not depend on a few texts.
-                variance = second - mean**2
-                spread = fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4
-                testable = enough & (variance > _ROUNDING**2)
-                testable &= count * variance**2 >= _MIN_EFFECTIVE * spread
-                if testable.any():
-                    error = _standard_error(count, mean, second)
-                    # A resample without the texts that differ would have hardly any error.
-                    errors = _standard_error(weight, means, squares / weight)
-                    errors = np.maximum(errors, error[enough] / 2)
-                    resampled_t = (np.abs(means - mean[enough]) / errors)[:, testable[enough]]
-                    largest = np.sort(np.nan_to_num(resampled_t).max(axis=1))
-                    t = (np.abs(mean) / error)[testable]
-                    above = RESAMPLES - np.searchsorted(largest, t, side="left")
-                    p_value[testable] = np.fmin(p_value[testable], (1 + above) / (1 + RESAMPLES))
-                p_value = np.fmin(2 * p_value, 1.0)
-        return Estimates(mean, low, high, p_value, count.astype(np.int64))
+        return Estimates(mean, low, high, self._count.astype(np.int64))
 
 
-def _standard_error(count: Floats, mean: Floats, squares: Floats) -> Floats:
-    return np.sqrt(np.maximum(squares - mean**2, _ROUNDING**2) / count)
+class SignFlips:
+    """Sums over texts with flipped signs, from which p-values of K numbers against 0 follow.
+
+    If each number is a difference of two that can be exchanged, such as the value of a text and
+    that of its shuffled tokens, then its sign is arbitrary under the null hypothesis, and so are
+    the signs of all numbers of a text together (Fisher 1935). The test is then exact for any number
+    of texts and any distribution. The values of a text may depend on each other in any way.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._texts = 0
+        self._squares = np.zeros(width)
+        self._flipped = np.zeros((FLIPS, width))
+        self._first: list[Floats] = []  # while all flips can be tried
+
+    def add(self, signs: Floats, values: Floats) -> None:
+        """Add n texts: signs (n, flips) from `draw_signs`, values (n, K), NaN if missing."""
+        known = np.nan_to_num(values, nan=0.0)
+        self._texts += len(known)
+        self._squares += (known * known).sum(0)
+        self._flipped += signs.T @ known
+        self._first = [*self._first, known] if self._texts <= _EXACT else []
+
+    def joined(self, other: SignFlips) -> SignFlips:
+        """Return the sums over the texts of both."""
+        both = SignFlips(len(self._squares))
+        both._texts = self._texts + other._texts
+        both._squares = self._squares + other._squares
+        both._flipped = self._flipped + other._flipped
+        both._first = [*self._first, *other._first]
+        return both
+
+    def p_values(self) -> Floats:
+        """Return the p-values, (K,): two-sided, corrected for K tests.
+
+        The statistic of a number is |Σ x| / √(Σ x²), which increases with |t| and is at most √n.
+        Each number is compared with the largest statistic in each flip, among the numbers that are
+        not larger than itself: step-down max-T (Westfall & Young 1993). Up to twelve texts are
+        flipped in all 2^n ways. Of more, one of the flips is the texts themselves, so that
+        p = (1 + b) / (1 + B) of B random flips (Phipson & Smyth 2010). 1 for a number that is 0 in
+        all texts.
+        """
+        flipped = self._flipped
+        if 0 < self._texts <= _EXACT:
+            flipped = _all_signs(self._texts).T @ np.concatenate(self._first)
+        size = np.sqrt(self._squares)
+        p_values = np.ones(len(size))
+        tested = np.flatnonzero(size)
+        order = tested[np.argsort(-np.abs(flipped[0, tested]) / size[tested], kind="stable")]
+        if not len(order):
+            return p_values
+        first = np.abs(flipped[0, order]) / size[order]
+        above = np.zeros(len(order))
+        for block in np.array_split(flipped, -(-len(flipped) // _FLIPS_AT_ONCE)):
+            sizes = np.abs(block[:, order]) / size[order]
+            largest = np.maximum.accumulate(sizes[:, ::-1], axis=1)[:, ::-1]
+            above += (largest >= first * (1 - _TIE)).sum(0)
+        p_values[order] = np.maximum.accumulate(above / len(flipped))
+        return p_values
 
 
 class Mean:
@@ -321,3 +364,30 @@ def draw(numbers: NDArray[np.int64], seed: int) -> Floats:
     """Return how often each text counts in each resample, (n, resamples), by its number."""
     generators = (np.random.Generator(np.random.Philox(key=[seed, n])) for n in numbers.tolist())
     return np.array([random.poisson(1.0, RESAMPLES) for random in generators], np.float64)
+
+
+def draw_signs(numbers: NDArray[np.int64], seed: int) -> Floats:
+    """Return the sign of each text in each flip, (n, flips), by its number; all are 1 in flip 0."""
+    generators = (np.random.Generator(np.random.Philox(key=[seed, n])) for n in numbers.tolist())
+    drawn = np.array([random.integers(0, 2, FLIPS) for random in generators], np.float64)
+    signs = 1 - 2 * drawn.reshape(len(numbers), FLIPS)
+    signs[:, 0] = 1
+    return signs
+
+
+def _all_signs(texts: int) -> Floats:
+    """Return all signs of n texts, (n, 2^(n - 1)): without the opposites, and all 1 in flip 0.
+
+    >>> _all_signs(2)
+    array([[ 1., -1.],
+           [ 1.,  1.]])
+    """
+    bits = np.arange(2 ** (texts - 1)) >> np.arange(texts)[:, None]
+    return 1 - 2 * (bits & 1).astype(np.float64)
+
+
+def difference(values: Floats, others: Floats) -> Floats:
+    """Return values - others, and 0 where they differ only by rounding."""
+    between = values - others
+    rounding = np.abs(between) <= _ROUNDING * np.maximum(np.abs(values), 1)
+    return np.where(rounding, 0.0, between)

@@ -73,9 +73,9 @@ def survey(
     """Measure statistics of every head on each text of a corpus; return means with intervals.
 
     Each statistic (`STATISTICS` in `statistics.py`) stands beside its value where the keys of each
-    query are shuffled (a permutation null, whose mean is that of even weights and needs no
-    sampling), and where the model reads the tokens of the text in another order. Memory does not
-    grow with the corpus.
+    query are shuffled, whose mean is that of even weights, and where the model reads the tokens of
+    the text in another order. Sign flips of the differences test both: they are exact, for any
+    number of texts. Memory does not grow with the corpus.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ def survey(
         A model that reads text; by default the bundled one.
     out : path, optional
         A folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
-        value, even, shuffled), a summary, and the result itself, for `load_result`. Needs pyarrow.
-        By default nothing is written.
+        value, even, shuffled, shuffled_keys), a summary, and the result itself, for `load_result`.
+        Needs pyarrow. By default nothing is written.
     column : str
         The column of the corpus that holds the text.
     truncate : bool
@@ -102,7 +102,7 @@ def survey(
     address : str, optional
         Of the Ray cluster; by default one is started on this machine.
     seed : int
-        Of shuffles and resamples.
+        Of shuffles, resamples and flips.
 
     Raises
     ------
@@ -249,17 +249,17 @@ def _result(
         high=by_head(totals.value.high),
         even=by_head(totals.even),
         shuffled=by_head(totals.shuffled),
-        p_even=by_head(totals.above_even.p_value),
-        p_shuffled=by_head(totals.above_shuffled.p_value),
+        p_even=by_head(totals.p_even),
+        p_shuffled=by_head(totals.p_shuffled),
         count=by_head(totals.value.count).long(),
-        roles=tuple(assign_roles(totals.excess, totals.held_out)),
+        roles=tuple(assign_roles(totals.excess, totals.p_held_out)),
         clusters=tuple(cluster(distances.numpy()).tolist()),
         distances=distances,
         sampled=len(sample),
         compared=totals.compared,
         texts=totals.texts,
         tokens=totals.tokens,
-        notes=changes.notes,
+        notes=(*changes.notes, *totals.notes),
         agreement=replace(
             verified,
             checks=(*verified.checks, *checks),

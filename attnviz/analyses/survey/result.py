@@ -86,15 +86,16 @@ class SurveyResult(HeadTable):
     even : (K, S), the mean of the same statistic where the keys of each query are shuffled, that is
         of even weights; NaN if it has no meaning (entropy). shuffled : where the model reads the
         tokens of each text in another order.
-    p_even, p_shuffled : (K, S), two-sided, of the differences from these, corrected for all heads
-        and statistics.
+    p_even, p_shuffled : (K, S), two-sided, of the differences from shuffled keys and from shuffled
+        tokens, by sign flips of the texts, corrected for all heads and statistics.
     count : (K, S), how many texts have such a token.
     roles : the role of each head, or "". clusters : the cluster of similar heads, counted from 0.
     distances : (K, K), the square root of the Jensen–Shannon divergence between the rows of two
         heads, in bits, from 0 to 1: mean over the rows of some texts; sampled : how many these are.
     texts, tokens : how many were read. compared : of how many the statistics were compared with
         those of the weights that the model's own code returns.
-    notes : on texts that were left out or cut. left_out : which were left out, counted from 1.
+    notes : on texts that were left out or cut, and whether the texts are too few to name heads.
+    left_out : which texts were left out, counted from 1.
     agreement : of all stages, on a sample of texts; and "statistics", the largest difference on
         the texts compared, as a share of the most that a statistic can be. provenance : of the
         model.

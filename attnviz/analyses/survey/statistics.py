@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -29,6 +30,7 @@ from attnviz.runtime.libraries import release_unused
 
 # What fits the caches of a CPU; what keeps a GPU busy.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # positions of a batch, with padding
+_KEY_ORDER = [0, 0, 0, 1]  # where the random numbers of key orders start, apart from all others
 _BLOCK_WEIGHTS = {"cpu": 2**18, "cuda": 2**23}  # of one head, in the rows processed at once
 
 
@@ -172,7 +174,6 @@ _ROW = [statistic.row for statistic in STATISTICS if statistic.row]
 _RECEIVED = [statistic.received for statistic in STATISTICS if statistic.received]
 NAMES = tuple(statistic.name for statistic in STATISTICS)
 TITLES = {statistic.name: statistic.title for statistic in STATISTICS}
-IS_SHARE = tuple(statistic.limit is None for statistic in STATISTICS)
 
 
 def largest(tokens: int) -> Tensor:
@@ -249,9 +250,11 @@ class TextStatistics:
     numbers, tokens : the number of each text in its corpus, and of its tokens. value : of the text
     as the model reads it; NaN where a text has no token of the kind. shuffled : of the tokens in
     another order, special tokens in place. even : of uniform weights over the keys that each query
-    may read, with the same sum. differences : (K,), on the compared texts, the largest difference
-    from the statistics of the model's own weights, as a share of the largest possible value; NaN if
-    the model does not return them. compared : the number of compared texts.
+    may read, with the same sum. shuffled_keys : of the weights of each query in a random order of
+    these keys, the same in all heads; the mean over all orders is even. differences : (K,), on the
+    compared texts, the largest difference from the statistics of the model's own weights, as a
+    share of the largest possible value; NaN if the model does not return them. compared : the
+    number of compared texts.
     """
 
     numbers: tuple[int, ...]
@@ -259,6 +262,7 @@ class TextStatistics:
     value: Tensor
     shuffled: Tensor
     even: Tensor
+    shuffled_keys: Tensor
     differences: Tensor
     compared: int
 
@@ -293,38 +297,54 @@ class HeadStatistics:
         positions = torch.tensor(indices, device="cpu").argsort()
         release_unused()
         *statistics, differences = zip(*measured, strict=True)
-        value, shuffled, even = (torch.cat(batch)[positions] for batch in statistics)
+        value, shuffled, even, keys = (torch.cat(batch)[positions] for batch in statistics)
         return TextStatistics(
             numbers=tuple(text.number for text in texts),
             tokens=tuple(lengths),
             value=value,
             shuffled=shuffled,
             even=even,
+            shuffled_keys=keys,
             differences=torch.stack(differences).amax(0),
             compared=len(order),
         )
 
     def _measure_batch(
         self, texts: Sequence[TokenizedText]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return statistics (N, K, S) of texts, shuffled texts, even weights; differences (K,).
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return statistics (N, K, S) of texts, shuffled texts, even weights and shuffled keys.
 
-        The first text, the shortest and so the one with most padding, is compared.
+        Last come the differences, (K,). The first text, the shortest and so the one with most
+        padding, is compared.
         """
         plain = [text.encoding for text in texts]
         mixed = [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
         inputs, tokens = self.batch(plain + mixed)
         N, length = len(texts), len(texts[0])
+        numbers = [text.number for text in texts]
         of_all = WeightStatistics(tokens)
         of_plain, of_first = WeightStatistics(tokens[:N]), WeightStatistics(tokens[:1])
         value: list[Tensor] = []
         even: list[Tensor] = []
+        keys: list[Tensor] = []
         differences: list[Tensor] = []
 
         def add(attention: BatchedAttention) -> None:
+            def readable_keys(rows: slice) -> Tensor:
+                """Return which keys a query may read, (N, R, T)."""
+                return attention.readable(rows)[:N] & tokens.real[:N, None]
+
+            def shuffled_keys(rows: slice) -> Tensor:
+                """Return the weights of each query in another order, (N, H, R, T)."""
+                order = key_order(readable_keys(rows), tokens.real[:N], rows, numbers, self.seed)[
+                    :, None
+                ]
+                weights = attention.weights(rows)[:N]
+                return weights.gather(-1, order.expand_as(weights))
+
             def even_weights(rows: slice) -> Tensor:
                 """Return equal weights for all keys that a query may read, (N, 1 or H, R, T)."""
-                readable = attention.readable(rows)[:N] & tokens.real[:N, None]
+                readable = readable_keys(rows)
                 uniform = readable / readable.sum(-1, keepdim=True).clamp(min=1)
                 if attention.sinks is None:
                     return uniform[:, None]
@@ -334,6 +354,7 @@ class HeadStatistics:
             values = of_all(attention.weights).cpu()
             value.append(values)
             even.append(of_plain(even_weights).expand_as(values[:N]).cpu())
+            keys.append(of_plain(shuffled_keys).cpu())
             if attention.model_weights is None:
                 differences.append(torch.full(values.shape[1:2], torch.nan, device="cpu"))
                 return
@@ -344,7 +365,8 @@ class HeadStatistics:
 
         capture_batch(self.checkpoint.module, inputs, self.records, add)
         both = torch.cat(value, dim=1)
-        return both[:N], both[N:], torch.cat(even, dim=1), torch.cat(differences)
+        baselines = both[N:], torch.cat(even, dim=1), torch.cat(keys, dim=1)
+        return both[:N], *baselines, torch.cat(differences)
 
     def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Tokens]:
         """Return texts as one padded input of the model, and their positions."""
@@ -376,3 +398,27 @@ def shuffle(encoding: Encoding, seed: str) -> Encoding:
     for place, source in zip(places, sources, strict=True):
         ids[place] = encoding["input_ids"][source]
     return {**encoding, "input_ids": ids}
+
+
+def key_order(
+    readable: Tensor, real: Tensor, rows: slice, numbers: Sequence[int], seed: int
+) -> Tensor:
+    """Return a random order of the readable keys of each query in some rows, (N, R, T).
+
+    Other keys stay in place. The order follows from the seed, the number of the text, its length
+    and the row alone.
+
+    readable : (N, R, T). real : False for padding, (N, T). numbers : of the texts.
+    """
+    N, R, T = readable.shape
+    scores = np.zeros((N, R, T), np.int64)
+    lengths = real.sum(-1).tolist()
+    for of_text, number, length in zip(scores, numbers, lengths, strict=True):
+        steps = -(-length // 4)  # Philox makes four numbers at each step
+        generator = np.random.Philox(key=[seed, number], counter=_KEY_ORDER)
+        drawn = generator.advance(rows.start * steps).random_raw(R * 4 * steps)
+        of_text[:, :length] = drawn.view(np.int64).reshape(R, 4 * steps)[:, :length]
+    last = torch.iinfo(torch.int64).max
+    shuffled = torch.from_numpy(scores).to(readable.device).masked_fill(~readable, last)
+    places = (~readable).long().argsort(dim=-1, stable=True)  # the readable keys first
+    return torch.empty_like(places).scatter_(-1, places, shuffled.argsort(dim=-1, stable=True))

@@ -25,7 +25,7 @@ from attnviz.analyses.survey.statistics import NAMES, TextStatistics
 from attnviz.errors import InputError, OutputError
 from attnviz.io.files import atomic
 
-_VALUES = ("value", "even", "shuffled")
+_VALUES = ("value", "even", "shuffled", "shuffled_keys")
 _SCHEMA = pa.schema(
     [
         ("sentence", pa.int64()),

@@ -108,6 +108,27 @@ def test_pieces_are_pooled_and_inflections_and_repeats_count(model):
     assert torch.allclose(raw.vectors[:, 3], pooled, atol=1e-5)
 
 
+def test_sentences_that_the_model_reads_alike_count_once(model, two):
+    alike = {sense: [*texts, texts[0].upper()] for sense, texts in TWO.items()}
+    found = attnviz.senses("bank", alike, model=model)
+    assert found.scores == two.scores
+    assert [one.sentence for one in found.occurrences] == [one.sentence for one in two.occurrences]
+    left_out = "sentences left out because the model reads the tokens of another: 2"
+    assert found.notes == (left_out, *two.notes)
+
+
+@pytest.mark.parametrize(
+    ("money", "said"),
+    [
+        ([*TWO["money"], TWO["river"][0].upper()], "reads the same tokens in 'We sat on the bank."),
+        ([TWO["money"][0], TWO["money"][0].upper()], "the same tokens in all sentences of 'money'"),
+    ],
+)
+def test_senses_need_sentences_that_the_model_tells_apart(model, money, said):
+    with pytest.raises(InputError, match=said):
+        attnviz.senses("bank", {"river": TWO["river"], "money": money}, model=model)
+
+
 def test_what_each_occurrence_attends_to(model, two):
     layer = two.attention_layer
     assert layer == max(two.best - 1, 0)

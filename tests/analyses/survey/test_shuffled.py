@@ -6,7 +6,13 @@ import torch
 
 from attnviz.analyses.survey.aggregate import aggregate
 from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
-from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, TextStatistics, shuffle
+from attnviz.analyses.survey.statistics import (
+    NAMES,
+    HeadStatistics,
+    TextStatistics,
+    key_order,
+    shuffle,
+)
 from tests.analyses.survey.plain import plain_weights
 from tests.analyses.survey.test_statistics import by_definition
 
@@ -95,19 +101,63 @@ def test_statistics_are_compared_with_shuffled_texts():
         value=much,
         shuffled=other,
         even=even,
+        shuffled_keys=even,
         differences=torch.zeros(2),
         compared=N,
     )
     told = aggregate([made], 2)
-    above = told.above_shuffled
-    assert (above.p_value.reshape(2, -1)[0] < 0.01).all()
-    assert (above.p_value.reshape(2, -1)[1] > 0.99).all()
-    np.testing.assert_allclose(above.mean, (much - other).mean(0).flatten(), atol=1e-6)
+    assert (told.p_shuffled[0] < 0.01).all()
+    assert (told.p_shuffled[1] > 0.99).all()
     np.testing.assert_allclose(told.shuffled, other.mean(0), atol=1e-6)
     # Entropy and the most attended key are not compared with uniform weights.
-    compared = told.above_even.count.reshape(2, -1)
-    assert (compared[:, :-2] == N).all()
-    assert (compared[:, -2:] == 0).all()
-    p_even = told.above_even.p_value.reshape(2, -1)[:, :-2]
-    assert (p_even[0] > 0.99).all()
-    assert (p_even[1] < 0.01).all()
+    assert np.isnan(told.even[:, -2:]).all()
+    assert (told.p_even[:, -2:] == 1).all()
+    assert (told.p_even[0, :-2] > 0.99).all()
+    assert (told.p_even[1, :-2] < 0.01).all()
+
+
+def order_of(readable, rows=None, numbers=(0, 1, 2, 3), real=None, seed=0):
+    real = torch.ones(readable.shape[0], readable.shape[2]) if real is None else real
+    rows = rows or slice(0, readable.shape[1])
+    return key_order(readable[:, rows], real.bool(), rows, numbers, seed)
+
+
+def test_only_readable_keys_are_shuffled():
+    readable = torch.rand(4, 30, 30, generator=torch.Generator().manual_seed(0)) < 0.6
+    order = order_of(readable)
+    places = torch.arange(30)
+    assert torch.equal(order.sort(-1).values, places.expand(4, 30, 30))
+    assert (order == places)[~readable].all()
+    assert torch.equal(readable.gather(-1, order), readable)
+    assert (order != places)[readable].float().mean() > 0.9
+    # Every key goes to every place alike.
+    orders = order_of(torch.ones(400, 5, 5, dtype=bool), numbers=range(400))
+    shares = (orders[..., None] == torch.arange(5)).double().mean((0, 1))
+    torch.testing.assert_close(shares, torch.full((5, 5), 0.2).double(), atol=0.04, rtol=0)
+
+
+def test_the_order_of_keys_depends_on_the_text_alone():
+    whole = torch.ones(4, 21, 21, dtype=bool)
+    order = order_of(whole)
+    assert not torch.equal(order[0], order[1])
+    assert not torch.equal(order, order_of(whole, seed=1))
+    blocks = [order_of(whole, rows=slice(start, min(start + 6, 21))) for start in range(0, 21, 6)]
+    assert torch.equal(torch.cat(blocks, 1), order)
+    padded = torch.zeros(1, 40, 40, dtype=bool)
+    padded[:, :21, :21] = True
+    alone = order_of(padded, numbers=[2], real=torch.arange(40)[None] < 21)
+    assert torch.equal(alone[0, :21, :21], order[2])
+
+
+def test_shuffled_keys_match_their_definition(ours, reads, model):
+    weights_of = plain_weights(model.module)
+    for n, each in enumerate(reads):
+        ids, special = each.encoding["input_ids"], each.encoding["special_tokens_mask"]
+        stops = [token in (".", ",") for token in model.tokenizer.convert_ids_to_tokens(ids)]
+        order = order_of(torch.ones(1, len(ids), len(ids), dtype=bool), numbers=[each.number])
+        weights = weights_of(ids)
+        shuffled = weights.gather(-1, order.expand_as(weights))
+        for head in (2, 20, 70):
+            expected = by_definition(shuffled[head].tolist(), ids, special, stops)
+            got = ours.shuffled_keys[n, head].tolist()
+            assert got == pytest.approx(list(expected.values()), abs=1e-5, nan_ok=True)
