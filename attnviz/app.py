@@ -97,9 +97,15 @@ def _message_and_code(error: BaseException) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         usage_error = getattr(error, "format_message", error.__str__)().rstrip(".")
         usage_error = usage_error.replace("Value error, ", "")
+        if problems := getattr(error.__cause__, "errors", None):  # of pydantic
+            typed = f"{problems()[0]['input']!r:.60}"
+            if typed not in usage_error:
+                usage_error = f"{usage_error.partition(', unable')[0]}, not {typed}"
         # It is empty if no command was named: the help has been printed.
         end = "" if usage_error.endswith("?") else "."
         return usage_error and f"{usage_error}{end} Run with --help to see the options.", 2
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Too many files are open. Allow more: ulimit -n 1024.", 1
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "Standard output cannot be written: no space is left. Free some space.", 4
     description = f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -69,6 +69,15 @@ def expect_words(text: str, subject: str) -> str:
     return text
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no surrogates, which stand for bytes that could not be decoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def did_you_mean(text: str, known: Iterable[str]) -> str:
     """Return "Did you mean …?" with the similar names, or nothing."""
     by_case = {name.casefold(): name for name in known}

@@ -371,6 +371,8 @@ def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -
     InputError, OutputError
         As `attnviz.io.files.check_output`.
     """
+    if not isinstance(figure, Figure):
+        raise InputError(f"{figure!r:.60} is not a figure. Pass one of matplotlib's.")
     path = check_output(path, FIGURE_SUFFIXES, force=force)
     image = render(figure, path.suffix.lower())
     with atomic(path) as temporary:

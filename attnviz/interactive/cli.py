@@ -68,6 +68,7 @@ def view(
             raise InputError("--compare needs a text to compare with. Type both texts.")
         texts.append(InputOptions(text=compare).checked())
     path = check_output(output, PAGE_SUFFIXES, force=force)
+    texts[0].refuse_overwriting(path)
     exact = None if layer is None else [layer]
     results = [run.attend(text, exact=exact) for text in texts]
 

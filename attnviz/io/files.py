@@ -26,8 +26,15 @@ _PREFIX, _SUFFIX = ".attnviz-", ".tmp"
 
 
 def read_text(path: Path, *, most: int) -> str:
-    """Return the text of a UTF-8 file of at most `most` bytes."""
+    """Return the text of a UTF-8 file, or pipe, of at most `most` bytes; "-" is standard input."""
+    path = Path("/dev/stdin") if str(path) == "-" else path
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):
+            with path.open("rb") as pipe:
+                data = pipe.read(most + 1)
+            if len(data) <= most:
+                return data.decode("utf-8-sig")
+            raise OSError(0, f"it has more than {most:,} bytes")
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             reason = "it is a folder"
@@ -74,7 +81,7 @@ def check_output(
         The folder is missing or read-only, the path is a folder or a device, or the file holds data
         or is read-only and `force` is not set.
     """
-    path = Path(path)
+    path = Path(os.path.expanduser(path))  # noqa: PTH111  leaves ~nobody as it is
     suffix = path.suffix.lower()
     try:
         if path.is_dir():

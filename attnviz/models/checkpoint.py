@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnviz.errors import InputError, ModelError, one_line
+from attnviz.errors import InputError, ModelError, is_unicode, one_line
 from attnviz.models.devices import (
     DeviceMap,
     device_map_options,
@@ -284,6 +284,8 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
     if os.path.isdir(path):  # noqa: PTH112
         if not os.access(path, os.R_OK | os.X_OK):
             raise ModelError(f"{text!r} cannot be read: change its permissions, or copy it.")
+        if not is_unicode(str(path)):
+            raise ModelError(f"The name of the folder {text!r} is not UTF-8. Rename the folder.")
         return Path(path).resolve().name or path, Path(path)
     if os.path.isfile(path):  # noqa: PTH113
         raise ModelError(f"{text!r} is a file: give the folder that it lies in.")

@@ -82,9 +82,11 @@ def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json:
     agreement : None for a result that comes from no model.
     """
     verified = agreement is None or agreement.verdict == "verified"
-    output = LiteralConsole(stderr=True, highlight=False, soft_wrap=True) if json else console
+    errors = LiteralConsole(stderr=True, highlight=False, soft_wrap=True)
+    output = errors if json else console
     if agreement is not None and not (json and verified):
-        output.print(Text(agreement.summary(), style="green" if verified else "bold red"))
+        verdict = Text(agreement.summary(), style="green" if verified else "bold red")
+        (output if verified else errors).print(verdict)
     if path is not None:
         output.print(Text(f"wrote {path}"))
     return 0 if verified else 5

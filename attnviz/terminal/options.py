@@ -7,6 +7,7 @@ Typer. The checks here need neither torch nor a model: wrong input is refused in
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 import typer
 
-from attnviz.errors import AttnvizWarning, InputError, expect_words
+from attnviz.errors import AttnvizWarning, InputError, expect_words, is_unicode
 from attnviz.io.files import check_output, is_file, read_text
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ _MAX_SENTENCE_BYTES = 10_000_000  # of a file of sentences
 
 MapMode = Literal["auto", "full", "streamed"]
 
+
+def parse_index(value: str) -> int:
+    """Return the number of a layer or of a head; typer reads 0-3 as -3."""
+    try:
+        return int(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r:.60} is not a whole number, such as 3") from None
+
+
 # --- single options that several commands share
 
 Stack = Annotated[
@@ -40,11 +50,19 @@ Stack = Annotated[
         show_default="cross if there is one, else the first",
     ),
 ]
-Layer = Annotated[int | None, typer.Option(help="Layer, counted from 0.", show_default="chosen")]
+Layer = Annotated[
+    int | None,
+    typer.Option(
+        help="Layer, counted from 0.", show_default="chosen", parser=parse_index, metavar="<int>"
+    ),
+]
 Head = Annotated[
     int | None,
     typer.Option(
-        help="Head, counted from 0.", show_default="the one that relates content words most"
+        help="Head, counted from 0.",
+        show_default="the one that relates content words most",
+        parser=parse_index,
+        metavar="<int>",
     ),
 ]
 Words = Annotated[bool, typer.Option("--words/--pieces", help="Merge word pieces into words.")]
@@ -103,6 +121,8 @@ class InputOptions:
         ),
     ] = None
 
+    source: Path | None = None  # the file that `text` was read from
+
     def checked(self) -> InputOptions:
         """Return the inputs, with the text of --file as `text`; raise InputError if unusable."""
         if self.result is not None:
@@ -113,8 +133,15 @@ class InputOptions:
             if self.text is not None:
                 raise InputError("A text and a --file exclude each other. Leave one out.")
             text = read_text(self.file, most=_MAX_TEXT_BYTES)
-            return replace(self, file=None, text=text).checked()
+            return replace(self, file=None, text=text, source=self.file).checked()
         for name, words in (("text", self.text), ("--pair", self.pair), ("--target", self.target)):
+            if words is not None and not is_unicode(words) and sys.flags.utf8_mode == 0:
+                encoding = sys.getfilesystemencoding()
+                if encoding != "utf-8":
+                    raise InputError(
+                        f"The {name} is not {encoding}, the encoding of this locale. Set another "
+                        "one: LC_ALL=C.UTF-8."
+                    )
             if words is not None:
                 expect_words(words, f"The {name}")
         for kind, path in (("image", self.image), ("audio", self.audio)):
@@ -125,6 +152,17 @@ class InputOptions:
                 "There is nothing to read. Give a text, an --image or an --audio file."
             )
         return self
+
+    def refuse_overwriting(self, path: Path) -> None:
+        """Raise InputError if a file to write is one of the files to read."""
+        files = {
+            "text": self.source, "image": self.image, "audio": self.audio, "result": self.result
+        }  # fmt: skip
+        for kind, file in files.items():
+            if file is not None and file.exists() and path.exists() and path.samefile(file):
+                raise InputError(
+                    f"{path} is the {kind} to read. Name another file to write: -o FILE."
+                )
 
 
 @dataclass(frozen=True)
@@ -284,11 +322,11 @@ class FigureOptions:
         """The default of --output in the help."""
         return self.default_output or "no file"
 
-    def path(self, *, json: bool, image: Path | None = None) -> Path | None:
+    def path(self, *, json: bool, inputs: InputOptions | None = None) -> Path | None:
         """Return the file to write, checked before anything slow; None to write no file.
 
         json : the data are printed, so only a file that was asked for is written.
-        image : the input, which is never overwritten.
+        inputs : what is read, which is never overwritten.
         """
         output = self.output
         if output is None and self.default_output is not None and not json:
@@ -296,8 +334,8 @@ class FigureOptions:
         if output is None:
             return None
         path = check_output(output, force=self.force)
-        if image is not None and path.exists() and path.samefile(image):
-            raise InputError(f"{path} is the image to read. Name another file to write: -o FILE.")
+        if inputs is not None:
+            inputs.refuse_overwriting(path)
         return path
 
 

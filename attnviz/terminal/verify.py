@@ -33,6 +33,7 @@ def verify(
     inputs = inputs.checked()
     if output is not None:
         output = check_output(output, (".safetensors",), force=force)
+        inputs.refuse_overwriting(output)
     result = run.attend(inputs)
 
     from attnviz.io.export import save_result

@@ -194,10 +194,10 @@ def _scale_off(monkeypatch):
 
 @pytest.mark.usefixtures("_scale_off")
 def test_an_unverified_map_is_marked_and_exits_with_5(capsys):
-    out = succeeds(capsys, "heatmap", TEXT, "-o", "x.svg", code=5).out
+    err = succeeds(capsys, "heatmap", TEXT, "-o", "x.svg", code=5).err
     assert (
         "NOT VERIFIED: differs from the model's own attention first at encoder layer 0, scores"
-        in out
+        in err
     )
     root = ElementTree.parse("x.svg").getroot()
     alarm = [

@@ -1,6 +1,7 @@
 """Every error is one line with advice and the documented exit code, and writes no file."""
 
 import contextlib
+import errno
 import importlib.util
 import json
 import logging
@@ -584,3 +585,58 @@ def test_keyboard_interrupt_propagates_in_python(monkeypatch):
         attnviz.attend(TEXT)
     with pytest.raises(KeyboardInterrupt):
         run(["heatmap", TEXT])
+
+
+def test_a_text_comes_from_a_pipe(capsys, sound):
+    reader, writer = os.pipe()
+    os.write(writer, TEXT.encode())
+    os.close(writer)
+    assert run(["verify", "--file", f"/dev/fd/{reader}", "-m", str(sound), "--json"]) == 0
+    os.close(reader)
+    assert json.loads(capsys.readouterr().out)["text"] == TEXT
+
+
+def test_a_pipe_may_hold_too_much(capsys, monkeypatch):
+    monkeypatch.setattr("attnviz.terminal.options._MAX_TEXT_BYTES", 9)
+    reader, writer = os.pipe()
+    os.write(writer, TEXT.encode())
+    os.close(writer)
+    code, err = fails(capsys, "verify", "--file", f"/dev/fd/{reader}")
+    os.close(reader)
+    assert code == 2
+    assert "it has more than 9 bytes" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("heatmap", "x.json"), ("view", "x.html"), ("verify", "x.safetensors")]
+)
+def test_the_text_that_is_read_is_not_overwritten(capsys, command, name):
+    Path(name).write_text(TEXT)
+    code, err = fails(capsys, command, "--file", name, "-o", name, "--force")
+    assert code == 2
+    assert f"{name} is the text to read. Name another file" in err
+    assert Path(name).read_text() == TEXT
+
+
+def test_the_home_folder_of_an_output_is_expanded(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "figures").mkdir()
+    assert run(["example", "cat", "--output=~/figures/x.json"]) == 0
+    assert (tmp_path / "figures/x.json").exists()
+
+
+def test_a_model_folder_whose_name_is_not_utf_8(capsys, sound, tmp_path):
+    shutil.copytree(sound, tmp_path / "t\udcff")
+    code, err = fails(capsys, "heatmap", TEXT, "-m", "./t\udcff")
+    assert code == 3
+    assert "is not UTF-8. Rename the folder." in err
+
+
+def test_too_many_open_files(capsys, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("attnviz.pipeline.attend.load", fail)
+    code, err = fails(capsys, "heatmap", TEXT)
+    assert code == 1
+    assert err == "attnviz: Too many files are open. Allow more: ulimit -n 1024.\n"

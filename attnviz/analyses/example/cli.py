@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnviz.analyses.example.bundled import check_source
-from attnviz.terminal.options import ConsoleOptions, FigureOptions, option_groups
+from attnviz.terminal.options import ConsoleOptions, FigureOptions, InputOptions, option_groups
 
 
 @option_groups()
@@ -30,7 +30,7 @@ def example(
     the command: the exit code is 0.
     """
     check_source(name, file)
-    path = figure.path(json=console.json)
+    path = figure.path(json=console.json, inputs=InputOptions(source=file))
 
     from attnviz.analyses.example.compute import example as replay
     from attnviz.terminal.console import report

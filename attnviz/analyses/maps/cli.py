@@ -16,6 +16,7 @@ from attnviz.terminal.options import (
     Stack,
     Words,
     option_groups,
+    parse_index,
     parse_patch,
     parse_slice,
     parse_word_pair,
@@ -38,6 +39,8 @@ def heatmap(
         typer.Option(
             help="Head, counted from 0. Repeat the option to average several heads.",
             show_default="the one that relates content words most",
+            parser=parse_index,
+            metavar="<list[int]>",
         ),
     ] = None,
     patch: Annotated[
@@ -79,7 +82,7 @@ def heatmap(
     drawn as an overview; --rows and --cols draw an exact part of it.
     """
     inputs = inputs.checked()
-    path = figure.path(json=console.json, image=inputs.image)
+    path = figure.path(json=console.json, inputs=inputs)
     word_pair = None if find is None else parse_word_pair(find)
     query_patch = parse_patch(patch)
     row_part, column_part = parse_slice(rows, "--rows"), parse_slice(cols, "--cols")
@@ -138,7 +141,7 @@ def heads(
 ) -> int:
     """Draw the attention maps of all heads, of the whole model or of one layer."""
     inputs = inputs.checked()
-    path = figure.path(json=console.json, image=inputs.image)
+    path = figure.path(json=console.json, inputs=inputs)
     result = run.attend(inputs, layers=None if layer is None else [layer]).stack(stack)
 
     from attnviz.analyses.maps.compute import head_maps, rank_heads

@@ -143,6 +143,8 @@ def heatmap(
             columns=columns,
             overview=False if overview is None and ax is not None else overview,
         )
+    if ax is not None and not isinstance(ax, Axes):
+        raise InputError(f"{ax!r:.60} is not axes. Pass axes of matplotlib, or leave ax out.")
     return draw_heatmap(selected, width=width, ax=ax)
 
 

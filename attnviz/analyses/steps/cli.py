@@ -42,7 +42,7 @@ def steps(
     stage with the model.
     """
     inputs = inputs.checked()
-    path = figure.path(json=console.json, image=inputs.image)
+    path = figure.path(json=console.json, inputs=inputs)
     attention = run.attend(inputs).stack(stack)
 
     from attnviz.analyses.steps.compute import steps as take_apart

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -72,6 +73,7 @@ def survey(
     from attnviz.io.files import check_output
     from attnviz.terminal.console import progress_bar, report
 
+    output = os.path.expanduser(output)  # noqa: PTH111  leaves ~nobody as it is
     check_options(output, engine.value, address)
     figure = Path(output, "survey.png")
     if Path(output).is_dir():

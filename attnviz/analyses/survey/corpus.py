@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -185,6 +186,9 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
         return
     is_table = suffix in (".csv", ".tsv")
     try:
+        with path.open("rb") as start:
+            if start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise InputError(f"{path} is UTF-16 text. Save it as UTF-8.")
         with path.open(newline="" if is_table else None, **_UTF_8) as file:
             if is_table:
                 yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",", bad)

@@ -8,6 +8,9 @@ _TRAIN = "heatmap 'the train' -m tiny -o"
 PLACES = {
     "a missing folder": both(f"{_TRAIN} none/x.png", 4, "none does not exist", cold=True),
     "a file as the folder": both(f"{_TRAIN} words.txt/x.svg", 4, "words.txt", cold=True),
+    "the file that is read": typed(
+        "example --file own.json -o own.json --force", 2, "own.json is the text to read"
+    ),
     "a folder": both(f"{_TRAIN} afolder", 4, "afolder is a folder", cold=True),
     "a folder that is called so": both(f"{_TRAIN} afolder.png", 4, "is a folder", cold=True),
     "this folder": both(f"{_TRAIN} .", 4, "is a folder", cold=True),

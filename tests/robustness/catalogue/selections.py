@@ -15,6 +15,14 @@ SELECTIONS = {
     "layer a word": typed(f"heatmap {_THE} --layer two", 2, "'--layer'"),
     "layer a fraction": typed(f"heatmap {_THE} --layer 1.5", 2, "'--layer'"),
     "layer nan": typed(f"heatmap {_THE} --layer nan", 2, "'--layer'"),
+    "layers in a list": typed(f"heatmap {_THE} --layer 0,1", 2, "'0,1' is not a whole number"),
+    "heads in a range": typed(f"heatmap {_THE} --head 0-3", 2, "'0-3' is not a whole number"),
+    "a head in a range": typed(f"view {_THE} --head 0-3", 2, "'0-3' is not a whole number"),
+    "width a word": typed(f"heatmap {_THE} --width wide", 2, "a valid number, not 'wide'"),
+    "axes that are a number": called(
+        f"attnviz.plot.heatmap({_RESULT}, ax=5)", 2, "5 is not axes. Pass axes"
+    ),
+    "a figure that is None": called("attnviz.plot.save(None, 'x.png')", 2, "None is not a figure"),
     "layer without a number": typed(f"heatmap {_THE} --layer", 2, "requires an argument"),
     "layer a word, called": called(
         f"attnviz.plot.heatmap({_RESULT}, layer='two')", 2, "a whole number"

@@ -107,6 +107,18 @@ TEXTS = {
     "newlines": typed("heatmap 'the\ntrain\r\nleft\u2028home' -m tiny -o x.svg", leaves="x.svg"),
     "newlines in a file": typed("heatmap --file lines.txt -m tiny", leaves="heatmap.png"),
     "a byte order mark": both("verify --file bom.txt -m tiny"),
+    "standard input": typed(
+        "verify --file - -m tiny --truncate",
+        said="text cut from 102 to 64 tokens",
+        within="yes on stdin",
+    ),
+    "a text that the locale cannot read": typed(
+        "heatmap Müller -m tiny",
+        2,
+        "Set another one: LC_ALL=C.UTF-8",
+        within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
+        cold=True,
+    ),
     "UTF-16": typed("verify --file utf16.txt", 2, "utf16.txt is not UTF-8 text", cold=True),
     "Latin-1": typed("heads --file latin1.txt", 2, "Save it as UTF-8", cold=True),
     "no text at all": typed(
