@@ -83,8 +83,9 @@ def test_the_page_is_the_same(capsys, train):
 def test_a_bad_verdict_stays_bad(capsys, train):
     doubtful = replace(train.agreement, unproven=("encoder layer 0",))
     attnviz.save_result(replace(train, agreement=doubtful), "doubtful.safetensors")
-    out = printed(capsys, "verify", "--result", "doubtful.safetensors", code=5)
-    assert "NOT PROVEN: a scale 1 % off would go unnoticed in encoder layer 0" in out
+    assert run(["verify", "--result", "doubtful.safetensors"]) == 5
+    err = capsys.readouterr().err
+    assert "NOT PROVEN: a scale 1 % off would go unnoticed in encoder layer 0" in err
 
 
 def test_a_long_text(capsys):
