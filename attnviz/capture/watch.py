@@ -169,13 +169,15 @@ class Outputs:
     """What the model returned in the run that was recorded, and as it was loaded.
 
     recorded, loaded : the tensors of real numbers in the output, for N texts. repeat : runs the
-    model as loaded once more, with other random numbers. tokens : how many were read of a long
-    text, from its start; None for all.
+    model as loaded once more, with other random numbers. round_otherwise : runs it with every
+    module's output off by one rounding step. tokens : how many were read of a long text, from its
+    start; None for all.
     """
 
     recorded: tuple[Tensor, ...]
     loaded: tuple[Tensor, ...]
     repeat: Callable[[], tuple[Tensor, ...]]
+    round_otherwise: Callable[[], tuple[Tensor, ...]]
     tokens: int | None = None
 
 
@@ -187,11 +189,28 @@ def outputs_beside(
 ) -> Outputs:
     """Run the model as loaded, unwatched, and return its output beside a recorded one."""
 
-    def run_as_loaded(seed: int) -> tuple[Tensor, ...]:
+    def run_as_loaded(seed: int, *, rounded: bool = False) -> tuple[Tensor, ...]:
         with torch.no_grad(), restoring(model, None, seed=seed), model_errors(model):
+            for module in model.modules() if rounded else ():
+                if not any(module.children()):
+                    module.register_forward_hook(_round_otherwise)
             return floats(run())
 
-    return Outputs(recorded, run_as_loaded(2), lambda: run_as_loaded(3), tokens)
+    return Outputs(
+        recorded,
+        loaded=run_as_loaded(2),
+        repeat=lambda: run_as_loaded(3),
+        round_otherwise=lambda: run_as_loaded(2, rounded=True),
+        tokens=tokens,
+    )
+
+
+def _round_otherwise(module: nn.Module, args: Any, output: Any) -> Any:
+    """Return the output of a module, each number one rounding step up or down."""
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        return output
+    signs = torch.randint(0, 2, output.shape, device=output.device) * 2 - 1
+    return output * (1 + torch.finfo(output.dtype).eps * signs).to(output.dtype)
 
 
 def floats(output: object) -> tuple[Tensor, ...]:

@@ -298,3 +298,18 @@ def test_a_forward_that_reverses_positions_on_its_way_is_caught(tokenizer):
     report = attend(module, tokenizer).agreement
     assert report.output.passed
     assert report.parts["positions"] == "failed"
+
+
+def test_fused_attention_that_differs_from_eager_is_named(tokenizer):
+    """Transformers' eager Falcon adds ALiBi twice; its fused attention adds it once."""
+    module = tiny("falcon")
+    assert attend(module, tokenizer).agreement.verdict == "verified"
+    module.config._attn_implementation_internal = "sdpa"
+    assert "the recorded run is not the model's" in attend(module, tokenizer).agreement.summary()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_model_that_amplifies_rounding_is_no_false_alarm(dtype, tokenizer):
+    """A mixture of experts with sharp attention: what one rounding step changes is measured."""
+    report = attend(tiny("dbrx").to(dtype), tokenizer, TEXTS[0]).agreement
+    assert report.verdict == "verified", report.summary()

@@ -77,10 +77,19 @@ def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
     architecture = last_check().architectures.get(str(model_type))
     known = frozenset(architecture.stages if architecture else ())
     return {
-        path: AttentionModule(module, find_output(model, path), known)
+        path: AttentionModule(
+            module,
+            find_output(model, path),
+            known if _is_of_transformers(module) else frozenset(),
+        )
         for path, module in model.named_modules()
         if _has_projections(module)
     }
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    """Whether a module runs the code of transformers, and not a class or forward of the user."""
+    return type(module).__module__.startswith("transformers.") and "forward" not in vars(module)
 
 
 def find_output(model: nn.Module, path: str) -> nn.Module | None:
