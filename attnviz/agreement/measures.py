@@ -7,7 +7,6 @@ tensors on its device, those of a whole attention are copied at once, and Python
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -50,11 +49,14 @@ def regression(x: Tensor, dy: Tensor, dz: Tensor, *dims: tuple[int, ...]) -> Num
 
     Each of `dims` is summed over; the names of the second sums start with "of all".
     """
-    return {
+    prefixes = [*zip(("", "of all "), dims, strict=False)]
+    sums = {
         prefix + name: term.sum(over)
-        for name, term in chain(products(x, dy, dz), (("zz", d**2) for d in (dz,)))
-        for prefix, over in zip(("", "of all "), dims, strict=False)
+        for name, term in products(x, dy, dz)
+        for prefix, over in prefixes
     }
+    squares = dz**2
+    return sums | {prefix + "zz": squares.sum(over) for prefix, over in prefixes}
 
 
 def slope(numbers: Numbers, prefix: str = "", *, step: float = 0.0) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs, additive_mask
 from attnviz.capture.recorder import AttentionCall, record_runs
-from attnviz.capture.watch import RepeatedRun, expect_same, minimal_run, watch
+from attnviz.capture.watch import EndRunError, RepeatedRun, expect_same, minimal_run, watch
 from attnviz.errors import ModelError
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import AttentionRecord, Axis, MaskRule
@@ -114,19 +113,11 @@ def capture_batch(
     def on_known(args: AttentionCallArgs, number: int) -> Any:
         pass_on(_from_arguments(args, known[number]))
         if number + 1 == len(known):
-            raise _LastAttentionError  # nothing after the last attention is needed
+            raise EndRunError  # nothing after the last attention is needed
         return args.output(), None
 
-    def run_to_last_attention() -> None:
-        with suppress(_LastAttentionError):
-            run()
-
     fused = length > _SHORT and supports_fused_attention(model)
-    watch(model, run_to_last_attention, lambda _: RepeatedRun(model, paths, on_known), fused=fused)
-
-
-class _LastAttentionError(Exception):
-    """Ends a run after its last attention."""
+    watch(model, run, lambda _: RepeatedRun(model, paths, on_known), fused=fused)
 
 
 def _from_arguments(args: AttentionCallArgs, known: AttentionRecord) -> BatchedAttention:

@@ -7,25 +7,24 @@ right rows. So some tokens are replaced, and the keys of the first attention tel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs
-from attnviz.capture.watch import AttentionWatcher, minimal_run, watch
+from attnviz.capture.watch import AttentionWatcher, EndRunError, minimal_run, watch
 from attnviz.results import Axis
 
 
 def changed_keys(
-    model: nn.Module, inputs: Mapping[str, Tensor], axes: Sequence[Axis], positions: int | None
+    model: nn.Module, inputs: Mapping[str, Tensor], axes: Sequence[Axis], positions: int
 ) -> list[tuple[Tensor, Tensor] | None]:
     """Replace some tokens of N texts, one at a time, and return how far each key moved.
 
     Every replacement is one more row of a single batch, which runs up to its first attention.
 
-    positions : how many tokens of each text to replace; None for all.
+    positions : how many tokens of each text to replace.
 
     Returns
     -------
@@ -47,7 +46,7 @@ def changed_keys(
         for number, position in enumerate(replaced.tolist()):
             batch["input_ids"][row + 1 + number, position] = _other(ids[text_index], position)
         row += 1 + len(replaced)
-    keys = _first_keys(model, batch)
+    keys = watch(model, minimal_run(model, batch), _FirstKeys).keys
     if keys is None or keys.shape[0] != row or keys.shape[2] != ids.shape[1]:
         return [None] * len(axes)
     moved: list[tuple[Tensor, Tensor] | None] = []
@@ -59,10 +58,10 @@ def changed_keys(
     return moved
 
 
-def _choose(axis: Axis, positions: int | None) -> Tensor:
+def _choose(axis: Axis, positions: int) -> Tensor:
     """Return some of the tokens of a text, spread over it."""
     ordinary = [n for n, special in enumerate(axis.special) if not special]
-    count = len(ordinary) if positions is None else min(positions, len(ordinary))
+    count = min(positions, len(ordinary))
     spread = torch.linspace(0, len(ordinary) - 1, count, device="cpu").round().int().tolist()
     return torch.tensor([ordinary[n] for n in spread], dtype=torch.long, device="cpu")
 
@@ -73,10 +72,6 @@ def _other(ids: Tensor, position: int) -> Tensor:
     return others[0] if len(others) else ids[position] - 1
 
 
-class _FirstAttentionError(Exception):
-    """Ends a run at its first attention."""
-
-
 class _FirstKeys(AttentionWatcher):
     """Takes the keys of the first attention."""
 
@@ -85,14 +80,4 @@ class _FirstKeys(AttentionWatcher):
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Keep the keys; nothing after them is needed."""
         self.keys = args.key
-        raise _FirstAttentionError
-
-
-def _first_keys(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor | None:
-    run = minimal_run(model, inputs)
-
-    def run_to_first_attention() -> None:
-        with suppress(_FirstAttentionError):
-            run()
-
-    return watch(model, run_to_first_attention, _FirstKeys).keys
+        raise EndRunError

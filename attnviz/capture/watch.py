@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -231,6 +231,10 @@ def expect_same(model: nn.Module, paths: Sequence[str], expected: Sequence[str])
 # ----------------------------------------------------------------------------- watching the model
 
 
+class EndRunError(Exception):
+    """Raised by a watcher to end a run that it needs no further."""
+
+
 class AttentionWatcher:
     """Base of what takes the attentions of one run, in the order of execution."""
 
@@ -295,7 +299,8 @@ def watch(
     """
     with restoring(model, "sdpa" if fused else "eager", seed=seed), model_errors(model):
         watcher = watcher_of(model)
-        with intercept_attention(watcher.on_call, watcher.paths, fused=fused), watcher.mode:
+        intercepted = intercept_attention(watcher.on_call, watcher.paths, fused=fused)
+        with suppress(EndRunError), intercepted, watcher.mode:
             run()
         watcher.finish()
     return watcher

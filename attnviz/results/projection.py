@@ -128,7 +128,7 @@ Step: TypeAlias = Norm | Clip | Factor | Rotation | Gate
 class HeadProjection(Savable):
     """How one of Q, K and V follows from the input X: X W_h + b_h for every head h, then steps.
 
-    weight : (heads, d_in, d), where possible a view of the model's own.
+    weight : (heads, d_in, d); in a result, a copy of the model's own.
     bias : (heads, d), or None.
     before : what is done to X first: in latent attention a map to a narrower vector, and its norm;
         in a quantized module its rounding.
