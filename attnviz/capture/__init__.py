@@ -2,7 +2,7 @@
 
 from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.capture.capture import Capture, capture, capture_generation, hidden_states
-from attnviz.capture.positions import changed_keys
+from attnviz.capture.positions import MovedKeys, replace_every_token, replace_some_tokens
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
     ReducedAttention,
@@ -16,6 +16,7 @@ from attnviz.capture.watch import Outputs, memory_budget, model_lock, restoring
 __all__ = [
     "BatchedAttention",
     "Capture",
+    "MovedKeys",
     "Outputs",
     "ReducedAttention",
     "ReductionOptions",
@@ -24,11 +25,12 @@ __all__ = [
     "capture_batch",
     "capture_generation",
     "capture_streamed",
-    "changed_keys",
     "hidden_states",
     "memory_budget",
     "model_lock",
     "outputs_of_start",
     "place_windows",
+    "replace_every_token",
+    "replace_some_tokens",
     "restoring",
 ]

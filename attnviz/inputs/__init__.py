@@ -5,6 +5,7 @@ from attnviz.inputs.batch import Batch, Inputs, Many, encode, expect_one_text, p
 from attnviz.inputs.decoder import continue_axis, expect_tokens_left, generated_text
 from attnviz.inputs.image import ImageSource, Picture
 from attnviz.inputs.text import (
+    label_notes,
     max_tokens,
     pad_texts,
     padded,
@@ -27,6 +28,7 @@ __all__ = [
     "expect_one_text",
     "expect_tokens_left",
     "generated_text",
+    "label_notes",
     "max_tokens",
     "pad_texts",
     "padded",

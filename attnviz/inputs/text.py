@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -239,6 +240,52 @@ def split_tokens_note(checkpoint: Checkpoint, *texts: str | None) -> tuple[str, 
         f"read as plain text, not as special tokens: {', '.join(typed)} "
         '(special_tokens="parse", --special-tokens parse)',
     )
+
+
+def label_notes(checkpoint: Checkpoint, axis: Axis, ids: Sequence[int]) -> tuple[str, ...]:
+    """Return notes where the labels of an axis may not be the tokens that the model reads."""
+    notes = []
+    if (misplaced := _misplaced(_tokenizer(checkpoint), axis, ids)) is not None:
+        token, word = misplaced
+        notes.append(
+            "the tokenizer's offsets do not match its tokens: they place "
+            f"{token!r:.40} at the word {word!r:.40}"
+        )
+    if checkpoint.fits_vocabulary is False:
+        notes.append(
+            "tokens that are spelled alike have unrelated embeddings: this may be the tokenizer of "
+            "another model"
+        )
+    return tuple(notes)
+
+
+def _misplaced(
+    tokenizer: PreTrainedTokenizerBase, axis: Axis, ids: Sequence[int]
+) -> tuple[str, str] | None:
+    """Return the first tokens that are not spelled as the word at which their offsets are.
+
+    A token may be a part of a word, or reach beyond it. Unknown tokens, and those that are parts of
+    a character, have no spelling.
+    """
+    pieces: dict[int, list[int]] = {}
+    for position, word in enumerate(axis.words):
+        if word is not None:
+            pieces.setdefault(word, []).append(position)
+    for word, positions in pieces.items():
+        token = "".join(axis.labels[position].removeprefix("##") for position in positions)
+        written, expected = _spelling(token), _spelling(axis.word_labels[word])
+        if written in expected or expected in written:
+            continue
+        tokens = [ids[position] for position in positions]
+        if tokenizer.unk_token_id not in tokens and "\ufffd" not in tokenizer.decode(tokens):
+            return token, axis.word_labels[word]
+    return None
+
+
+def _spelling(text: str) -> str:
+    """Return a text without what normalizers change: case, accents, marks, compatible forms."""
+    letters = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter)).strip()
 
 
 def pieces_in(spans: Sequence[Span], region: Span) -> tuple[int, ...]:

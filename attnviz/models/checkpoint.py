@@ -7,6 +7,7 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -40,6 +41,7 @@ from attnviz.models.pretrained import (
     quiet,
     translate,
 )
+from attnviz.models.vocabulary import fits_embeddings
 from attnviz.models.wrappers import adapters, unwrap
 from attnviz.runtime.compat import write_count
 
@@ -92,6 +94,11 @@ class Checkpoint:
     def device(self) -> torch.device:
         """The device on which the model takes its inputs."""
         return devices(self.module)[0]
+
+    @cached_property
+    def fits_vocabulary(self) -> bool | None:
+        """Whether the embeddings are those of the tokenizer's vocabulary; None if not known."""
+        return None if self.tokenizer is None else fits_embeddings(self.module, self.tokenizer)
 
     def reading(self, special_tokens: SpecialTokens) -> Checkpoint:
         """Return the same checkpoint that reads typed special tokens in this way."""

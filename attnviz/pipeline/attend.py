@@ -12,7 +12,7 @@ import torch
 from attnviz.inputs import AudioSource, ImageSource, Many, parse_inputs
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
-from attnviz.pipeline.run import AttendOptions, Mode, run
+from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.runtime.libraries import silence_logs
 
@@ -49,6 +49,7 @@ class _Options(TypedDict, total=False):
     cells: int | None
     top: int
     exact: int | Sequence[int] | None
+    positions: Positions
 
 
 class OneInput(_Options, total=False):
@@ -163,6 +164,7 @@ def attend(
     cells: int | None = None,
     top: int = 0,
     exact: int | Sequence[int] | None = None,
+    positions: Positions = "sample",
 ) -> AttentionResult | list[AttentionResult]:
     """Run a model and return the attention of every head, verified.
 
@@ -207,6 +209,9 @@ def attend(
     exact : int, sequence of int or None
         The layers of a streamed text whose Q, K and V are stored, so that exact parts of the maps
         can be computed later; by default those named in `layers`.
+    positions : "sample" or "all"
+        Which tokens to replace, one at a time, to check that the rows of the maps are the tokens:
+        three, with the keys of the first attention, or all, with those of every attention.
 
     Returns
     -------
@@ -238,6 +243,7 @@ def attend(
         cells=cells,
         top=top,
         exact=exact,
+        positions=positions,
     )
     model = model if isinstance(model, Model) else load(model)
     checkpoint = model.checkpoint
@@ -263,6 +269,7 @@ def verify(
     special_tokens: SpecialTokens | None = None,
     generate: int | None = None,
     mode: Mode = "auto",
+    positions: Positions = "sample",
 ) -> AgreementReport:
     """Run a model and return how its attention agrees with the formula.
 
@@ -280,6 +287,7 @@ def verify(
         special_tokens=special_tokens,
         generate=generate,
         mode=mode,
+        positions=positions,
     )
     return result.agreement
 

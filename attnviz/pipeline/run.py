@@ -19,16 +19,18 @@ from torch import Tensor
 from attnviz import agreement
 from attnviz.capture import (
     Capture,
+    MovedKeys,
     ReducedAttention,
     ReductionOptions,
     Sample,
     capture,
     capture_generation,
     capture_streamed,
-    changed_keys,
     memory_budget,
     outputs_of_start,
     place_windows,
+    replace_every_token,
+    replace_some_tokens,
 )
 from attnviz.errors import InputError, ModelError, whole_number
 from attnviz.inputs import (
@@ -38,6 +40,7 @@ from attnviz.inputs import (
     encode,
     expect_tokens_left,
     generated_text,
+    label_notes,
     split_tokens_note,
 )
 from attnviz.models.checkpoint import Checkpoint
@@ -53,6 +56,7 @@ from attnviz.results.axis import content_positions
 from attnviz.runtime.libraries import translate
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
+Positions: TypeAlias = Literal["sample", "all"]
 _MOST_TOP_KEYS = 1024  # of each query
 _MOST_WHOLE_WEIGHTS = 160_000_000  # of all heads: 1,024 tokens of GPT-2
 _MOST_CELLS = 500  # rows and columns of a pooled map by default
@@ -73,6 +77,7 @@ class AttendOptions:
     cells: int | None
     top: int
     exact: tuple[int, ...] | None
+    positions: Positions
 
     @classmethod
     def parse(
@@ -85,14 +90,22 @@ class AttendOptions:
         cells: int | None,
         top: int,
         exact: int | Sequence[int] | None,
+        positions: Positions,
     ) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
+        if positions not in ("sample", "all"):
+            raise InputError(f"positions must be sample or all, not {positions!r}.")
         if mode not in ("auto", "full", "streamed"):
             raise InputError(f"mode must be auto, full or streamed, not {mode!r}.")
         if cells is not None and whole_number(cells, "cells") < 1:
             raise InputError(f"cells must be at least 1, not {cells}.")
         if not 0 <= whole_number(top, "top") <= _MOST_TOP_KEYS:
             raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {top}.")
+        if positions == "all" and mode == "streamed":
+            raise InputError(
+                "The positions of a streamed text are not checked. Leave --positions "
+                '(positions="all") or --mode streamed out.'
+            )
         stored, exact_layers = _indices(layers, "layers"), _indices(exact, "exact")
         if stored and exact_layers and (others := [n for n in exact_layers if n not in stored]):
             raise InputError(
@@ -100,7 +113,9 @@ class AttendOptions:
                 f"{', '.join(map(str, stored))}. Name it in layers too."
             )
         exact_layers = stored if exact is None else exact_layers
-        return cls(truncate, mode, stored, _indices(heads, "heads"), cells, top, exact_layers)
+        return cls(
+            truncate, mode, stored, _indices(heads, "heads"), cells, top, exact_layers, positions
+        )
 
     @property
     def are_for_reduced_maps(self) -> bool:
@@ -147,7 +162,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
         if options.mode != "streamed" and not options.are_for_reduced_maps:
             batch = _encode(checkpoint, inputs, options)
             if not can_stream:
-                return _whole_results(checkpoint, inputs, batch)
+                return _whole_results(checkpoint, inputs, batch, options)
             layers, heads = _head_counts(checkpoint)
             length = max(len(axis) for axis in batch.axes["text"])
             if options.mode == "full" or layers * heads * length**2 <= _MOST_WHOLE_WEIGHTS:
@@ -155,7 +170,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
                 # for all layers when the first has run.
                 texts, length = batch.inputs["input_ids"].shape
                 budget.expect(2 * texts * heads * length**2 * module.dtype.itemsize)
-                return _whole_results(checkpoint, inputs, batch)
+                return _whole_results(checkpoint, inputs, batch, options)
             if len(batch.axes["text"]) == 1:
                 return [_streamed_result(checkpoint, inputs, batch, options)]
         return [
@@ -185,7 +200,9 @@ def _head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
     return layers, heads
 
 
-def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list[AttentionResult]:
+def _whole_results(
+    checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
+) -> list[AttentionResult]:
     """Return the results of a batch, with records from which the whole maps follow."""
     sha256, module = checkpoint.current_sha256(), checkpoint.module
     if inputs.generate is None:
@@ -196,18 +213,21 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
     first, axes = captures[0], {} if inputs.generate is not None else batch.axes
     layers = len({record.path for record in first.records})
     outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
-    moved: list[tuple[Tensor, Tensor] | None] = [None] * len(captures)
-    if inputs.generate is None and first.records[0].through_interface and "text" in batch.axes:
-        moved = changed_keys(module, batch.inputs, batch.axes["text"], _REPLACED)
+    moved = _moved_keys(checkpoint, inputs, batch, options, captures)
     results = []
     for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
         records = tuple(place_windows(module, batch.inputs, record) for record in captured.records)
+        notes = _notes(checkpoint, inputs, batch, n)
+        doubts = _label_notes(checkpoint, batch, n)
+        positions = None
+        if (keys := moved[n]) is not None and not doubts:
+            positions = agreement.check_positions(keys, records, batch.axes["text"][n])
         report = agreement.verify(
             records,
             captured.references,
             in_one_pass=captured.in_one_pass,
             output=output,
-            positions=agreement.check_positions(moved[n], causal=records[0].stack == "decoder"),
+            positions=positions,
             versions=_versions(),
             weights_sha256=sha256,
         )
@@ -218,10 +238,42 @@ def _whole_results(checkpoint: Checkpoint, inputs: Inputs, batch: Batch) -> list
                 report,
                 source,
                 batch.image,
-                notes=(*_notes(checkpoint, inputs, batch, n), *captured.notes),
+                notes=(*notes, *doubts, *captured.notes),
             )
         )
     return results
+
+
+def _moved_keys(
+    checkpoint: Checkpoint,
+    inputs: Inputs,
+    batch: Batch,
+    options: AttendOptions,
+    captures: Sequence[Capture],
+) -> list[MovedKeys | None]:
+    """Return how far the keys of each text moved when its tokens were replaced; None if unknown."""
+    module, axes = checkpoint.module, batch.axes.get("text")
+    is_shown = axes is not None and captures[0].records[0].through_interface
+    if axes is None or not is_shown or inputs.generate is not None:
+        if options.positions == "all":
+            raise InputError(
+                f"The positions of {checkpoint.name} cannot be checked: tokens of a text are "
+                "replaced where transformers' attention interface shows their keys. Leave "
+                '--positions (positions="all") out.'
+            )
+        return [None] * len(captures)
+    if options.positions == "all":
+        return replace_every_token(module, batch.inputs, axes)
+    return replace_some_tokens(module, batch.inputs, axes, _REPLACED)
+
+
+def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...]:
+    """Return notes where the labels of text n may not be its tokens."""
+    if "text" not in batch.axes or "input_ids" not in batch.inputs:
+        return ()
+    ids = batch.inputs["input_ids"][n].tolist()
+    axis = batch.axes["text"][n]
+    return label_notes(checkpoint, axis, ids) if len(ids) == len(axis) else ()
 
 
 def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tuple[str, ...]:
@@ -313,9 +365,8 @@ def _streamed_result(
         output=output,
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, None)
-    return AttentionResult(
-        (), report, source, streamed=streamed, notes=_notes(checkpoint, inputs, batch, 0)
-    )
+    notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
+    return AttentionResult((), report, source, streamed=streamed, notes=notes)
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

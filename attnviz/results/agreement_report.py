@@ -167,12 +167,26 @@ class PositionCheck(Savable):
     Attributes
     ----------
     tokens : how many tokens were replaced, one at a time.
-    failed : the positions of those that do not change their own key most, or that change an earlier
-        one of a causal model, each with the position of the key that changed most.
+    failed : the place of an attention, the position of a token, and the key that moved, for each
+        token that does not move its own key most, or that moves an earlier one of a causal model.
+    layers : of how many attentions the keys were compared.
     """
 
     tokens: int
-    failed: tuple[tuple[int, int], ...] = ()
+    failed: tuple[tuple[str, int, int], ...] = ()
+    layers: int = 1
+
+    @classmethod
+    def joined(cls, checks: Sequence[PositionCheck | None]) -> PositionCheck | None:
+        """Return one check of several texts; None unless every text has one."""
+        known = [check for check in checks if check is not None]
+        if len(known) < len(checks):
+            return None
+        return cls(
+            tokens=sum(check.tokens for check in known),
+            failed=tuple(failure for check in known for failure in check.failed),
+            layers=min(check.layers for check in known),
+        )
 
     @property
     def passed(self) -> bool:
@@ -182,10 +196,10 @@ class PositionCheck(Savable):
     @property
     def reason(self) -> str:
         """Why the positions do not agree, in words."""
-        token, key = self.failed[0]
+        place, token, key = self.failed[0]
         return (
-            f"the rows are not the tokens: another token at position {token} changes key {key} of "
-            "the first attention"
+            f"the rows are not the tokens: another token at position {token} changes key {key} in "
+            f"{place}"
         )
 
 
@@ -244,6 +258,7 @@ class AgreementReport(Savable):
             output=max(
                 outputs, key=lambda output: output.difference / output.tolerance, default=None
             ),
+            positions=PositionCheck.joined([report.positions for report in several]),
         )
 
     @property
@@ -361,6 +376,8 @@ class AgreementReport(Savable):
     def _of_other_parts(self) -> str:
         """Return what agrees beside the weights, in words."""
         parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
+        if self.positions is not None and self.positions.layers > 1:
+            parts[-1] = f"positions in {self.positions.layers} layers"
         if (output := self.output) is not None:
             how = f"to {output.difference:.1e}" if output.difference else "exactly"
             start = "" if output.tokens is None else f" for the first {output.tokens:,} tokens"

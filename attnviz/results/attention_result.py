@@ -293,6 +293,8 @@ class AttentionResult(Savable):
             )
         if (positions := agreement.positions) is not None:
             tokens = f"{positions.tokens} tokens"
+            if positions.layers > 1:
+                tokens += f", {positions.layers} layers"
             table.add_row("positions", tokens, "", "", outcome(positions.passed))
         yield Text(f"{self.provenance.model}, {agreement.dtype}, {agreement.device}", "bold")
         yield table

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from attnviz.errors import InputError
 from attnviz.io.files import check_output
 from attnviz.terminal.options import ConsoleOptions, Force, InputOptions, RunOptions, option_groups
 
@@ -24,6 +25,13 @@ def verify(
         ),
     ] = None,
     force: Force = False,
+    positions: Annotated[
+        bool,
+        typer.Option(
+            "--positions",
+            help="Replace every token, one at a time, and check in every layer which key changes.",
+        ),
+    ] = False,
     printing: ConsoleOptions,
 ) -> int:
     """Recompute every head's attention and compare it with the model's own, stage by stage.
@@ -31,10 +39,12 @@ def verify(
     Exit code 5 means that they differ, or that their agreement could not be proven.
     """
     inputs = inputs.checked()
+    if positions and inputs.result is not None:
+        raise InputError("--result runs no model, so --positions does nothing. Leave one out.")
     if output is not None:
         output = check_output(output, (".safetensors",), force=force)
         inputs.refuse_overwriting(output)
-    result = run.attend(inputs)
+    result = run.attend(inputs, positions="all" if positions else "sample")
 
     from attnviz.io.export import save_result
     from attnviz.terminal.console import console, print_json, print_verdict

@@ -313,3 +313,79 @@ def test_a_model_that_amplifies_rounding_is_no_false_alarm(dtype, tokenizer):
     """A mixture of experts with sharp attention: what one rounding step changes is measured."""
     report = attend(tiny("dbrx").to(dtype), tokenizer, TEXTS[0]).agreement
     assert report.verdict == "verified", report.summary()
+
+
+@pytest.mark.parametrize(
+    ("family", "path"), [("bert", "bert.encoder.layer.1"), ("llama", "model.layers.2")]
+)
+def test_positions_that_move_in_a_later_layer_are_caught_on_request(family, path, tokenizer):
+    module = tiny(family)
+    module.get_submodule(path).register_forward_pre_hook(reversed_positions, with_kwargs=True)
+    assert attend(module, tokenizer).agreement.parts["positions"] == "verified"
+    report = attend(module, tokenizer, positions="all").agreement
+    assert report.parts["positions"] == "failed"
+    assert f"layer {path[-1]}" in report.summary()
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt-oss", "mistral", "bart", "t5"])
+def test_every_position_of_an_unchanged_model_is_verified(family, tokenizer):
+    module = tiny(family)
+    target = {"target": "the bank"} if module.config.is_encoder_decoder else {}
+    report = attend(module, tokenizer, positions="all", **target).agreement
+    if report.positions is None:
+        assert family == "t5"  # its attention is read among the operators
+    else:
+        assert report.positions.passed
+        assert report.positions.tokens == len(TEXT.split())
+        assert report.verdict == "verified"
+
+
+def test_every_position_of_the_bundled_model_is_verified(model):
+    for text in TEXTS:
+        report = model.attend(text, positions="all").agreement
+        assert report.verdict == "verified"
+        assert report.positions.layers == 6
+        assert "positions in 6 layers" in report.summary()
+
+
+class ReversedOffsets:
+    """A tokenizer whose offsets are those of the tokens in reversed order."""
+
+    def __call__(self, *args, **options):
+        encoding = super().__call__(*args, **options)
+        encoding["offset_mapping"] = encoding["offset_mapping"][::-1]
+        return encoding
+
+
+def test_offsets_that_are_not_those_of_the_tokens_are_named(copied, tokenizer):
+    wrong = deepcopy(tokenizer)
+    wrong.__class__ = type("Wrong", (ReversedOffsets, type(tokenizer)), {})
+    result = attend(copied, wrong)
+    assert result.agreement.parts["positions"] == "not compared"
+    assert any("the tokenizer's offsets do not match its tokens" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 40], ids=["whole", "streamed"])
+def test_a_vocabulary_that_is_not_the_model_s_is_named(text, copied, tokenizer):
+    options = {} if text == TEXT else {"mode": "streamed"}
+    assert not attend(copied, tokenizer, text, **options).notes
+    embedding = copied.embeddings.word_embeddings.weight
+    with torch.no_grad():
+        embedding[1000:] = embedding[1000:].roll(1, 0)  # another order of the ordinary tokens
+    result = attend(copied, tokenizer, text, **options)
+    assert result.agreement.parts["positions"] == "not compared"
+    assert any("this may be the tokenizer of another model" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I don't know: 3.5 % of £20, naïve café, ﬁne ½ €",
+        "北京 is in China; Москва, Αθήνα, 東京タワー 🙂👍🏽",
+        "tab\tand  two spaces\nand a line; a_b, C++ and #hashtag @name",
+    ],
+)
+def test_words_of_the_right_tokenizer_match(text, model):
+    result = model.attend(text)
+    assert not result.notes
+    assert result.agreement.parts["positions"] == "verified"
