@@ -140,7 +140,8 @@ def _spread(axis: Axis, count: int) -> Tensor:
 def _other(ids: Tensor, position: int) -> Tensor:
     """Return another token of the same text, or the next of the vocabulary."""
     others = ids[ids != ids[position]]
-    return others[0] if len(others) else ids[position] - 1
+    other: Tensor = others[0] if len(others) else ids[position] - 1
+    return other
 
 
 class _Keys(AttentionWatcher):
