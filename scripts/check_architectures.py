@@ -2,7 +2,7 @@
 
 So is every class with a head. Nothing is downloaded. Each class runs in a separate process. Results
 are stored, one JSON line per class, and a second run only checks those that are missing. When all
-are done, `attnviz/catalogue.json` and `gallery/architectures.md` are written.
+are done, `attnviz/models/architectures.json` and `gallery/architectures.md` are written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attnviz.io.files import atomic
 
 console = Console(stderr=True)
 ROOT = Path(__file__).parents[1]
-DATA = ROOT / "attnviz" / "catalogue.json"
+DATA = ROOT / "attnviz" / "models" / "architectures.json"
 TABLE = ROOT / "gallery" / "architectures.md"
 FAILED = {"not run", "not read", "differs"}
 

@@ -244,9 +244,9 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
     last = max(expected, key=STAGES.index)
     ours, in_fine = recompute(record, torch.float64, last), recompute(record, fine, last)
     in_coarse = in_fine if coarse == fine else recompute(record, coarse, last)
-    # Queries that are padding or fully masked have no meaning; padded keys must be ignored.
-    hidden, all_real = hidden_keys(record), record.mask is None and not _is_padded(record)
-    rows = real_rows(record, hidden)
+    # Queries that are padding or fully masked have no meaning, nor have keys that no query reads.
+    hidden, whole = hidden_keys(record), record.mask is None and not _is_padded(record)
+    rows, read = real_rows(record, hidden), ~hidden.all(-2).all(0)
     ignored = ~rows[:, None]
     score = {"score": largest_score(ours["scores"], ours["weights"])} if "weights" in ours else {}
     rounding = _of_rounded_scores(ours["scores"], ours["weights"], ignored) if score else None
@@ -256,16 +256,16 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
             continue
         run, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
         precision = PRECISIONS[dtype]
-        whole = all_real or stage in ("key", "value")
+        compared = read if stage in ("key", "value") else rows
         # Ours, the model's, and our own run in its precision. Each map is dropped when measured.
         triple = [ours.pop(stage), expected[stage], run.pop(stage).double()]
         triple = [values.contiguous() for values in triple]
-        count, width = triple[0].shape[1], triple[0].numel() // triple[0].shape[1]
+        width = triple[0].numel() // triple[0].shape[1]
         numbers = score | {"largest": triple[0].abs().max()}
         if stage == "scores":
             triple = _comparable_scores(record, triple, hidden | ignored)
         elif not whole:
-            triple = [values.masked_fill(ignored, 0.0) for values in triple]
+            triple = [values.masked_fill(~compared[:, None], 0.0) for values in triple]
         x, y, z = triple
         if stage == "weights":
             assert rounding is not None
@@ -277,7 +277,7 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
             "differences": largest_by_head(dy),
             "own_errors": largest_by_head(dz),
             "largest_by_head": largest_by_head(x),
-            "rows": torch.full_like(rows.sum(), count) if whole else rows.sum(),
+            "rows": compared.sum(),
         }
         if stage not in ("scores", "weights"):  # their slope is that of the log weights
             numbers |= regression(x, dy, dz, (1, 2))

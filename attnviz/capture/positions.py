@@ -112,7 +112,8 @@ def _distances(keys: Tensor) -> Tensor:
     """Return how far keys (1 + P, G, T, d_k) are from the first of them, (P, T)."""
     original = keys[0].double()
     longest = original.norm(dim=(0, 2)).amax().clamp(min=1e-30)
-    return ((keys[1:] - keys[0]).double().norm(dim=(1, 3)) / longest).cpu()
+    distances: Tensor = (keys[1:] - keys[0]).double().norm(dim=(1, 3)) / longest
+    return distances.cpu()
 
 
 def _joined(parts: Sequence[MovedKeys]) -> MovedKeys | None:

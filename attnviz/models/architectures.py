@@ -23,7 +23,7 @@ from typing import Any
 from attnviz.errors import InputError, did_you_mean
 
 STATES = (
-    "agrees", "differs", "not read", "not run", "no attention", "part", "not checked",
+    "agrees", "differs", "not read", "random", "not run", "no attention", "part", "not checked",
 )  # fmt: skip
 _CONFIG_CLASS = r'"([\w.-]+)"[,:]\s*"(?!AutoConfig)\w+Config"'  # as transformers lists them
 
@@ -51,9 +51,10 @@ class Architecture:
     difference : float or None
         The largest |ours - the model's| of all weights in float32; None if none was compared.
     state : str
-        "agrees" or "differs" in every attention, "not read" if one could not be captured, "not run"
-        if the model could not run, "no attention", "part" of another model that was checked, "not
-        checked" if the check did not know the model.
+        "agrees" if the weights of every attention and all else that is compared agree, else
+        "differs"; "not read" if an attention could not be captured, "random" if two runs of the
+        model differ, "not run" if it could not run, "no attention", "part" of another model that
+        was checked, "not checked" if the check did not know the model.
     reason : str
         Why it is not read or run, which model it is a part of, or what does not agree; else empty.
     """
@@ -140,11 +141,12 @@ def _last_outcome(name: str) -> Architecture:
 def summary(listed: Iterable[Architecture], check: Catalogue | None = None) -> str:
     """Return how many of these agree, as one sentence; `check` is the last one by default."""
     counts = Counter(architecture.state for architecture in listed)
-    with_attention = counts["agrees"] + counts["differs"] + counts["not read"]
+    with_attention = sum(counts[state] for state in STATES[:4])
     phrases = [f"{counts[state]} {state}" for state in STATES[3:] if counts[state]]
     if with_attention:
-        agree = f"{counts['agrees']} of {with_attention} architectures with attention agree"
-        phrases.insert(0, f"{agree} in all of it")
+        phrases.insert(
+            0, f"{counts['agrees']} of {with_attention} architectures with attention agree"
+        )
     sentence = ", ".join(phrases) or "no such architecture"
     return f"{sentence}; checked with transformers {(check or last_check()).transformers}"
 

@@ -30,11 +30,13 @@ _LEGEND = (
     "attn: how many attentions were executed; compared in each of them: Q, K, V from the input, "
     "S scores, A weights, H each head's output, O output; largest: difference of weights"
 )
-_COLORS = {"agrees": "green", "differs": "bold red", "not read": "red"}
+_COLORS = {"agrees": "green", "differs": "bold red", "not read": "red", "random": "yellow"}
 _WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
 
 
-State = Literal["agrees", "differs", "not read", "not run", "no attention", "part", "not checked"]
+State = Literal[
+    "agrees", "differs", "not read", "random", "not run", "no attention", "part", "not checked"
+]  # fmt: skip
 
 
 @option_groups()

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnviz.agreement import verify
+from attnviz.agreement import check_output, verify
 from attnviz.capture import Capture, capture
 from attnviz.errors import ModelError
-from attnviz.results import AttentionRecord, Reference
+from attnviz.results import AttentionRecord, OutputCheck, Reference
 from attnviz.results.projection import STAGES
 
 ORDER = ("verified", "not proven", "failed")
@@ -29,6 +29,7 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     difference : largest |ours - the model's| over all weights, in float32.
     stages : stages compared in every attention.
     notes : softmaxes that are no attention, and what is not compared.
+    random : why two runs of the model differ, if they do.
     verdict, why : the worst verdict over all attentions, and its summary unless it is "verified".
     unread : the reason, and the only key, if capture raises.
     """
@@ -43,7 +44,10 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
         for pair in zip(captured.records, captured.references, strict=True)
     ]
     ways = {record.through_interface for record, _ in pairs}
-    stages, verdict, why = _agreement(captures)
+    layers = len({record.path for record in captures[0].records})
+    outputs = check_output(captures[0].outputs, {}, len(captures), layers)
+    drawn = [o.reason for o in outputs if o and o.repeated and not o.repeated <= o.tolerance]
+    stages, verdict, why = _agreement(captures, outputs)
     return {
         "attentions": len(captures[0].records),
         "paths": dict(Counter(record.path for record in captures[0].records)),
@@ -51,6 +55,7 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
         "difference": max(map(difference, *zip(*pairs, strict=True))),
         "stages": stages,
         "notes": list(captures[0].notes),
+        **({"random": drawn[0]} if drawn else {}),
         "verdict": verdict,
         "why": why,
     }
@@ -69,7 +74,9 @@ def difference(record: AttentionRecord, reference: Reference) -> float:
     return largest if largest == largest else float("inf")
 
 
-def _agreement(captures: list[Capture]) -> tuple[list[str], str, str]:
+def _agreement(
+    captures: list[Capture], outputs: list[OutputCheck | None]
+) -> tuple[list[str], str, str]:
     """Return the stages that are compared in every attention, and the worst verdict.
 
     An attention is judged over all texts: a text that is all padding there proves nothing.
@@ -78,7 +85,10 @@ def _agreement(captures: list[Capture]) -> tuple[list[str], str, str]:
     for attention in zip(
         *(zip(c.records, c.references, strict=True) for c in captures), strict=True
     ):
-        reports = [verify([a], [b], versions={}, weights_sha256="") for a, b in attention]
+        reports = [
+            verify([a], [b], output=output, versions={}, weights_sha256="")
+            for (a, b), output in zip(attention, outputs, strict=True)
+        ]
         compared &= {check.stage for report in reports for check in report.checks}
         verdicts = [report.verdict for report in reports]
         verdict = "failed" if "failed" in verdicts else max(verdicts)  # verified if one text is

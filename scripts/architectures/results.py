@@ -26,7 +26,9 @@ HEADER = """\
 Written by `scripts/check_architectures.py`, which builds a tiny random model of each architecture
 from its own configuration classes (nothing is downloaded), runs it on the CPU in float32, and
 compares every attention that it executes with the model's own. "agrees": the weights of all of them
-differ by at most {tolerance:.0e}, over all texts, heads, queries and keys, padded ones too.
+differ by at most {tolerance:.0e}, over all texts, heads, queries and keys, padded ones too, and no
+other stage that is compared differs, nor the output of the model. "random": the model draws random
+numbers, so that two of its runs differ.
 
 - **Sharp on purpose.** With the default initialization of transformers, tiny models attend nearly
   uniformly, and almost any fault would pass. So every parameter is redrawn: matrices with a gain of
@@ -75,7 +77,10 @@ def state(result: dict[str, Any], tolerance: float) -> str:
         return "not read"
     if not result["attentions"]:
         return "no attention"
-    return "agrees" if result["difference"] <= tolerance else "differs"  # nan differs
+    if "random" in result:
+        return "random"
+    agrees = result["difference"] <= tolerance and result["verdict"] != "failed"  # nan differs
+    return "agrees" if agrees else "differs"
 
 
 def reason(result: dict[str, Any]) -> str:
@@ -85,8 +90,10 @@ def reason(result: dict[str, Any]) -> str:
         return REASONS[result["architecture"]]
     if missing := MISSING.search(message):
         return f"needs the package {missing[1]}, which was not installed"
+    if "random" in result:
+        return str(result["random"])
     if result.get("verdict", "verified") != "verified":
-        return f"its weights agree; {result['why']}"
+        return str(result["why"])
     return str(message or result.get("unread", ""))
 
 
@@ -146,7 +153,7 @@ def page(
         sharpness=median[len(median) // 2],
         flattest=sharp[len(sharp) // 10],
     )
-    exceptions = [row for row in rows if row.state in ("differs", "not read", "not run")]
+    exceptions = [row for row in rows if row.state in ("differs", "not read", "not run", "random")]
     noted = [row for row in rows if row.state == "agrees" and row.reason]
     sections = [
         header,
@@ -182,7 +189,7 @@ def _heads(heads: list[dict[str, Any]], tolerance: float) -> str:
     counts = Counter(states.values()).most_common()
     lines = [", ".join(f"{count} {name}" for name, count in counts) + ".", ""]
     for result in sorted(heads, key=lambda result: result["architecture"]):
-        if (name := states[result["architecture"]]) in ("differs", "not read", "not run"):
+        if (name := states[result["architecture"]]) in ("differs", "not read", "not run", "random"):
             lines.append(f"- `{result['architecture']}` ({name}): {reason(result)}")
     return "\n".join(lines)
 

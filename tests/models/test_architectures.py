@@ -66,7 +66,7 @@ def test_a_model_newer_than_the_check_is_not_checked(monkeypatch):
         ("brandnew", "not checked"),
     ]
     assert catalogue.summary(found).startswith(
-        "1 of 1 architectures with attention agree in all of it, 1 not checked; checked with "
+        "1 of 1 architectures with attention agree, 1 not checked; checked with "
     )
 
 

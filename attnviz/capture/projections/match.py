@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -20,7 +21,7 @@ from attnviz.capture.projections.find import (
     norms,
 )
 from attnviz.capture.projections.linear import plain_linear
-from attnviz.formula.attention import repeat_heads
+from attnviz.formula.attention import HIDDEN, repeat_heads
 from attnviz.results import (
     AttentionRecord,
     Clip,
@@ -99,6 +100,8 @@ def _match_stage(
     rows: slice | Tensor = slice(None)
     if stage == "query" and not all(record.query_axis.padding):
         rows = ~torch.tensor(record.query_axis.padding, device=record.query.device)
+    elif stage != "query" and record.mask is not None:  # some modules zero the keys that are hidden
+        rows = (record.mask > HIDDEN).any(-2).any(0)
     best, least = None, most
     sizes = replace(_sizes(record), roundings=_roundings(batch[X is record.key_input]))
     by_layout = [
@@ -268,3 +271,5 @@ def _temperatures(module: nn.Module, record: AttentionRecord) -> Iterator[Factor
     for slope, period, first in logarithmic:
         if slope is not None and period is not None:
             yield Factor(1 + slope * torch.log1p((positions + first) // period))
+    if "attention_scaling" in inspect.signature(module.forward).parameters:  # Beam
+        yield Factor(torch.exp(0.1 * torch.log1p((positions + 1) / 2048)))
