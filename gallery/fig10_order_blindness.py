@@ -17,12 +17,12 @@ import attnviz
 from attnviz.figures.style import power
 
 model = attnviz.load(device="cpu")
-result = model.attend("the train left the station on time")
+text = "the train left the station on time"
 blind_model = deepcopy(model.module)  # the loaded model keeps its positions
 torch.nn.init.zeros_(blind_model.embeddings.position_embeddings.weight)
 
-ids = model.tokenizer(result.provenance.text, return_tensors="pt").input_ids
-T, words = ids.shape[1], result.records[0].query_axis.labels
+ids = model.tokenizer(text, return_tensors="pt").input_ids
+T, words = ids.shape[1], model.tokenizer.convert_ids_to_tokens(ids[0])
 inner = torch.randperm(T - 2, generator=torch.Generator().manual_seed(10)) + 1
 order = [0, *inner.tolist(), T - 1]  # [CLS] and [SEP] stay in place
 texts = torch.cat([ids, ids[:, order]])
@@ -51,5 +51,7 @@ with attnviz.plot.style(words):
     for ax in (a, b):
         ax.set_ylim(T - 0.5, -1.3)
         ax.spines[:].set_visible(False)
-source = f"Output of the last layer of {model.name}, all heads, on “{result.provenance.text}”"
-fig = attnviz.plot.add_caption(fig, text=source, agreement=result.agreement)
+source = (
+    f"Last hidden states of {model.name} and of a copy without positions, as transformers runs them"
+)
+fig = attnviz.plot.add_caption(fig, text=f"{source}, on “{text}”. No attention is shown.")

@@ -9,7 +9,7 @@ checked. And since a check that cannot fail proves nothing, a scale that is 1 % 
 planted in every layer, and must be caught.
 """
 
-from attnviz.agreement.output import check_output
+from attnviz.agreement.output import check_hidden_states, check_output
 from attnviz.agreement.positions import check_positions
 from attnviz.agreement.stages import (
     CANARY,
@@ -27,6 +27,7 @@ __all__ = [
     "PRECISIONS",
     "Proof",
     "bounded_check",
+    "check_hidden_states",
     "check_output",
     "check_positions",
     "dtypes",

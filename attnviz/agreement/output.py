@@ -7,6 +7,7 @@ computes something else as it was loaded, its output differs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import sqrt
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from attnviz.agreement.stages import SMALLEST
 from attnviz.capture import Outputs
-from attnviz.results import Axis, OutputCheck
+from attnviz.results import AgreementReport, AnalysisCheck, Axis, OutputCheck
 
 # What rounding adds in a layer, relative to the norm of the output: at least 1e-5, and 8 rounding
 # steps. In models of 3 layers with sharp attention, eager and fused attention differ by 1e-6 in
@@ -43,6 +44,21 @@ def check_output(
         OutputCheck(difference, tolerance, again, outputs.tokens)
         for difference, again in zip(differences, repeated, strict=True)
     ]
+
+
+def check_hidden_states(
+    report: AgreementReport, ours: Tensor, loaded: Tensor, *, scale: float | None = None
+) -> AgreementReport:
+    """Return a report that compares hidden states (S, …) with those of the model as loaded.
+
+    They may differ as much as its output, relative to their norm, or to `scale`.
+    """
+    if report.output is None:
+        return report
+    size = loaded.flatten(1).norm(dim=1) if scale is None else scale
+    difference = (ours - loaded).flatten(1).norm(dim=1) / size
+    check = AnalysisCheck("hidden states", difference.max().item(), report.output.tolerance)
+    return replace(report, analysis=(*report.analysis, check))
 
 
 def _differences(

@@ -135,10 +135,16 @@ def capture_generation(
     return captured, generated[0]
 
 
-def hidden_states(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Run `model` once and return its L + 1 hidden states (N, T, d_model), the embeddings first."""
+def hidden_states(
+    model: nn.Module, inputs: Mapping[str, Tensor], *, as_loaded: bool = False
+) -> tuple[Tensor, ...]:
+    """Run `model` once and return its L + 1 hidden states (N, T, d_model), the embeddings first.
+
+    as_loaded : run it with its own attention implementation, and with other random numbers.
+    """
     name = type(model).__name__
-    with restoring(model), torch.no_grad(), model_errors(model):
+    run = restoring(model, None, seed=2) if as_loaded else restoring(model)
+    with run, torch.no_grad(), model_errors(model):
         states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     if not states:
         raise ModelError(f"{name} returns no hidden states. Choose another model.")

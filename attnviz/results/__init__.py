@@ -7,6 +7,7 @@ m query and n key positions, d_k and d_v features per head.
 
 from attnviz.results.agreement_report import (
     AgreementReport,
+    AnalysisCheck,
     OutputCheck,
     PositionCheck,
     StageCheck,
@@ -38,6 +39,7 @@ from attnviz.results.projection import (
 
 __all__ = [
     "AgreementReport",
+    "AnalysisCheck",
     "AttentionRecord",
     "AttentionResult",
     "Axis",

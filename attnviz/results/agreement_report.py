@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -204,6 +204,36 @@ class PositionCheck(Savable):
 
 
 @dataclass(frozen=True)
+class AnalysisCheck(Savable):
+    """Numbers that an analysis adds to the attention, beside what they should be.
+
+    Attributes
+    ----------
+    name : the numbers in words, in the plural: "hidden states".
+    difference : as a share of their size. tolerance : the largest that passes.
+    """
+
+    name: str
+    difference: float
+    tolerance: float
+
+    @property
+    def strain(self) -> float:
+        """The difference as a fraction of what passes."""
+        return self.difference / self.tolerance
+
+    @property
+    def passed(self) -> bool:
+        """Whether the numbers are what they should be; NaN is not."""
+        return self.strain <= 1
+
+    @property
+    def reason(self) -> str:
+        """Why the numbers do not agree, in words."""
+        return f"the {self.name} are off by {_percent(self.difference)}"
+
+
+@dataclass(frozen=True)
 class AgreementReport(Savable):
     """Whether our attention is the model's: every stage of every head, and the canary.
 
@@ -218,6 +248,7 @@ class AgreementReport(Savable):
     rows : of a long text, how many queries were compared, of how many; None where all were.
     output, positions : the output of the recorded run beside that of the model as loaded, and
         whether the rows are the tokens; None where it was not compared.
+    analysis : the checks of the numbers that come from other runs, or from a calculation.
     """
 
     checks: tuple[StageCheck, ...]
@@ -231,6 +262,7 @@ class AgreementReport(Savable):
     rows: tuple[int, int] | None = None
     output: OutputCheck | None = None
     positions: PositionCheck | None = None
+    analysis: tuple[AnalysisCheck, ...] = ()
 
     @classmethod
     def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
@@ -259,6 +291,7 @@ class AgreementReport(Savable):
                 outputs, key=lambda output: output.difference / output.tolerance, default=None
             ),
             positions=PositionCheck.joined([report.positions for report in several]),
+            analysis=tuple(_worst(report.analysis for report in several)),
         )
 
     @property
@@ -294,9 +327,10 @@ class AgreementReport(Savable):
         }
 
     @property
-    def _whole(self) -> tuple[OutputCheck | PositionCheck, ...]:
-        """The checks of the model as a whole, as far as there are any."""
-        return tuple(check for check in (self.output, self.positions) if check is not None)
+    def _whole(self) -> tuple[OutputCheck | PositionCheck | AnalysisCheck, ...]:
+        """The checks that are not of one attention, as far as there are any."""
+        of_model = (check for check in (self.output, self.positions) if check is not None)
+        return (*of_model, *self.analysis)
 
     @property
     def first_difference(self) -> StageCheck | None:
@@ -364,6 +398,7 @@ class AgreementReport(Savable):
             "heads": self.heads,
             "first_difference": first_difference,
             **fields,
+            "analysis": [{"passed": check.passed, **asdict(check)} for check in self.analysis],
             "output": self.output and {"passed": self.output.passed, **asdict(self.output)},
             "largest_differences": {stage: self.largest_difference(stage) for stage in stages},
             "not_compared": [
@@ -378,6 +413,7 @@ class AgreementReport(Savable):
         parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
         if self.positions is not None and self.positions.layers > 1:
             parts[-1] = f"positions in {self.positions.layers} layers"
+        parts += [check.name for check in self.analysis]
         if (output := self.output) is not None:
             how = f"to {output.difference:.1e}" if output.difference else "exactly"
             start = "" if output.tokens is None else f" for the first {output.tokens:,} tokens"
@@ -398,6 +434,14 @@ class AgreementReport(Savable):
             f" in {which}; the stored summaries differ by at most {share:.1e} of the largest "
             "number of their kind, in these and one row of cells"
         )
+
+
+def _worst(checks: Iterable[tuple[AnalysisCheck, ...]]) -> Iterator[AnalysisCheck]:
+    """Yield of each kind of numbers the check with the largest strain."""
+    listed = [check for several in checks for check in several]
+    for name in dict.fromkeys(check.name for check in listed):
+        same = (check for check in listed if check.name == name)
+        yield max(same, key=lambda check: (not check.passed, check.strain))
 
 
 def _percent(share: float) -> str:

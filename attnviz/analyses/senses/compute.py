@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.senses.sentences import Sentence, read_sentences
 from attnviz.capture import hidden_states
@@ -113,7 +114,7 @@ def senses(
         attention_layer=record.layer,
         raw=raw,
         notes=tuple(_notes(word, occurrences, record, len(listed) - len(checked), raw=raw)),
-        agreement=AgreementReport.joined(result.agreement for result in words.results),
+        agreement=words.agreement,
         provenance=replace(words.results[0].provenance, text=None),
     )
 
@@ -127,17 +128,21 @@ class _OccurrenceVectors:
     sentence: tuple[int, ...]  # the index of the sentence of each occurrence
     pieces: tuple[tuple[int, ...], ...]  # the token positions of each occurrence
     results: tuple[AttentionResult, ...]  # the attention of each sentence
+    agreement: AgreementReport  # of all sentences, and of the vectors
 
 
 def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _OccurrenceVectors:
     """Run the model on all sentences and return the vectors of the word."""
     pieces = [_pieces(model, sentence) for sentence in sentences]
-    vectors, context, results = [], [], []
+    vectors, as_loaded, context, results = [], [], [], []
     for start in range(0, len(sentences), _SENTENCES):
         texts = [sentence.text for sentence in sentences[start : start + _SENTENCES]]
         results += model.attend(texts, mode="full")
         batch = encode(model.checkpoint, texts)
-        states = torch.stack(hidden_states(model.module, batch.inputs)).double().cpu()
+        states, loaded = (
+            torch.stack(hidden_states(model.module, batch.inputs, as_loaded=flag)).double().cpu()
+            for flag in (False, True)
+        )
         with torch.no_grad():
             embeddings = model.module.get_input_embeddings()(batch.inputs["input_ids"])
         static = embeddings.double().cpu()
@@ -145,6 +150,7 @@ def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _Occurrence
             for rows in pieces[start + n]:
                 others = [i for i, s in enumerate(axis.special) if not s and i not in rows]
                 vectors.append(states[:, n, list(rows)].mean(1))
+                as_loaded.append(loaded[:, n, list(rows)].mean(1))
                 context.append(static[n, others].mean(0) if others else 0 * static[n, 0])
     stacked = torch.stack(vectors, dim=1)
     if not stacked.isfinite().all():
@@ -152,8 +158,10 @@ def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _Occurrence
             f"Some vectors of {model.name} are nan or infinite. Choose another --dtype (dtype=), "
             "or another model."
         )
+    report = AgreementReport.joined(result.agreement for result in results)
     return _OccurrenceVectors(
         vectors=stacked,
+        agreement=check_hidden_states(report, stacked, torch.stack(as_loaded, dim=1)),
         context=torch.stack(context),
         sentence=tuple(n for n, occurrences in enumerate(pieces) for _ in occurrences),
         pieces=tuple(rows for occurrences in pieces for rows in occurrences),

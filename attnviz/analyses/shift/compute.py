@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 
 import torch
 from torch import Tensor
 
+from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.compute import expect_readable
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.deeplift import decompose_shift
@@ -45,7 +46,7 @@ from attnviz.capture import hidden_states, restoring
 from attnviz.errors import AttnvizError, InputError, ModelError, did_you_mean, first_line
 from attnviz.inputs import encode, expect_one_text, pieces_in, token_spans
 from attnviz.pipeline.attend import Loadable, Model, load
-from attnviz.results import AttentionResult
+from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.axis import TokenGroups, locate, token_groups
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -53,6 +54,7 @@ from attnviz.runtime.progress import part
 # Completeness errors, as shares of the length of the shift: above rounding in float32, and in
 # narrower types.
 _EXACT, _ROUNDED = 1e-4, 0.05
+_COMPLETE = 1e-3  # the largest completeness error of a verified shift
 _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
@@ -165,7 +167,7 @@ def shift(
         path=path,
         distances=distances,
         notes=(*notes, *_incomplete(result.provenance.dtype, split, stream)),
-        agreement=result.agreement,
+        agreement=_verify(model, result.agreement, compared, rows, split, stream),
         provenance=result.provenance,
     )
 
@@ -372,12 +374,45 @@ def _check_decomposition(
         )
 
 
+def _verify(
+    model: Model,
+    report: AgreementReport,
+    compared: Reference,
+    rows: Sequence[int],
+    split: ShiftDecomposition,
+    stream: ResidualStream,
+) -> AgreementReport:
+    """Return a report that covers the split: its sums, and the runs that it splits.
+
+    The model as loaded runs on the text, and on the reference if this is a text too. A gated
+    reference is a run of its own, which no other run confirms.
+    """
+    worst = max(split.error, split.credit_error, stream.error)
+    report = replace(
+        report, analysis=(*report.analysis, AnalysisCheck("sums of the parts", worst, _COMPLETE))
+    )
+    states = hidden_states(model.module, compared.inputs, as_loaded=True)
+    first, last = (state[:, list(rows)].mean(1).double().cpu() for state in (states[0], states[-1]))
+    lengths = {stream.total: (last[1] - first[1]) @ stream.direction.double()}
+    if compared.gate is None:
+        lengths[split.total] = (last[1] - last[0]) @ split.direction.double()
+    ours, loaded = (
+        torch.tensor([numbers], dtype=torch.float64, device="cpu")
+        for numbers in ([*lengths], [float(length) for length in lengths.values()])
+    )
+    return check_hidden_states(report, ours, loaded, scale=last.norm(dim=1).max().item())
+
+
 def _incomplete(dtype: str, split: ShiftDecomposition, stream: ResidualStream) -> Iterator[str]:
     """Yield notes where the parts do not add up, with the reason."""
     worst = max(split.error, split.credit_error, stream.error)
     if worst > _EXACT:
         inexact = dtype == "float32" or worst > _ROUNDED
-        why = "some functions here have no exact rule" if inexact else f"rounding in {dtype}"
+        why = (
+            "some functions here have no exact rule"
+            if inexact
+            else f"rounding in {dtype}; use float32"
+        )
         yield f"the parts miss the whole by {worst:.1%}: {why}"
     layers, mlps = len(stream.attention), len(stream.mlp)
     if mlps != layers:

@@ -9,6 +9,7 @@ from families import tiny
 from safetensors import safe_open
 
 import attnviz
+from attnviz.analyses.senses import compute
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.capture import hidden_states
 from attnviz.errors import InputError, ModelError
@@ -212,3 +213,15 @@ def test_every_format_round_trips(tmp_path, two):
         assert arrays["sense_of_each"].tolist() == ["river"] * 3 + ["money"] * 3
     with safe_open(tmp_path / "senses.safetensors", framework="pt") as file:
         assert torch.equal(file.get_tensor("vectors"), two.vectors)
+
+
+def test_vectors_that_are_not_those_of_the_model_as_loaded_are_not_verified(monkeypatch, model):
+    honest = compute.hidden_states
+
+    def off(module, inputs, *, as_loaded=False):
+        states = honest(module, inputs, as_loaded=as_loaded)
+        return states if as_loaded else (*states[:3], 1.001 * states[3], *states[4:])
+
+    monkeypatch.setattr(compute, "hidden_states", off)
+    report = attnviz.senses("bank", TWO, model=model).agreement
+    assert "NOT VERIFIED: the hidden states are off by 0.1\xa0%" in report.summary()

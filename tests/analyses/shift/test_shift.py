@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from readable_text import check_texts
 from torch.testing import assert_close
 
 import attnviz
+from attnviz.analyses.shift import compute
 from attnviz.analyses.shift.result import spearman
 from attnviz.app import run
 from attnviz.errors import InputError, ModelError
@@ -298,8 +300,10 @@ def test_a_word_that_nothing_moves_is_refused(tokenizer):
 
 
 def test_a_narrower_dtype_only_adds_rounding():
-    (note,) = attnviz.shift("bank", CASH, model=attnviz.load(dtype="bfloat16")).notes
-    assert "rounding in bfloat16" in note
+    result = attnviz.shift("bank", CASH, model=attnviz.load(dtype="bfloat16"))
+    assert "rounding in bfloat16; use float32" in result.notes[0]
+    assert result.agreement.parts["weights"] == "verified"
+    assert "NOT VERIFIED: the sums of the parts are off by" in result.agreement.summary()
 
 
 def test_a_pair_with_a_reference_is_refused(capsys):
@@ -312,6 +316,21 @@ def test_contributions_that_do_not_add_up_are_reported(tokenizer):
     result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("mixtral"), tokenizer=tokenizer))
     assert result.decomposition.error > 1e-3
     assert "the parts miss the whole by" in result.notes[0]
+    assert "the sums of the parts are off by" in result.agreement.summary()
+
+
+def test_a_split_of_other_runs_is_not_verified(model, monkeypatch):
+    """The ends of the split are those of the model as loaded, or the shift is not verified."""
+    assert attnviz.shift("bank", CASH, model=model).agreement.verdict == "verified"
+    honest = compute.decompose_residual_stream
+
+    def other_ends(*args, **options):
+        stream = honest(*args, **options)
+        return replace(stream, total=stream.total + 0.01, bias=stream.bias + 0.01)
+
+    monkeypatch.setattr(compute, "decompose_residual_stream", other_ends)
+    report = attnviz.shift("bank", CASH, model=model).agreement
+    assert "the hidden states are off by" in report.summary()
 
 
 def test_a_model_that_cannot_be_traced_is_refused_in_one_line(tokenizer):
