@@ -19,6 +19,7 @@ from attnviz.agreement.stages import (
     dtypes,
     report,
     verify,
+    verify_saved,
 )
 from attnviz.agreement.streamed import prove_rows, prove_streamed
 
@@ -35,4 +36,5 @@ __all__ = [
     "prove_streamed",
     "report",
     "verify",
+    "verify_saved",
 ]

@@ -19,10 +19,12 @@ from attnviz.agreement.measures import (
 from attnviz.results import (
     AgreementReport,
     AttentionRecord,
+    AttentionResult,
     OutputCheck,
     PositionCheck,
     Reference,
     StageCheck,
+    digests_of,
 )
 from attnviz.results.projection import STAGES, parts_of_output, recompute
 from attnviz.runtime.precision import exact_products
@@ -101,6 +103,7 @@ def verify(
         weights_sha256=weights_sha256,
         output=output,
         positions=positions,
+        digests=digests_of(records),
     )
 
 
@@ -114,6 +117,7 @@ def report(
     rows: tuple[int, int] | None = None,
     output: OutputCheck | None = None,
     positions: PositionCheck | None = None,
+    digests: dict[str, str],
 ) -> AgreementReport:
     """Return the report on the proofs of all attentions.
 
@@ -131,7 +135,26 @@ def report(
         rows=rows,
         output=output,
         positions=positions,
+        digests=digests,
     )
+
+
+def verify_saved(result: AttentionResult) -> AgreementReport:
+    """Recompute Q, K and V of every record from what the result holds, and return the new report.
+
+    The model's own values of the other stages are not part of a result: their checks stay, and the
+    digests say whether Q and K, from which the weights follow, are those that were checked.
+    """
+    report = result.checked_agreement
+    made = ("query", "key", "value")
+    checks = [
+        check
+        for record in result.records
+        for check in compare(record, {stage: getattr(record, stage).double() for stage in made})
+    ]
+    others = tuple(check for check in report.checks if check.stage not in made)
+    recomputed = tuple(stage for stage in made if any(check.stage == stage for check in checks))
+    return replace(report, checks=(*checks, *others), recomputed=recomputed)
 
 
 def _check_generations(

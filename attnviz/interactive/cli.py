@@ -86,7 +86,7 @@ def view(
         size=size,
     )
     page.save(path, force=force)
-    agreement = AgreementReport.joined(result.agreement for result in results)
+    agreement = AgreementReport.joined(result.checked_agreement for result in results)
     code = print_verdict(agreement, path, json=False)
     if open_:
         typer.launch(str(path))

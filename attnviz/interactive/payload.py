@@ -319,12 +319,12 @@ def _describe_result(
         }
         for axis in axes
     ]
-    cut = result.provenance.cut_from
+    agreement = result.checked_agreement
     return {
         "source": source(result.provenance),
-        "verdict": result.agreement.verdict,
-        "summary": result.agreement.summary(),
-        "notes": [f"The text was cut from {cut} tokens to what the model reads."] if cut else [],
+        "verdict": agreement.verdict,
+        "summary": agreement.summary(),
+        "notes": [f"{note[0].upper()}{note[1:]}." for note in result.notes],
         "axes": described_axes,
         "stacks": stacks,
     }

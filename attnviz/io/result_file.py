@@ -1,8 +1,9 @@
 """Write a result to a safetensors file, and read it back bit for bit.
 
 The metadata of the file has `about`, for other programs, and for attnviz the `tree` of the result,
-the `format` of that tree, the version of `attnviz` that wrote it, and `sha256`: the digest of the
-file with zeros in place of the digest itself. A file that changed by one bit is refused.
+the `format` of that tree, the version of `attnviz` that wrote it, the day on which it was `saved`,
+and `sha256`: the digest of the file with zeros in place of the digest itself. A file that changed
+by one bit is refused.
 
 The tree is JSON. A tuple is a list. Anything else that JSON lacks is an object with one key:
 
@@ -29,6 +30,7 @@ import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -41,6 +43,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from attnviz.errors import InputError, printable
+from attnviz.results import AgreementReport
 from attnviz.results.base import SAVABLE, Savable
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
 
@@ -88,6 +91,7 @@ def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: s
         "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
         "format": str(FORMAT),
         "attnviz": version("attnviz"),
+        "saved": datetime.now(UTC).date().isoformat(),
         "sha256": _BLANK.decode(),
     }
     # Copies, since tensors may share memory. Bytes, since the library's own writer reports a full
@@ -131,7 +135,7 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
     path = Path(path)
     try:
         data, metadata = _read(path)
-        return _decode(json.loads(metadata["tree"]), load(data))
+        return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))
     except InputError:
         raise
     except FileNotFoundError:
@@ -237,8 +241,10 @@ def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dic
     return tree, tensors
 
 
-def _decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Savable:
+def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = None) -> Savable:
     """Return the result that a tree describes.
+
+    saved : the day from which its agreement is, unless it was loaded from another file.
 
     Raises
     ------
@@ -297,6 +303,8 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor]) -> Savable:
             except _MisfitError:
                 what = f"{kind.__name__}.{field} cannot hold this {_type_name(item)}"
                 raise ValueError(what) from None
+        if kind is AgreementReport and values.get("saved") is None:
+            values["saved"] = saved
         try:
             records[path] = kind(**values)
             records[path].check(numbers=True)

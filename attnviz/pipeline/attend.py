@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 
+from attnviz.agreement import verify_saved
 from attnviz.inputs import AudioSource, ImageSource, Many, parse_inputs
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
@@ -257,7 +258,7 @@ def attend(
 
 
 def verify(
-    text: str | None = None,
+    text: str | AttentionResult | None = None,
     *,
     image: ImageSource | None = None,
     audio: AudioSource | None = None,
@@ -273,8 +274,11 @@ def verify(
 ) -> AgreementReport:
     """Run a model and return how its attention agrees with the formula.
 
-    Parameters and errors are those of `attend`.
+    Parameters and errors are those of `attend`. In place of a text it takes a result, such as one
+    from `load_result`: then no model runs, and what the result holds is recomputed.
     """
+    if isinstance(text, AttentionResult):
+        return verify_saved(text)
     result = attend(
         text,
         image=image,

@@ -51,6 +51,7 @@ from attnviz.results import (
     Axis,
     Provenance,
     StreamedAttention,
+    digests_of,
 )
 from attnviz.results.axis import content_positions
 from attnviz.runtime.libraries import translate
@@ -363,6 +364,7 @@ def _streamed_result(
         weights_sha256=checkpoint.current_sha256(),
         rows=(len(rows), len(axis)),
         output=output,
+        digests=digests_of(streamed),
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, None)
     notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))

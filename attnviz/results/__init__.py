@@ -21,6 +21,7 @@ from attnviz.results.attention_result import (
     Special,
     StreamedAttention,
     cell_sizes,
+    digests_of,
     one_result,
 )
 from attnviz.results.axis import Axis, AxisGeometry, Landmark
@@ -66,5 +67,6 @@ __all__ = [
     "StreamedAttention",
     "Verdict",
     "cell_sizes",
+    "digests_of",
     "one_result",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from attnviz.errors import InputError
@@ -249,6 +249,10 @@ class AgreementReport(Savable):
     output, positions : the output of the recorded run beside that of the model as loaded, and
         whether the rows are the tokens; None where it was not compared.
     analysis : the checks of the numbers that come from other runs, or from a calculation.
+    digests : of every attention that was compared, by its module and call. digest : of the numbers
+        of the result that the report is part of. altered : whether they are others now.
+    saved : the day on which the result was saved, where it was loaded from a file. recomputed : the
+        stages that were recomputed from the file.
     """
 
     checks: tuple[StageCheck, ...]
@@ -263,6 +267,11 @@ class AgreementReport(Savable):
     output: OutputCheck | None = None
     positions: PositionCheck | None = None
     analysis: tuple[AnalysisCheck, ...] = ()
+    digests: dict[str, str] = field(default_factory=dict)
+    digest: str | None = None
+    altered: bool = False
+    saved: str | None = None
+    recomputed: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
@@ -292,12 +301,15 @@ class AgreementReport(Savable):
             ),
             positions=PositionCheck.joined([report.positions for report in several]),
             analysis=tuple(_worst(report.analysis for report in several)),
+            digests={},
+            digest=None,
+            altered=any(report.altered for report in several),
         )
 
     @property
     def verdict(self) -> Verdict:
         """Return "verified", "failed", or "not proven" when the canary was not caught."""
-        if any(not check.passed for check in (*self.checks, *self._whole)):
+        if self.altered or any(not check.passed for check in (*self.checks, *self._whole)):
             return "failed"
         return "not proven" if self.unproven or not self.checks else "verified"
 
@@ -313,7 +325,7 @@ class AgreementReport(Savable):
         of_weights = [check for check in self.checks if check.stage not in PROJECTED]
 
         def state(checks: Sequence[Any], *, complete: bool = True) -> str:
-            if not all(check.passed for check in checks):
+            if self.altered or not all(check.passed for check in checks):
                 return "failed"
             return "verified" if checks and complete else "not compared"
 
@@ -354,6 +366,8 @@ class AgreementReport(Savable):
 
     def summary(self) -> str:
         """Return the verdict as one sentence, as captions carry it."""
+        if self.altered:
+            return "NOT VERIFIED: these numbers are not those that were checked"
         for check in self._whole:
             if not check.passed:
                 return f"NOT VERIFIED: {check.reason}"
@@ -372,12 +386,14 @@ class AgreementReport(Savable):
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
         left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
+        when = f" when saved on {self.saved}" if self.saved else ""
         return (
-            f"verified: {self.heads} heads{texts} recomputed in float64 differ from the model's "
-            f"own {self.dtype} weights by at most {self.largest_difference():.1e}"
+            f"verified{when}: {self.heads} heads{texts} recomputed in float64 differ from the "
+            f"model's own {self.dtype} weights by at most {self.largest_difference():.1e}"
             + self._of_rows()
             + self._of_other_parts()
             + (f"; not compared: {left_out}" if left_out else "")
+            + (f"; recomputed now: {', '.join(self.recomputed)}" if self.recomputed else "")
         )
 
     def about(self) -> dict[str, Any]:
@@ -389,7 +405,8 @@ class AgreementReport(Savable):
             "stage": first.stage,
             "heads": list(first.failed_heads),
         }
-        del fields["checks"], fields["not_compared"]
+        for name in ("checks", "not_compared", "digests", "digest"):
+            del fields[name]
         stages = dict.fromkeys(check.stage for check in self.checks)
         return {
             "verdict": self.verdict,

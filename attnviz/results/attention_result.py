@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import AttentionRecord
 from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, Savable, as_html, fits, is_image
+from attnviz.results.digest import digests
 from attnviz.results.projection import STAGES
 
 if TYPE_CHECKING:
@@ -186,6 +187,18 @@ class StreamedAttention(Savable):
 # --- results
 
 
+def digests_of(
+    attentions: Sequence[AttentionRecord | StreamedAttention],
+) -> dict[str, str]:
+    """Return a digest of each attention, by its module and call."""
+    names = (f"{attention.path} {attention.call}" for attention in attentions)
+    values = [
+        {name: value for name, value in vars(attention).items() if name != "layers"}
+        for attention in attentions
+    ]
+    return dict(zip(names, digests(values), strict=True))
+
+
 @dataclass(frozen=True)
 class Provenance(Savable):
     """Where a result comes from: the weights, the input, and how the model ran.
@@ -247,13 +260,22 @@ class AttentionResult(Savable):
         are_finite = self.agreement.verdict != "verified" or all(r.finite for r in records)
         yield "numbers where it says that they were verified", are_finite
 
+    @property
+    def checked_agreement(self) -> AgreementReport:
+        """The agreement, which fails if an attention is not one that was checked."""
+        checked = self.agreement.digests  # none in results of older versions
+        is_altered = checked and any(
+            checked.get(name) != digest for name, digest in digests_of(self._all).items()
+        )
+        return replace(self.agreement, altered=True) if is_altered else self.agreement
+
     def about(self) -> dict[str, Any]:
         """Return the stacks, the provenance and the agreement, as types of JSON."""
         return {
             "stacks": list(self.stacks),
             "notes": list(self.notes),
             "provenance": asdict(self.provenance),
-            "agreement": self.agreement.about(),
+            "agreement": self.checked_agreement.about(),
         }
 
     def plot(self, **keywords: Any) -> Axes:
@@ -272,7 +294,7 @@ class AttentionResult(Savable):
         def outcome(agrees: bool) -> Text:
             return Text("agrees", "green") if agrees else Text("differs", "bold red")
 
-        agreement = self.agreement
+        agreement = self.checked_agreement
         table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
         for stage in dict.fromkeys([*STAGES, *(check.stage for check in agreement.checks)]):
             checks = [check for check in agreement.checks if check.stage == stage]
@@ -300,6 +322,13 @@ class AttentionResult(Savable):
         yield table
         for reason in sorted({reason for _, _, reason in agreement.not_compared}):
             yield Text(f"not compared: {reason}")
+        if agreement.saved is not None:
+            others = [stage for stage in STAGES if stage not in agreement.recomputed]
+            recomputed = ", ".join(agreement.recomputed) or "nothing"
+            yield Text(
+                f"recomputed from the file: {recomputed}; it does not hold the model's own "
+                f"{', '.join(others)}, which were compared before {agreement.saved}"
+            )
         for note in self.notes:
             yield Text(note, "dim")
         caught = len(self) - len(agreement.unproven)

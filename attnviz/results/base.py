@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import InputError
+from attnviz.results.digest import digests
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,37 @@ class Savable:
 
 
 class Result(Savable):
-    """Base of the results that a figure shows."""
+    """Base of the results that a figure shows.
+
+    If a model was run for a result, its `agreement` says how far it is verified, and knows the
+    numbers by their digest.
+    """
+
+    def __post_init__(self) -> None:
+        """Check the fields, and bind a new agreement to the numbers."""
+        super().__post_init__()
+        report = self._report
+        if report is not None and report.digest is None:
+            self._bind(replace(report, digest=self._digest()))
+
+    @property
+    def _report(self) -> Any:
+        """The agreement as it was computed; None without a model."""
+        return getattr(self, "agreement", None)
+
+    def _bind(self, report: Any) -> None:
+        object.__setattr__(self, "agreement", report)
+
+    def _digest(self) -> str:
+        (digest,) = digests([{**self.to_arrays(), "labels": self.labels()}])
+        return digest
+
+    @property
+    def checked_agreement(self) -> Any:
+        """The agreement, which fails if the numbers are not those that were checked."""
+        report = self._report
+        is_altered = report is not None and report.digest not in (None, self._digest())
+        return replace(report, altered=True) if is_altered else report
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the arrays by name, as .npz and .safetensors files hold them."""
@@ -97,7 +128,7 @@ def proof(result: Any) -> dict[str, Any]:
     return {
         "notes": list(result.notes),
         "provenance": asdict(result.provenance),
-        "agreement": result.agreement.about(),
+        "agreement": result.checked_agreement.about(),
     }
 
 

@@ -72,7 +72,7 @@ def report(
     else:
         for renderable in shown or (result,):
             console.print(renderable)
-    agreement: AgreementReport | None = getattr(result, "agreement", None)
+    agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
     return print_verdict(agreement, written or path, json=json)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +36,8 @@ def verify(
 ) -> int:
     """Recompute every head's attention and compare it with the model's own, stage by stage.
 
+    With --result, recompute what the file holds: no model runs.
+
     Exit code 5 means that they differ, or that their agreement could not be proven.
     """
     inputs = inputs.checked()
@@ -45,6 +47,11 @@ def verify(
         output = check_output(output, (".safetensors",), force=force)
         inputs.refuse_overwriting(output)
     result = run.attend(inputs, positions="all" if positions else "sample")
+
+    if inputs.result is not None:
+        from attnviz.agreement import verify_saved
+
+        result = replace(result, agreement=verify_saved(result))
 
     from attnviz.io.export import save_result
     from attnviz.terminal.console import console, print_json, print_verdict
@@ -56,7 +63,7 @@ def verify(
         print_json({**asdict(result.provenance), **notes, **result.agreement.about()})
     else:
         console.print(result)
-    return print_verdict(result.agreement, output, json=printing.json)
+    return print_verdict(result.checked_agreement, output, json=printing.json)
 
 
 COMMANDS = (verify,)

@@ -42,7 +42,7 @@ def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
             if not change.isnan().all():
                 panels.append(Panel(TITLES.get(name, name), change, unsure, signed=True))
         top = head_panels(page, result.heads, panels, top)
-        return page.finish_with_caption(top + 0.1, _caption(result), result.agreement)
+        return page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
 
 
 def _caption(result: CompareResult) -> list[str]:

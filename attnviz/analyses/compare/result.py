@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -83,6 +83,10 @@ class CompareResult(HeadTable):
         """The worse of the two reports."""
         order = ("failed", "not proven", "verified")
         return min(self.agreements, key=lambda agreement: order.index(agreement.verdict))
+
+    def _bind(self, report: AgreementReport) -> None:
+        bound = tuple(replace(one, digest=report.digest) for one in self.agreements)
+        object.__setattr__(self, "agreements", bound)
 
     def __repr__(self) -> str:
         """Summarize the result without the tensors."""

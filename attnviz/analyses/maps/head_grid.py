@@ -85,7 +85,7 @@ def heads(
         parts = [source(maps.provenance), directions, *maps.notes]
         if _is_pooled(maps):
             parts.append("colors on a logarithmic scale")
-        return page.finish_with_caption(bottom + GAP, parts, maps.agreement)
+        return page.finish_with_caption(bottom + GAP, parts, maps.checked_agreement)
 
 
 def _is_pooled(maps: HeadMaps) -> bool:

@@ -262,7 +262,7 @@ def draw_heatmap(
             if query is None:
                 return _matrix_page(page, drawn, selected.overview)
             return _image_page(page, drawn, query, selected.overview)
-        agreement = drawn.agreement
+        agreement = drawn.checked_agreement
         verdict = agreement.verdict.upper()
         if verdict == "VERIFIED":
             verdict = f"verified to {agreement.largest_difference():.0e}"
@@ -314,7 +314,7 @@ def _matrix_page(page: Page, drawn: AttentionMap, overview: HeadMaps | None) -> 
         parts.append("each cell is the largest of several weights")
     if _is_long(drawn):
         parts.append("colors on a logarithmic scale")
-    end = page.caption(end + GAP, parts, drawn.agreement, left=caption_left)
+    end = page.caption(end + GAP, parts, drawn.checked_agreement, left=caption_left)
     page.finish(max(bottom, end) + MARGIN)
     return ax
 
@@ -411,7 +411,7 @@ def _image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadMaps 
         end = draw_head_grid(page, overview, place, start, weights=on_image, marked=marked)
         bottom = max(bottom, end)
     parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
-    page.finish_with_caption(bottom + GAP, parts, drawn.agreement)
+    page.finish_with_caption(bottom + GAP, parts, drawn.checked_agreement)
     return ax
 
 

@@ -234,7 +234,7 @@ class HeadMaps(_LabeledMaps):
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
         yield Text(f"{self.provenance.model}: {size}", "bold")
-        yield Text(self.agreement.summary())
+        yield Text(self.checked_agreement.summary())
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def senses(result: SensesResult, *, width: float = FULL_WIDTH) -> Figure:
         end = max(bottom, below + 0.8 * _TALL) if not is_wide else bottom
         _draw_accuracy(page, result, left, below, end - below)
         parts = _caption_parts(result, shown)
-        figure = page.finish_with_caption(end + CAPTION_GAP, parts, result.agreement)
+        figure = page.finish_with_caption(end + CAPTION_GAP, parts, result.checked_agreement)
         _label_dots(ax, result)
         return figure
 

@@ -71,7 +71,7 @@ def shift(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
         end = _draw_words(page, result, top + 0.1)
         end = _draw_panels(page, result, end + 0.12)
         return page.finish_with_caption(
-            end + CAPTION_GAP, _caption_parts(page, result), result.agreement
+            end + CAPTION_GAP, _caption_parts(page, result), result.checked_agreement
         )
 
 

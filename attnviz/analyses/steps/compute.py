@@ -88,7 +88,7 @@ def steps(
         head=head,
         heads=record.heads,
         notes=(*reason, *notes),
-        agreement=result.agreement,
+        agreement=result.checked_agreement,
         provenance=result.provenance,
     )
     if not steps_result.contributions.isfinite().all():

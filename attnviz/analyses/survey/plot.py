@@ -73,7 +73,7 @@ def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
         top = head_panels(page, result.heads, panels, top)
         places = _plane_of(result.distances)
         top, plane = _draw_plane(page, result, places, top)
-        figure = page.finish_with_caption(top + 0.1, _caption(result), result.agreement)
+        figure = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
         _label_plane(plane, result, places)
         return figure
 

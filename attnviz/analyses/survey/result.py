@@ -126,7 +126,7 @@ class SurveyResult(HeadTable):
         named = sum(map(bool, self.roles))
         return (
             f"SurveyResult({self.provenance.model}: {len(self.heads)} heads on "
-            f"{self.texts:,} texts, {named} named, {self.agreement.verdict})"
+            f"{self.texts:,} texts, {named} named, {self.checked_agreement.verdict})"
         )
 
     @property
@@ -151,7 +151,7 @@ class SurveyResult(HeadTable):
             "compared": self.compared,
             "sampled": self.sampled,
             "provenance": asdict(self.provenance),
-            "agreement": self.agreement.about(),
+            "agreement": self.checked_agreement.about(),
         }
 
     def _columns_of_heads(self) -> Columns:

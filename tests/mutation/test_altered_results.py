@@ -1,0 +1,125 @@
+"""A verdict stands under the numbers that were checked, and under no others."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+import attnviz
+from attnviz.analyses.maps.compute import attention_map, head_maps
+from attnviz.app import run
+from attnviz.results import digests_of
+
+TEXT = "the train left the station on time and nobody minded"
+CORPUS = ["the cat sat on it", "who is there now", "a b c d e f"] * 4
+ALTERED = "NOT VERIFIED: these numbers are not those that were checked"
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "result.safetensors"
+    model.attend(TEXT).save(path)
+    return path
+
+
+RESULTS = {
+    "map": (lambda model: attention_map(model.attend(TEXT), layer=1, head=2), "weights"),
+    "heads": (lambda model: head_maps(model.attend(TEXT)), "weights"),
+    "senses": (lambda model: attnviz.senses("check", model=model), "plane"),
+    "shift": (lambda model: attnviz.shift("train", TEXT, model=model), "raw_attention"),
+    "survey": (lambda model: attnviz.survey(CORPUS, model=model), "mean"),
+    "compare": (lambda model: attnviz.compare(CORPUS, models=(model, model)), "change"),
+}
+
+
+def caption(drawn):
+    """Return all texts of a figure."""
+    figure = drawn if isinstance(drawn, plt.Figure) else drawn.figure
+    text = " ".join(found.get_text() for found in figure.findobj(plt.Text))
+    plt.close(figure)
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_figure_of_other_numbers_says_so(name, model):
+    compute, field = RESULTS[name]
+    result = compute(model)
+    assert result.checked_agreement.verdict == "verified"
+    if name in ("map", "heads"):
+        draw = getattr(attnviz.plot, "heatmap" if name == "map" else "heads")
+    else:
+        draw = getattr(attnviz.plot, name)
+    other = replace(result, **{field: getattr(result, field).flip(0) + 0.01})
+    assert other.checked_agreement.summary() == ALTERED
+    assert ALTERED in caption(draw(other))
+    getattr(result, field).add_(0.01)  # in place
+    assert ALTERED in caption(draw(result))
+
+
+def test_other_labels_are_other_numbers(model):
+    drawn = attention_map(model.attend(TEXT), layer=1, head=2)
+    assert replace(drawn, notes=()).checked_agreement.verdict == "verified"
+    assert replace(drawn, rows=drawn.rows[::-1]).checked_agreement.summary() == ALTERED
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda record: record.query.mul_(1.01),
+        lambda record: record.projection.key.weight.mul_(1.01),
+        lambda record: object.__setattr__(record, "scale", 1.0),
+    ],
+    ids=["in place", "weights", "scale"],
+)
+def test_whatever_is_drawn_from_an_altered_record_says_so(alter, model):
+    result = model.attend(TEXT)
+    assert result.stack("encoder").checked_agreement.verdict == "verified"
+    alter(result.records[2])
+    assert result.checked_agreement.summary() == ALTERED
+    assert ALTERED in caption(attnviz.plot.heatmap(result, layer=2, head=0))
+    assert ALTERED in caption(attnviz.plot.steps(attnviz.steps(result, layer=2, head=0)))
+    assert ALTERED in attnviz.view(result).data()["payload"]["results"][0]["summary"]
+
+
+def test_a_streamed_summary_is_bound_to_its_report(model):
+    result = model.attend(f"{TEXT} " * 20, mode="streamed")
+    assert result.checked_agreement.verdict == "verified"
+    result.streamed[1].summary.mean[0] = 0.5
+    assert result.checked_agreement.summary() == ALTERED
+
+
+def test_a_loaded_result_was_verified_when_it_was_saved(saved, tmp_path):
+    result = attnviz.load_result(saved)
+    day = result.agreement.saved
+    assert len(day) == len("2026-01-01")
+    assert result.checked_agreement.summary().startswith(f"verified when saved on {day}: ")
+    result.save(tmp_path / "again.safetensors")
+    assert attnviz.load_result(tmp_path / "again.safetensors").agreement.saved == day
+    report = attnviz.verify(result)
+    assert report.recomputed == ("query", "key", "value")
+    assert "; recomputed now: query, key, value" in report.summary()
+
+
+def test_what_a_file_holds_is_recomputed(saved, tmp_path, capsys):
+    """A file with other queries, and with digests that fit them, is caught by its inputs."""
+    assert run(["verify", "--result", str(saved)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "it does not hold the model's own scores, weights, head output, output" in said
+    result = attnviz.load_result(saved)
+    first, *others = result.records
+    records = (replace(first, query=torch.roll(first.query, 1, 0)), *others)
+    report = replace(result.agreement, digests=digests_of(records))
+    forged = tmp_path / "forged.safetensors"
+    replace(result, records=records, agreement=report).save(forged)
+    assert attnviz.load_result(forged).checked_agreement.verdict == "verified"
+    assert run(["verify", "--result", str(forged)]) == 5
+    assert (
+        "NOT VERIFIED: differs from the model's own attention first at encoder layer 0, query"
+        in (" ".join(capsys.readouterr().err.split()))
+    )
+
+
+def test_positions_of_a_saved_result_cannot_be_checked(saved, capsys):
+    assert run(["verify", "--result", str(saved), "--positions"]) == 2
+    assert "--positions does nothing" in capsys.readouterr().err
