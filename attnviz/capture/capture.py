@@ -75,7 +75,7 @@ def capture(
     first_run, second_run = record_runs(model, texts, keep_output, forward)
     calls, again = first_run.calls, second_run.calls
     expect_same(model, _executed(again), _executed(calls))
-    compared = outputs_beside(model, forward, outputs[0])
+    compared = outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again))
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         return [
@@ -128,7 +128,7 @@ def capture_generation(
     captured = Capture(
         records,
         own.copy(tuple(_to_reference(call, 0) for call in again)),
-        outputs_beside(model, forward, outputs[0]),
+        outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again)),
         tuple(one_pass[path] for path in paths),
         runs[0].notes,
     )
@@ -159,6 +159,17 @@ def hidden_states(
 def _executed(calls: Sequence[AttentionCall]) -> list[str]:
     """Return what two runs must have in common: the modules and the sizes of their attentions."""
     return [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
+
+
+def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
+    """Return the largest difference between the queries of two runs, relative to their norm."""
+    queries = [(a.attention.query, b.attention.query) for a, b in zip(calls, again, strict=True)]
+    differences = [
+        ((a - b).float().norm() / a.float().norm().clamp(min=torch.finfo().tiny))
+        for a, b in queries
+        if a.shape == b.shape
+    ]
+    return torch.stack(differences).max().item() if differences else 0.0
 
 
 def _to_records(

@@ -72,6 +72,7 @@ class _Recorded:
     path: str
     inputs: ModuleInputs
     through_interface: bool
+    entry: int  # how often its module had been entered
     attention: Attention | None = None
 
 
@@ -89,6 +90,7 @@ class _Recorder(ModuleWatcher):
         # Softmaxes whose product with the values is still to come, and the number of their heads.
         self._pending: list[tuple[_Recorded, Softmax, int | None]] = []
         self._memory_checked = False
+        self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
         self._output_calls: dict[nn.Module | None, list[tuple[Any, Any]]] = defaultdict(list)
 
@@ -105,7 +107,8 @@ class _Recorder(ModuleWatcher):
             return result
         attention = from_arguments(args, softmaxes[0], result[0])
         inputs = self.inputs_of(args.module)
-        self._recorded.append(_Recorded(path, inputs, through_interface=True, attention=attention))
+        entry = self._entries[args.module]
+        self._recorded.append(_Recorded(path, inputs, True, entry, attention))
         return result
 
     def finish(self) -> None:
@@ -133,17 +136,21 @@ class _Recorder(ModuleWatcher):
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them."""
         counts: Counter[str] = Counter()
+        at_once = Counter((recorded.path, recorded.entry) for recorded in self._recorded)
         calls, device = [], devices(self.model)[0]
         for recorded in self._recorded:
             assert recorded.attention is not None
             path, number = recorded.path, counts[recorded.path]
             counts[path] += 1
+            module = self.modules.get(path)
+            if module is not None and at_once[path, recorded.entry] > 1:
+                module = replace(module, known=frozenset())  # which it projects is not known
             call = AttentionCall(
                 path,
                 number,
                 recorded.attention,
                 recorded.inputs,
-                self.modules.get(path),
+                module,
                 recorded.through_interface,
                 *self._output_of(path, number, recorded.attention),
             )
@@ -172,6 +179,7 @@ class _Recorder(ModuleWatcher):
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
         super().on_enter(module, args, kwargs)
+        self._entries[module] += 1
         self._tracer.provenance.depth = len(self.running)
 
     def on_other_thread(self, module: nn.Module) -> None:
@@ -220,7 +228,7 @@ class _Recorder(ModuleWatcher):
     def _on_softmax(self, softmax: Softmax) -> None:
         module = self._innermost_module()
         inputs = self.inputs_of(module)
-        recorded = _Recorded(self.paths[module], inputs, through_interface=False)
+        recorded = _Recorded(self.paths[module], inputs, False, self._entries[module])
         self._recorded.append(recorded)
         self._pending.append((recorded, softmax, self._count_heads()))
 

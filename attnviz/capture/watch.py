@@ -171,7 +171,8 @@ class Outputs:
     recorded, loaded : the tensors of real numbers in the output, for N texts. repeat : runs the
     model as loaded once more, with other random numbers. round_otherwise : runs it with every
     module's output off by one rounding step. tokens : how many were read of a long text, from its
-    start; None for all.
+    start; None for all. between_runs : the largest difference between the queries of two watched
+    runs, which have other random numbers, relative to their norm.
     """
 
     recorded: tuple[Tensor, ...]
@@ -179,6 +180,7 @@ class Outputs:
     repeat: Callable[[], tuple[Tensor, ...]]
     round_otherwise: Callable[[], tuple[Tensor, ...]]
     tokens: int | None = None
+    between_runs: float = 0.0
 
 
 def outputs_beside(
@@ -186,6 +188,8 @@ def outputs_beside(
     run: Callable[[], object],
     recorded: tuple[Tensor, ...],
     tokens: int | None = None,
+    *,
+    between_runs: float = 0.0,
 ) -> Outputs:
     """Run the model as loaded, unwatched, and return its output beside a recorded one."""
 
@@ -202,6 +206,7 @@ def outputs_beside(
         repeat=lambda: run_as_loaded(3),
         round_otherwise=lambda: run_as_loaded(2, rounded=True),
         tokens=tokens,
+        between_runs=between_runs,
     )
 
 

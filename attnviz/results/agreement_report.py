@@ -126,8 +126,8 @@ class OutputCheck(Savable):
     ----------
     difference : the norm of the difference relative to that of the output.
     tolerance : the largest difference that passes.
-    repeated : the difference between two runs of the model as loaded; None where it was not
-        measured, because the output agrees.
+    repeated : the difference between two runs of the model, of the output or of the queries; None
+        where it was not measured, because the output agrees.
     tokens : how many tokens were read, from the start of a long text; None for all.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from attnviz.agreement import check_output, verify
 from attnviz.capture import Capture, capture
 from attnviz.errors import ModelError
-from attnviz.results import AttentionRecord, OutputCheck, Reference
+from attnviz.results import AttentionRecord, Axis, OutputCheck, Reference
 from attnviz.results.projection import STAGES
 
 ORDER = ("verified", "not proven", "failed")
@@ -45,7 +46,7 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     ]
     ways = {record.through_interface for record, _ in pairs}
     layers = len({record.path for record in captures[0].records})
-    outputs = check_output(captures[0].outputs, {}, len(captures), layers)
+    outputs = check_output(captures[0].outputs, _axes(inputs), len(captures), layers)
     drawn = [o.reason for o in outputs if o and o.repeated and not o.repeated <= o.tolerance]
     stages, verdict, why = _agreement(captures, outputs)
     return {
@@ -59,6 +60,15 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
         "verdict": verdict,
         "why": why,
     }
+
+
+def _axes(inputs: dict[str, Any]) -> dict[str, list[Axis]]:
+    """Return the axes of padded texts, so that the output at padding is not compared."""
+    ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+    if ids is None or mask is None or ids.shape != mask.shape:
+        return {}
+    padding = [tuple(row) for row in (mask == 0).tolist()]
+    return {"text": [replace(Axis.numbered(len(row)), padding=row) for row in padding]}
 
 
 def difference(record: AttentionRecord, reference: Reference) -> float:
