@@ -319,12 +319,15 @@ def _describe_result(
         }
         for axis in axes
     ]
-    cut = result.provenance.cut_from
+    cut, computation = result.provenance.cut_from, result.provenance.computation
+    notes = [f"The text was cut from {cut} tokens to what the model reads."] if cut else []
+    if computation is not None and computation.changes:
+        notes.append(f"Model as loaded: {computation.summary}.")
     return {
         "source": source(result.provenance),
         "verdict": result.agreement.verdict,
         "summary": result.agreement.summary(),
-        "notes": [f"The text was cut from {cut} tokens to what the model reads."] if cut else [],
+        "notes": notes,
         "axes": described_axes,
         "stacks": stacks,
     }
