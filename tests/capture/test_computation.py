@@ -120,7 +120,10 @@ def test_a_model_is_read_before_or_after_the_run_of_another_thread(bert, tokeniz
             other.start()
             other.join(timeout=0.05)
             assert read == []
+            in_the_run = read_computation(module)  # the lock does not hold up its own thread
+            assert [name for _, name in in_the_run.hooks] == [read_name]
 
+    read_name = f"{__name__}.{start_other.__qualname__}"
     bert.train()
     bert.bert.encoder.register_forward_pre_hook(start_other)
     result = attnviz.load(bert, tokenizer=tokenizer).attend(TEXT)
