@@ -2,6 +2,7 @@
 
 from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.capture.capture import Capture, capture, capture_generation, hidden_states
+from attnviz.capture.computation import read_computation
 from attnviz.capture.positions import MovedKeys, replace_every_token, replace_some_tokens
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
@@ -30,6 +31,7 @@ __all__ = [
     "model_lock",
     "outputs_of_start",
     "place_windows",
+    "read_computation",
     "replace_every_token",
     "replace_some_tokens",
     "restoring",

@@ -319,12 +319,15 @@ def _describe_result(
         }
         for axis in axes
     ]
-    agreement = result.checked_agreement
+    agreement, computation = result.checked_agreement, result.provenance.computation
+    notes = list(result.notes)
+    if computation is not None and computation.changes:
+        notes.append(f"model as loaded: {computation.summary}")
     return {
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
-        "notes": [f"{note[0].upper()}{note[1:]}." for note in result.notes],
+        "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": described_axes,
         "stacks": stacks,
     }

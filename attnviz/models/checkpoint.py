@@ -42,7 +42,7 @@ from attnviz.models.pretrained import (
     translate,
 )
 from attnviz.models.vocabulary import fits_embeddings
-from attnviz.models.wrappers import adapters, unwrap
+from attnviz.models.wrappers import unwrap
 from attnviz.runtime.compat import write_count
 
 Location = str | os.PathLike[str]
@@ -79,7 +79,7 @@ class Checkpoint:
     special_tokens : "split" or "parse"
         How a special token that is typed in a text is read: as plain text, or as the token.
     notes : tuple of str
-        What a reader should know of an object: which model was taken from it, its adapters.
+        What a reader should know of an object: which model was taken from it.
     """
 
     name: str
@@ -148,8 +148,8 @@ def load_checkpoint(
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
             tokenizer = unwrapped.tokenizer if tokenizer is None else tokenizer
             processor = unwrapped.processor if processor is None else processor
-            notes = [note for note in (unwrapped.note, adapters(source)) if note is not None]
-            return replace(_wrap(source, tokenizer, processor), notes=tuple(notes))
+            notes = () if unwrapped.note is None else (unwrapped.note,)
+            return replace(_wrap(source, tokenizer, processor), notes=notes)
         name, folder = _locate(source, _MODEL_FILES)
         config, model_class = load_config(name, folder)
         files = find_weights(name, folder, config.extra_files)

@@ -88,15 +88,17 @@ def unwrap(source: Any) -> Unwrapped:
     return Unwrapped(source, tokenizer, processor, note)
 
 
-def adapters(model: nn.Module) -> str | None:
-    """Return a note on the LoRA adapters that a model runs with, or None."""
+def adapters(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the adapters of PEFT that a model runs with, of any kind."""
     names: set[str] = set()
-    layers: list[Any] = [*model.modules()]
-    for module in layers:
-        if is_adapted(module) and not module.disable_adapters:
-            names |= {name for name in module.active_adapters if name in module.lora_A}
-            names |= {*module.merged_adapters}
-    return f"LoRA adapters: {', '.join(sorted(names))}" if names else None
+    for module in model.modules():
+        if not hasattr(module, "base_layer") or getattr(module, "disable_adapters", True):
+            continue
+        layer: Any = module
+        weights = [getattr(layer, kind) for kind in layer.adapter_layer_names]
+        names |= {name for name in layer.active_adapters if any(name in one for one in weights)}
+        names |= {*layer.merged_adapters}
+    return tuple(sorted(names))
 
 
 def is_adapted(module: Any) -> bool:

@@ -324,7 +324,7 @@ class Model:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which model was taken from an object that holds one, and its adapters."""
+        """Which model was taken from an object that holds one."""
         return self.checkpoint.notes
 
     @overload

@@ -29,6 +29,7 @@ from attnviz.capture import (
     memory_budget,
     outputs_of_start,
     place_windows,
+    read_computation,
     replace_every_token,
     replace_some_tokens,
 )
@@ -49,6 +50,7 @@ from attnviz.results import (
     AgreementReport,
     AttentionResult,
     Axis,
+    Computation,
     Provenance,
     StreamedAttention,
     digests_of,
@@ -206,6 +208,7 @@ def _whole_results(
 ) -> list[AttentionResult]:
     """Return the results of a batch, with records from which the whole maps follow."""
     sha256, module = checkpoint.current_sha256(), checkpoint.module
+    computation = read_computation(module)
     if inputs.generate is None:
         captures, generated = capture(module, batch.inputs, batch.axes), None
     else:
@@ -232,7 +235,7 @@ def _whole_results(
             versions=_versions(),
             weights_sha256=sha256,
         )
-        source = _provenance(checkpoint, inputs, batch, n, report, generated)
+        source = _provenance(checkpoint, inputs, batch, n, report, computation, generated)
         results.append(
             AttentionResult(
                 records,
@@ -315,6 +318,7 @@ def _streamed_result(
 ) -> AttentionResult:
     """Return the reduced attentions of one text, compared in some rows with the model's own."""
     module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
+    computation = read_computation(module)
     layers, heads = _head_counts(checkpoint)
     count = len(options.layers or range(layers)) * len(options.heads or range(heads))
     cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // count)))
@@ -366,7 +370,7 @@ def _streamed_result(
         output=output,
         digests=digests_of(streamed),
     )
-    source = _provenance(checkpoint, inputs, batch, 0, report, None)
+    source = _provenance(checkpoint, inputs, batch, 0, report, computation, None)
     notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
     return AttentionResult((), report, source, streamed=streamed, notes=notes)
 
@@ -398,6 +402,7 @@ def _provenance(
     batch: Batch,
     n: int,
     report: AgreementReport,
+    computation: Computation,
     generated: str | None,
 ) -> Provenance:
     """Return the provenance of the result of input n of a batch."""
@@ -414,4 +419,5 @@ def _provenance(
         image=inputs.pictures[0].name if inputs.pictures else None,
         audio=batch.sound,
         generated=generated,
+        computation=computation,
     )

@@ -25,6 +25,7 @@ from attnviz.results.attention_result import (
     one_result,
 )
 from attnviz.results.axis import Axis, AxisGeometry, Landmark
+from attnviz.results.computation import Computation
 from attnviz.results.projection import (
     Clip,
     Factor,
@@ -46,6 +47,7 @@ __all__ = [
     "Axis",
     "AxisGeometry",
     "Clip",
+    "Computation",
     "Factor",
     "Gate",
     "HeadProjection",

@@ -15,6 +15,7 @@ from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import AttentionRecord
 from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, Savable, as_html, fits, is_image
+from attnviz.results.computation import Computation
 from attnviz.results.digest import digests
 from attnviz.results.projection import STAGES
 
@@ -207,6 +208,7 @@ class Provenance(Savable):
     transformers. cut_from : the number of tokens of a text before it was cut to the most that the
     model can read, else None. image, audio : the name of an image or a sound, with its size or its
     length; None without one. generated : the text that the model generated, if it did.
+    computation : how the model computed before the run; None in older files.
     """
 
     model: str
@@ -221,6 +223,13 @@ class Provenance(Savable):
     image: str | None = None
     audio: str | None = None
     generated: str | None = None
+    computation: Computation | None = None
+
+    @property
+    def with_changes(self) -> str:
+        """What ran beside the plain model, to follow its name: " with 1 hook"; else empty."""
+        changes = "" if self.computation is None else self.computation.changes
+        return changes and f" with {changes}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,6 +340,8 @@ class AttentionResult(Savable):
             )
         for note in self.notes:
             yield Text(note, "dim")
+        if (computation := self.provenance.computation) is not None:
+            yield Text(f"model as loaded: {computation.summary}")
         caught = len(self) - len(agreement.unproven)
         yield Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {len(self)} layers")
 

@@ -76,6 +76,17 @@ def state_of(module: nn.Module) -> list[dict[Any, Any]]:
     return [members, *(members[name] for name in names if isinstance(members[name], dict))]
 
 
+def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:
+    """Return the forward pre-hooks and forward hooks of a module."""
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+
+
+def global_forward_hooks() -> list[Callable[..., Any]]:
+    """Return the forward pre-hooks and forward hooks that torch calls for every module."""
+    hooks = nn.modules.module
+    return [*hooks._global_forward_pre_hooks.values(), *hooks._global_forward_hooks.values()]
+
+
 def uncompiled(compiled: Any) -> Any:
     """Return the model that torch.compile(model) runs."""
     return compiled._orig_mod
@@ -158,3 +169,8 @@ def unset_attention_implementation(config: Any) -> None:
 def accelerate_hook(module: nn.Module) -> Any:
     """Return the hook by which accelerate places or offloads a module, or None."""
     return getattr(module, "_hf_hook", None)
+
+
+def placed_forward(module: nn.Module) -> Any:
+    """Return the forward of a module without the one by which accelerate places it."""
+    return module.forward if accelerate_hook(module) is None else module._old_forward

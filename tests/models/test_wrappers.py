@@ -130,13 +130,22 @@ def adapted(**settings):
     return peft.get_peft_model(tiny("bert"), lora(**settings)).eval()
 
 
+def adapters_of(result):
+    """The adapters by name, of which the caption says the number and no note speaks."""
+    names = result.provenance.computation.adapters
+    count = {0: "", 1: " with 1 adapter"}.get(len(names), f" with {len(names)} adapters")
+    assert result.provenance.with_changes == count
+    assert not any("adapter" in note for note in result.notes)
+    return names
+
+
 @needs_peft
 @pytest.mark.parametrize("settings", [{}, {"use_rslora": True}, {"lora_bias": True}])
 def test_lora_is_compared_at_every_stage(settings, tokenizer):
     result = attnviz.load(adapted(**settings), tokenizer=tokenizer).attend(TEXTS[0])
     assert result.agreement.verdict == "verified"
     assert stages(result) == [*PROJECTIONS]
-    assert "LoRA adapters: default" in result.notes
+    assert adapters_of(result) == ("default",)
 
 
 @needs_peft
@@ -147,19 +156,26 @@ def test_several_adapters_merged_or_not_or_disabled(tokenizer):
     model.base_model.set_adapter(["default", "other"])
     loaded = attnviz.load(model, tokenizer=tokenizer)
     both = loaded.attend(TEXTS[0])
-    assert "LoRA adapters: default, other" in both.notes
+    assert adapters_of(both) == ("default", "other")
     with model.disable_adapter():
-        without = attnviz.load(model, tokenizer=tokenizer).attend(TEXTS[0])
-    assert not any("adapters" in note for note in without.notes)
+        without = loaded.attend(TEXTS[0])
+    assert adapters_of(without) == ()
     model.merge_adapter()
     merged = attnviz.load(model, tokenizer=tokenizer).attend(TEXTS[0])
-    assert "LoRA adapters: default, other" in merged.notes
+    assert adapters_of(merged) == ("default", "other")
     for result in (both, without, merged):
         assert result.agreement.verdict == "verified"
         assert stages(result) == [*PROJECTIONS]
     for one, other in zip(both, merged, strict=True):
         torch.testing.assert_close(one.weights(), other.weights(), rtol=1e-4, atol=1e-5)
     assert (both.record(0).weights() - without.record(0).weights()).abs().max() > 0.01
+
+
+@needs_peft
+def test_adapters_of_other_kinds_are_named(tokenizer):
+    config = peft.IA3Config(target_modules=["query", "value"], feedforward_modules=[])
+    model = peft.get_peft_model(tiny("bert"), config, adapter_name="scaled")
+    assert adapters_of(attnviz.load(model, tokenizer=tokenizer).attend(TEXTS[0])) == ("scaled",)
 
 
 @needs_peft
@@ -204,6 +220,7 @@ def test_dynamic_int8_rounds_the_input_too(tokenizer):
         assert stages(result) == ["query", "key", "value"]
         layout = result.record(0).projection.query
         assert type(layout.before[0]).__name__ == "Rounding"
+        assert result.provenance.computation.quantized == {"dynamic int8": 20}
     assert loaded.checkpoint.current_sha256() == loaded.checkpoint.sha256
 
 
@@ -244,3 +261,5 @@ def test_quantized_weights_are_compared_unless_their_module_rounds_its_input(
     result = attnviz.load(model, tokenizer=tokenizer).attend(TEXTS[0])
     assert result.agreement.verdict == "verified"
     assert stages(result) == ([] if rounds_input else [*PROJECTIONS])
+    assert result.provenance.with_changes == " with 20 quantized layers"
+    assert result.provenance.computation.quantized == {"Quantized": 20}

@@ -31,6 +31,7 @@ from attnviz.results import (
     AttentionResult,
     Axis,
     AxisGeometry,
+    Computation,
     MapSummary,
     MaskRule,
     Provenance,
@@ -178,7 +179,12 @@ proof = {
     "agreement": st.builds(
         AgreementReport, unproven=st.just(("a layer",)), rows=st.none() | st.just((3, 9))
     ),
-    "provenance": st.builds(Provenance, model=strings, image=st.none() | strings),
+    "provenance": st.builds(
+        Provenance,
+        model=strings,
+        image=st.none() | strings,
+        computation=st.none() | st.builds(Computation),
+    ),
     "notes": labels(1),
 }
 

@@ -47,6 +47,7 @@ def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
 
 def _caption(result: CompareResult) -> list[str]:
     first, second = (literal(name) for name in result.names)
+    changes = [provenance.with_changes for provenance in result.provenances]
     order = result.apart.argsort(descending=True).tolist()[:_NAMED]
     most = ", ".join(
         f"{result.heads[n]} ({result.apart[n]:.2g}, {result.apart_low[n]:.2g} to "
@@ -55,7 +56,8 @@ def _caption(result: CompareResult) -> list[str]:
     )
     other = result.agreements[1 - result.agreements.index(result.agreement)]
     return [
-        f"{result.texts:,} texts, {result.tokens:,} tokens, read by {first} and by {second}",
+        f"{result.texts:,} texts, {result.tokens:,} tokens, read by {first}{changes[0]} and "
+        f"by {second}{changes[1]}",
         "each panel: layers down, heads across",
         "first panel: the root of the Jensen–Shannon divergence between what a head gives to the "
         "same keys in both models, from 0 to 1, mean over rows and texts",

@@ -267,7 +267,7 @@ def draw_heatmap(
         if verdict == "VERIFIED":
             verdict = f"verified to {agreement.largest_difference():.0e}"
         title = f"{selection(drawn.stack, drawn.layer, drawn.heads)}\n"
-        title += f"{literal(drawn.provenance.model)}, {verdict}"
+        title += f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
         if query is None:
             _draw_matrix(ax, drawn, Ruler())
             mappable: ScalarMappable = ax.collections[0]

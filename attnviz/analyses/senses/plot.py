@@ -290,7 +290,7 @@ def _caption_parts(result: SensesResult, shown: list[int]) -> list[str]:
     drawn = f"{len(shown)} of {len(result.scores)} states drawn"
     return [
         f"“{literal(result.word)}” {len(result.occurrences)} times in {result.sentences} sentences "
-        f"({senses}), read by {literal(result.provenance.model)}",
+        f"({senses}), read by {literal(result.provenance.model)}{result.provenance.with_changes}",
         *result.notes,
         "planes: the first two principal components of each state, computed without the senses, "
         "scaled to the panel and rotated to fit the plane beside it (orthogonal Procrustes)",

@@ -160,7 +160,7 @@ def _caption(result: SurveyResult) -> list[str]:
     missing = [name for name, measured in columns if not measured]
     return [
         f"{result.texts:,} texts, {result.tokens:,} tokens, read by "
-        f"{literal(result.provenance.model)}",
+        f"{literal(result.provenance.model)}{result.provenance.with_changes}",
         "each panel: layers down, heads across; means over texts of the mean over tokens that are "
         "no special ones",
         "a cross: no sure difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads "
