@@ -322,7 +322,8 @@ class ModuleWatcher(AttentionWatcher):
         self.texts = texts
         self.modules = find_attention_modules(model)
         # The module that multiplies the heads of each module by W^O.
-        self.outputs = {path: find_output(model, path) for path in self.paths.values()}
+        modules = dict(model.named_modules())
+        self.outputs = {path: find_output(modules, path) for path in self.paths.values()}
         # The modules that have been entered and not left, the innermost last, with their arguments.
         self.running: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
         thread = threading.get_ident()  # other threads have another call stack

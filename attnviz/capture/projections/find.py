@@ -76,13 +76,14 @@ def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     architecture = last_check().architectures.get(str(model_type))
     known = frozenset(architecture.stages if architecture else ())
+    modules = dict(model.named_modules())
     return {
         path: AttentionModule(
             module,
-            find_output(model, path),
+            find_output(modules, path),
             known if _is_of_transformers(module) else frozenset(),
         )
-        for path, module in model.named_modules()
+        for path, module in modules.items()
         if _has_projections(module)
     }
 
@@ -92,27 +93,27 @@ def _is_of_transformers(module: nn.Module) -> bool:
     return type(module).__module__.startswith("transformers.") and "forward" not in vars(module)
 
 
-def find_output(model: nn.Module, path: str) -> nn.Module | None:
-    """Return the module that multiplies the concatenated heads by W^O, or None."""
+def find_output(modules: Mapping[str, nn.Module], path: str) -> nn.Module | None:
+    """Return the module, among those of a model, that multiplies the heads by W^O, or None."""
     parent, _, _ = path.rpartition(".")
     candidates = [*(f"{path}.{name}" for name in _OUTPUT), f"{parent}.{_OUTPUT_OF_PARENT}"]
     for candidate in candidates:
-        try:
-            module = model.get_submodule(candidate.lstrip("."))
-        except AttributeError:
-            continue
-        if isinstance(getattr(module, "weight", None), Tensor):
+        module = modules.get(candidate.lstrip("."))
+        if module is not None and isinstance(getattr(module, "weight", None), Tensor):
             return module
     return None
 
 
 def _has_projections(module: nn.Module) -> bool:
+    children = dict(module.named_children())
+    if not children:
+        return False
     # The matrix of the keys may make the values too.
     needed = [*(names[:2] for names in _SEPARATE), *_KEY_AND_VALUE]
     needed.append((*_LATENT_KEY_AND_VALUE[0], *_LATENT_KEY_AND_VALUE[2]))
     return _fused_linear(module) is not None or any(
         all(
-            linear_child(module, name) or rounding_linear(getattr(module, name, None))
+            name in children and (linear_child(module, name) or rounding_linear(children[name]))
             for name in names
         )
         for names in needed
