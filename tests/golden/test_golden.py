@@ -188,8 +188,11 @@ def test_an_old_saved_result_loads_with_the_same_contents(name):
 def test_a_saved_result_round_trips(tmp_path):
     for path in SAVED.glob("*.safetensors"):
         attnviz.save_result(attnviz.load_result(path), tmp_path / path.name)
-        again = attnviz.load_result(tmp_path / path.name)
-        assert describe(again) == describe(attnviz.load_result(path)), path.name
+        results = [attnviz.load_result(file) for file in (path, tmp_path / path.name)]
+        first, again = map(describe, results)
+        for described in (first, again):
+            _forget(described, "saved")  # the day of the first save
+        assert first == again, path.name
 
 
 @pytest.fixture(scope="module")
