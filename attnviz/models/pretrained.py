@@ -169,6 +169,9 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
 # --- the model
 
 
+_MAX_HEADER = 20_000_000  # bytes: 200,000 tensors; millions of empty ones take minutes to read
+
+
 def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> list[Path]:
     """Return the safetensors files that transformers will read, by name.
 
@@ -192,7 +195,16 @@ def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> li
                 "checkpoint that you trust: AutoModel.from_pretrained(old).save_pretrained(new)."
             )
     names |= {file for file in extra_files if (folder / file).is_file()}
-    return [folder / file for file in sorted(names)]
+    files = [folder / file for file in sorted(names)]
+    for path in files:
+        with translate(name, "the weights"), path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+        if _MAX_HEADER < length < path.stat().st_size:
+            raise ModelError(
+                f"{name}: the header of {path.name} takes {length:,} bytes, and that of a model at "
+                f"most {_MAX_HEADER:,}. Get the file again, from a source that you trust."
+            )
+    return files
 
 
 def load_model(

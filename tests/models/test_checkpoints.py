@@ -606,6 +606,12 @@ def test_shards(tmp_path):
     assert "model.safetensors.index.json cannot be read: JSONDecodeError" in refusal(folder)
 
 
+def test_a_header_of_millions_of_empty_tensors_is_refused_at_once(folder):
+    path = folder / "model.safetensors"
+    save_file(load_file(path), path, metadata={"padding": "x" * 21_000_000})
+    assert "the header of model.safetensors takes 21,0" in refusal(folder)
+
+
 def test_a_link_is_followed(folder):
     for file in [*folder.iterdir()]:
         file.rename(folder.parent / file.name)
