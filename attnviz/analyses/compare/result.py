@@ -1,4 +1,4 @@
-"""Two checkpoints of one architecture, head by head over a corpus: what changed, and how significantly."""
+"""Two checkpoints of one architecture, head by head over a corpus: what changed significantly."""
 
 from __future__ import annotations
 

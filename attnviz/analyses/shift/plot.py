@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures.cells import Ticks, draw_values, fit_ticks, range_of
@@ -118,7 +117,7 @@ def _caption_parts(page: Page, result: ShiftResult) -> list[str]:
             "the contribution nearly by construction"
         )
     if result.total_effect is not None:
-        parts.append("total effect: at all positions, everything after it recomputed")
+        parts.append("total effect: at all positions, with everything after it recomputed")
     return [*parts, *result.notes]
 
 
@@ -189,12 +188,13 @@ def _key(result: ShiftResult) -> list[str]:
     ranks = result.rank_correlations
     lines = []
     for name in [*result.causal, *(["consensus"] if "consensus" in ranks else [])]:
-        lines.append(f"{_SIGNS.get(name, '')} {name}{_rho(ranks.get(name))}".strip())
+        rho = f", {_rho(ranks[name])}" if name in ranks else ""
+        lines.append(f"{_SIGNS.get(name, '')} {name}{rho}".strip())
     return lines
 
 
-def _rho(rho: float | None) -> str:
-    return "" if rho is None else f", ρ {rho:.2f}".replace("-", "\N{MINUS SIGN}")
+def _rho(rho: float) -> str:
+    return f"ρ {rho:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _draw_map(
@@ -228,10 +228,8 @@ def _draw_panels(page: Page, result: ShiftResult, top: float) -> float:
     ]
     if result.path is not None:
         panels.append(("On the axis", _draw_axis, 0.3))
-    for name, effect in result.head_effects.items():
-        rho = _rho(result.head_rank_correlations.get(name))
-        title = f"{name.capitalize()}{rho}"
-        panels.append((title, partial(_draw_effect, effect=effect), 0.5))
+    for name in result.head_effects:
+        panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
     width = page.right - page.left
     columns = 2 if width > _NARROW else 1
     if width > WIDE:
@@ -312,14 +310,19 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_effect(ax: Axes, result: ShiftResult, effect: Tensor) -> None:
-    """Draw the effect of patching each head against its contribution."""
+def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
+    """Draw the direct or the total effect of patching each head against its contribution."""
     split = result.decomposition.table.sum(-1).flatten().tolist()
-    effects = effect.flatten().tolist()
+    effects = result.head_effects[name].flatten().tolist()
     ax.axline((0, 0), slope=1, color=MUTED, linewidth=0.5, zorder=0)
     ax.plot(split, effects, "o", color=CYCLE[0], mec="white", ms=2.8, mew=0.3)
     ax.set_xlabel("contribution", color=MUTED)
     ax.set_ylabel("effect of patching", color=MUTED)
+    if name in (ranks := result.head_rank_correlations):
+        ax.annotate(
+            _rho(ranks[name]), (0, 1), xycoords="axes fraction", xytext=(3, -1),
+            textcoords="offset points", va="top", color=MUTED, fontsize=SMALL_SIZE,
+        )  # fmt: skip
     ax.spines[["top", "right"]].set_visible(False)
 
 

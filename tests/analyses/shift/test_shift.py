@@ -97,8 +97,9 @@ def test_direct_and_total_effects_are_named_alike_everywhere(verified):
     assert "with the effect of patching: direct effect 0.99, total effect 0." in capture.get()
     figure = attnviz.plot.shift(verified)
     shown = " ".join(text.get_text() for text, _ in check_texts(figure))
-    assert "Direct effect, ρ 0.99" in shown
-    assert "Total effect, ρ 0." in shown
+    for name, rho in verified.head_rank_correlations.items():
+        assert name.capitalize() in shown
+        assert f"ρ {rho:.2f}" in shown
 
 
 def test_the_total_effect_of_the_last_layer_is_its_direct_effect(verified):
