@@ -316,8 +316,8 @@ def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
     effects = result.head_effects[name].flatten().tolist()
     ax.axline((0, 0), slope=1, color=MUTED, linewidth=0.5, zorder=0)
     ax.plot(split, effects, "o", color=CYCLE[0], mec="white", ms=2.8, mew=0.3)
-    ax.set_xlabel("contribution", color=MUTED)
-    ax.set_ylabel("effect of patching", color=MUTED)
+    ax.set_xlabel("its contribution", color=MUTED)
+    ax.set_ylabel("patching one head", color=MUTED)
     if name in (ranks := result.head_rank_correlations):
         ax.annotate(
             _rho(ranks[name]), (0, 1), xycoords="axes fraction", xytext=(3, -1),
