@@ -1,10 +1,11 @@
 """A worked example, checked cell by cell
 
 A lesson computes one head for “{sentence}”. Every stage is recomputed, once from the inputs and
-once from the stages that the lesson prints before it. A frame marks a cell that does not follow.
-The queries are correct. The keys are not, in {keys} of {rows} rows, nor are the values in {values},
-and every later stage inherits the error: {follow_from_inputs} of {decidable} printed cells follow
-from the inputs. From the printed stages before them {follow_from_printed} of {links} follow: each
+once from the stages that the lesson prints before it. A red frame marks a cell that does not
+follow, a yellow one a cell that follows within rounding. The queries are correct. The keys are not,
+in {keys} of {rows} rows, nor are the values in {values}, and every later stage inherits the error:
+{follow_from_inputs} of {decidable} printed cells follow from the inputs. From the printed stages
+before them {follow_from_printed} of {links} follow, {rounded} of these only within rounding: each
 softmax and each sum is correct for its inputs, and {slip} are additional slips. A smaller example,
 “{small_title}”, is correct: {small_right} of its {small_printed} cells follow.
 """
@@ -32,6 +33,7 @@ keys, values = rows_off("K"), rows_off("V")
 count = worked.count()
 decidable, links = count["printed"] - count["untold"], count["linked"]
 follow_from_inputs, follow_from_printed = count["from_inputs"], count["from_printed"]
+rounded = count["within_rounding"]
 slip = " and ".join(
     f"the score ({worked.tokens[i]}, {worked.tokens[j]})"
     for i, j in (~stage("scores").from_printed_follows).nonzero().tolist()

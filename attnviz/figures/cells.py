@@ -132,9 +132,11 @@ def number(value: float) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def frame(ax: Axes, corner: tuple[float, float], size: tuple[float, float]) -> None:
+def frame(
+    ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str = ACCENT
+) -> None:
     """Draw a frame around some cells."""
-    look: dict[str, Any] = {"fill": False, "edgecolor": ACCENT, "linewidth": 1.0}
+    look: dict[str, Any] = {"fill": False, "edgecolor": color, "linewidth": 1.0}
     ax.add_patch(Rectangle(corner, *size, clip_on=False, zorder=3, **look))
 
 

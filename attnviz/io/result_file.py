@@ -65,7 +65,11 @@ _FORMER_NAMES = {
     "WorkedExample": "ExampleResult",
 }
 _FORMER_FIELDS = {
-    "ShiftResult": {"secant": "decomposition", "ledger": "residual_stream"},
+    "ShiftResult": {
+        "secant": "decomposition",
+        "ledger": "residual_stream",
+        "patched": "direct_effect",
+    },
 }
 _DTYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16,

@@ -30,7 +30,7 @@ class StageCheck(Savable):
     own_errors : the largest error of our own run in the model's precision, of each head.
     compared : how many numbers were compared.
     finite : whether both sides are free of NaN and infinity.
-    slope_errors : of each head, the regression slope of the model's values on ours, less 1; for
+    slope_errors : of each head, the regression slope of the model's values on ours, minus 1; for
         weights, of their logarithms; for the output, of the part that each head adds. A scale that
         is 1 % off shows as ±0.01, in any precision.
     slope_tolerances : the largest slope error that passes, of each head.

@@ -146,7 +146,7 @@ def test_patched_heads(model):
     """Compare with hooks before W^O: patching all heads, and patching one head."""
     pair = tokens(model.tokenizer, "The bank was full of mud.", "The bank was full of cash.")
     with restoring(model.module):
-        effects = patch_heads(model.module, pair, rows=[ROW])
+        effects = patch_heads(model.module, pair, rows=[ROW], effect="direct")
     assert effects.shape == (6, 12, 384)
     with Dense(model.module) as watched:
         plain(model, **pair)
@@ -164,6 +164,87 @@ def test_patched_heads(model):
         assert_close(effects[layer, head], moved, **NEAR)
 
 
+def patched_everywhere(module, projections, texts, row):
+    """Return the effect of replacing each head before W^O at all positions, with plain hooks.
+
+    projections : the module of W^O in each layer. texts : the inputs of the two runs.
+    """
+
+    def end(text):
+        with torch.no_grad():
+            return module(**text).last_hidden_state[0, row]
+
+    recorded, hooks = [[], []], []
+    for text, outputs in zip(texts, recorded, strict=True):
+        hooks = [
+            projection.register_forward_pre_hook(lambda _, args, to=outputs: to.append(args[0]))
+            for projection in projections
+        ]
+        end(text)
+        for hook in hooks:
+            hook.remove()
+    heads = module.config.num_attention_heads
+    effects = []
+    for layer, projection in enumerate(projections):
+        width = recorded[0][layer].shape[-1] // heads
+        for head in range(heads):
+            features, moved = slice(head * width, (head + 1) * width), 0
+            for run, sign in ((1, 0.5), (0, -0.5)):
+
+                def replace(_, args, other=recorded[1 - run][layer], features=features):
+                    x = args[0].clone()
+                    x[..., features] = other[..., features]
+                    return (x,)
+
+                whole = end(texts[run])
+                hook = projection.register_forward_pre_hook(replace)
+                moved += (whole - end(texts[run])) * sign
+                hook.remove()
+            effects.append(moved)
+    return torch.stack(effects).reshape(len(projections), heads, -1)
+
+
+def singly(pair):
+    return [{name: each[run : run + 1] for name, each in pair.items()} for run in (0, 1)]
+
+
+def gated(texts, gate):
+    """Give the first text a mask, as zeros and -∞, that hides what the gate hides."""
+    T = gate.shape[0]
+    mask = torch.zeros(1, 1, T, T).masked_fill(~gate, -torch.inf)
+    return [{"input_ids": texts[0]["input_ids"], "attention_mask": mask}, texts[1]]
+
+
+@pytest.mark.parametrize("reference", ["pair", "gate"])
+def test_total_effects_are_those_of_plain_hooks(model, reference):
+    texts = ["The bank was full of mud.", "The bank was full of cash."]
+    is_gate = reference == "gate"
+    pair = tokens(model.tokenizer, *(texts[1:] * 2 if is_gate else texts))
+    T = pair["input_ids"].shape[1]
+    gate = gate_of((True, *[False] * (T - 2), True)) if is_gate else None
+    module, runs = model.module, singly(pair)
+    with restoring(module):
+        effects = patch_heads(module, pair, rows=[ROW], gate=gate, effect="total")
+        projections = [layer.attention.output.dense for layer in module.encoder.layer]
+        runs = gated(runs, gate) if is_gate else runs
+        expected = patched_everywhere(module, projections, runs, ROW)
+    assert effects.shape == (6, 12, 384)
+    assert expected.norm(dim=-1).min() > 1e-3
+    assert_close(effects, expected, atol=1e-4, rtol=0)
+
+
+def test_total_effects_in_a_decoder_are_those_of_plain_hooks(tokenizer):
+    module = tiny("llama")
+    pair = tokens(tokenizer, "the bank was full of mud", "the bank was full of cash")
+    row = pair["input_ids"].shape[1] - 1
+    with restoring(module):
+        effects = patch_heads(module, pair, rows=[row], effect="total")
+        projections = [layer.self_attn.o_proj for layer in module.model.layers]
+        expected = patched_everywhere(module.model, projections, singly(pair), row)
+    assert expected.norm(dim=-1).min() > 1e-3
+    assert_close(effects, expected, atol=1e-4, rtol=0)
+
+
 SENTENCES = [
     ("bank", "She opened a savings account at the bank near the harbour."),
     ("bank", "Two herons stood on the muddy bank of the river."),
@@ -174,13 +255,21 @@ SENTENCES = [
 ]
 
 
-def test_head_contributions_match_patching(model):
+def test_head_contributions_match_direct_effects_and_less_so_total_effects(model):
+    """A direct effect opens the paths of the contribution and no others; a total effect, all."""
     found = [
         attnviz.shift(word, text, verify_causally=True, model=model) for word, text in SENTENCES
     ]
-    agree = [result.heads_correlation for result in found]
-    assert sum(r for r, _ in agree) / len(agree) >= 0.97
-    assert sum(rho for _, rho in agree) / len(agree) >= 0.95
+    pairs = [
+        torch.stack([result.decomposition.table.sum(-1), result.direct_effect]) for result in found
+    ]
+    assert sum(torch.corrcoef(pair.flatten(1))[0, 1] for pair in pairs) / len(found) >= 0.97
+    direct, total = (
+        [result.head_rank_correlations[name] for result in found]
+        for name in ("direct effect", "total effect")
+    )
+    assert sum(direct) / len(found) >= 0.95
+    assert 0.7 < sum(total) / len(found) < 0.9
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "gemma2"])
@@ -196,7 +285,8 @@ def test_other_models(family, tokenizer):
     with restoring(module):
         split = decompose_shift(module, twice, rows=[T - 2], gate=gate)
         patched = (
-            patch_heads(module, twice, rows=[T - 2], gate=gate).double() @ split.direction.double()
+            patch_heads(module, twice, rows=[T - 2], gate=gate, effect="direct").double()
+            @ split.direction.double()
         )
         target = TargetWord(model, text, (T - 2,), special)
         lost = intervene(target, [[3], [T - 1]], ["knock-out"])["knock-out"]

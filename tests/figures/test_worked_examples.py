@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.figures.style import ACCENT
+from attnviz.figures.style import ACCENT, CYCLE
 from figures.test_layout import check_layout
 
 TWO_HEADS = {
@@ -41,11 +41,11 @@ def worked(request, own):
     return own if request.param == "own" else attnviz.example(request.param)
 
 
-def framed(figure):
+def framed(figure, color):
     return [
         patch
         for patch in figure.findobj(Rectangle)
-        if same_color(patch.get_edgecolor(), ACCENT) and not patch.get_fill()
+        if same_color(patch.get_edgecolor(), color) and not patch.get_fill()
     ]
 
 
@@ -66,14 +66,20 @@ def test_a_wide_matrix_has_no_numbers_in_its_cells(tmp_path):
 
 
 @pytest.mark.parametrize("worked", NAMES, indirect=True)
-def test_exactly_the_inconsistent_cells_are_framed(worked):
-    masks = [
-        mask
+def test_frames_have_the_color_of_the_state_of_their_cell(worked):
+    figure = attnviz.plot.example(worked)
+    cells = Counter(
+        state
         for stage in worked.stages
-        for mask in (stage.from_inputs_follows, stage.from_printed_follows)
-        if mask is not None
-    ]
-    assert len(framed(attnviz.plot.example(worked))) == sum(int((~mask).sum()) for mask in masks)
+        for states in (stage.from_inputs_states, stage.from_printed_states)
+        for row in states or ()
+        for state in row
+    )
+    for state, color in (("does not follow", ACCENT), ("within rounding", CYCLE[2])):
+        assert len(framed(figure, color)) == cells[state]
+        (legend,) = (text for text in figure.texts if text.get_text() == f"□ {state}")
+        assert same_color(legend.get_color(), color)
+    assert "no frame: follows exactly" in [text.get_text() for text in figure.texts]
 
 
 def test_each_printed_number_stands_in_its_cell():
@@ -92,6 +98,7 @@ def test_stages_stand_in_order_with_formula_shape_and_counts():
     assert [text for text in texts if text in titles] == titles
     assert "QKᵀ / √2" in texts
     assert "14 of 16 follow from printed Q and K" in texts
+    assert "8 of 8 follow from printed V and weights, 4 within rounding" in " ".join(texts)
     assert "1 of 8 follow from the inputs" in texts
     assert "matrices of the second head are not given" in " ".join(texts)
     caption = " ".join(texts[-3:])

@@ -58,7 +58,7 @@ def test_a_shift(tmp_path, model):
         found = {row["word"]: row["number"] for row in of[f"lost by {way}"]}
         assert found["full"] == lost[5].item()
         assert found["bank"] is None
-    assert len(of["patched"]) == 72
+    assert len(of["direct effect"]) == len(of["total effect"]) == 72
     assert {row["layer"] for row in of["credit"]} == {None}
     assert about["completeness_error"] < 1e-5
 

@@ -300,7 +300,7 @@ def shifts(draw):
             decomposition=split,
             residual_stream=account,
             causal=st.dictionaries(texts, st.just(torch.arange(float(T))), max_size=2),
-            patched=st.none(),
+            direct_effect=st.none(),
             raw_attention=tensors(T),
             rollout=st.just(torch.ones(T)),
             regions=labels(2) if regions else st.just(()),

@@ -37,7 +37,7 @@ def test_it_prints_only_and_its_tables_fit_eighty_columns(capsys, name):
     said = succeeds(capsys, name)
     assert said.err == ""
     assert list(Path().iterdir()) == []
-    rows = [line for line in said.out.splitlines() if re.search(r"  +≠?[0-9.]+ ", line)]
+    rows = [line for line in said.out.splitlines() if re.search(r"  +[≠≈]?[0-9.]+ ", line)]
     assert len(rows) >= 6
     assert max(map(len, rows)) <= 80
 
@@ -52,6 +52,9 @@ def test_phones_shows_three_matrices_and_counts_what_follows(capsys):
     assert "≠ 1 of 16 follow from the inputs" in lines
     assert "≠ 14 of 16 follow from printed Q and K" in lines
     assert "= 16 of 16 follow from printed scores" in lines
+    assert "≈ 8 of 8 follow from printed V and weights, 4 within rounding" in lines
+    assert "from printed V and weights 1.1278 ≈1.0332" in lines
+    assert lines[1] == "≈ within rounding, ≠ does not follow, no mark: follows exactly"
     said = " ".join(lines)
     assert "cannot be checked: the matrices of the second head are not given" in said
     assert "12 of 72 printed cells follow from the inputs, 46 of 48 follow" in said
@@ -61,7 +64,7 @@ def test_phones_shows_three_matrices_and_counts_what_follows(capsys):
 
 def test_inconsistent_cells_are_marked_with_and_without_color(capsys):
     assert "\x1b" not in (plain := succeeds(capsys, "likes").out)
-    assert plain.count("≠") == 10  # nine cells and the count below them
+    assert plain.count("≠") == 11  # the legend, nine cells and the count below them
     colors = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
     command = [sys.executable, "-m", "attnviz", "example", "likes"]
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}

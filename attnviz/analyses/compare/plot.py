@@ -61,9 +61,9 @@ def _caption(result: CompareResult) -> list[str]:
         "each panel: layers down, heads across",
         "first panel: the root of the Jensen–Shannon divergence between what a head gives to the "
         "same keys in both models, from 0 to 1, mean over rows and texts",
-        f"the others: {second} less {first}, mean over texts; white: no sure difference "
-        "(p ≥ 0.01 by sign flips of the texts, corrected for all heads and statistics)",
-        f"furthest apart, with 95 % intervals: {most}",
+        f"the others: {second} minus {first}, mean over texts; white: no significant "
+        "difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads and statistics)",
+        f"farthest apart, with 95 % intervals: {most}",
         *result.notes,
         f"the other model: {other.summary()}",
     ]

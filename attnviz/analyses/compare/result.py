@@ -1,4 +1,4 @@
-"""Two checkpoints of one architecture, head by head over a corpus: what changed, and how surely."""
+"""Two checkpoints of one architecture, head by head over a corpus: what changed significantly."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class CompareResult(HeadTable):
         return attnviz.plot.compare(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the heads that are furthest apart, and what each surely does more or less."""
+        """Print the heads that are farthest apart, and their most significant changes."""
         from rich.table import Table
         from rich.text import Text
 
@@ -119,7 +119,7 @@ class CompareResult(HeadTable):
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
         for name in ("head", "apart", "95 %"):
             table.add_column(name, justify="right")
-        table.add_column("changed most, surely")
+        table.add_column("changed most, significantly")
         for n in self.apart.argsort(descending=True).tolist()[:_LISTED]:
             # Statistics have different units: compare each change with its uncertainty.
             interval = (self.high - self.low)[n].clamp(min=1e-12)

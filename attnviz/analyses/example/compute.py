@@ -2,7 +2,7 @@
 
 Every stage is computed twice: from the inputs, and from the printed stages before it. In the second
 pass a printed stage replaces ours, and the largest error that its rounding can cause is carried
-along.
+along. A printed stage that the inputs give exactly is not rounded.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _MATRICES = ("X", "W_q", "W_k", "W_v", "W_o", "Q", "K", "V", "scores", "weights"
 FIELDS = (*_MATRICES, "heads", "scale", "mask", "printed", "title", "tokens", "queries", "notes")
 _MOST_BYTES, _MOST_ROWS, _MOST_HEADS, _LARGEST = 1_000_000, 32, 16, 10**9
 _BINARY = 1e-12  # of the largest number: the error of decimal fractions in float64
+_EXACT = 1e-9  # of a source that is not rounded; its numbers have at most nine digits
 _COARSE = 10  # rounding that moves a cell by more of its half units hides visible errors
 _START = "Give X with W_q, W_k and W_v; or Q and K; or scores with a scale; or weights and V."
 
@@ -191,10 +192,11 @@ def example(
 ) -> ExampleResult:
     """Replay a worked example: every stage from the inputs, and from the printed stages before it.
 
-    A printed cell follows if it differs from our float64 number by at most half a unit of the
-    matrix's last digit, plus the largest error that the rounding of the printed cells before it can
-    cause. A stage has a slip if a cell does not follow from the nearest printed stages, or does not
-    follow from the inputs although those stages do.
+    A printed cell follows exactly if it differs from our float64 number by at most half a unit of
+    the matrix's last digit. It follows within rounding if it differs by no more than that plus the
+    largest error that the rounding of the printed cells before it can cause. A printed matrix that
+    the inputs give exactly is not rounded. A stage has a slip if a cell does not follow from the
+    nearest printed stages, or does not follow from the inputs although those stages do.
 
     Parameters
     ----------
@@ -322,14 +324,19 @@ def _inputs(lesson: Lesson) -> dict[str, Matrices]:
 
 
 def _printed(lesson: Lesson, name: str, ours: Matrices) -> Matrices:
-    """Return a printed stage, without columns of heads that are not given."""
+    """Return a printed stage, without columns of heads that are not given.
+
+    Where it is exactly ours for a head, it is not rounded.
+    """
     heads, m, n = ours.values.shape
     values, slack, *_ = lesson.printed[name]
     columns = max(n, values.shape[2]) if name == "concatenated" else n
     shape = f"{(m, n)}" if heads == 1 else f"{(m, n)} for each of {heads} heads"
     fits = values.shape == (heads, m, columns)
     _check(fits, f"printed {name} must have the shape {shape}, as computed.")
-    return Matrices(values[:, :, :n], slack[:, :, :n], frozenset({name}))
+    values, slack = values[:, :, :n], slack[:, :, :n]
+    is_exact = ((values - ours.values).abs() <= ours.slack).all(2).all(1)[:, None, None]
+    return Matrices(values, torch.where(is_exact, ours.slack, slack), frozenset({name}))
 
 
 def _compare(
@@ -386,9 +393,10 @@ def _notes(
     if stage.slack_from_printed is not None and stage.decimals is not None:
         error = float(stage.slack_from_printed.max())
         if error > _COARSE * 0.5 * 10.0**-stage.decimals:
+            coarse = " and ".join(s for s in stage.sources if operands[s].slack.max() > _EXACT)
             notes.append(
-                f"The printed {' and '.join(stage.sources)} are too coarse for a closer check: "
-                f"their rounding can move a cell by {error:.2g}"
+                f"Too coarse for a closer check: the rounding of printed {coarse} can move a cell "
+                f"by {error:.2g}"
             )
     follows = stage.from_printed_follows if stage.sources else stage.from_inputs_follows
     if stage.name == "weights" and not _all(follows):

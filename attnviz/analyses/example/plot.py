@@ -9,11 +9,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.analyses.example.compute import example as replay
-from attnviz.analyses.example.result import ExampleResult, Matrix
+from attnviz.analyses.example.result import DIFFERS, EXACT, ROUNDED, ExampleResult, Matrix
 from attnviz.figures.cells import draw_cells, frame, write_numbers
 from attnviz.figures.layout import Page, line_height
 from attnviz.figures.style import (
     ACCENT,
+    CYCLE,
     FULL_WIDTH,
     MARGIN,
     MM,
@@ -30,13 +31,15 @@ from attnviz.results.axis import literal
 _BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices
 _CELL, _ROW = 0.38, 0.16  # a cell's width at most, and its height
 _LABEL = 0.45  # width of the labels of rows
+_FRAMES = {DIFFERS: ACCENT, ROUNDED: CYCLE[2]}
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
 
 def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure:
     """Draw a worked example: the inputs, then each printed stage beside our numbers.
 
-    Cells that do not follow from the inputs, or from the printed stages before, are framed.
+    A frame marks each cell that does not follow from the inputs or from the printed stages before,
+    or that follows from these only within rounding.
 
     Parameters
     ----------
@@ -59,7 +62,7 @@ def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure
     notes = [note for stage in worked.stages for note in stage.notes]
     with style([worked.title, *worked.tokens, *notes]):
         page = Page(width * MM)
-        top = page.heading(literal(worked.title, 120)) + _BELOW
+        top = _draw_legend(page, page.heading(literal(worked.title, 120)), worked) + _BELOW
         given = [
             Matrix(f"{m.key}, given", m.values, m.texts, m.rows, m.columns) for m in worked.given
         ]
@@ -69,12 +72,27 @@ def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure
             top = _draw_row(page, [texts, *stage.matrices()], top)
         caption = (
             "Each stage is computed from what is given and, if something is printed before it, "
-            "from the nearest printed stages. A framed cell differs from the printed one by more "
-            "than half a unit of the last digit and the largest effect of rounding before it. "
+            "from the nearest printed stages. A cell follows exactly if it differs from the "
+            "printed one by at most half a unit of the last digit, and within rounding if the "
+            "rounding of printed cells before it can explain the rest. "
             f"{worked.conclusion()} Own code, float64; no model."
         )
         lines = page.ruler.wrap(caption, page.right - page.left, SMALL_SIZE)
         return page.finish(page.write(page.left, top, lines, color=MUTED) + MARGIN)
+
+
+def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
+    """Draw what the frames mean, if anything is printed; return the lower edge."""
+    if not worked.count()["printed"]:
+        return top
+    left, below = page.left, top
+    for text, color in (
+        *((f"□ {state}", color) for state, color in _FRAMES.items()),
+        (f"no frame: {EXACT}", MUTED),
+    ):
+        below = page.write(left, top + 0.02, [text], color=color)
+        left += page.ruler.width(text, SMALL_SIZE) + _GAP
+    return below
 
 
 def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> float:
@@ -92,8 +110,7 @@ def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> floa
         for place, (item, heading) in enumerate(zip(items, headings, strict=True)):
             left = page.left + place * (width + _GAP)
             if isinstance(item, Matrix):
-                wrong = item.follows is not None and not item.follows.all()
-                page.write(left, top, heading, color=ACCENT if wrong else MUTED)
+                page.write(left, top, heading, color=_FRAMES.get(item.worst, MUTED))
                 edges.append(_draw_matrix(page, item, left, below, width))
             else:
                 edge = page.subtitle(left, top, literal(item[0], 120), width)
@@ -125,7 +142,8 @@ def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: flo
     ax.set_yticks(np.arange(m) + 0.5, labels, fontsize=SMALL_SIZE)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, pad=1.5)
-    if matrix.follows is not None:
-        for i, j in (~matrix.follows).nonzero().tolist():
-            frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82))
+    for i, row in enumerate(matrix.states or ()):
+        for j, state in enumerate(row):
+            if state in _FRAMES:
+                frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), _FRAMES[state])
     return top + m * _ROW

@@ -20,29 +20,46 @@ if TYPE_CHECKING:
 
 _ARRAYS = (
     "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
-    "from_inputs_follows", "from_printed_follows",
+    "from_inputs_follows", "from_printed_follows", "from_printed_exactly",
 )  # fmt: skip
 _FACTS = ("key", "name", "head", "title", "formula", "decimals", "slips")
+_STATES = ("from_inputs_states", "from_printed_states")
 _LISTS = ("rows", "columns", "sources", "notes")
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
+# The states of a printed cell.
+EXACT, ROUNDED, DIFFERS = "follows exactly", "within rounding", "does not follow"
+_MARKS = {EXACT: "", ROUNDED: "≈", DIFFERS: "≠"}
+_STYLES = {EXACT: "green", ROUNDED: "yellow", DIFFERS: "bold red"}
+
+States = list[list[str]]
+
 
 class Matrix(NamedTuple):
-    """A matrix as it is shown: `follows` says which printed cells follow from it."""
+    """A matrix as it is shown; `states` of the printed cells, if they are compared with it."""
 
     source: str
     values: Tensor
     texts: Sequence[Sequence[str]]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    follows: Tensor | None = None
+    states: States | None = None
 
     @property
     def heading(self) -> str:
         """The source, and how many printed cells follow from it."""
-        if self.follows is None:
+        if self.states is None:
             return self.source
-        return f"{int(self.follows.sum())} of {self.follows.numel()} follow {self.source}"
+        cells = [state for row in self.states for state in row]
+        follow, rounded = len(cells) - cells.count(DIFFERS), cells.count(ROUNDED)
+        only = f", {rounded} {ROUNDED}" if rounded else ""
+        return f"{follow} of {len(cells)} follow {self.source}{only}"
+
+    @property
+    def worst(self) -> str:
+        """The state that is farthest from `EXACT`."""
+        cells = {state for row in self.states or () for state in row}
+        return next((state for state in (DIFFERS, ROUNDED) if state in cells), EXACT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +87,8 @@ class ReplayedStage(Savable):
     from_inputs : (m, n), float64. If n < p, the printed columns from n on cannot be checked.
     from_printed : (m, n), from the nearest printed stages, `sources`; None without any.
     slack_from_inputs, slack_from_printed : (m, n), how far a cell may be from the printed one: half
-        a unit of the last digit, and the largest error that the rounding of `sources` can cause.
+        a unit of the last digit, and the largest error that the rounding of `sources` can cause. A
+        source that the inputs give exactly is not rounded.
     slips : whether a cell does not follow from the nearest printed stages, or does not follow from
         the inputs although those stages do.
     """
@@ -113,6 +131,26 @@ class ReplayedStage(Savable):
         return self._follows(self.from_printed, self.slack_from_printed)
 
     @property
+    def from_printed_exactly(self) -> Tensor | None:
+        """Which cells follow from the printed stages before as printed, not only within rounding.
+
+        They differ by at most half a unit of the last digit.
+        """
+        return self._follows(self.from_printed, self.slack_from_inputs)
+
+    @property
+    def from_inputs_states(self) -> States | None:
+        """Whether each printed cell follows from the inputs: `EXACT` or `DIFFERS`."""
+        follows = self.from_inputs_follows
+        return None if follows is None else _states(follows, follows)
+
+    @property
+    def from_printed_states(self) -> States | None:
+        """Whether each cell follows from the printed stages: `EXACT`, `ROUNDED` or `DIFFERS`."""
+        follows, exactly = self.from_printed_follows, self.from_printed_exactly
+        return None if follows is None or exactly is None else _states(follows, exactly)
+
+    @property
     def untold(self) -> int:
         """The number of printed cells that cannot be checked."""
         checked = self.from_inputs.shape[1]
@@ -131,13 +169,13 @@ class ReplayedStage(Savable):
             cells = self.printed.clone()
             cells[:, self.from_inputs.shape[1] :] = torch.nan  # they cannot be checked
             matrices.append(Matrix("printed", cells, self.texts, *sides))
-        for source, values, follows in (
-            ("the inputs", self.from_inputs, self.from_inputs_follows),
-            (f"printed {' and '.join(self.sources)}", self.from_printed, self.from_printed_follows),
+        for source, values, states in (
+            ("the inputs", self.from_inputs, self.from_inputs_states),
+            (f"printed {' and '.join(self.sources)}", self.from_printed, self.from_printed_states),
         ):
             if values is not None:
                 texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
-                matrices.append(Matrix(f"from {source}", values, texts, *sides, follows))
+                matrices.append(Matrix(f"from {source}", values, texts, *sides, states))
         return matrices
 
 
@@ -174,19 +212,22 @@ class ExampleResult(Result):
     def count(self) -> dict[str, int]:
         """Count the printed cells: all, unchecked ones, and those that follow from each source.
 
-        `linked` counts the cells that have printed stages before them.
+        `linked` counts the cells that have printed stages before them, and `within_rounding` those
+        of `from_printed` that do not follow exactly.
         """
 
         def cells(kind: str) -> list[Any]:
             arrays = (getattr(stage, kind) for stage in self.stages)
             return [cell for array in arrays if array is not None for cell in array.flatten()]
 
+        follow, exactly = cells("from_printed_follows"), cells("from_printed_exactly")
         return {
             "printed": len(cells("printed")),
             "untold": sum(stage.untold for stage in self.stages),
             "from_inputs": int(sum(cells("from_inputs_follows"))),
-            "linked": len(cells("from_printed_follows")),
-            "from_printed": int(sum(cells("from_printed_follows"))),
+            "linked": len(follow),
+            "from_printed": int(sum(follow)),
+            "within_rounding": int(sum(follow)) - int(sum(exactly)),
         }
 
     @property
@@ -205,6 +246,8 @@ class ExampleResult(Result):
             text += (
                 f", {n['from_printed']} of {n['linked']} follow from the printed stages before them"
             )
+        if n["within_rounding"]:
+            text += f" ({n['within_rounding']} of these only {ROUNDED})"
         return text + (f", {n['untold']} cannot be checked" if n["untold"] else "")
 
     def conclusion(self) -> str:
@@ -235,6 +278,7 @@ class ExampleResult(Result):
             "stages": [
                 {fact: getattr(stage, fact) for fact in _FACTS}
                 | {name: list(getattr(stage, name)) for name in _LISTS}
+                | {name: getattr(stage, name) for name in _STATES}
                 for stage in self.stages
             ],
         }
@@ -248,10 +292,13 @@ class ExampleResult(Result):
         return attnviz.plot.example(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print for each row of each stage the printed numbers above ours; ≠ marks a difference."""
+        """Print for each row of a stage the printed numbers above ours, marked by their state."""
         from rich.text import Text
 
         yield Text(literal(self.title, 120), "bold")
+        if any(stage.printed is not None for stage in self.stages):
+            marks = ", ".join(f"{mark} {state}" for state, mark in _MARKS.items() if mark)
+            yield Text(f"{marks}, no mark: {EXACT}", "dim")
         for given in self.given:
             yield Text(f"\n{given.key}, given", "bold")
             yield _table([Matrix("", given.values, given.texts, given.rows, given.columns)])
@@ -259,12 +306,23 @@ class ExampleResult(Result):
             yield Text(f"\n{number}  {stage.heading}   {stage.formula}", "bold")
             yield _table(stage.matrices())
             for matrix in stage.matrices():
-                if matrix.follows is not None:
-                    mark = Text("= ", "green") if matrix.follows.all() else Text("≠ ", "bold red")
+                if matrix.states is not None:
+                    mark = Text(f"{_MARKS[matrix.worst] or '='} ", _STYLES[matrix.worst])
                     yield mark.append(matrix.heading, "not bold default")
             for note in stage.notes:
                 yield Text(literal(note, 2000), "dim")
         yield Text(f"\n{self.conclusion()}", "bold")
+
+
+def _states(follows: Tensor, exactly: Tensor) -> States:
+    """Return the state of each cell."""
+    return [
+        [
+            (EXACT if is_exact else ROUNDED) if does_follow else DIFFERS
+            for does_follow, is_exact in zip(*rows, strict=True)
+        ]
+        for rows in zip(follows.tolist(), exactly.tolist(), strict=True)
+    ]
 
 
 def _table(matrices: Sequence[Matrix]) -> Table:
@@ -278,9 +336,9 @@ def _table(matrices: Sequence[Matrix]) -> Table:
     for i, label in enumerate(matrices[0].rows):
         for matrix in matrices:
             cells = [Text(text) for text in matrix.texts[i]]
-            for j in range(len(cells)):
-                if matrix.follows is not None and not matrix.follows[i, j]:
-                    cells[j] = Text(f"≠{cells[j]}", "bold red")
+            for j, state in enumerate(matrix.states[i] if matrix.states is not None else ()):
+                if mark := _MARKS[state]:
+                    cells[j] = Text(f"{mark}{cells[j]}", _STYLES[state])
             row = literal(label, _LABEL) if matrix is matrices[0] else ""
             table.add_row(Text(row), matrix.source, *cells)
     return table

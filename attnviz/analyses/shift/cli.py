@@ -28,7 +28,8 @@ def shift(
         list[str] | None,
         typer.Option(
             help="NAME=TEXT or NAME=FILE, for two regions: toward the first, from the second. In "
-            "texts that have the word, its vector counts, else the mean of all words.",
+            "texts that have the word, its vector counts, else the mean of all words. Give other "
+            "texts than the one that is explained.",
             show_default="along the shift itself",
         ),
     ] = None,
@@ -45,7 +46,8 @@ def shift(
         typer.Option(
             "--verify-causally",
             help="Change each other word in four ways: mask, replace (by common words), knock-out "
-            "(no token may attend to it), delete; and patch every head.",
+            "(no token may attend to it), delete; and patch every head, for its direct and its "
+            "total effect.",
         ),
     ] = False,
     figure: FigureOptions = FigureOptions("shift.png"),

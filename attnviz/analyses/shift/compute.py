@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -81,16 +82,18 @@ def shift(
     toward : mapping of str to str or sequence of str, optional
         Two regions by name, each with texts. The direction is then the axis from the second region
         to the first, between the means of their vectors: of the word where it is in the texts, else
-        of all their tokens. By default the direction is that of the shift itself.
+        of all their tokens. The text itself is refused. By default the direction is that of the
+        shift itself.
     reference : str, optional
         What the text is compared with. "gate", the default: the same text, where every token may
         attend only to itself and to special tokens. "mask": the same text, where all other words
         are masked. Otherwise a text with the same number of tokens, such as a minimal pair.
     verify_causally : bool, default False
-        Whether to change each other word in four ways, and to patch every head. "mask" replaces a
-        word by [MASK]; "replace" by eight common words of the vocabulary, averaged; "knock-out"
-        lets no token attend to it; "delete" removes it from the text. By default each word is only
-        masked, or knocked out if the model has no mask token.
+        Whether to change each other word in four ways, and to patch every head in two: at the word
+        alone (direct effect) and everywhere (total effect). "mask" replaces a word by [MASK];
+        "replace" by eight common words of the vocabulary, averaged; "knock-out" lets no token
+        attend to it; "delete" removes it from the text. By default each word is only masked, or
+        knocked out if the model has no mask token, and heads are not patched.
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "gradient-attention",
         "integrated-gradients", "raw-attention" or "rollout". A method that the model does not
@@ -109,7 +112,7 @@ def shift(
     ------
     InputError
         The word is not in the text, the reference has another number of tokens or equals the text,
-        `toward` has not exactly two regions, or a method is unknown.
+        `toward` has not exactly two regions or has the text itself, or a method is unknown.
     ModelError
         The blocks of the model cannot be traced.
     """
@@ -121,20 +124,21 @@ def shift(
     model = model if isinstance(model, Model) else load(model)
     target, groups, result = _find_target(model, word, text)
     compared = make_reference(target, reference)
-    regions = None if toward is None else read_regions(model, word, toward)
+    regions = None if toward is None else read_regions(model, word, toward, target.ids)
     axis = None if regions is None else regions.axis
     pair, rows, gate = compared.inputs, target.rows, compared.gate
     with _tracing(model):
         split = decompose_shift(model.module, pair, rows=rows, direction=axis, gate=gate)
         stream = decompose_residual_stream(model.module, target.inputs, rows=rows, direction=axis)
         _check_decomposition(model, word, split, stream)
-        with part(0, 1 + verify_causally):
+        with part(0, 3 if verify_causally else 1):
             causal = _causal(target, groups, split.direction, every=verify_causally)
-        patched = None
+        direct_effect = total_effect = None
         if verify_causally:
-            with part(1, 2, "each head"):
-                effects = patch_heads(model.module, pair, rows=rows, gate=gate)
-            patched = effects.double().cpu() @ split.direction.double().cpu()
+            with part(1, 3, "each head: direct effect"):
+                direct_effect = _head_effects(model, compared, rows, split.direction, "direct")
+            with part(2, 3, "each head: total effect"):
+                total_effect = _head_effects(model, compared, rows, split.direction, "total")
         attribution_input = AttributionInput(
             model, target.inputs, rows, target.special, split.direction, result
         )
@@ -159,7 +163,7 @@ def shift(
         decomposition=split,
         residual_stream=stream,
         causal=causal,
-        patched=patched,
+        direct_effect=direct_effect,
         raw_attention=by_word(raw_attention(attribution_input)).cpu(),
         rollout=by_word(rollout(attribution_input)).cpu(),
         methods={name: by_word(scores) for name, scores in attributions.items()},
@@ -169,6 +173,8 @@ def shift(
         notes=(*notes, *_incomplete(result.provenance.dtype, split, stream)),
         agreement=_verify(model, result.agreement, compared, rows, split, stream),
         provenance=result.provenance,
+        total_effect=total_effect,
+        replaced=compared.replaced(groups),
     )
 
 
@@ -216,6 +222,19 @@ class Reference:
     gate: Tensor | None  # keys that each query may attend to in the reference, (T, T); None for all
     description: str  # the reference in words
     notes: tuple[str, ...] = ()  # for the caption
+    words: tuple[str, ...] = ()  # of another text, for each token, (T,)
+
+    def replaced(self, groups: TokenGroups) -> tuple[str, ...]:
+        """Return what the other text has in place of each word; "" where both have the same."""
+        if not self.words:
+            return ()
+        before, after = self.inputs["input_ids"]
+        return tuple(
+            ""
+            if torch.equal(before[list(rows)], after[list(rows)])
+            else " ".join(dict.fromkeys(self.words[row] for row in rows))
+            for rows in groups.positions
+        )
 
 
 def make_reference(target: TargetWord, reference: str) -> Reference:
@@ -223,6 +242,7 @@ def make_reference(target: TargetWord, reference: str) -> Reference:
     model, inputs = target.model, target.inputs
     gate: Tensor | None = None
     notes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     if reference == "gate":
         other = inputs
         gate = gate_of(target.special).to(model.checkpoint.device)
@@ -232,7 +252,8 @@ def make_reference(target: TargetWord, reference: str) -> Reference:
         mask = getattr(model.tokenizer, "mask_token", "masked")
         description = f"the same text, where all other words are {mask}"
     else:
-        other = encode(model.checkpoint, [reference]).inputs
+        batch = encode(model.checkpoint, [reference])
+        other, tokens = batch.inputs, batch.axes["text"][0]
         _expect_comparable(other["input_ids"], target.ids, reference)
         rows = list(target.rows)
         if not torch.equal(other["input_ids"][:, rows], target.ids[:, rows]):
@@ -241,8 +262,12 @@ def make_reference(target: TargetWord, reference: str) -> Reference:
                 "too",
             )
         description = f"“{reference}”"
+        words = tuple(
+            label if word is None else tokens.word_labels[word]
+            for label, word in zip(tokens.labels, tokens.words, strict=True)
+        )
     pair = {name: torch.cat([other[name], tensor]) for name, tensor in inputs.items()}
-    return Reference(pair, gate, description, notes)
+    return Reference(pair, gate, description, notes, words)
 
 
 def gate_of(special: Sequence[bool]) -> Tensor:
@@ -292,11 +317,14 @@ class Regions:
         return path, (states[:, None] - self.centers).norm(dim=-1) / gap[:, None]
 
 
-def read_regions(model: Model, word: str, toward: Mapping[str, str | Sequence[str]]) -> Regions:
+def read_regions(
+    model: Model, word: str, toward: Mapping[str, str | Sequence[str]], ids: Tensor
+) -> Regions:
     """Return the two regions of the vectors of some texts.
 
     In a text with the word, in any case and regular inflection, its vector counts. In another text
     it is the mean over all tokens.
+    ids : those of the text that is explained, (1, T). No region may have it.
     """
     if len(toward) != 2:
         raise InputError(
@@ -309,6 +337,11 @@ def read_regions(model: Model, word: str, toward: Mapping[str, str | Sequence[st
         listed = [texts] if isinstance(texts, str) else texts
         if not listed or not all(isinstance(text, str) and text.strip() for text in listed):
             raise InputError(f"The region {region!r} has no text or an empty one. Give it texts.")
+        if any(torch.equal(encode(model.checkpoint, [t]).inputs["input_ids"], ids) for t in listed):
+            raise InputError(
+                f"The region {region!r} has the text itself, so “{name}” would be measured against "
+                "itself. Give it other texts."
+            )
         states, has_word = zip(*(_state(model, name, text) for text in listed), strict=True)
         centers.append(torch.stack(states).mean(0))
         counts.append(len(listed))
@@ -420,6 +453,20 @@ def _incomplete(dtype: str, split: ShiftDecomposition, stream: ResidualStream) -
             f"only {mlps} MLPs were found in {layers} layers: what the others add counts as "
             "attention and own"
         )
+
+
+def _head_effects(
+    model: Model,
+    compared: Reference,
+    rows: tuple[int, ...],
+    direction: Tensor,
+    effect: Literal["direct", "total"],
+) -> Tensor:
+    """Return what the word loses along the direction by each patched head, (L, H)."""
+    effects = patch_heads(
+        model.module, compared.inputs, rows=rows, gate=compared.gate, effect=effect
+    )
+    return effects.double().cpu() @ direction.double().cpu()
 
 
 def _causal(

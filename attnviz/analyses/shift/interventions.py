@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -203,62 +203,76 @@ def patch_heads(
     *,
     rows: Sequence[int],
     gate: Tensor | None = None,
+    effect: Literal["direct", "total"],
 ) -> Tensor:
-    """Patch each head at a word between two runs and return its direct effect, (L, H, d).
+    """Patch each head between two runs and return its effect on a word, (L, H, d).
 
-    All other attention is fixed, so that only the path through the later norms and MLPs of the
-    word's own position is open. The effect of a head depends on the others. Each head is therefore
-    patched in both runs, and the mean is returned. The arguments are those of `decompose_shift`.
+    Direct effect: the head is patched at the word, and all other attention is fixed, so that only
+    the path through the later norms and MLPs of the word's own position is open. Total effect: the
+    head is patched at all positions, and everything after it is recomputed. An effect depends on
+    the other heads. Each head is therefore patched in both runs, and the mean is returned. The
+    other arguments are those of `decompose_shift`.
 
-    Source: path patching (Goldowsky-Dill et al. 2023, arXiv:2304.05969).
+    Sources: path patching (Goldowsky-Dill et al. 2023, arXiv:2304.05969); direct and total effects
+    (Vig et al. 2020, arXiv:2004.12265).
     """
     trace = DeepLift(cut=False, gate=gate)
     trace_run(module, inputs, trace)
-    mixed = [(mix.weights @ mix.values).detach() for mix in trace.mixes]
-    heads = [(layer, head) for layer, mix in enumerate(mixed) for head in range(mix.shape[1])]
+    outputs = [(mix.weights @ mix.values).detach() for mix in trace.mixes]
+    heads = [(layer, head) for layer, mix in enumerate(outputs) for head in range(mix.shape[1])]
     size = batch_size(inputs["input_ids"])
     effects = []
     for run, other, sign in track(((1, 0, 1), (0, 1, -1))):
         text = {name: tensor[run : run + 1] for name, tensor in inputs.items()}
-        original, replacement = [mix[run] for mix in mixed], [mix[other] for mix in mixed]
-        with HeadPatching(original, original, rows, heads[:1]):
+        original, replacement = [mix[run] for mix in outputs], [mix[other] for mix in outputs]
+        fixed = original if effect == "direct" else None
+        patched_rows = list(rows) if effect == "direct" else slice(None)
+        run_gate = gate if run == 0 else None
+        with HeadPatching(heads[:1], original, patched_rows, fixed, run_gate):
             unchanged = last_vectors(module, text, rows)
         patched = []
         for start in track(range(0, len(heads), size)):
             batch = heads[start : start + size]
             copies = {name: tensor.expand(len(batch), -1) for name, tensor in text.items()}
-            with HeadPatching(original, replacement, rows, batch):
+            with HeadPatching(batch, replacement, patched_rows, fixed, run_gate):
                 patched.append(last_vectors(module, copies, rows))
         effects.append((unchanged - torch.cat(patched)) * sign)
     mean = (effects[0] + effects[1]) / 2
-    return mean.reshape(len(mixed), -1, mean.shape[-1])
+    return mean.reshape(len(outputs), -1, mean.shape[-1])
 
 
-class HeadPatching(AttentionTracer):
-    """Fixes the output of every attention while copies of a text run, but for one head in each.
+class HeadPatching(AttentionKnockout):
+    """Replaces the output of one head in each copy of a text while the copies run.
 
-    original, replacement : the outputs of the heads of each layer, (H, T, d_v).
-    rows : the positions at which the head is replaced. heads : (layer, head) by copy.
+    heads : the (layer, head) that is replaced, by copy. replacement : the outputs of the heads of
+    each layer, (H, T, d_v). rows : the positions at which the head is replaced. fixed : the outputs
+    of all other heads, as `replacement`; None to compute them. gate : the keys that each query may
+    attend to, (T, T); None for all.
     """
 
     def __init__(
         self,
-        original: Sequence[Tensor],
-        replacement: Sequence[Tensor],
-        rows: Sequence[int],
         heads: Sequence[tuple[int, int]],
+        replacement: Sequence[Tensor],
+        rows: list[int] | slice,
+        fixed: Sequence[Tensor] | None,
+        gate: Tensor | None,
     ) -> None:
-        super().__init__()
-        self.original, self.replacement = original, replacement
-        self.rows, self.heads = list(rows), heads
+        T = replacement[0].shape[-2]
+        every = torch.ones(T, T, dtype=torch.bool, device=replacement[0].device)
+        super().__init__((every if gate is None else gate).expand(len(heads), 1, T, T))
+        self.heads, self.replacement = heads, replacement
+        self.rows, self.fixed = rows, fixed
         self.layer = 0
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Return the original outputs, with the heads of this layer replaced in their copies."""
-        original, replacement = self.original[self.layer], self.replacement[self.layer]
-        mixed = original.expand(len(self.heads), *original.shape).clone()
+        """Return the product of weights and values, with one head replaced in each copy."""
+        mixed = weights @ values
+        outputs = by_head(mixed, len(self.heads))
+        if self.fixed is not None:
+            outputs = self.fixed[self.layer].expand_as(outputs).clone()
         for copy, (layer, head) in enumerate(self.heads):
             if layer == self.layer:
-                mixed[copy, head, self.rows] = replacement[head, self.rows]
+                outputs[copy, head, self.rows] = self.replacement[layer][head, self.rows]
         self.layer += 1
-        return mixed.reshape(-1, *mixed.shape[2:]) if weights.dim() == 3 else mixed
+        return outputs.reshape_as(mixed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -68,6 +69,8 @@ def shift(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
         page = Page(width * MM)
         toward = f" toward {result.regions[0]}, from {result.regions[1]}" if result.regions else ""
         top = page.heading(f"What moved “{literal(result.word)}”{toward}")
+        finding = page.ruler.wrap(result.conclusion(), page.right - page.left, TEXT_SIZE)
+        top = page.write(page.left, top + 0.02, finding, points=TEXT_SIZE)
         end = _draw_words(page, result, top + 0.1)
         end = _draw_panels(page, result, end + 0.12)
         return page.finish_with_caption(
@@ -82,16 +85,18 @@ def _has_interventions(page: Page, result: ShiftResult) -> bool:
 def _caption_parts(page: Page, result: ShiftResult) -> list[str]:
     split, stream = result.decomposition, result.residual_stream
     unit = "along the axis of the two regions" if result.regions else "along the shift itself"
+    is_all = result.contributions[0] == "all paths"
+    paths, error = ("over all paths", split.credit_error) if is_all else ("directly", split.error)
     parts = [
         source(result.provenance),
         f"compared with {result.reference}",
-        f"bars: contribution of each word over all paths, {unit}; they sum to {split.total:.2f} "
-        f"(completeness error {power(split.credit_error)})",
+        f"bars: contribution of each word {paths}, {unit}, in units of the hidden state; they sum "
+        f"to {split.total:.2f} (completeness error {power(error)})",
     ]
     if _has_interventions(page, result):
+        rho = "; ρ: rank correlation with the bars (Spearman)" if result.rank_correlations else ""
         parts.append(
-            "marks: effect of changing one word, in a separate run, over the same bars; ρ: rank "
-            "correlation with the bars (Spearman)"
+            f"marks: effect of changing one word, in a separate run, over the same bars{rho}"
         )
     parts += [
         "directly: contributions to the word itself, because the values of others differ (value) "
@@ -100,9 +105,19 @@ def _caption_parts(page: Page, result: ShiftResult) -> list[str]:
         f"residual stream: from the static vector to the end, {stream.total:.2f} (completeness "
         f"error {power(stream.error)}); own is the static vector after the norms, minus itself",
     ]
-    if (heads := result.heads_correlation) is not None:
-        r, rho = heads
-        parts.append(f"patching each head against its contribution: r {r:.2f}, ρ {rho:.2f}")
+    if result.path is not None:
+        second, first = map(literal, reversed(result.regions))
+        parts.append(
+            f"on the axis: place between the centers of {second} (0) and {first} (1) in each layer"
+        )
+    if result.head_effects:
+        parts.append(
+            "dots: one head each, patched with its output in the other run, in both directions. "
+            "Direct effect: only at the word, all other attention fixed, so that it agrees with "
+            "the contribution nearly by construction"
+        )
+    if result.total_effect is not None:
+        parts.append("total effect: at all positions, with everything after it recomputed")
     return [*parts, *result.notes]
 
 
@@ -120,9 +135,10 @@ def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
     across = (room - _GAP) * 0.58 if both else room
     left, tall = page.left + labels.room, row * len(words)
     unit = "along the axis" if result.regions else "along the shift"
-    below = _heading(page, left, top, "Over all paths")
+    is_all = result.contributions[0] == "all paths"
+    below = _heading(page, left, top, "Over all paths" if is_all else "Directly, by word")
     ax = page.axes(left, below, across, tall)
-    _draw_credit(ax, result)
+    _draw_contributions(ax, result)
     labels.apply(ax, "y")
     ax.set_xlabel(unit, color=MUTED)
     end = below + tall + AXIS_ROOM
@@ -139,23 +155,24 @@ def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
     return _draw_map(page, result, labels, left, end + 0.12, tall)
 
 
-def _draw_credit(ax: Axes, result: ShiftResult) -> None:
+def _draw_contributions(ax: Axes, result: ShiftResult) -> None:
     """Draw the contribution of each word as a bar that starts where the previous one ends."""
-    credit = result.credit
-    ends = credit.cumsum(0)
+    _, contributions = result.contributions
+    ends = contributions.cumsum(0)
     starts = torch.cat([ends.new_zeros(1), ends[:-1]])
-    _draw_bars(ax, credit.tolist(), starts.tolist())
+    _draw_bars(ax, contributions.tolist(), starts.tolist())
     for row, end in enumerate(ends[:-1].tolist()):
         ax.plot([end, end], [row + 0.5, row + 1.5], color=MUTED, linewidth=0.4, zorder=0)
     ax.axvline(ends[-1].item(), color=MUTED, linewidth=0.5, linestyle=(0, (2, 2)))
-    _style_rows(ax, len(credit))
+    _style_rows(ax, len(ends))
 
 
 def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
     """Draw the effect of changing each word, over bars for its contribution."""
-    credit = torch.zeros_like(result.credit)
-    credit[result.sources] = result.credit[result.sources]
-    _draw_bars(ax, credit.tolist(), [0.0] * len(credit), FAINT)
+    _, contributions = result.contributions
+    bars = torch.zeros_like(contributions)
+    bars[result.sources] = contributions[result.sources]
+    _draw_bars(ax, bars.tolist(), [0.0] * len(bars), FAINT)
     spread = np.linspace(-0.24, 0.24, len(result.causal)) if len(result.causal) > 1 else [0.0]
     for offset, (name, effect) in zip(spread, result.causal.items(), strict=True):
         measured = ~effect.isnan()
@@ -163,7 +180,7 @@ def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
         ax.plot(
             effect[measured].tolist(), rows, _MARKERS[name], mfc="white", mec=INK, ms=3.0, mew=0.7
         )
-    _style_rows(ax, len(credit))
+    _style_rows(ax, len(bars))
 
 
 def _key(result: ShiftResult) -> list[str]:
@@ -171,9 +188,13 @@ def _key(result: ShiftResult) -> list[str]:
     ranks = result.rank_correlations
     lines = []
     for name in [*result.causal, *(["consensus"] if "consensus" in ranks else [])]:
-        rho = f", ρ {ranks[name]:.2f}".replace("-", "\N{MINUS SIGN}") if name in ranks else ""
+        rho = f", {_rho(ranks[name])}" if name in ranks else ""
         lines.append(f"{_SIGNS.get(name, '')} {name}{rho}".strip())
     return lines
+
+
+def _rho(rho: float) -> str:
+    return f"ρ {rho:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _draw_map(
@@ -181,7 +202,7 @@ def _draw_map(
 ) -> float:
     """Draw the direct contribution of each word in each layer; return the lower edge."""
     right = page.right - BAR_ROOM
-    below = _heading(page, left, top, "Directly, by word")
+    below = _heading(page, left, top, "By word and layer")
     ax = page.axes(left, below, right - left, tall)
     table = result.by_word(result.decomposition.table.sum(1)).T  # (W, L)
     others = table[[index for index in range(len(table)) if index != result.at]]
@@ -207,12 +228,12 @@ def _draw_panels(page: Page, result: ShiftResult, top: float) -> float:
     ]
     if result.path is not None:
         panels.append(("On the axis", _draw_axis, 0.3))
-    if result.patched is not None:
-        panels.append(("Each head patched", _draw_patched, 0.4))
+    for name in result.head_effects:
+        panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
     width = page.right - page.left
     columns = 2 if width > _NARROW else 1
     if width > WIDE:
-        columns = 3 if len(panels) == 5 else len(panels)
+        columns = 3 if len(panels) > 4 else len(panels)
     room = (width - _GAP * (columns - 1)) / columns
     for number, (title, draw, labels) in enumerate(panels):
         if number and number % columns == 0:
@@ -289,16 +310,19 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_patched(ax: Axes, result: ShiftResult) -> None:
-    """Draw the effect of patching each head against its contribution."""
-    assert result.patched is not None
+def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
+    """Draw the direct or the total effect of patching each head against its contribution."""
     split = result.decomposition.table.sum(-1).flatten().tolist()
-    patched = result.patched.flatten().tolist()
-    ends = min([*split, *patched]), max([*split, *patched])
-    ax.plot(ends, ends, color=MUTED, linewidth=0.5, zorder=0)
-    ax.plot(split, patched, "o", color=CYCLE[0], mec="white", ms=2.8, mew=0.3)
-    ax.set_xlabel("contribution", color=MUTED)
-    ax.set_ylabel("patching effect", color=MUTED)
+    effects = result.head_effects[name].flatten().tolist()
+    ax.axline((0, 0), slope=1, color=MUTED, linewidth=0.5, zorder=0)
+    ax.plot(split, effects, "o", color=CYCLE[0], mec="white", ms=2.8, mew=0.3)
+    ax.set_xlabel("its contribution", color=MUTED)
+    ax.set_ylabel("patching one head", color=MUTED)
+    if name in (ranks := result.head_rank_correlations):
+        ax.annotate(
+            _rho(ranks[name]), (0, 1), xycoords="axes fraction", xytext=(3, -1),
+            textcoords="offset points", va="top", color=MUTED, fontsize=SMALL_SIZE,
+        )  # fmt: skip
     ax.spines[["top", "right"]].set_visible(False)
 
 

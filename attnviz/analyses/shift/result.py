@@ -126,9 +126,9 @@ class ShiftResult(Result):
     causal : mapping of str to Tensor
         By intervention, what the word loses along the direction if each other word is masked,
         replaced, knocked out or deleted, (W,). NaN for words that were not changed.
-    patched : Tensor or None
-        What the word loses directly if one head has its output in the reference, (L, H). None if
-        heads were not patched.
+    direct_effect : Tensor or None
+        The effect of patching each head at the word, with all other attention fixed, (L, H). Mean
+        of patching the text with the reference, and the reverse. None if heads were not patched.
     raw_attention : Tensor
         The weights of the word in the last layer, averaged over heads, (W,).
     rollout : Tensor
@@ -147,6 +147,12 @@ class ShiftResult(Result):
         Those of the attention of the text.
     methods : mapping of str to Tensor
         Further attributions by the name of their method, (W,) each.
+    total_effect : Tensor or None
+        The same as `direct_effect` for patching each head at all positions, with everything after
+        it recomputed.
+    replaced : tuple of str
+        The word of the reference text in place of each word; "" where both are the same. Empty if
+        the reference is no other text.
     """
 
     word: str
@@ -159,7 +165,7 @@ class ShiftResult(Result):
     decomposition: ShiftDecomposition
     residual_stream: ResidualStream
     causal: Mapping[str, Tensor]
-    patched: Tensor | None
+    direct_effect: Tensor | None
     raw_attention: Tensor
     rollout: Tensor
     regions: tuple[str, ...]
@@ -169,6 +175,8 @@ class ShiftResult(Result):
     agreement: AgreementReport
     provenance: Provenance
     methods: Mapping[str, Tensor] = field(default_factory=dict)
+    total_effect: Tensor | None = None
+    replaced: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -202,6 +210,26 @@ class ShiftResult(Result):
     def credit(self) -> Tensor:
         """What each word contributed over all paths, (W,)."""
         return self.by_word(self.decomposition.credit)
+
+    @property
+    def direct(self) -> Tensor:
+        """What the word takes directly from each word, over all layers and heads, (W,)."""
+        return self.by_word(self.decomposition.table.sum((0, 1)))
+
+    @property
+    def entries(self) -> list[int]:
+        """The indices of the words at which the text differs from a reference text."""
+        return [index for index, other in enumerate(self.replaced) if other]
+
+    @property
+    def contributions(self) -> tuple[str, Tensor]:
+        """What is ranked by word: over all paths, or directly, (W,), with its name.
+
+        If the text differs from its reference in one other word, all paths start there by
+        construction. What the word takes directly from each word is not fixed.
+        """
+        is_fixed = len(self.entries) == 1 and self.entries != [self.at]
+        return ("direct parts", self.direct) if is_fixed else ("all paths", self.credit)
 
     @property
     def consensus(self) -> Tensor | None:
@@ -242,15 +270,17 @@ class ShiftResult(Result):
         return {name: rho for name, rho in rhos.items() if rho is not None}
 
     @property
-    def heads_correlation(self) -> tuple[float, float] | None:
-        """Pearson's r and Spearman's ρ of the parts of the heads with the effects of patching."""
-        if self.patched is None:
-            return None
+    def head_effects(self) -> dict[str, Tensor]:
+        """The direct and the total effect of patching each head, (L, H), if they were measured."""
+        effects = {"direct effect": self.direct_effect, "total effect": self.total_effect}
+        return {name: effect for name, effect in effects.items() if effect is not None}
+
+    @property
+    def head_rank_correlations(self) -> dict[str, float]:
+        """Spearman's ρ of the contributions of the heads with each of `head_effects`."""
         by_head = self.decomposition.table.sum(-1).flatten()
-        patched = self.patched.flatten().to(by_head)
-        rho = spearman(by_head, patched)
-        r = torch.corrcoef(torch.stack([by_head, patched]))[0, 1].item()
-        return None if rho is None else (r, rho)
+        rhos = {n: spearman(by_head, e.flatten()) for n, e in self.head_effects.items()}
+        return {name: rho for name, rho in rhos.items() if rho is not None}
 
     def _quantities(self) -> list[tuple[str, str, Tensor | None, tuple[str, ...]]]:
         """Return the names of each quantity in files and tables, its numbers and its dimensions."""
@@ -264,7 +294,8 @@ class ShiftResult(Result):
         for name, lost in self.causal.items():
             rows.append((f"causal_{name}", f"lost by {name}", lost, ("word",)))
         rows += [
-            ("patched", "patched", self.patched, ("layer", "head")),
+            ("direct_effect", "direct effect", self.direct_effect, ("layer", "head")),
+            ("total_effect", "total effect", self.total_effect, ("layer", "head")),
             ("raw_attention", "raw attention", self.raw_attention, ("word",)),
             ("rollout", "rollout", self.rollout, ("word",)),
         ]
@@ -293,13 +324,15 @@ class ShiftResult(Result):
 
     def about(self) -> dict[str, Any]:
         """Return the totals, the errors, the correlations, and the proof."""
-        split, stream, heads = self.decomposition, self.residual_stream, self.heads_correlation
+        split, stream = self.decomposition, self.residual_stream
         return {
             "word": self.word,
             "at": self.at,
             "positions": [list(positions) for positions in self.positions],
             "special": list(self.special),
             "reference": self.reference,
+            "replaced": {self.names[index]: self.replaced[index] for index in self.entries},
+            "conclusion": self.conclusion(),
             "regions": list(self.regions),
             "total": split.total,
             "start": split.start,
@@ -308,9 +341,7 @@ class ShiftResult(Result):
             "credit_error": split.credit_error,
             "rank_correlations": self.rank_correlations,
             **({"method_correlations": self.method_correlations} if self.methods else {}),
-            "heads_correlation": None
-            if heads is None
-            else dict(zip(("r", "rho"), heads, strict=True)),
+            "head_rank_correlations": self.head_rank_correlations,
             "ledger": {
                 "bias": stream.bias,
                 "own": stream.own,
@@ -392,23 +423,61 @@ class ShiftResult(Result):
         for start in range(0, len(columns), count):
             yield _table(words | dict(columns[start : start + count]), justify="right")
 
-    def _conclusions(self) -> Iterator[str]:
-        """Yield the sums, the word that contributed most, and the rank correlations."""
+    def conclusion(self) -> str:
+        """Return what moved the word, without what is so by construction."""
+        return " ".join(self._what_differs() if self.entries else self._what_contributed())
+
+    def _what_contributed(self) -> Iterator[str]:
+        """Yield the word that contributed most over all paths, and the effect of changing it."""
         split = self.decomposition
-        unit = "along the axis" if self.regions else "along the shift"
-        start = f" plus {_number(split.start)} that differed at the start" if split.start else ""
-        yield (
-            f"the shift, {unit}: {_number(split.total)}; all paths sum to it (error "
-            f"{split.credit_error:.0e} of its length), and so do value and routing, the direct "
-            f"parts{start} (error {split.error:.0e})"
-        )
         toward = self.credit * (1 if split.total > 0 else -1)
         most = int(toward.argmax())
         if toward[most] > _NOTHING * split.length:
             effects = {name: lost[most].item() for name, lost in self.causal.items()}
             changed = f"; effect of changing it: {_listed(effects)}" if most in self.sources else ""
-            name = literal(self.names[most])
-            yield f"“{name}” contributed most, {_number(self.credit[most])}{changed}"
+            yield (
+                f"“{literal(self.names[most])}” contributed most, {_number(self.credit[most])} of "
+                f"{_number(split.total)}{changed}."
+            )
+
+    def _what_differs(self) -> Iterator[str]:
+        """Yield where a difference of two texts enters, and how it reaches the word directly."""
+        split, names = self.decomposition, [f"“{literal(name)}”" for name in self.names]
+        total, entries = _number(split.total), self.entries
+        pairs = [f"{names[n]} (“{literal(self.replaced[n])}” in the reference)" for n in entries]
+        if len(entries) == 1:
+            yield f"All of the shift starts at {pairs[0]}, the only difference."
+        else:
+            shares = [f"{_number(self.credit[n])} starts at {names[n]}" for n in entries]
+            yield f"The differences are {_joined(pairs)}. Of {total}, {_joined(shares)}."
+        others = [n for n in entries if n != self.at]
+        rest = [n for n in range(len(names)) if n not in (*others, self.at)]
+        parts = [f"{_number(self.direct[n])} directly from {names[n]}" for n in others]
+        parts += [f"{_number(self.direct[self.at])} from itself"]
+        parts += [f"{_number(self.direct[rest].sum())} from other tokens"]
+        own = f", besides {_number(split.start)} that it starts with" if split.start else ""
+        yield f"Of {total}, {names[self.at]} takes {_joined(parts)}{own}."
+        by_head = split.table.sum(-1)
+        toward = by_head * (1 if split.total > 0 else -1)
+        best = int(toward.sum(1).argmax())
+        layer, head = divmod(int(toward.argmax()), by_head.shape[1])
+        yield (
+            f"The strongest layer is {best} ({_number(by_head[best].sum())}), the strongest head "
+            f"{head} of layer {layer} ({_number(by_head[layer, head])})."
+        )
+
+    def _conclusions(self) -> Iterator[str]:
+        """Yield the sums, what moved the word, and the rank correlations."""
+        split = self.decomposition
+        unit = "along the axis" if self.regions else "along itself"
+        start = f" plus {_number(split.start)} that differed at the start" if split.start else ""
+        yield (
+            f"the shift {unit}, in units of the hidden state: {_number(split.total)}; all paths "
+            f"sum to it (error {split.credit_error:.0e} of its length), and so do value and "
+            f"routing, the direct parts{start} (error {split.error:.0e})"
+        )
+        if conclusion := self.conclusion():
+            yield conclusion
         if ranks := self.rank_correlations:
             yield (
                 f"rank correlation ρ of all paths with the effect of changing each of "
@@ -416,18 +485,18 @@ class ShiftResult(Result):
             )
         for name, ranks in self.method_correlations.items():
             yield f"rank correlation ρ of {name}: {_listed(ranks)}"
-        if (heads := self.heads_correlation) is not None:
-            r, rho = map(_number, heads)
-            yield f"correlation of the heads' parts with patching each: r {r}, ρ {rho}"
+        if ranks := self.head_rank_correlations:
+            yield f"rank correlation ρ of the heads with the effect of patching: {_listed(ranks)}"
 
     def _table_of_rankings(self) -> Table:
         """Return the first words by the decomposition, by attention, and by the effect."""
         sign = 1 if self.decomposition.total > 0 else -1  # the first contributed most
         effects = self._effects
         name = "consensus" if "consensus" in effects else next(iter(effects))
+        contributed, contributions = self.contributions
         others = [name for name in self.methods if name not in ("raw-attention", "rollout")]
         rankings = {
-            "by all paths": self.credit * sign,
+            f"by {contributed}": contributions * sign,
             "by raw attention": self.raw_attention,
             "by rollout": self.rollout,
             **{f"by {other}": self.methods[other] * sign for other in others},
@@ -460,6 +529,11 @@ def _table(
 
 def _listed(correlations: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {_number(rho)}" for name, rho in correlations.items())
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Return a list in words: a, b and c."""
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def _number(value: Tensor | float) -> str:

@@ -161,13 +161,13 @@ def _caption(result: SurveyResult) -> list[str]:
     return [
         f"{result.texts:,} texts, {result.tokens:,} tokens, read by "
         f"{literal(result.provenance.model)}{result.provenance.with_changes}",
-        "each panel: layers down, heads across; means over texts of the mean over tokens that are "
-        "no special ones",
-        "a cross: no sure difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads "
-        "and statistics) from what the keys of each query give when they are shuffled; of entropy "
-        "and of the token read most, from what the model does on shuffled tokens",
+        "each panel: layers down, heads across; means over texts of the mean over tokens other "
+        "than special tokens",
+        "a cross: no significant difference (p ≥ 0.01 by sign flips of the texts, corrected for "
+        "all heads and statistics) from what the keys of each query give when they are shuffled; "
+        "of entropy and of the token read most, from what the model does on shuffled tokens",
         "named: heads whose weight exceeds that of shuffled keys by a quarter on half of the "
-        f"texts, surely so on the other half: {', '.join(named) or 'none'}",
+        f"texts, significantly so on the other half: {', '.join(named) or 'none'}",
         "plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads "
         f"give to the same keys, on {result.sampled} of the texts; clusters by Ward's method have "
         f"{', '.join(map(str, result.cluster_sizes))} heads",

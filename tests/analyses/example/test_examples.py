@@ -79,6 +79,42 @@ def test_the_rest_of_phones_follows_from_what_is_printed_before(phones):
     assert phones.slips == ("K", "V", "scores")
 
 
+def test_each_cell_of_phones_is_in_one_of_three_states(phones):
+    """By half a unit alone, four attention vectors do not follow from the printed weights and V."""
+    vectors = stage(phones, "head output")
+    weights, V = stage(phones, "weights").printed, stage(phones, "V").printed
+    exact = (weights @ V - vectors.printed).abs() <= 0.0005 + 1e-12
+    assert exact.sum() == 4
+    assert torch.equal(vectors.from_printed_exactly, exact)
+    states = [["follows exactly" if cell else "within rounding" for cell in row] for row in exact]
+    assert vectors.from_printed_states == states
+    scores = stage(phones, "scores")
+    assert scores.from_printed_states[1] == [*["follows exactly"] * 3, "does not follow"]
+    assert scores.from_printed_states[3] == [*["follows exactly"] * 3, "does not follow"]
+    assert stage(phones, "K").from_printed_states is None
+    assert stage(phones, "K").from_inputs_states[1] == ["follows exactly", "does not follow"]
+    assert phones.count()["within_rounding"] == 4
+    assert "(4 of these only within rounding)" in phones.summary()
+
+
+def test_a_stage_that_the_inputs_give_exactly_is_not_rounded(phones):
+    """Printed Q is X·W_q, so that only K, with one decimal, can move a score."""
+    scores, Q = stage(phones, "scores"), stage(phones, "Q").printed
+    expected = 0.005 + 0.05 * Q.abs().sum(1, keepdim=True)
+    torch.testing.assert_close(scores.slack_from_printed, expected.expand(4, 4))
+    assert scores.notes == (
+        "Too coarse for a closer check: the rounding of printed K can move a cell by 0.11",
+    )
+
+
+def test_one_rounded_cell_makes_a_stage_rounded(make):
+    given = {"W_q": [[1]], "W_k": [[1]], "printed": {"Q": [[1.5], [2.5]], "scores": [[0, 0]] * 2}}
+    exact = stage(make(X=[[1.5], [2.5]], **given), "scores")
+    rounded = stage(make(X=[[1.5], [2.49]], **given), "scores")
+    assert exact.slack_from_printed.tolist() == [[pytest.approx(0.5)] * 2] * 2
+    assert rounded.slack_from_printed[0].tolist() == pytest.approx([0.575, 0.6245])
+
+
 # What follows from X and the matrices, as printed in the lessons.
 PHONES = {
     "V": [[1.2, 0.8], [1.0, 1.2], [1.1, 1.7], [0.4, 1.7]],
@@ -117,7 +153,8 @@ def test_the_second_head_cannot_be_checked(phones):
     assert joined.untold == 8
     assert "8 printed cells cannot be checked: the matrices of the second head" in joined.notes[0]
     assert phones.count() == {
-        "printed": 80, "untold": 8, "from_inputs": 12, "linked": 48, "from_printed": 46
+        "printed": 80, "untold": 8, "from_inputs": 12, "linked": 48, "from_printed": 46,
+        "within_rounding": 4,
     }  # fmt: skip
 
 
@@ -148,14 +185,14 @@ IDENTITY = [[1, 0], [0, 1]]
 
 def test_a_large_error_is_a_slip_despite_coarse_inputs(make):
     wrong = [[1.9, 0.9], [0.9, 1.9]]
-    given = {"X": IDENTITY, "W_q": IDENTITY, "W_k": IDENTITY}
+    given = {"X": IDENTITY, "W_q": [[1.1, 0], [0, 1]], "W_k": [[1.1, 0], [0, 1]]}
     worked = make(**given, printed={"Q": IDENTITY, "K": IDENTITY, "scores": wrong})
     found = stage(worked, "scores")
     assert found.from_printed_follows.all()
     assert not found.from_inputs_follows.any()
     assert worked.slips == ("scores",)
     (note,) = found.notes
-    assert note.startswith("The printed Q and K are too coarse for a closer check: their rounding")
+    assert note.startswith("Too coarse for a closer check: the rounding of printed Q and K can")
 
 
 def test_consequences_of_a_slip_are_not_slips(make):
@@ -174,7 +211,7 @@ def test_rounded_zeros_leave_slack_for_their_product(make):
 
 def test_the_slack_of_weights_is_reached_at_the_ends_of_the_scores(make):
     printed = {"scores": [[2.0, 0.0, 1.0]], "weights": [[0.7, 0.1, 0.2]]}
-    found = stage(make(Q=[[1]], K=[[2], [0], [1]], scale=1, printed=printed), "weights")
+    found = stage(make(Q=[[1]], K=[[2.01], [0], [1]], scale=1, printed=printed), "weights")
     middle = torch.softmax(torch.tensor([2.0, 0, 1]).double(), 0)
     least = torch.softmax(torch.tensor([1.95, 0.05, 1.05]).double(), 0)
     assert found.slack_from_printed[0, 0].item() == pytest.approx(0.05 + (middle - least)[0].item())
@@ -225,10 +262,10 @@ def test_decimals_are_those_of_the_cell_that_has_most(tmp_path):
 def test_rounding_reaches_through_what_is_not_printed(make):
     # K is not printed and Q has one decimal, so a score may be off by 0.05 · |k|.
     worked = make(
-        X=[[2.0]], W_q=[[1]], W_k=[[3]], printed={"Q": [[2.0]], "scores": [[12.31]]}
+        X=[[2.01]], W_q=[[1]], W_k=[[3]], printed={"Q": [[2.0]], "scores": [[12.38]]}
     )  # fmt: skip
     found = stage(worked, "scores")
-    assert found.slack_from_printed.item() == pytest.approx(0.005 + 0.05 * 6)
+    assert found.slack_from_printed.item() == pytest.approx(0.005 + 0.05 * 6.03)
     assert found.sources == ("Q",)
     assert not found.from_printed_follows.item()
     assert not found.from_inputs_follows.item()
@@ -345,6 +382,9 @@ def test_every_matrix_is_in_the_data_and_on_disk(tmp_path, phones):
     data = to_data(phones)
     assert data["scores printed"][1][3] == 1.96
     assert data["scores from_printed_follows"][1][3] is False
+    assert data["head output from_printed_exactly"][0] == [True, False]
+    assert data["stages"][6]["from_printed_states"][0] == ["follows exactly", "within rounding"]
+    assert data["stages"][3]["from_printed_states"][1][3] == "does not follow"
     assert data["X given"][0] == [1.0, 0.5, 0.2, 0.1]
     assert data["slips"] == ["K", "V", "scores"]
     assert data["stages"][3]["sources"] == ["Q", "K"]

@@ -9,10 +9,12 @@ import pytest
 import torch
 from families import tiny
 from readable_text import check_texts
+from rich.console import Console
 from torch.testing import assert_close
 
 import attnviz
 from attnviz.analyses.shift import compute
+from attnviz.analyses.shift.compute import read_regions
 from attnviz.analyses.shift.result import spearman
 from attnviz.app import run
 from attnviz.errors import InputError, ModelError
@@ -78,11 +80,35 @@ def test_every_change_and_every_head(model, verified, bank):
     scaled = [each[at] / each[at].std(correction=0) for each in verified.causal.values()]
     assert_close(verified.consensus[at], torch.stack(scaled).mean(0))
     assert list(verified.rank_correlations) == [*verified.causal, "consensus"]
-    assert verified.patched.shape == (6, 12)
-    r, rho = verified.heads_correlation
-    assert r > 0.99
-    assert rho > 0.95
-    assert bank.patched is bank.heads_correlation is bank.consensus is None
+    assert verified.direct_effect.shape == verified.total_effect.shape == (6, 12)
+    direct, total = verified.head_rank_correlations.values()
+    assert direct > 0.95 > total > 0.6
+    assert bank.direct_effect is bank.total_effect is bank.consensus is None
+    assert bank.head_rank_correlations == {}
+
+
+def test_direct_and_total_effects_are_named_alike_everywhere(verified):
+    names = ["direct effect", "total effect"]
+    assert list(verified.head_effects) == list(verified.head_rank_correlations) == names
+    assert {"direct_effect", "total_effect"} < verified.to_arrays().keys()
+    assert set(names) < set(verified.to_frame()["quantity"])
+    assert list(verified.about()["head_rank_correlations"]) == names
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(verified)
+    assert "with the effect of patching: direct effect 0.99, total effect 0." in capture.get()
+    figure = attnviz.plot.shift(verified)
+    shown = " ".join(text.get_text() for text, _ in check_texts(figure))
+    for name, rho in verified.head_rank_correlations.items():
+        assert name.capitalize() in shown
+        assert f"ρ {rho:.2f}" in shown
+
+
+def test_the_total_effect_of_the_last_layer_is_its_direct_effect(verified):
+    """A head of the last layer has no other path. Elsewhere it has."""
+    direct, total = verified.direct_effect, verified.total_effect
+    assert_close(total[-1], direct[-1], atol=1e-5, rtol=1e-4)
+    assert (total - direct)[:-1].abs().max() > 0.05
 
 
 def test_the_mask_as_reference(model):
@@ -121,9 +147,13 @@ def test_a_neighbor_moves_apple_toward_its_sense(model, apple):
 
 def test_the_path_is_0_and_1_at_the_regions_themselves(model):
     regions = {"one": ["I love apple pie"], "other": ["I love apple phones"]}
+    spanned = read_regions(model, "apple", regions, torch.zeros(1, 1))
     for text, place in (("I love apple pie", 1.0), ("I love apple phones", 0.0)):
-        result = attnviz.shift("apple", text, toward=regions, model=model)
-        assert_close(result.path[1:], torch.full((6,), place).double(), atol=1e-5, rtol=0)
+        ids = model.tokenizer(text, return_tensors="pt").input_ids
+        with torch.no_grad():
+            states = model.module(ids, output_hidden_states=True).hidden_states
+        path, _ = spanned.place(torch.stack(states)[:, 0, 3].double())
+        assert_close(path[1:], torch.full((6,), place).double(), atol=1e-5, rtol=0)
 
 
 def test_a_minimal_pair(model):
@@ -133,6 +163,91 @@ def test_a_minimal_pair(model):
     assert result.decomposition.credit[6].item() == pytest.approx(
         result.decomposition.total, rel=1e-4
     )
+
+
+def test_the_conclusion_of_a_pair_says_how_the_difference_reaches_the_word(model):
+    """The whole shift starts at “cash” by construction; who passes it on is not fixed."""
+    pair = attnviz.shift("bank", "The bank was full of {mud|cash}.", model=model)
+    assert pair.replaced == ("", "", "", "", "", "", "mud", "", "")
+    assert pair.entries == [6]
+    direct = pair.decomposition.table.sum((0, 1))
+    cash, itself = direct[6].item(), direct[2].item()
+    rest = direct.sum().item() - cash - itself
+    assert cash + itself + rest == pytest.approx(pair.decomposition.total, rel=1e-5)
+    by_head = pair.decomposition.table.sum(-1)
+    assert by_head.sum(1).argmax() == 5
+    assert divmod(by_head.argmax().item(), 12) == (5, 11)
+    expected = (
+        "All of the shift starts at “cash” (“mud” in the reference), the only difference. Of "
+        f"4.18, “bank” takes {cash:.2f} directly from “cash”, {itself:.2f} from itself and "
+        f"{rest:.2f} from other tokens. The strongest layer is 5 ({by_head[5].sum():.2f}), the "
+        f"strongest head 11 of layer 5 ({by_head[5, 11]:.2f})."
+    )
+    assert pair.conclusion() == pair.about()["conclusion"] == expected
+    assert pair.about()["replaced"] == {"cash": "mud"}
+    name, bars = pair.contributions
+    assert name == "direct parts"
+    assert_close(bars, direct)
+    console = Console(width=1000)
+    with console.capture() as capture:
+        console.print(pair)
+    assert expected in capture.get()
+    assert "contributed most" not in capture.get()
+    for width in (89, 183):
+        texts = [text.get_text() for text, _ in check_texts(attnviz.plot.shift(pair, width=width))]
+        assert expected in " ".join(texts)
+        assert "Directly, by word" in texts
+        assert "Over all paths" not in texts
+
+
+def test_the_conclusion_of_several_differences_has_the_part_of_each(model):
+    pair = attnviz.shift("bank", "The {muddy|rich} bank was full of {mud|cash}.", model=model)
+    rich, cash = pair.credit[[2, 7]].tolist()
+    assert pair.entries == [2, 7]
+    assert (
+        f"Of 7.28, {rich:.2f} starts at “rich” and {cash:.2f} starts at “cash”."
+        in pair.conclusion()
+    )
+    assert pair.contributions[0] == "all paths"
+
+
+def test_the_conclusion_of_a_pair_of_the_word_itself_has_what_it_starts_with(model):
+    pair = attnviz.shift("bank", "the {river|bank} of cash", model=model)
+    assert pair.entries == [pair.at]
+    own = pair.decomposition.start
+    assert f", besides {own:.2f} that it starts with." in pair.conclusion()
+    assert pair.contributions[0] == "all paths"
+
+
+@pytest.mark.parametrize("reference", ["gate", "mask"])
+def test_without_another_text_the_conclusion_is_the_word_that_contributed_most(model, reference):
+    result = attnviz.shift("bank", CASH, reference=reference, model=model)
+    assert result.replaced == ()
+    most = result.credit.argmax()
+    assert result.conclusion().startswith(f"“{result.words[most]}” contributed most, ")
+    effect = result.causal["mask"][most]
+    assert result.conclusion().endswith(f"; effect of changing it: mask {effect:.2f}.")
+
+
+def test_the_caption_explains_only_what_is_shown(bank, model):
+    pair = attnviz.shift("bank", "The bank was full of {mud|cash}.", model=model)
+    for result, is_ranked in ((bank, True), (pair, False)):
+        figure = attnviz.plot.shift(result)
+        shown = " ".join(text.get_text() for text, _ in check_texts(figure))
+        assert ("ρ" in shown) == is_ranked == bool(result.rank_correlations)
+        assert "in units of the hidden state" in shown
+
+
+@pytest.mark.parametrize("texts", [CASH, [CASH], ["The bank lends.", CASH], CASH.upper()])
+@pytest.mark.parametrize("name", ["money", "river"])
+def test_a_region_with_the_text_itself_is_refused(model, texts, name):
+    """The word would define the axis on which it is measured."""
+    toward = {"money": "The bank lends.", "river": "The bank floods.", name: texts}
+    message = f"The region '{name}' has the text itself, so “bank” would be measured against itself"
+    with pytest.raises(InputError, match=message):
+        attnviz.shift("bank", CASH, toward=toward, model=model)
+    with pytest.raises(InputError, match=message):
+        attnviz.shift("bank", CASH.replace("cash", "{mud|cash}"), toward=toward, model=model)
 
 
 def test_a_word_of_several_pieces_is_their_mean(model):
@@ -195,7 +310,7 @@ def test_the_figure_can_be_read(bank, verified, apple, width):
         assert "completeness error" in said
         assert "○ mask, ρ 0.94" in said or result is apple or width == 40
         assert ("◇ delete, ρ" in said) == (result is verified and width > 40)
-        assert ("Each head patched" in said) == (result is verified)
+        assert ("Total effect" in said) == ("Direct effect" in said) == (result is verified)
         assert ("On the axis" in said) == (result is apple)
         assert "Verified: 72 heads" in said
 
@@ -206,7 +321,8 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
     assert run(["shift", "bank", "The bank was full of {mud|cash}.", "-o", f"x{suffix}"]) == 0
     out = capsys.readouterr().out
     assert "compared with “The bank was full of mud.”" in out
-    assert "“cash” contributed most, 4.18; effect of changing it: mask 1.93" in out
+    out = " ".join(out.split())
+    assert "All of the shift starts at “cash” (“mud” in the reference), the only difference." in out
     assert "correlation" not in out  # only one word differs, so there is no ranking
     assert "by raw attention" in out
     assert [path.name for path in Path().iterdir()] == [f"x{suffix}"]
