@@ -78,9 +78,7 @@ def owners() -> dict[str, str]:
         if same:
             owner_of.setdefault(name, max(near, key=len, default=min(same, key=len)))
     known = owner_of.keys() - set(checked)
-    return {
-        name: owner_of[name] for name in sorted(CONFIG_MAPPING) if name in owner_of.keys() - known
-    }
+    return {name: owner_of[name] for name in sorted(CONFIG_MAPPING) if name in known}
 
 
 def _is_component(name: str, named: list[str], hollow: set[str]) -> bool:

@@ -65,7 +65,7 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 def _axes(inputs: dict[str, Any]) -> dict[str, list[Axis]]:
     """Return the axes of padded texts, so that the output at padding is not compared."""
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
-    if ids is None or mask is None or ids.shape != mask.shape:
+    if ids is None or mask is None or ids.dim() != 2 or ids.shape != mask.shape:
         return {}
     padding = [tuple(row) for row in (mask == 0).tolist()]
     return {"text": [replace(Axis.numbered(len(row)), padding=row) for row in padding]}
