@@ -147,14 +147,14 @@ def verify_saved(result: AttentionResult) -> AgreementReport:
     """
     report = result.checked_agreement
     made = ("query", "key", "value")
-    checks = [
-        check
+    again = {
+        (record.path, record.layer, check.stage): check
         for record in result.records
         for check in compare(record, {stage: getattr(record, stage).double() for stage in made})
-    ]
-    others = tuple(check for check in report.checks if check.stage not in made)
-    recomputed = tuple(stage for stage in made if any(check.stage == stage for check in checks))
-    return replace(report, checks=(*checks, *others), recomputed=recomputed)
+    }
+    recomputed = tuple(stage for stage in made if any(key[-1] == stage for key in again))
+    checks = [again.pop((c.path, c.layer, c.stage), c) for c in report.checks]
+    return replace(report, checks=(*checks, *again.values()), recomputed=recomputed)
 
 
 def _check_generations(

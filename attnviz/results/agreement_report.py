@@ -366,8 +366,6 @@ class AgreementReport(Savable):
 
     def summary(self) -> str:
         """Return the verdict as one sentence, as captions carry it."""
-        if self.altered:
-            return "NOT VERIFIED: these numbers are not those that were checked"
         for check in self._whole:
             if not check.passed:
                 return f"NOT VERIFIED: {check.reason}"
@@ -381,6 +379,8 @@ class AgreementReport(Savable):
                 "NOT VERIFIED: differs from the model's own attention first at "
                 f"{first.place}, {first.stage}{head} ({first.reason}{hint})"
             )
+        if self.altered:
+            return "NOT VERIFIED: these numbers are not those that were checked"
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"

@@ -13,6 +13,7 @@ import pytest
 import torch
 from families import TEXTS, tiny
 from media import RATE, chirp, picture, seeing
+from reports import forget_day
 from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import Tensor
@@ -63,7 +64,7 @@ def assert_same(one, other, at="it"):
 
 def on_disk(result, folder):
     save_result(result, folder / "result.safetensors", force=True)
-    return load_result(folder / "result.safetensors")
+    return forget_day(load_result(folder / "result.safetensors"))
 
 
 def of(family, tokenizer, dtype=torch.float32, **given):
@@ -371,7 +372,7 @@ def test_a_file_truncated_anywhere(small, tmp_path):
 
 def test_one_bit_flipped_anywhere(small, tmp_path):
     data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
-    assert_same(load_result(small[0]), small[1])
+    assert_same(forget_day(load_result(small[0])), small[1])
     places = random.Random(0)
     at = [*range(24), *(places.randrange(len(data)) for _ in range(500))]
     for place in at:
