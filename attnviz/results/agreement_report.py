@@ -151,12 +151,12 @@ class OutputCheck(Savable):
         """Why the output does not agree, in words."""
         if self.repeated is not None and not self.repeated <= self.tolerance:
             return (
-                f"two runs of the model differ by {_percent(self.repeated)}: it draws random "
-                "numbers, or changes from run to run"
+                f"two runs of the model differ {_amount(self.repeated)}: it draws random numbers, or "
+                "changes from run to run"
             )
         return (
             "the recorded run is not the model's: its output differs from that of the model as "
-            f"loaded by {_percent(self.difference)}"
+            f"loaded {_amount(self.difference)}"
         )
 
 
@@ -459,6 +459,11 @@ def _worst(checks: Iterable[tuple[AnalysisCheck, ...]]) -> Iterator[AnalysisChec
     for name in dict.fromkeys(check.name for check in listed):
         same = (check for check in listed if check.name == name)
         yield max(same, key=lambda check: (not check.passed, check.strain))
+
+
+def _amount(share: float) -> str:
+    """Return how much outputs differ; infinitely where their shapes do."""
+    return "in shape" if share == float("inf") else f"by {_percent(share)}"
 
 
 def _percent(share: float) -> str:
