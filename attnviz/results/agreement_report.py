@@ -151,8 +151,8 @@ class OutputCheck(Savable):
         """Why the output does not agree, in words."""
         if self.repeated is not None and not self.repeated <= self.tolerance:
             return (
-                f"two runs of the model differ {_amount(self.repeated)}: it draws random numbers, or "
-                "changes from run to run"
+                f"two runs of the model differ {_amount(self.repeated)}: it draws random "
+                "numbers, or changes from run to run"
             )
         return (
             "the recorded run is not the model's: its output differs from that of the model as "
