@@ -97,8 +97,10 @@ def _match_stage(
     exact = max(_ROUNDING * torch.finfo(recorded.dtype).eps, _SUMMATION)
     recorded = recorded.to(dtype)
     rows: slice | Tensor = slice(None)
-    if stage == "query" and not all(record.query_axis.padding):
-        rows = ~torch.tensor(record.query_axis.padding, device=record.query.device)
+    padding = (record.query_axis if stage == "query" else record.key_axis).padding
+    # Queries of padding have no meaning, and the operators do not show its keys and values.
+    if (stage == "query" or not record.through_interface) and not all(padding):
+        rows = ~torch.tensor(padding, device=record.query.device)
     best, least = None, most
     sizes = replace(_sizes(record), roundings=_roundings(batch[X is record.key_input]))
     by_layout = [
