@@ -233,8 +233,12 @@ def dropped(output: Tensor, weights: Tensor, value: Tensor) -> Tensor:
 
 
 def sinks_left_out(function, module, *given, **arguments):
-    with patch.object(module.sinks, "data", torch.full_like(module.sinks, -1e4)):
+    sinks = module.sinks.data
+    module.sinks.data = torch.full_like(sinks, -1e4)
+    try:
         return function(module, *given, **arguments)
+    finally:
+        module.sinks.data = sinks
 
 
 def faster_rotation(model: nn.Module, site: Site) -> AbstractContextManager[Any]:
