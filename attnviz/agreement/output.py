@@ -6,15 +6,17 @@ computes something else as it was loaded, its output differs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import sqrt
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 
 from attnviz.agreement.stages import SMALLEST
-from attnviz.capture import Outputs
+from attnviz.capture import Output, Outputs
 from attnviz.results import AgreementReport, AnalysisCheck, Axis, OutputCheck
 
 # What rounding adds in a layer, relative to the norm of the output: at least 1e-5, and 8 rounding
@@ -28,24 +30,42 @@ _AMPLIFIED = 4
 def check_output(
     outputs: Outputs, axes: Mapping[str, Sequence[Axis]], texts: int, layers: int
 ) -> list[OutputCheck | None]:
-    """Compare the outputs of each of N texts; None where a model returns no real numbers."""
-    if not outputs.loaded:
+    """Compare the outputs of each of N texts; None where a model returns no real numbers.
+
+    The output of the first attention is compared too, where no rounding has added up yet. Its check
+    is returned if it alone fails.
+    """
+    if not outputs.loaded.model:
         return [None] * texts
-    differences = _differences(outputs.recorded, outputs.loaded, axes, texts)
-    eps = max(torch.finfo(tensor.dtype).eps for tensor in outputs.loaded)
-    tolerance = sqrt(max(1, layers)) * max(_LEAST, _STEPS * eps)
-    between = outputs.between_runs
-    if between > tolerance:  # also where the output hides it; NaN has other reasons
-        return [OutputCheck(between, tolerance, between, outputs.tokens)] * texts
-    if all(difference <= tolerance for difference in differences):
-        return [OutputCheck(d, tolerance, None, outputs.tokens) for d in differences]
-    repeated = _differences(outputs.repeat(), outputs.loaded, axes, texts)
-    if all(again <= tolerance for again in repeated):
-        rounded = _differences(outputs.round_otherwise(), outputs.loaded, axes, texts)
-        tolerance = max(tolerance, _AMPLIFIED * max(rounded))
+    eps = max(torch.finfo(tensor.dtype).eps for tensor in outputs.loaded.model)
+    between, least = outputs.between_runs, sqrt(max(1, layers)) * max(_LEAST, _STEPS * eps)
+    if between > least:  # also where the output hides it; NaN has other reasons
+        return [OutputCheck(between, least, between, outputs.tokens)] * texts
+    again, rounded = cache(outputs.repeat), cache(outputs.round_otherwise)
+
+    def check(part: Callable[[Output], tuple[Tensor, ...]], layers: int) -> list[OutputCheck]:
+        def difference(run: Output) -> list[float]:
+            return _differences(part(run), part(outputs.loaded), axes, texts)
+
+        differences = difference(outputs.recorded)
+        tolerance = sqrt(max(1, layers)) * max(_LEAST, _STEPS * eps)
+        if all(value <= tolerance for value in differences):
+            return [OutputCheck(value, tolerance, None, outputs.tokens) for value in differences]
+        repeated = difference(again())
+        if all(value <= tolerance for value in repeated):
+            tolerance = max(tolerance, _AMPLIFIED * max(difference(rounded())))
+        return [
+            OutputCheck(value, tolerance, other, outputs.tokens)
+            for value, other in zip(differences, repeated, strict=True)
+        ]
+
+    of_model = check(attrgetter("model"), layers)
+    if not (outputs.recorded.attention and outputs.loaded.attention):
+        return [*of_model]
+    of_attention = check(attrgetter("attention"), 1)
     return [
-        OutputCheck(difference, tolerance, again, outputs.tokens)
-        for difference, again in zip(differences, repeated, strict=True)
+        first if not first.passed and whole.passed else whole
+        for whole, first in zip(of_model, of_attention, strict=True)
     ]
 
 

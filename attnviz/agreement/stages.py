@@ -20,13 +20,15 @@ from attnviz.results import (
     AgreementReport,
     AttentionRecord,
     AttentionResult,
+    Clip,
+    HeadProjection,
     OutputCheck,
     PositionCheck,
     Reference,
     StageCheck,
     digests_of,
 )
-from attnviz.results.projection import STAGES, parts_of_output, recompute
+from attnviz.results.projection import STAGES, begin, parts_of_output, recompute, source
 from attnviz.runtime.precision import exact_products
 
 CANARY = 1.01  # the factor on the scale that must be caught
@@ -284,9 +286,9 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
         triple = [ours.pop(stage), expected[stage], run.pop(stage).double()]
         triple = [values.contiguous() for values in triple]
         width = triple[0].numel() // triple[0].shape[1]
-        numbers = score | {"largest": triple[0].abs().max()}
+        numbers = score | {"largest": _rounded(record, stage, triple[0]).abs().max()}
         if stage == "scores":
-            triple = _comparable_scores(record, triple, hidden | ignored)
+            triple = comparable_scores(record, triple, hidden | ignored)
         elif not whole:
             triple = [values.masked_fill(~compared[:, None], 0.0) for values in triple]
         x, y, z = triple
@@ -311,7 +313,16 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
     return measured
 
 
-def _comparable_scores(
+def _rounded(record: AttentionRecord, stage: str, values: Tensor) -> Tensor:
+    """Return the numbers that are rounded in a stage: of a clipped projection those before it."""
+    part: HeadProjection | None = getattr(record.projection, stage, None)
+    X = source(record, stage)
+    if stage not in ("query", "key", "value") or part is None or X is None:
+        return values
+    return begin(part, X.double()) if any(isinstance(s, Clip) for s in part.after) else values
+
+
+def comparable_scores(
     record: AttentionRecord, triple: Sequence[Tensor], hidden: Tensor
 ) -> list[Tensor]:
     """Return scores that can be compared: 0 where hidden, and centered if the model shifts them."""

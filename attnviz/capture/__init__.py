@@ -12,12 +12,13 @@ from attnviz.capture.streamed import (
     capture_streamed,
     outputs_of_start,
 )
-from attnviz.capture.watch import Outputs, memory_budget, model_lock, restoring
+from attnviz.capture.watch import Output, Outputs, memory_budget, model_lock, restoring
 
 __all__ = [
     "BatchedAttention",
     "Capture",
     "MovedKeys",
+    "Output",
     "Outputs",
     "ReducedAttention",
     "ReductionOptions",

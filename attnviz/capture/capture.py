@@ -23,10 +23,11 @@ from attnviz.capture.recorder import AttentionCall, record_runs
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.watch import (
+    Output,
     Outputs,
     expect_same,
-    floats,
     model_errors,
+    output_of,
     outputs_beside,
     restoring,
     weights_in_memory,
@@ -64,13 +65,13 @@ def capture(
     first = next(iter(tensors.values()), [None])
     texts = len(tensors.get(str(getattr(model, "main_input_name", "")), first))
 
-    outputs: list[tuple[Tensor, ...]] = []
+    outputs: list[Output] = []
 
     def forward() -> object:
         return model(**inputs)
 
     def keep_output() -> None:
-        outputs.append(floats(forward()))
+        outputs.append(output_of(model, forward))
 
     first_run, second_run = record_runs(model, texts, keep_output, forward)
     calls, again = first_run.calls, second_run.calls
@@ -105,7 +106,7 @@ def capture_generation(
     the axes as in `capture`.
     """
     generated: list[Tensor] = []
-    outputs: list[tuple[Tensor, ...]] = []
+    outputs: list[Output] = []
 
     def by_steps() -> None:
         generated.append(_generate(model, inputs, tokens))
@@ -114,7 +115,7 @@ def capture_generation(
         return model(**_full_inputs(model, inputs, generated[0][None, :-1]))
 
     def in_one_pass() -> None:
-        outputs.append(floats(forward()))
+        outputs.append(output_of(model, forward))
 
     runs = record_runs(model, 1, by_steps, by_steps, in_one_pass)
     calls, again = (_join_steps(run.calls) for run in runs[:2])

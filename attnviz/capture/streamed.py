@@ -23,9 +23,9 @@ from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.capture.watch import (
     ModuleWatcher,
     Outputs,
-    floats,
     minimal_run,
     model_errors,
+    output_of,
     outputs_beside,
     restoring,
     watch,
@@ -116,7 +116,7 @@ def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outputs:
     run = minimal_run(model, start)
     attention: Literal["eager", "sdpa"] = "sdpa" if supports_fused_attention(model) else "eager"
     with torch.no_grad(), restoring(model, attention), model_errors(model):
-        recorded = floats(run())
+        recorded = output_of(model, run)
     return outputs_beside(model, run, recorded, tokens)
 
 

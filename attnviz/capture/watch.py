@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -164,41 +164,70 @@ def minimal_run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], 
     return lambda: model(**inputs, **arguments)
 
 
+class Output(NamedTuple):
+    """The tensors of real numbers that a run returns, for N texts.
+
+    model : of the model. attention : of the attention module that runs first, where the input is
+    the same in every run; empty if no module is known.
+    """
+
+    model: tuple[Tensor, ...]
+    attention: tuple[Tensor, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Outputs:
     """What the model returned in the run that was recorded, and as it was loaded.
 
-    recorded, loaded : the tensors of real numbers in the output, for N texts. repeat : runs the
-    model as loaded once more, with other random numbers. round_otherwise : runs it with every
-    module's output off by one rounding step. tokens : how many were read of a long text, from its
-    start; None for all. between_runs : the largest difference between the queries of two watched
-    runs, which have other random numbers, relative to their norm.
+    recorded, loaded : the outputs. repeat : runs the model as loaded once more, with other random
+    numbers. round_otherwise : runs it with every module's output off by one rounding step. tokens :
+    how many were read of a long text, from its start; None for all. between_runs : the largest
+    difference between the queries of two watched runs, which have other random numbers, relative to
+    their norm.
     """
 
-    recorded: tuple[Tensor, ...]
-    loaded: tuple[Tensor, ...]
-    repeat: Callable[[], tuple[Tensor, ...]]
-    round_otherwise: Callable[[], tuple[Tensor, ...]]
+    recorded: Output
+    loaded: Output
+    repeat: Callable[[], Output]
+    round_otherwise: Callable[[], Output]
     tokens: int | None = None
     between_runs: float = 0.0
+
+
+def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
+    """Run the model, and return its output and that of its first attention."""
+    first: list[tuple[Tensor, ...]] = []
+
+    def keep_first(module: nn.Module, args: Any, output: Any) -> None:
+        if not first:
+            first.append(floats(output)[:1])  # eager attention returns its weights too
+
+    attentions = find_attention_modules(model).values()
+    hooks = [attention.module.register_forward_hook(keep_first) for attention in attentions]
+    try:
+        output = run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Output(floats(output), first[0] if first else ())
 
 
 def outputs_beside(
     model: nn.Module,
     run: Callable[[], object],
-    recorded: tuple[Tensor, ...],
+    recorded: Output,
     tokens: int | None = None,
     *,
     between_runs: float = 0.0,
 ) -> Outputs:
     """Run the model as loaded, unwatched, and return its output beside a recorded one."""
 
-    def run_as_loaded(seed: int, *, rounded: bool = False) -> tuple[Tensor, ...]:
+    def run_as_loaded(seed: int, *, rounded: bool = False) -> Output:
         with torch.no_grad(), restoring(model, None, seed=seed), model_errors(model):
             for module in model.modules() if rounded else ():
                 if not any(module.children()):
                     module.register_forward_hook(_round_otherwise)
-            return floats(run())
+            return output_of(model, run)
 
     return Outputs(
         recorded,

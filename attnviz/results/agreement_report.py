@@ -124,7 +124,8 @@ class OutputCheck(Savable):
 
     Attributes
     ----------
-    difference : the norm of the difference relative to that of the output.
+    difference : the norm of the difference relative to that of the output; of the output of the
+        first attention if that alone does not agree.
     tolerance : the largest difference that passes.
     repeated : the difference between two runs of the model, of the output or of the queries; None
         where it was not measured, because the output agrees.

@@ -1,27 +1,28 @@
 """Can a wrong picture be verified? Models that compute something else than what is recorded."""
 
 from copy import deepcopy
-from itertools import count
 
 import pytest
 import torch
 from families import TEXTS, tiny
+from faults_in_models import (
+    CHANGES,
+    SITES,
+    Drifting,
+    Noise,
+    local_attention,
+    registered_attention_replaced,
+    reversed_positions,
+    without_a_head,
+)
+from planting import DTYPES
 from torch import nn
-from torch.nn.functional import dropout
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 import attnviz
 
 TEXT = "the train left the station on time and nobody minded"
-
-
-def local_attention(module, query, key, value, mask, scaling=None, **_):
-    """Attend to the neighbors only."""
-    scores = query @ key.mT * scaling
-    i = torch.arange(scores.shape[-1])
-    weights = scores.masked_fill((i[:, None] - i).abs() > 1, -torch.inf).softmax(-1)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 @pytest.fixture
@@ -40,22 +41,6 @@ def copied(model):
 
 def attend(module, tokenizer, text=TEXT, **options):
     return attnviz.load(module, tokenizer=tokenizer).attend(text, **options)
-
-
-class Noise(nn.Module):
-    """Dropout that draws in eval mode too (Monte-Carlo dropout)."""
-
-    def forward(self, hidden):
-        return dropout(hidden, 0.3, training=True)
-
-
-class Drifting(nn.Module):
-    """A module whose result changes from call to call."""
-
-    calls = count()  # of the class, so that no run restores it
-
-    def forward(self, hidden):
-        return hidden * (1 + 0.1 * next(self.calls))
 
 
 class Counting(nn.Module):
@@ -81,6 +66,18 @@ def test_a_registered_attention_stays_and_is_recorded(name, registered, copied, 
     i = torch.arange(weights.shape[-1])
     assert not weights[..., (i[:, None] - i).abs() > 1].any()
     assert module.config._attn_implementation == registered
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_eager_attention_in_the_place_of_a_registered_one_is_caught(family, dtype, tokenizer):
+    """Also in bfloat16 and in a short text, where the output of a whole model differs little."""
+    module = tiny(family, dtype)
+    with registered_attention_replaced(module, SITES[family]):
+        for result in attend(module, tokenizer, TEXTS[1:]):
+            assert result.agreement.parts["output"] == "failed"
+            assert "the recorded run is not the model's" in result.agreement.summary()
+    assert attend(module, tokenizer).agreement.verdict == "verified"
 
 
 def test_eager_attention_that_is_not_the_loaded_one_is_named(tokenizer):
@@ -174,29 +171,6 @@ def test_a_write_through_data_renews_the_sha256(copied, tokenizer):
     assert len({first, scaled, model.attend(TEXT).provenance.weights_sha256}) == 3
 
 
-def scaled(factor):
-    return lambda module, args, output: output * factor
-
-
-def swapped(module, args, output):
-    """Swap the halves of the features: half of the heads take the place of the others."""
-    return torch.cat(output.chunk(2, -1)[::-1], -1)
-
-
-def without_a_head(module, args):
-    """Zero the first head before W^O."""
-    heads = args[0].clone()
-    heads[..., : heads.shape[-1] // 4] = 0
-    return (heads, *args[1:])
-
-
-CHANGES = {
-    "1.9 % off": scaled(1.019),
-    "3 % off": scaled(1.03),
-    "twice": scaled(2),
-    "negative": scaled(-1),
-    "swapped": swapped,
-}
 PROJECTIONS = {
     "bert": {name: f"bert.encoder.layer.1.attention.self.{name}" for name in ("query", "value")},
     "llama": {"key": "model.layers.1.self_attn.k_proj", "value": "model.layers.1.self_attn.v_proj"},
@@ -256,13 +230,6 @@ def test_a_form_that_is_not_known_is_not_compared(tokenizer):
     assert {stage for _, stage, _ in report.not_compared} == {"query", "key", "value", "output"}
 
 
-def reversed_positions(module, args, kwargs):
-    """Reverse the positions of a layer's input."""
-    args = tuple(x.flip(1) if isinstance(x, torch.Tensor) and x.dim() == 3 else x for x in args)
-    states = kwargs.get("hidden_states")
-    return args, kwargs if states is None else kwargs | {"hidden_states": states.flip(1)}
-
-
 @pytest.mark.parametrize("text", [TEXT, [TEXT, "the bank"]], ids=["one text", "a batch"])
 @pytest.mark.parametrize(
     ("family", "path"),
@@ -313,6 +280,24 @@ def test_a_model_that_amplifies_rounding_is_no_false_alarm(dtype, tokenizer):
     """A mixture of experts with sharp attention: what one rounding step changes is measured."""
     report = attend(tiny("dbrx").to(dtype), tokenizer, TEXTS[0]).agreement
     assert report.verdict == "verified", report.summary()
+
+
+def test_the_rounding_of_clipped_values_is_no_false_alarm(tokenizer):
+    """It is that of the numbers before the clip."""
+    text = "A sudden check with the rook would lose the queen."
+    assert attend(tiny("dbrx"), tokenizer, text).agreement.verdict == "verified"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_keys_that_no_query_reads_are_no_false_alarm(dtype, tokenizer):
+    """Longformer reads a window, so that the last padded keys are in no product."""
+    texts = [
+        "A mouse squeaked behind the kitchen wall.",
+        "Behind it a stiff spring pushes the valve shut.",
+        "Their best pitcher won twenty games.",
+    ]
+    results = attend(tiny("longformer", dtype), tokenizer, texts)
+    assert [result.agreement.verdict for result in results] == ["verified"] * 3
 
 
 @pytest.mark.parametrize(

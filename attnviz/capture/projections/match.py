@@ -97,11 +97,7 @@ def _match_stage(
     dtype = torch.promote_types(recorded.dtype, torch.float32)
     exact = max(_ROUNDING * torch.finfo(recorded.dtype).eps, _SUMMATION)
     recorded = recorded.to(dtype)
-    rows: slice | Tensor = slice(None)
-    if stage == "query" and not all(record.query_axis.padding):
-        rows = ~torch.tensor(record.query_axis.padding, device=record.query.device)
-    elif stage != "query" and record.mask is not None:  # some modules zero the keys that are hidden
-        rows = (record.mask > HIDDEN).any(-2).any(0)
+    ignored = _ignored(record, stage)
     best, least = None, most
     sizes = replace(_sizes(record), roundings=_roundings(batch[X is record.key_input]))
     by_layout = [
@@ -109,7 +105,7 @@ def _match_stage(
         for layout in layouts(module, stage, sizes)
     ]
     for layout, heads, steps in _round_robin(by_layout):
-        error = _distance(steps, heads, recorded, rows, angles=record.rotation)
+        error = _distance(steps, heads, recorded, ignored, angles=record.rotation)
         if any(isinstance(step, Rounding) for step in layout.before) and error > exact:
             continue  # another rounding is close too
         if error < least:
@@ -117,6 +113,21 @@ def _match_stage(
         if error <= exact:
             break
     return best
+
+
+def _ignored(record: AttentionRecord, stage: str) -> Tensor | None:
+    """Return which rows of a stage have no meaning, (m,) or (n,); None if all have one.
+
+    Those are padding and the keys that no query reads, which some modules set to zero.
+    """
+    padding = (record.query_axis if stage == "query" else record.key_axis).padding
+    ignored = None
+    if any(padding) and not all(padding):
+        ignored = torch.tensor(padding, device=record.query.device)
+    if stage != "query" and record.mask is not None:
+        hidden = (record.mask <= HIDDEN).all(-2).all(0)
+        ignored = hidden if ignored is None else hidden | ignored
+    return ignored
 
 
 def _roundings(X: Tensor | None) -> tuple[Rounding, ...]:
@@ -180,7 +191,7 @@ def _distance(
     steps: tuple[Step, ...],
     heads: Tensor,
     recorded: Tensor,
-    rows: slice | Tensor = slice(None),
+    ignored: Tensor | None = None,
     angles: Angles | None = None,
     X: Tensor | None = None,
 ) -> float:
@@ -191,7 +202,8 @@ def _distance(
             return torch.inf
     except _MISFIT:
         return torch.inf
-    computed, recorded = computed[:, rows], recorded[:, rows]
+    if ignored is not None:
+        computed, recorded = (x.masked_fill(ignored[:, None], 0.0) for x in (computed, recorded))
     norm = torch.linalg.vector_norm(recorded).clamp(min=torch.finfo(recorded.dtype).tiny)
     return float(torch.dist(computed, recorded) / norm)
 

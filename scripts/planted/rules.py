@@ -1,0 +1,103 @@
+"""Four rules that decide whether two implementations of an attention agree, on the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+from torch.testing import assert_close
+
+from attnviz.agreement.stages import (
+    comparable_scores,
+    compare,
+    dtypes,
+    hidden_keys,
+    model_values,
+    real_rows,
+)
+from attnviz.results import AttentionRecord, Reference
+from attnviz.results.projection import STAGES, recompute
+
+ATTNVIZ, COSINE, CLOSE, FLASH = RULES = (
+    "attnviz",
+    "cosine ≥ .9999",
+    "assert_close",
+    "FlashAttention's rule",
+)
+Accepted = dict[str, bool]  # by rule
+
+
+@dataclass(frozen=True, eq=False)
+class StageValues:
+    """One stage of one attention, as all rules see it; 0 for padding and for hidden scores.
+
+    ours : recomputed in float64. model : the model's own. run : recomputed in the model's
+    precision, `dtype`.
+    """
+
+    ours: Tensor
+    model: Tensor
+    run: Tensor
+    dtype: torch.dtype
+
+    def accepted(self) -> Accepted:
+        """Return which of the common rules accept the model's numbers."""
+        error = (self.model - self.ours).abs().max()
+        plain = (self.run - self.ours).abs().max()
+        return {
+            COSINE: _cosine(self.ours, self.model) >= 0.9999,
+            CLOSE: _is_close(self.model.to(self.dtype), self.ours.to(self.dtype)),
+            FLASH: bool(error <= 2 * plain),  # False for NaN
+        }
+
+
+def _cosine(x: Tensor, y: Tensor) -> float:
+    return float(cosine_similarity(x.flatten(), y.flatten(), dim=0))
+
+
+def _is_close(actual: Tensor, expected: Tensor) -> bool:
+    try:
+        assert_close(actual, expected)
+    except AssertionError:
+        return False
+    return True
+
+
+def values_of_stages(record: AttentionRecord, reference: Reference) -> dict[str, StageValues]:
+    """Return the numbers of each stage that attnviz compares."""
+    expected = model_values(record, reference)
+    fine, coarse = dtypes(record)
+    runs = {dtype: recompute(record, dtype) for dtype in (torch.float64, fine, coarse)}
+    hidden = hidden_keys(record)
+    ignored = ~real_rows(record, hidden)[:, None]
+    stages = {}
+    for stage in STAGES:
+        if stage not in expected or stage not in runs[torch.float64]:
+            continue
+        dtype = fine if stage in ("scores", "weights") else coarse
+        triple = [runs[torch.float64][stage], expected[stage], runs[dtype][stage].double()]
+        if stage == "scores":
+            triple = comparable_scores(record, triple, hidden | ignored)
+        elif stage not in ("key", "value"):
+            triple = [values.masked_fill(ignored, 0.0) for values in triple]
+        elif not record.through_interface:
+            unread = (hidden | ignored).all(1).all(0)[:, None]
+            triple = [values.masked_fill(unread, 0.0) for values in triple]
+        stages[stage] = StageValues(*triple, dtype)
+    return stages
+
+
+def accepted_stages(
+    record: AttentionRecord, reference: Reference, stages: Mapping[str, StageValues]
+) -> dict[str, Accepted]:
+    """Return which rules accept each stage of an attention."""
+    checks = compare(record, model_values(record, reference))
+    passed = {check.stage: check.passed for check in checks}
+    return {
+        stage: {ATTNVIZ: passed[stage], **values.accepted()}
+        for stage, values in stages.items()
+        if stage in passed
+    }
