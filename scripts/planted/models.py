@@ -13,8 +13,9 @@ import torch
 from attnviz import agreement
 from attnviz.capture import Outputs
 from attnviz.capture.watch import floats
+from attnviz.errors import InputError
 from attnviz.pipeline import run as pipeline
-from attnviz.results import AgreementReport, Axis
+from attnviz.results import AgreementReport, AttentionResult, Axis
 from planted.formula import changed, count_alarms, outcomes
 from planted.rules import (
     ATTNVIZ,
@@ -30,7 +31,7 @@ from planted.subjects import Subject
 # isort: split
 from faults_in_models import FAULTS, SITES, ModelFault
 
-OUTPUT, POSITIONS = "model output", "positions"
+OUTPUT, POSITIONS, LABELS = "model output", "positions", "labels"
 UNSEEN = "cannot see"
 
 
@@ -83,7 +84,7 @@ def observe(subject: Subject, *, judge: bool = True) -> Observed:
         patch.object(agreement, "verify", verify_),
         patch.object(agreement, "check_output", check_output_),
     ):
-        results = subject.model.attend(**subject.arguments)
+        results = _attend(subject)
     values, accepted = [], []
     for text, (result, pairs) in enumerate(zip(results, compared, strict=True)):
         report, of_text = result.agreement, {}
@@ -99,8 +100,19 @@ def observe(subject: Subject, *, judge: bool = True) -> Observed:
             of_text[OUTPUT] = {**rules, ATTNVIZ: report.output.passed}
         if judge and report.positions is not None:
             of_text[POSITIONS] = {**dict.fromkeys(RULES, True), ATTNVIZ: report.positions.passed}
+        if judge:
+            fit = not any("offsets do not match" in note for note in result.notes)
+            of_text[LABELS] = {**dict.fromkeys(RULES, True), ATTNVIZ: fit}
         accepted.append(of_text)
     return Observed([result.agreement for result in results], values, accepted)
+
+
+def _attend(subject: Subject) -> list[AttentionResult]:
+    """Run attnviz with a check of every position, or of some where the keys are not shown."""
+    try:
+        return subject.model.attend(**subject.arguments, positions="all")
+    except InputError:
+        return subject.model.attend(**subject.arguments)
 
 
 def _of_output(outputs: Outputs, axis: Axis, text: int) -> StageValues:

@@ -49,7 +49,9 @@ Written by `scripts/planted_faults.py` on a CPU, with torch {torch} and transfor
   output of each head, the output of the module. *Ours* is the recomputation in float64, *the
   model's* is its own number, and *plain* is our recomputation in the model's dtype. Padded queries
   and hidden scores are 0.
-- **{attnviz}**: the verdict on the stage ([what verified means](what-verified-means.md)).
+- **{attnviz}**: the verdict on the stage ([what verified means](what-verified-means.md)). Every
+  position is checked (`--positions`) where the attention interface shows the keys of a text. A note
+  that labels do not fit the tokens counts as caught.
 - **{cosine}**: the cosine similarity of ours and the model's, all heads together.
 - **{close}**: `torch.testing.assert_close` of the model's and ours, both in the model's dtype, with
   the default tolerances of this dtype.
@@ -66,9 +68,11 @@ is a rejected stage where no fault is planted.
 ## Summary
 """
 REASONS = {
-    "labels shifted by one": "Labels come from the tokenizer, and are not checked.",
+    "labels shifted by one": "The labels of patches follow from the size of the image.",
     "positions reversed before layer 0": "Positions are tested in texts, and not in images.",
-    "positions reversed before layer 1": "Positions are compared in the first attention only.",
+    "positions reversed before layer 1": (
+        "Positions are tested where the attention interface shows the keys of a text."
+    ),
     "scale of one head 1 % off": (
         "One head of a short text in bfloat16 has too few numbers to tell this from rounding."
     ),
