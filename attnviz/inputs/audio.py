@@ -117,20 +117,29 @@ def resample(sound: Sound, rate: int) -> Sound:
 
 def encode_sound(
     checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False
-) -> dict[str, Tensor]:
-    """Return the model's input tensors for a sound at the model's sampling rate."""
+) -> tuple[dict[str, Tensor], str | None]:
+    """Return the model's input tensors for a sound at the model's sampling rate.
+
+    A sound that is too long is cut, and a note says so.
+    """
     processor: Any = checkpoint.processors.audio
     longest = getattr(processor, "n_samples", None)
-    if isinstance(longest, int) and len(sound.samples) > longest and not truncate:
-        raise InputError(
-            f"The sound is too long: {checkpoint.name} can read {longest / sound.rate:g} s, not "
-            f"{sound.seconds:.2f} s. Shorten it, or cut it with --truncate (truncate=True)."
-        )
-    if isinstance(longest, int):  # some processors pad every sound to this length
+    note = None
+    if isinstance(longest, int):
+        if len(sound.samples) > longest:
+            most = f"{longest / sound.rate:g} s"
+            if not truncate:
+                raise InputError(
+                    f"The sound is too long: {checkpoint.name} can read {most}, not "
+                    f"{sound.seconds:.2f} s. Shorten it, or cut it with --truncate (truncate=True)."
+                )
+            note = f"sound cut from {sound.seconds:.2f} s to {most}"
+        # Some processors pad every sound to this length.
         ways = "Check its preprocessor_config.json, or pass another processor=."
         what = f"the audio input of {checkpoint.name}"
         MemoryBudget(what, torch.device("cpu"), ways, ModelError).expect(4 * longest)
-    return dict(processor([sound.samples], sampling_rate=sound.rate, return_tensors="pt"))
+    inputs = processor([sound.samples], sampling_rate=sound.rate, return_tensors="pt")
+    return dict(inputs), note
 
 
 def sound_axis(checkpoint: Checkpoint, sound: Sound, inputs: dict[str, Tensor]) -> Axis | None:

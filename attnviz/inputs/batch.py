@@ -175,6 +175,8 @@ class Batch:
         (H, W, 3) uint8, the picture as the model saw it.
     sound : str or None
         The name of the sound.
+    notes : tuple of tuple of str
+        What was cut from each input.
     """
 
     inputs: dict[str, Tensor]
@@ -182,6 +184,7 @@ class Batch:
     cut_from: tuple[int | None, ...] = (None,)
     image: Tensor | None = None
     sound: str | None = None
+    notes: tuple[tuple[str, ...], ...] = ((),)
 
 
 def encode(
@@ -214,6 +217,7 @@ def encode(
     inputs: dict[str, Tensor] = {}
     axes: dict[str, tuple[Axis, ...]] = {}
     cut_from: tuple[int | None, ...] = (None,)
+    notes: list[list[str]] = [[] for _ in texts or (None,)]
     pixels = None
     with translate(checkpoint):
         filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
@@ -224,6 +228,7 @@ def encode(
             seconds = [None] * len(texts) if pairs is None else pairs
             text_pairs = list(zip(texts, seconds, strict=True))
             inputs, axes["text"], cut_from = encode_texts(checkpoint, text_pairs, truncate=truncate)
+            _note_cuts(notes, "text", cut_from, axes["text"])
         if image is not None:
             if "image" not in filled:
                 inputs |= encode_image(checkpoint, image)
@@ -231,12 +236,15 @@ def encode(
                 axes["image"] = (axis_of_image,)
         if sound is not None:
             if "audio" not in filled:
-                inputs |= encode_sound(checkpoint, sound, truncate=truncate)
+                encoded, note = encode_sound(checkpoint, sound, truncate=truncate)
+                inputs |= encoded
+                notes[0] += [note] if note else []
             if (axis_of_sound := sound_axis(checkpoint, sound, inputs)) is not None:
                 axes["audio"] = (axis_of_sound,)
         if targets is not None:
-            decoder_inputs, axes["target"] = encode_target(checkpoint, targets, truncate=truncate)
-            inputs |= decoder_inputs
+            encoded, axes["target"], cuts = encode_target(checkpoint, targets, truncate=truncate)
+            inputs |= encoded
+            _note_cuts(notes, "target", cuts, axes["target"])
         if image is not None:
             pixels = processed_image(checkpoint, image, inputs)
     if image is None and sound is None:  # their placeholders have no row in the embedding
@@ -247,7 +255,17 @@ def encode(
         for name, value in inputs.items()
         if isinstance(value, torch.Tensor) and name in arguments
     }
-    return Batch(tensors, axes, cut_from, pixels, None if sound is None else sound.name)
+    name = None if sound is None else sound.name
+    return Batch(tensors, axes, cut_from, pixels, name, tuple(map(tuple, notes)))
+
+
+def _note_cuts(
+    notes: list[list[str]], kind: str, cut_from: Sequence[int | None], axes: Sequence[Axis]
+) -> None:
+    """Note which texts were cut, and to how many tokens."""
+    for listed, count, axis in zip(notes, cut_from, axes, strict=True):
+        if count is not None:
+            listed.append(f"{kind} cut from {count} to {axis.padding.count(False)} tokens")
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:

@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 def encode_target(
     checkpoint: Checkpoint, targets: Sequence[str], *, truncate: bool
-) -> tuple[dict[str, Tensor], tuple[Axis, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...]]:
     """Tokenize the decoder's targets and shift them right: each position predicts the next token.
 
-    The tensors are (N, T), by the name of the model's argument; the axes are those of the targets.
+    The tensors are (N, T), by the name of the model's argument; the axes are those of the targets,
+    and the numbers those of their tokens before they were cut (None where they were not).
     """
     module, tokenizer = checkpoint.module, checkpoint.tokenizer
     assert tokenizer is not None  # no model that reads text is loaded without one
     texts = [(text, None) for text in targets]
-    labels, axes, _ = encode_texts(checkpoint, texts, truncate=truncate, of_decoder=True)
+    labels, axes, cut_from = encode_texts(checkpoint, texts, truncate=truncate, of_decoder=True)
     ids, mask = labels["input_ids"], labels["attention_mask"]
     shifted = _shift(module, ids)
     axes = tuple(axis.at(range(len(axis) - 1)) for axis in axes)
@@ -46,7 +47,7 @@ def encode_target(
         start = Axis.plain([label], special=[True])
         axes = tuple(_join(start, axis) for axis in axes)
         mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes
+    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, cut_from
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:

@@ -282,15 +282,11 @@ def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...
 
 def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tuple[str, ...]:
     """Return what a reader should know of the model and of input n."""
-    notes = [*checkpoint.notes]
-    if batch.cut_from[n] is not None:
-        count = sum(not padded for padded in batch.axes["text"][n].padding)
-        notes.insert(0, f"text cut from {batch.cut_from[n]} to {count} tokens")
     texts: list[str | None] = []
     if inputs.pictures is None and inputs.sounds is None:  # whose placeholders are parsed
         kinds = (inputs.texts, inputs.pairs, inputs.targets)
         texts = [kind[n] for kind in kinds if kind is not None]
-    return (*notes, *split_tokens_note(checkpoint, *texts))
+    return (*batch.notes[n], *checkpoint.notes, *split_tokens_note(checkpoint, *texts))
 
 
 def _capture_generation(

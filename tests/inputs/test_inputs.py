@@ -1,5 +1,6 @@
 """Images, audio and text together: what each position means, and invalid inputs."""
 
+import re
 import sys
 import wave
 
@@ -364,6 +365,13 @@ def test_audio_that_is_too_long_is_truncated_on_request(tokenizer):
     )
     axis = result.stack("encoder").record(0).key_axis
     assert (len(axis), sum(axis.special)) == (100, 0)
+    assert result.notes[0] == "sound cut from 3.00 s to 2 s"
+
+
+def test_a_target_that_is_too_long_is_cut_with_a_note(tokenizer):
+    model = attnviz.load(tiny("bart"), tokenizer=tokenizer)
+    result = model.attend("a red circle", target="a tone " * 300, truncate=True)
+    assert re.fullmatch(r"target cut from 602 to \d+ tokens", result.notes[0])
 
 
 def test_image_heads_are_ranked_by_weight_between_patches(tokenizer):
