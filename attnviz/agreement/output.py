@@ -70,7 +70,12 @@ def check_output(
 
 
 def check_hidden_states(
-    report: AgreementReport, ours: Tensor, loaded: Tensor, *, scale: float | None = None
+    report: AgreementReport,
+    ours: Tensor,
+    loaded: Tensor,
+    *,
+    name: str = "hidden states",
+    scale: float | None = None,
 ) -> AgreementReport:
     """Return a report that compares hidden states (S, …) with those of the model as loaded.
 
@@ -80,7 +85,7 @@ def check_hidden_states(
         return report
     size = loaded.flatten(1).norm(dim=1) if scale is None else scale
     difference = (ours - loaded).flatten(1).norm(dim=1) / size
-    check = AnalysisCheck("hidden states", difference.max().item(), report.output.tolerance)
+    check = AnalysisCheck(name, difference.max().item(), report.output.tolerance)
     return replace(report, analysis=(*report.analysis, check))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from attnviz.capture import MovedKeys
@@ -19,9 +18,9 @@ def check_positions(
 ) -> PositionCheck | None:
     """Return whether each replaced token moved its own key; None where no keys are known.
 
-    In the first attention every token must move its own key most. In the others this holds for more
-    than half of the tokens, because attention has mixed them. No token of a causal model may move
-    an earlier key in any attention.
+    In the first attention every token must move its own key most. In a causal model the first key
+    that a token moves must be its own, in every attention. Attention that is not causal has mixed
+    the tokens: beyond the first one, more than half of them must move their own key most.
 
     axis : of the text, since an encoder–decoder has other keys too.
     """
@@ -31,25 +30,20 @@ def check_positions(
     known = [(of_text[path], d) for path, d in moved.distances.items() if path in of_text]
     failed: list[tuple[str, int, int]] = []
     for number, (record, distances) in enumerate(known):
-        misplaced = [*_leaks(moved.replaced, distances)] if record.stack == "decoder" else []
-        if number == 0 or record.stack != "decoder":
-            others = [*_others(moved.replaced, distances)]
-            if number == 0 or 2 * len(others) >= len(moved.replaced):
-                misplaced += others
-        failed += [(record.place, *pair) for pair in dict.fromkeys(misplaced)]
+        causal, most = record.stack == "decoder", []
+        if number == 0 or not causal:
+            most = _misplaced(moved.replaced, distances, distances.argmax(1))
+        if number > 0 and 2 * len(most) < len(moved.replaced):
+            most = []
+        if causal:
+            first = (distances > _MOVED).double().argmax(1)
+            most += _misplaced(moved.replaced, distances, first)
+        failed += [(record.place, *pair) for pair in dict.fromkeys(most)]
     return PositionCheck(len(moved.replaced), tuple(failed), layers=len(known)) if known else None
 
 
-def _leaks(replaced: Tensor, distances: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield each replaced position that moved an earlier key, and this key."""
-    before = torch.arange(distances.shape[1], device="cpu") < replaced[:, None]
-    for position, row in zip(replaced.tolist(), distances.masked_fill(~before, 0.0), strict=True):
-        if not row.max() < _MOVED:
-            yield position, int(row.argmax())
-
-
-def _others(replaced: Tensor, distances: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield each replaced position that did not move its own key most, and the key that moved."""
-    for position, row in zip(replaced.tolist(), distances, strict=True):
-        if int(row.argmax()) != position or not row[position] > _MOVED:
-            yield position, int(row.argmax())
+def _misplaced(replaced: Tensor, distances: Tensor, moved: Tensor) -> list[tuple[int, int]]:
+    """Return each replaced position whose own key is not the one that moved, and that key."""
+    own = distances.gather(1, replaced[:, None])[:, 0]
+    fails = (moved != replaced) | ~(own > _MOVED)
+    return [(int(replaced[n]), int(moved[n])) for n in fails.nonzero().flatten().tolist()]

@@ -166,11 +166,12 @@ def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]
     """Return the largest difference between the queries of two runs, relative to their norm."""
     queries = [(a.attention.query, b.attention.query) for a, b in zip(calls, again, strict=True)]
     differences = [
-        ((a - b).float().norm() / a.float().norm().clamp(min=torch.finfo().tiny))
+        (a - b).float().norm() / a.float().norm().clamp(min=torch.finfo().tiny)
         for a, b in queries
         if a.shape == b.shape
     ]
-    return torch.stack(differences).max().item() if differences else 0.0
+    on_one_device = [difference.to(differences[0].device) for difference in differences]
+    return torch.stack(on_one_device).max().item() if differences else 0.0
 
 
 def _to_records(

@@ -53,7 +53,7 @@ def replace_every_token(
 ) -> list[MovedKeys | None]:
     """Replace all tokens of each of N texts, and return how far the keys of all attentions moved.
 
-    As `replace_some_tokens`, but the whole model runs, in as many batches as fit in memory.
+    As `replace_some_tokens`, but the whole model runs, in batches of up to 16,384 tokens.
     """
     if not _have_ids(inputs, axes):
         return [None] * len(axes)
@@ -72,7 +72,7 @@ def _have_ids(inputs: Mapping[str, Tensor], axes: Sequence[Axis]) -> bool:
     ids = inputs.get("input_ids")
     return (
         ids is not None
-        and len(ids) == len(axes)
+        and all(len(tensor) == len(axes) for tensor in inputs.values())
         and all(len(axis) == ids.shape[1] for axis in axes)
     )
 
@@ -90,13 +90,12 @@ def _moved(
     rows = torch.cat(
         [torch.full((n,), text) for n, (text, _) in zip(counts, replaced, strict=True)]
     ).to(ids.device)
-    batch = {
-        name: tensor[rows] if len(tensor) == len(ids) else tensor for name, tensor in inputs.items()
-    }
+    batch = {name: tensor[rows] for name, tensor in inputs.items()}
     starts = torch.tensor([0, *counts], device="cpu").cumsum(0).tolist()
     for start, (text, positions) in zip(starts, replaced, strict=False):
-        for row, position in enumerate(positions.tolist(), start=start + 1):
-            batch["input_ids"][row, position] = _other(ids[text], position)
+        places = positions.to(ids.device)
+        rows_of_text = start + 1 + torch.arange(len(places), device=ids.device)
+        batch["input_ids"][rows_of_text, places] = _others(ids[text], places)
     watcher = watch(model, minimal_run(model, batch), lambda model: _Keys(model, every=every))
     shape = len(rows), ids.shape[1]
     keys = {path: key for path, key in watcher.keys.items() if (len(key), key.shape[2]) == shape}
@@ -138,11 +137,11 @@ def _spread(axis: Axis, count: int) -> Tensor:
     return ordinary[torch.linspace(0, len(ordinary) - 1, count, device="cpu").round().long()]
 
 
-def _other(ids: Tensor, position: int) -> Tensor:
-    """Return another token of the same text, or the next of the vocabulary."""
-    others = ids[ids != ids[position]]
-    other: Tensor = others[0] if len(others) else ids[position] - 1
-    return other
+def _others(ids: Tensor, places: Tensor) -> Tensor:
+    """Return for each place another token of the same text, or a neighbor in the vocabulary."""
+    differs = ids[None] != ids[places, None]  # (P, T)
+    neighbors = torch.where(ids[places] > 0, ids[places] - 1, 1)
+    return torch.where(differs.any(1), ids[differs.int().argmax(1)], neighbors)
 
 
 class _Keys(AttentionWatcher):

@@ -31,6 +31,7 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 _MEMORY_PER_BYTE = 16
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_NORMALIZED = {"Mn", "Mc", "Me", "Cf", "Cc"}  # categories of characters that may be removed
 _LISTED = 5  # control characters in a warning
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
@@ -283,9 +284,9 @@ def _misplaced(
 
 
 def _spelling(text: str) -> str:
-    """Return a text without what normalizers change: case, accents, marks, compatible forms."""
+    """Return a text without what normalizers change: case, marks, controls, compatible forms."""
     letters = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(letter for letter in letters if not unicodedata.combining(letter)).strip()
+    return "".join(c for c in letters if unicodedata.category(c) not in _NORMALIZED).strip()
 
 
 def pieces_in(spans: Sequence[Span], region: Span) -> tuple[int, ...]:

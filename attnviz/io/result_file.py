@@ -307,8 +307,8 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = 
             except _MisfitError:
                 what = f"{kind.__name__}.{field} cannot hold this {_type_name(item)}"
                 raise ValueError(what) from None
-        if kind is AgreementReport and values.get("saved") is None:
-            values["saved"] = saved
+        if kind is AgreementReport:
+            values |= {"saved": values.get("saved") or saved, "recomputed": ()}
         try:
             records[path] = kind(**values)
             records[path].check(numbers=True)

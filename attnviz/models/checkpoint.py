@@ -98,7 +98,12 @@ class Checkpoint:
     @cached_property
     def fits_vocabulary(self) -> bool | None:
         """Whether the embeddings are those of the tokenizer's vocabulary; None if not known."""
-        return None if self.tokenizer is None else fits_embeddings(self.module, self.tokenizer)
+        if self.tokenizer is None:
+            return None
+        try:
+            return fits_embeddings(self.module, self.tokenizer)
+        except Exception:  # a tokenizer or a model of the user may lack any method
+            return None
 
     def reading(self, special_tokens: SpecialTokens) -> Checkpoint:
         """Return the same checkpoint that reads typed special tokens in this way."""

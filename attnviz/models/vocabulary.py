@@ -40,7 +40,7 @@ def fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
     first, second = (weight.detach()[list(ids)].double().cpu() for ids in zip(*pairs, strict=True))
     if not _is_trained(first):
         return None
-    others = second.roll(1, 0)  # the partner of another pair
+    others = second.roll(len(second) // 2, 0)  # the partners of other pairs
     cosine = torch.nn.functional.cosine_similarity
     gains = cosine(first, second) - cosine(first, others)
     return bool(gains.mean() > _SURE * gains.std() / len(gains) ** 0.5)
@@ -58,7 +58,7 @@ def _spelled_alike(tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
         and len(token) >= _SHORTEST + length
         and token[-length:].isalpha()
     ]
-    step = max(1, len(pairs) // _MOST)
+    step = max(1, -(-len(pairs) // _MOST))
     return sorted(pairs)[::step]
 
 

@@ -92,7 +92,8 @@ def adapters(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the adapters of PEFT that a model runs with, of any kind."""
     names: set[str] = set()
     for module in model.modules():
-        if not hasattr(module, "base_layer") or getattr(module, "disable_adapters", True):
+        is_adapter = hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names")
+        if not is_adapter or getattr(module, "disable_adapters", True):
             continue
         layer: Any = module
         weights = [getattr(layer, kind) for kind in layer.adapter_layer_names]

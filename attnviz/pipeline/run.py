@@ -104,11 +104,6 @@ class AttendOptions:
             raise InputError(f"cells must be at least 1, not {cells}.")
         if not 0 <= whole_number(top, "top") <= _MOST_TOP_KEYS:
             raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {top}.")
-        if positions == "all" and mode == "streamed":
-            raise InputError(
-                "The positions of a streamed text are not checked. Leave --positions "
-                '(positions="all") or --mode streamed out.'
-            )
         stored, exact_layers = _indices(layers, "layers"), _indices(exact, "exact")
         if stored and exact_layers and (others := [n for n in exact_layers if n not in stored]):
             raise InputError(
@@ -260,15 +255,22 @@ def _moved_keys(
     is_shown = axes is not None and captures[0].records[0].through_interface
     if axes is None or not is_shown or inputs.generate is not None:
         if options.positions == "all":
-            raise InputError(
-                f"The positions of {checkpoint.name} cannot be checked: tokens of a text are "
-                "replaced where transformers' attention interface shows their keys. Leave "
-                '--positions (positions="all") out.'
-            )
+            raise _no_positions(checkpoint)
         return [None] * len(captures)
     if options.positions == "all":
-        return replace_every_token(module, batch.inputs, axes)
+        moved = replace_every_token(module, batch.inputs, axes)
+        if any(keys is None for keys in moved):
+            raise _no_positions(checkpoint)
+        return moved
     return replace_some_tokens(module, batch.inputs, axes, _REPLACED)
+
+
+def _no_positions(checkpoint: Checkpoint) -> InputError:
+    return InputError(
+        f"The positions of {checkpoint.name} cannot be checked: tokens of a text are replaced "
+        "where transformers' attention interface shows their keys. Leave --positions "
+        '(positions="all") out.'
+    )
 
 
 def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...]:
@@ -313,6 +315,11 @@ def _streamed_result(
     checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
 ) -> AttentionResult:
     """Return the reduced attentions of one text, compared in some rows with the model's own."""
+    if options.positions == "all":
+        raise InputError(
+            "The positions of a streamed text cannot be checked. Leave --positions "
+            '(positions="all") out, or ask for whole maps: --mode full (mode="full").'
+        )
     module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
     computation = read_computation(module)
     layers, heads = _head_counts(checkpoint)

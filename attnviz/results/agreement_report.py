@@ -120,7 +120,8 @@ class StageCheck(Savable):
 class OutputCheck(Savable):
     """The output of the recorded run, against that of the model as it was loaded.
 
-    The model as loaded runs unwatched, with its own attention implementation and modes.
+    The model as loaded runs with its own attention implementation and modes. Only the outputs of
+    its attention modules are read.
 
     Attributes
     ----------
@@ -297,11 +298,13 @@ class AgreementReport(Savable):
             unproven=tuple(dict.fromkeys(place for report in several for place in report.unproven)),
             texts=sum(report.texts for report in several),
             rows=(sum(some for some, _ in rows), sum(of for _, of in rows)) if rows else None,
-            output=max(
-                outputs, key=lambda output: output.difference / output.tolerance, default=None
-            ),
+            output=max(outputs, key=lambda output: output.strain, default=None)
+            if len(outputs) == len(several)
+            else None,
             positions=PositionCheck.joined([report.positions for report in several]),
-            analysis=tuple(_worst(report.analysis for report in several)),
+            analysis=tuple(_worst([report.analysis for report in several])),
+            saved=max((report.saved for report in several if report.saved), default=None),
+            recomputed=(),
             digests={},
             digest=None,
             altered=any(report.altered for report in several),
@@ -454,12 +457,13 @@ class AgreementReport(Savable):
         )
 
 
-def _worst(checks: Iterable[tuple[AnalysisCheck, ...]]) -> Iterator[AnalysisCheck]:
-    """Yield of each kind of numbers the check with the largest strain."""
+def _worst(checks: Sequence[tuple[AnalysisCheck, ...]]) -> Iterator[AnalysisCheck]:
+    """Yield of each kind of numbers that all reports have the check with the largest strain."""
     listed = [check for several in checks for check in several]
     for name in dict.fromkeys(check.name for check in listed):
-        same = (check for check in listed if check.name == name)
-        yield max(same, key=lambda check: (not check.passed, check.strain))
+        same = [check for check in listed if check.name == name]
+        if len(same) >= len(checks):
+            yield max(same, key=lambda check: (not check.passed, check.strain))
 
 
 def _amount(share: float) -> str:

@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,7 +90,10 @@ class Result(Savable):
         object.__setattr__(self, "agreement", report)
 
     def _digest(self) -> str:
-        (digest,) = digests([{**self.to_arrays(), "labels": self.labels()}])
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        for name in ("agreement", "agreements", "notes"):
+            values.pop(name, None)
+        (digest,) = digests([values])
         return digest
 
     @property

@@ -1,7 +1,7 @@
 """A digest of numbers, by which a report knows those that it checked.
 
 It is computed where the tensors are, and the same on every device, because sums of integers are
-exact. It tells a change, not an attack: who writes the numbers can write the digest too.
+exact. It shows a change, not an attack: anyone who can write the numbers can also write the digest.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_AT_ONCE = 2**20  # words
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+_PRIME = 2**31 - 1
+_AT_ONCE = 2**20  # words, an even number
+_WORDS = {1: torch.uint8, 2: torch.int16}  # of larger numbers int32
 
 
 def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -55,15 +56,25 @@ def _describe(values: Mapping[str, Any], sums: list[Tensor]) -> tuple[str, int, 
 
 
 def _sum_of_words(tensor: Tensor) -> Tensor:
-    """Return the sum of the bits of a tensor as integers, each times a factor of its position."""
-    words = tensor.detach().contiguous().reshape(-1).view(_WORDS[tensor.dtype.itemsize])
+    """Return a sum over the bits of a tensor, as integers of at most 32 bits.
+
+    Each word is added to a key, and neighbors are multiplied: NH, the hash of UMAC (Black et al.
+    1999). Sums of integers wrap around.
+    """
+    words = tensor.detach().contiguous().reshape(-1)
+    words = words.view(_WORDS.get(tensor.dtype.itemsize, torch.int32))
+    keys = _keys(str(tensor.device))
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for number, part in enumerate(torch.split(words, _AT_ONCE)):
-        total += (2 * number + 1) * (part * _factors(str(tensor.device))[: len(part)]).sum()
+    for part in torch.split(words, _AT_ONCE):
+        keyed = part + keys[: len(part)]
+        if len(part) % 2:
+            keyed = torch.cat([keyed, keys[-1:]])
+        total = total * _PRIME + (keyed[::2] * keyed[1::2]).sum()
     return total
 
 
 @cache
-def _factors(device: str) -> Tensor:
-    """Return odd factors, each different, so that two numbers cannot change places."""
-    return 2 * torch.arange(_AT_ONCE, dtype=torch.int64, device=device) + 1
+def _keys(device: str) -> Tensor:
+    """Return a key of 31 bits for each word, the same on every device."""
+    numbers = torch.arange(1, _AT_ONCE + 1, dtype=torch.int64, device=device)
+    return (numbers * numbers % _PRIME * 48271 + numbers * 16807) % _PRIME

@@ -10,6 +10,7 @@ import attnviz
 from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.app import run
 from attnviz.results import digests_of
+from attnviz.results.digest import digests
 
 TEXT = "the train left the station on time and nobody minded"
 CORPUS = ["the cat sat on it", "who is there now", "a b c d e f"] * 4
@@ -123,3 +124,36 @@ def test_what_a_file_holds_is_recomputed(saved, tmp_path, capsys):
 def test_positions_of_a_saved_result_cannot_be_checked(saved, capsys):
     assert run(["verify", "--result", str(saved), "--positions"]) == 2
     assert "--positions does nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    {
+        "negated": lambda x: -x,
+        "doubled": lambda x: 2 * x,
+        "flipped": lambda x: x.flip(0),
+        "two in other places": lambda x: x[[1, 0, *range(2, len(x))]],
+        "across blocks": lambda x: torch.cat([x[2**20 :], x[2**20 - len(x[2**20 :]) :][: 2**20]]),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_a_digest_shows_every_kind_of_change(change, dtype):
+    numbers = torch.rand(2**20 + 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert digest(numbers) == digest(numbers.clone())
+    assert digest(change[1](numbers)) != digest(numbers)
+
+
+def digest(tensor):
+    return digests([{"x": tensor}])[0]
+
+
+def test_every_field_of_a_result_is_bound_to_its_report(model):
+    result = attnviz.shift("train", TEXT, model=model)
+    split = result.decomposition
+    for other in (
+        replace(result, at=3),
+        replace(result, decomposition=replace(split, total=5 * split.total)),
+        replace(result, provenance=replace(result.provenance, text="another text")),
+    ):
+        assert other.checked_agreement.summary() == ALTERED

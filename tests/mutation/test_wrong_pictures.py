@@ -368,9 +368,47 @@ def test_a_vocabulary_that_is_not_the_model_s_is_named(text, copied, tokenizer):
         "I don't know: 3.5 % of £20, naïve café, ﬁne ½ €",
         "北京 is in China; Москва, Αθήνα, 東京タワー 🙂👍🏽",
         "tab\tand  two spaces\nand a line; a_b, C++ and #hashtag @name",
+        "co\u00adoperate, सुंदर",
     ],
 )
 def test_words_of_the_right_tokenizer_match(text, model):
     result = model.attend(text)
     assert not result.notes
     assert result.agreement.parts["positions"] == "verified"
+
+
+def one_to_the_right(module, args, output):
+    """Move every row of a block's output one to the right."""
+    states = output[0] if isinstance(output, tuple) else output
+    moved = torch.cat([states[:, :1], states[:, :-1]], 1)
+    return (moved, *output[1:]) if isinstance(output, tuple) else moved
+
+
+def test_rows_of_a_decoder_that_are_off_by_one_are_caught_on_request(tokenizer):
+    module = tiny("gpt2")
+    module.get_submodule("transformer.h.0").register_forward_hook(one_to_the_right)
+    report = attend(module, tokenizer, positions="all").agreement
+    assert "the rows are not the tokens" in report.summary()
+
+
+def test_a_text_of_one_repeated_token_is_checked_with_its_neighbor(tokenizer):
+    """Also that of the first token of the vocabulary, which has no token before it."""
+    other = deepcopy(tokenizer)
+    other.__class__ = type("First", (OnlyFirst, type(tokenizer)), {})
+    result = attend(tiny("gpt2"), other, "!")  # its label does not fit, so the check is not shown
+    assert result.agreement.verdict == "verified"
+
+
+class OnlyFirst:
+    """A tokenizer whose tokens are all the first of the vocabulary."""
+
+    def __call__(self, *args, **options):
+        encoding = super().__call__(*args, **options)
+        encoding["input_ids"] = [0] * len(encoding["input_ids"])
+        return encoding
+
+
+@pytest.mark.parametrize("options", [{"mode": "streamed"}, {"top": 2}, {"cells": 5}], ids=str)
+def test_positions_of_a_streamed_text_are_refused(options, model):
+    with pytest.raises(attnviz.InputError, match="of a streamed text cannot be checked"):
+        model.attend(TEXT, positions="all", **options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -21,7 +21,7 @@ from torch import Tensor
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.compute import expect_readable
 from attnviz.analyses.senses.sentences import find_word
-from attnviz.analyses.shift.deeplift import decompose_shift
+from attnviz.analyses.shift.deeplift import decompose_shift, trace_run
 from attnviz.analyses.shift.interventions import (
     TargetWord,
     available_interventions,
@@ -424,16 +424,18 @@ def _verify(
     report = replace(
         report, analysis=(*report.analysis, AnalysisCheck("sums of the parts", worst, _COMPLETE))
     )
-    states = hidden_states(model.module, compared.inputs, as_loaded=True)
-    first, last = (state[:, list(rows)].mean(1).double().cpu() for state in (states[0], states[-1]))
-    lengths = {stream.total: (last[1] - first[1]) @ stream.direction.double()}
+    with restoring(model.module, None, seed=2):
+        states = trace_run(model.module, compared.inputs, nullcontext())
+    first, last = (state.detach()[:, list(rows)].mean(1).double().cpu() for state in states)
+    lengths = [(stream.total, (last[1] - first[1]) @ stream.direction.double())]
     if compared.gate is None:
-        lengths[split.total] = (last[1] - last[0]) @ split.direction.double()
+        lengths.append((split.total, (last[1] - last[0]) @ split.direction.double()))
     ours, loaded = (
         torch.tensor([numbers], dtype=torch.float64, device="cpu")
-        for numbers in ([*lengths], [float(length) for length in lengths.values()])
+        for numbers in zip(*((length, float(other)) for length, other in lengths), strict=True)
     )
-    return check_hidden_states(report, ours, loaded, scale=last.norm(dim=1).max().item())
+    size = last.norm(dim=1).max().item()
+    return check_hidden_states(report, ours, loaded, name="lengths of the shift", scale=size)
 
 
 def _incomplete(dtype: str, split: ShiftDecomposition, stream: ResidualStream) -> Iterator[str]:

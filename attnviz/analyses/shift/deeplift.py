@@ -11,7 +11,7 @@ Source: DeepLIFT (Shrikumar et al. 2017, arXiv:1704.02685).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard
@@ -298,7 +298,7 @@ def base_of(module: nn.Module) -> nn.Module:
 
 
 def trace_run(
-    module: nn.Module, inputs: Mapping[str, Tensor], mode: TorchFunctionMode
+    module: nn.Module, inputs: Mapping[str, Tensor], mode: AbstractContextManager[Any]
 ) -> tuple[Tensor, Tensor]:
     """Run a model under a mode, and return the input of its first block and the last hidden state.
 

@@ -11,6 +11,7 @@ from families import tiny
 from readable_text import check_texts
 from rich.console import Console
 from torch.testing import assert_close
+from transformers import CLIPTextConfig, CLIPTextModel
 
 import attnviz
 from attnviz.analyses.shift import compute
@@ -446,7 +447,7 @@ def test_a_split_of_other_runs_is_not_verified(model, monkeypatch):
 
     monkeypatch.setattr(compute, "decompose_residual_stream", other_ends)
     report = attnviz.shift("bank", CASH, model=model).agreement
-    assert "the hidden states are off by" in report.summary()
+    assert "the lengths of the shift are off by" in report.summary()
 
 
 def test_a_model_that_cannot_be_traced_is_refused_in_one_line(tokenizer):
@@ -457,3 +458,14 @@ def test_a_model_that_cannot_be_traced_is_refused_in_one_line(tokenizer):
 def test_a_region_without_a_name_gets_an_example(capsys):
     assert run(["shift", "bank", CASH, "--toward", "river"]) == 2
     assert 'Write --toward river="We sat on the bank.", for example.' in capsys.readouterr().err
+
+
+def test_a_model_whose_states_end_before_its_last_norm_is_verified(tokenizer):
+    config = CLIPTextConfig(
+        vocab_size=30522, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, bos_token_id=101, eos_token_id=102, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = attnviz.load(CLIPTextModel(config).eval(), tokenizer=tokenizer)
+    report = attnviz.shift("bank", CASH, model=model).agreement
+    assert "off by" not in report.summary()
