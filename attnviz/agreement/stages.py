@@ -119,7 +119,7 @@ def report(
     rows: tuple[int, int] | None = None,
     output: OutputCheck | None = None,
     positions: PositionCheck | None = None,
-    digests: dict[str, str],
+    digests: dict[str, str] | None = None,
 ) -> AgreementReport:
     """Return the report on the proofs of all attentions.
 
@@ -137,7 +137,7 @@ def report(
         rows=rows,
         output=output,
         positions=positions,
-        digests=digests,
+        digests=digests or {},
     )
 
 
@@ -269,9 +269,11 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
     last = max(expected, key=STAGES.index)
     ours, in_fine = recompute(record, torch.float64, last), recompute(record, fine, last)
     in_coarse = in_fine if coarse == fine else recompute(record, coarse, last)
-    # Queries that are padding or fully masked have no meaning, nor have keys that no query reads.
+    # Queries that are padding or fully masked have no meaning. Among the operators, nor have keys
+    # that no query reads: some modules set them to zero.
     hidden, whole = hidden_keys(record), record.mask is None and not _is_padded(record)
-    rows, read = real_rows(record, hidden), ~hidden.all(-2).all(0)
+    rows, unread = real_rows(record, hidden), hidden.all(-2).all(0)
+    read = torch.ones_like(unread) if record.through_interface else ~unread
     ignored = ~rows[:, None]
     score = {"score": largest_score(ours["scores"], ours["weights"])} if "weights" in ours else {}
     rounding = _of_rounded_scores(ours["scores"], ours["weights"], ignored) if score else None

@@ -366,7 +366,9 @@ def held(value):
         laid = [d for d in order if value.shape[d] > 1] if value.numel() else []
         return value.dtype, tuple(value.shape), raw.view(torch.uint8).tolist(), laid
     if is_dataclass(value):
-        return type(value), [(each.name, held(getattr(value, each.name))) for each in fields(value)]
+        # A file sets the day on which it was saved, and was not recomputed.
+        names = [each.name for each in fields(value) if each.name not in ("saved", "recomputed")]
+        return type(value), [(name, held(getattr(value, name))) for name in names]
     if isinstance(value, Mapping):
         return dict, [(key, held(each)) for key, each in value.items()]
     if isinstance(value, tuple):

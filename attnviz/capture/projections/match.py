@@ -118,8 +118,11 @@ def _match_stage(
 def _ignored(record: AttentionRecord, stage: str) -> Tensor | None:
     """Return which rows of a stage have no meaning, (m,) or (n,); None if all have one.
 
-    Those are padding and the keys that no query reads, which some modules set to zero.
+    Those are queries of padding and, among the operators, keys of padding and those that no query
+    reads, which some modules set to zero.
     """
+    if stage != "query" and record.through_interface:
+        return None
     padding = (record.query_axis if stage == "query" else record.key_axis).padding
     ignored = None
     if any(padding) and not all(padding):

@@ -186,6 +186,7 @@ def verify(options: dict[str, Any]) -> Any:
         for name in parameters
         if name in options and name not in ("model", "mode")
     }
+    inputs["positions"] = "all" if options["positions"] else "sample"
     return attnviz.verify(**inputs, model=_load(options), mode=options["mode"])
 
 
