@@ -20,7 +20,8 @@ def check_positions(
 
     In the first attention every token must move its own key most. In a causal model the first key
     that a token moves must be its own, in every attention. Attention that is not causal has mixed
-    the tokens: beyond the first one, more than half of them must move their own key most.
+    the tokens: beyond the first one, more than half of them must move their own key most, and none
+    may exchange their keys.
 
     axis : of the text, since an encoder–decoder has other keys too.
     """
@@ -34,12 +35,27 @@ def check_positions(
         if number == 0 or not causal:
             most = _misplaced(moved.replaced, distances, distances.argmax(1))
         if number > 0 and 2 * len(most) < len(moved.replaced):
-            most = []
+            most = _exchanged(most)
         if causal:
             first = (distances > _MOVED).double().argmax(1)
             most += _misplaced(moved.replaced, distances, first)
         failed += [(record.place, *pair) for pair in dict.fromkeys(most)]
     return PositionCheck(len(moved.replaced), tuple(failed), layers=len(known)) if known else None
+
+
+def _exchanged(misplaced: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return those that lead back to themselves: token 2 moves key 5, and token 5 moves key 2."""
+    key_of = dict(misplaced)
+
+    def leads_back(token: int) -> bool:
+        key = key_of[token]
+        for _ in misplaced:
+            if key == token:
+                return True
+            key = key_of.get(key, -1)
+        return False
+
+    return [pair for pair in misplaced if pair[0] != pair[1] and leads_back(pair[0])]
 
 
 def _misplaced(replaced: Tensor, distances: Tensor, moved: Tensor) -> list[tuple[int, int]]:

@@ -51,6 +51,7 @@ from attnviz.results import (
     AttentionResult,
     Axis,
     Computation,
+    PositionCheck,
     Provenance,
     StreamedAttention,
     digests_of,
@@ -218,7 +219,7 @@ def _whole_results(
         records = tuple(place_windows(module, batch.inputs, record) for record in captured.records)
         notes = _notes(checkpoint, inputs, batch, n)
         doubts = _label_notes(checkpoint, batch, n)
-        positions = None
+        positions = PositionCheck(0, doubt=doubts[0]) if doubts else None
         if (keys := moved[n]) is not None and not doubts:
             positions = agreement.check_positions(keys, records, batch.axes["text"][n])
         report = agreement.verify(
@@ -237,7 +238,7 @@ def _whole_results(
                 report,
                 source,
                 batch.image,
-                notes=(*notes, *doubts, *captured.notes),
+                notes=(*notes, *captured.notes),
             )
         )
     return results

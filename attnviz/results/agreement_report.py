@@ -172,11 +172,13 @@ class PositionCheck(Savable):
     failed : the place of an attention, the position of a token, and the key that moved, for each
         token that does not move its own key most, or that moves an earlier one of a causal model.
     layers : of how many attentions the keys were compared.
+    doubt : why the labels may not be the tokens, so that nothing was compared.
     """
 
     tokens: int
     failed: tuple[tuple[str, int, int], ...] = ()
     layers: int = 1
+    doubt: str | None = None
 
     @classmethod
     def joined(cls, checks: Sequence[PositionCheck | None]) -> PositionCheck | None:
@@ -188,6 +190,7 @@ class PositionCheck(Savable):
             tokens=sum(check.tokens for check in known),
             failed=tuple(failure for check in known for failure in check.failed),
             layers=min(check.layers for check in known),
+            doubt=next((check.doubt for check in known if check.doubt), None),
         )
 
     @property
@@ -338,7 +341,9 @@ class AgreementReport(Savable):
         return {
             "weights": "not proven" if unproven else weights,
             "projections": state(of_projections, complete=not left_out & {*PROJECTED}),
-            "positions": state([] if self.positions is None else [self.positions]),
+            "positions": state(
+                [] if self.positions is None or self.positions.doubt else [self.positions]
+            ),
             "output": state([] if self.output is None else [self.output]),
         }
 
@@ -397,6 +402,7 @@ class AgreementReport(Savable):
             + self._of_rows()
             + self._of_other_parts()
             + (f"; not compared: {left_out}" if left_out else "")
+            + self._of_doubts()
             + (f"; recomputed now: {', '.join(self.recomputed)}" if self.recomputed else "")
         )
 
@@ -432,8 +438,9 @@ class AgreementReport(Savable):
     def _of_other_parts(self) -> str:
         """Return what agrees beside the weights, in words."""
         parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
-        if self.positions is not None and self.positions.layers > 1:
-            parts[-1] = f"positions in {self.positions.layers} layers"
+        if parts and parts[-1] == "positions" and self.positions is not None:
+            count = self.positions.layers
+            parts[-1] += f" in {count} layers" if count > 1 else " in the first layer"
         parts += [check.name for check in self.analysis]
         if (output := self.output) is not None:
             how = f"to {output.difference:.1e}" if output.difference else "exactly"
@@ -442,6 +449,11 @@ class AgreementReport(Savable):
         *others, last = parts or [""]
         listed = f"{', '.join(others)} and {last}" if others else last
         return f"; {listed} {'agree' if others else 'agrees'}" if listed else ""
+
+    def _of_doubts(self) -> str:
+        """Return why the positions are not verified, in words."""
+        doubt = None if self.positions is None else self.positions.doubt
+        return f"; POSITIONS NOT VERIFIED: {doubt}" if doubt else ""
 
     def _of_rows(self) -> str:
         """Return which rows of a long text were compared, in words."""

@@ -188,6 +188,9 @@ class StreamedAttention(Savable):
 # --- results
 
 
+_WHOLE = "provenance and attentions"  # the name of a digest, which no attention has
+
+
 def digests_of(
     attentions: Sequence[AttentionRecord | StreamedAttention],
 ) -> dict[str, str]:
@@ -258,6 +261,22 @@ class AttentionResult(Savable):
             f"{self.agreement.verdict}{', streamed' if self.streamed else ''})"
         )
 
+    def __post_init__(self) -> None:
+        """Check the fields, and bind a new agreement to the text and to the attentions."""
+        super().__post_init__()
+        if self.agreement.digests and _WHOLE not in self.agreement.digests:
+            self._bind()
+
+    def _bind(self) -> None:
+        known = {**self.agreement.digests, _WHOLE: self._digest()}
+        object.__setattr__(self, "agreement", replace(self.agreement, digests=known))
+
+    def _digest(self) -> str:
+        """Return a digest of where the result comes from, and of which attentions it has."""
+        names = [(attention.stack, attention.layer, attention.path) for attention in self._all]
+        (digest,) = digests([{"provenance": self.provenance, "attentions": names}])
+        return digest
+
     def _rules(self) -> Rules:
         yield "one attention or more", len(self) > 0
         yield "an image in colors", is_image(self.image)
@@ -273,9 +292,8 @@ class AttentionResult(Savable):
     def checked_agreement(self) -> AgreementReport:
         """The agreement, which fails if an attention is not one that was checked."""
         checked = self.agreement.digests  # none in results of older versions
-        is_altered = checked and any(
-            checked.get(name) != digest for name, digest in digests_of(self._all).items()
-        )
+        current = {**digests_of(self._all), _WHOLE: self._digest()}
+        is_altered = checked and any(checked.get(name) != current[name] for name in current)
         return replace(self.agreement, altered=True) if is_altered else self.agreement
 
     def about(self) -> dict[str, Any]:
@@ -322,7 +340,7 @@ class AttentionResult(Savable):
             table.add_row(
                 "model output", "", difference, f"{output.strain:.0%}", outcome(output.passed)
             )
-        if (positions := agreement.positions) is not None:
+        if (positions := agreement.positions) is not None and positions.doubt is None:
             tokens = f"{positions.tokens} tokens"
             if positions.layers > 1:
                 tokens += f", {positions.layers} layers"
@@ -336,7 +354,7 @@ class AttentionResult(Savable):
             recomputed = ", ".join(agreement.recomputed) or "nothing"
             yield Text(
                 f"recomputed from the file: {recomputed}; it does not hold the model's own "
-                f"{', '.join(others)}, which were compared before {agreement.saved}"
+                f"{', '.join(others)}, which were compared before it was saved"
             )
         for note in self.notes:
             yield Text(note, "dim")
@@ -383,11 +401,14 @@ class AttentionResult(Savable):
                 f"{name!r} is not a stack of {self.provenance.model}: it has "
                 f"{' and '.join(self.stacks)}."
             )
-        return replace(
+        part = replace(
             self,
             records=tuple(record for record in self.records if record.stack == name),
             streamed=tuple(entry for entry in self.streamed if entry.stack == name),
         )
+        if self.agreement.digests.get(_WHOLE) == self._digest():
+            part._bind()
+        return part
 
     @property
     def layers(self) -> tuple[int, ...]:

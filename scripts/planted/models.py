@@ -98,10 +98,10 @@ def observe(subject: Subject, *, judge: bool = True) -> Observed:
             values[-1][OUTPUT] = of_output = _of_output(outputs[-1], axis, text)
             rules = _judge_output(of_output, subject, axis, text)
             of_text[OUTPUT] = {**rules, ATTNVIZ: report.output.passed}
-        if judge and report.positions is not None:
+        if judge and report.positions is not None and report.positions.doubt is None:
             of_text[POSITIONS] = {**dict.fromkeys(RULES, True), ATTNVIZ: report.positions.passed}
         if judge:
-            fit = not any("offsets do not match" in note for note in result.notes)
+            fit = report.positions is None or report.positions.doubt is None
             of_text[LABELS] = {**dict.fromkeys(RULES, True), ATTNVIZ: fit}
         accepted.append(of_text)
     return Observed([result.agreement for result in results], values, accepted)

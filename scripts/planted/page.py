@@ -50,8 +50,8 @@ Written by `scripts/planted_faults.py` on a CPU, with torch {torch} and transfor
   model's* is its own number, and *plain* is our recomputation in the model's dtype. Padded queries
   and hidden scores are 0.
 - **{attnviz}**: the verdict on the stage ([what verified means](what-verified-means.md)). Every
-  position is checked (`--positions`) where the attention interface shows the keys of a text. A note
-  that labels do not fit the tokens counts as caught.
+  position is checked (`--positions`) where the attention interface shows the keys of a text. The
+  words "positions not verified", where labels do not fit the tokens, count as caught.
 - **{cosine}**: the cosine similarity of ours and the model's, all heads together.
 - **{close}**: `torch.testing.assert_close` of the model's and ours, both in the model's dtype, with
   the default tolerances of this dtype.

@@ -157,3 +157,17 @@ def test_every_field_of_a_result_is_bound_to_its_report(model):
         replace(result, provenance=replace(result.provenance, text="another text")),
     ):
         assert other.checked_agreement.summary() == ALTERED
+
+
+def test_the_text_and_the_set_of_attentions_are_bound_too(model):
+    result, other = model.attend([TEXT, "my dog ate the homework"])
+    for changed in (
+        replace(result, provenance=replace(result.provenance, text="my dog ate the homework")),
+        replace(result, provenance=replace(result.provenance, model="gpt2")),
+        replace(result, records=other.records, agreement=other.agreement),
+        replace(result, records=result.records[:2]),
+        replace(result, records=result.records[:1] * 6),
+        replace(result, records=result.records[::-1]),
+    ):
+        assert changed.checked_agreement.summary() == ALTERED
+        assert changed.stack().checked_agreement.summary() == ALTERED

@@ -347,7 +347,8 @@ def test_offsets_that_are_not_those_of_the_tokens_are_named(copied, tokenizer):
     wrong.__class__ = type("Wrong", (ReversedOffsets, type(tokenizer)), {})
     result = attend(copied, wrong)
     assert result.agreement.parts["positions"] == "not compared"
-    assert any("the tokenizer's offsets do not match its tokens" in note for note in result.notes)
+    said = "POSITIONS NOT VERIFIED: the tokenizer's offsets do not match its tokens"
+    assert said in result.agreement.summary()
 
 
 @pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 40], ids=["whole", "streamed"])
@@ -359,7 +360,8 @@ def test_a_vocabulary_that_is_not_the_model_s_is_named(text, copied, tokenizer):
         embedding[1000:] = embedding[1000:].roll(1, 0)  # another order of the ordinary tokens
     result = attend(copied, tokenizer, text, **options)
     assert result.agreement.parts["positions"] == "not compared"
-    assert any("this may be the tokenizer of another model" in note for note in result.notes)
+    said = [result.agreement.summary(), *result.notes]
+    assert any("this may be the tokenizer of another model" in one for one in said)
 
 
 @pytest.mark.parametrize(
@@ -397,6 +399,24 @@ def test_a_text_of_one_repeated_token_is_checked_with_its_neighbor(tokenizer):
     other.__class__ = type("First", (OnlyFirst, type(tokenizer)), {})
     result = attend(tiny("gpt2"), other, "!")  # its label does not fit, so the check is not shown
     assert result.agreement.verdict == "verified"
+
+
+def exchanged(module, args, kwargs):
+    """Exchange two positions of a layer's input."""
+    order = [0, 1, 5, 3, 4, 2, *range(6, 100)]
+    args = tuple(
+        x[:, order[: x.shape[1]]] if isinstance(x, torch.Tensor) and x.dim() == 3 else x
+        for x in args
+    )
+    return args, kwargs
+
+
+@pytest.mark.parametrize("layer", [1, 3, 5])
+def test_two_positions_that_are_exchanged_are_caught_on_request(layer, copied, tokenizer):
+    copied.encoder.layer[layer].register_forward_pre_hook(exchanged, with_kwargs=True)
+    report = attend(copied, tokenizer, positions="all").agreement
+    assert "the rows are not the tokens" in report.summary()
+    assert f"encoder layer {layer}" in report.summary()
 
 
 class OnlyFirst:
