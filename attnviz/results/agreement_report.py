@@ -116,8 +116,25 @@ class StageCheck(Savable):
         return max(d / t for d, t in zip(self.differences, self.tolerances, strict=True))
 
 
+class _Bounded:
+    """A check that passes if its difference is within its tolerance."""
+
+    difference: float
+    tolerance: float
+
+    @property
+    def strain(self) -> float:
+        """The difference as a fraction of what passes."""
+        return self.difference / self.tolerance
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is small enough; NaN is not."""
+        return self.strain <= 1
+
+
 @dataclass(frozen=True)
-class OutputCheck(Savable):
+class OutputCheck(_Bounded, Savable):
     """The output of the recorded run, against that of the model as it was loaded.
 
     The model as loaded runs with its own attention implementation and modes. Only the outputs of
@@ -137,16 +154,6 @@ class OutputCheck(Savable):
     tolerance: float
     repeated: float | None = None
     tokens: int | None = None
-
-    @property
-    def strain(self) -> float:
-        """The difference as a fraction of what passes."""
-        return self.difference / self.tolerance
-
-    @property
-    def passed(self) -> bool:
-        """Whether rounding explains the difference."""
-        return self.strain <= 1
 
     @property
     def reason(self) -> str:
@@ -209,7 +216,7 @@ class PositionCheck(Savable):
 
 
 @dataclass(frozen=True)
-class AnalysisCheck(Savable):
+class AnalysisCheck(_Bounded, Savable):
     """Numbers that an analysis adds to the attention, beside what they should be.
 
     Attributes
@@ -221,16 +228,6 @@ class AnalysisCheck(Savable):
     name: str
     difference: float
     tolerance: float
-
-    @property
-    def strain(self) -> float:
-        """The difference as a fraction of what passes."""
-        return self.difference / self.tolerance
-
-    @property
-    def passed(self) -> bool:
-        """Whether the numbers are what they should be; NaN is not."""
-        return self.strain <= 1
 
     @property
     def reason(self) -> str:
