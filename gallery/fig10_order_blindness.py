@@ -51,7 +51,5 @@ with attnviz.plot.style(words):
     for ax in (a, b):
         ax.set_ylim(T - 0.5, -1.3)
         ax.spines[:].set_visible(False)
-source = (
-    f"Last hidden states of {model.name} and of a copy without positions, as transformers runs them"
-)
+source = f"Last hidden states of {model.name}, with its positions and without"
 fig = attnviz.plot.add_caption(fig, text=f"{source}, on “{text}”. No attention is shown.")

@@ -158,7 +158,7 @@ def test_other_files_are_refused_in_one_line(capsys, command, train):
 @pytest.mark.parametrize("command", ["heatmap", "steps", "verify"])
 def test_files_cannot_send_terminal_control_codes(capsys, command, train):
     evil = "x\x1b[2J\x1b]0;owned\x07\r\u202ey\n"
-    agreement = train.agreement
+    agreement = replace(train.agreement, digests={})  # or it would be said that the name changed
     if command == "verify":
         agreement = replace(agreement, not_compared=((evil, evil, evil),), dtype=evil)
     named = replace(train.provenance, model=evil)

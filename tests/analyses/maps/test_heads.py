@@ -12,7 +12,7 @@ from attnviz.analyses.maps.compute import (
     rank_heads,
 )
 from attnviz.errors import InputError
-from attnviz.results import AttentionRecord, AttentionResult, Axis
+from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.axis import content_words, token_groups
 
 WORDS = ("[CLS]", "the", "train", "left", ",", "station")
@@ -62,7 +62,8 @@ def head_with(**cells):
 
 def result_of(*records):
     provenance = SimpleNamespace(model="by hand")
-    return AttentionResult(records, agreement=None, provenance=provenance)
+    report = AgreementReport((), (), (), "float32", "cpu", {}, "")
+    return AttentionResult(records, agreement=report, provenance=provenance)
 
 
 def test_handmade_records_have_the_requested_weights():
