@@ -38,17 +38,18 @@ def check_output(
     if not outputs.loaded.model:
         return [None] * texts
     eps = max(torch.finfo(tensor.dtype).eps for tensor in outputs.loaded.model)
-    between, least = outputs.between_runs, sqrt(max(1, layers)) * max(_LEAST, _STEPS * eps)
-    if between > least:  # also where the output hides it; NaN has other reasons
-        return [OutputCheck(between, least, between, outputs.tokens)] * texts
+    in_a_layer = max(_LEAST, _STEPS * eps)
+    of_all = sqrt(max(1, layers)) * in_a_layer
+    between = outputs.between_runs
+    if between > of_all:  # also where the output hides it; the stages report NaN
+        return [OutputCheck(between, of_all, between, outputs.tokens)] * texts
     again, rounded = cache(outputs.repeat), cache(outputs.round_otherwise)
 
-    def check(part: Callable[[Output], tuple[Tensor, ...]], layers: int) -> list[OutputCheck]:
+    def check(part: Callable[[Output], tuple[Tensor, ...]], tolerance: float) -> list[OutputCheck]:
         def difference(run: Output) -> list[float]:
             return _differences(part(run), part(outputs.loaded), axes, texts)
 
         differences = difference(outputs.recorded)
-        tolerance = sqrt(max(1, layers)) * max(_LEAST, _STEPS * eps)
         if all(value <= tolerance for value in differences):
             return [OutputCheck(value, tolerance, None, outputs.tokens) for value in differences]
         repeated = difference(again())
@@ -59,10 +60,10 @@ def check_output(
             for value, other in zip(differences, repeated, strict=True)
         ]
 
-    of_model = check(attrgetter("model"), layers)
+    of_model = check(attrgetter("model"), of_all)
     if not (outputs.recorded.attention and outputs.loaded.attention):
         return [*of_model]
-    of_attention = check(attrgetter("attention"), 1)
+    of_attention = check(attrgetter("attention"), in_a_layer)
     return [
         first if not first.passed and whole.passed else whole
         for whole, first in zip(of_model, of_attention, strict=True)

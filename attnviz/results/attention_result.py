@@ -401,6 +401,8 @@ class AttentionResult(Savable):
                 f"{name!r} is not a stack of {self.provenance.model}: it has "
                 f"{' and '.join(self.stacks)}."
             )
+        if self.stacks == (name,):
+            return self
         part = replace(
             self,
             records=tuple(record for record in self.records if record.stack == name),
