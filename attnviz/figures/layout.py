@@ -7,7 +7,7 @@ import io
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -40,11 +40,15 @@ from attnviz.figures.style import (
 from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.results import AgreementReport
 
-_METADATA = {
+CaptionLength: TypeAlias = Literal["short", "full"]
+
+_CAPTION_LINES = 2  # of a short caption, without the verdict
+_METADATA: dict[str, dict[str, str | None]] = {
     ".png": {"Software": GENERATOR},
     ".svg": {"Creator": GENERATOR, "Date": None},
     ".pdf": {"Creator": GENERATOR, "CreationDate": None},
 }
+_DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 
 
 def line_height(points: float) -> float:
@@ -107,15 +111,21 @@ class Ruler:
 
 
 class Page:
-    """A new figure that is filled from top to bottom and gets its height at the end."""
+    """A new figure that is filled from top to bottom and gets its height at the end.
 
-    def __init__(self, width: float) -> None:
+    width : in inches. caption : "short" for two lines and the verdict, "full" for all sentences.
+    """
+
+    def __init__(self, width: float, caption: CaptionLength = "short") -> None:
+        if caption not in get_args(CaptionLength):
+            raise InputError(f'caption must be "short" or "full", not {caption!r:.60}.')
         if not WIDTHS[0] * MM <= width <= WIDTHS[1] * MM:
             raise InputError(
                 f"The width must be {WIDTHS[0]} to {WIDTHS[1]} mm, not {width / MM:g}. "
                 "A column of a journal is 89 mm wide, a page 183."
             )
         self.width = width
+        self._caption_lines = _CAPTION_LINES if caption == "short" else None
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
         self.ruler = Ruler()
         self.figure = plt.figure(figsize=(width, 1.0))
@@ -177,18 +187,28 @@ class Page:
         self,
         top: float,
         parts: Sequence[str],
-        agreement: AgreementReport,
+        agreement: AgreementReport | None,
         *,
         left: float | None = None,
     ) -> float:
-        """Write parts as sentences, with the verdict below; return the lower edge."""
+        """Write parts as sentences, with the verdict below; return the lower edge.
+
+        A short caption leaves out sentences that do not fit into its lines. The description of the
+        figure, which is saved with it, has them all.
+
+        parts : the most important first.
+        """
         left = self.left if left is None else left
-        for lines, font in _paragraphs(parts, agreement, self.right - left):
+        self.figure.set_label(
+            " ".join([*_sentences(parts), *([_verdict(agreement)] if agreement else [])])
+        )
+        most = self._caption_lines
+        for lines, font in _paragraphs(parts, agreement, self.right - left, most):
             top = self.write(left, top, lines, **font)
         return top
 
     def finish_with_caption(
-        self, top: float, parts: Sequence[str], agreement: AgreementReport
+        self, top: float, parts: Sequence[str], agreement: AgreementReport | None
     ) -> Figure:
         """Write the caption at `top` and end the page below it."""
         return self.finish(self.caption(top, parts, agreement) + MARGIN)
@@ -333,23 +353,44 @@ def _grow_below(figure: Figure, inches: float) -> float:
 
 
 def _paragraphs(
-    parts: Sequence[str], agreement: AgreementReport | None, width: float
+    parts: Sequence[str],
+    agreement: AgreementReport | None,
+    width: float,
+    most: int | None = None,
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the sentences and the verdict, broken into lines, each with its color and weight."""
+    """Yield the sentences and the verdict, broken into lines, each with its color and weight.
+
+    most : the largest number of lines of sentences; those that do not fit are left out.
+    """
     ruler = Ruler()
+    lines: list[str] = []
+    shown: list[str] = []
+    for sentence in _sentences(parts):
+        longer = ruler.wrap(" ".join([*shown, sentence]), width, SMALL_SIZE)
+        if not shown or most is None or len(longer) <= most:
+            shown.append(sentence)
+            lines = longer
+    yield lines, {"color": MUTED}
+    if agreement is not None:
+        verified = agreement.verdict == "verified"
+        weight = "normal" if verified else "bold"
+        font = {"color": INK if verified else ALARM, "weight": weight}
+        yield ruler.wrap(_verdict(agreement), width, SMALL_SIZE, weight), font
+
+
+def _sentences(parts: Sequence[str]) -> list[str]:
+    """Return each part with a capital letter and a period; a file name keeps its first letter."""
     sentences = []
     for part in parts:
         sentence = part.strip().removesuffix(".")
         starts_with_file = "." in sentence.split(maxsplit=1)[0]
         sentences.append(f"{sentence if starts_with_file else sentence[0].upper() + sentence[1:]}.")
-    yield ruler.wrap(" ".join(sentences), width, SMALL_SIZE), {"color": MUTED}
-    if agreement is not None:
-        verdict = agreement.summary()
-        verdict = verdict[0].upper() + verdict[1:] + "."
-        verified = agreement.verdict == "verified"
-        weight = "normal" if verified else "bold"
-        font = {"color": INK if verified else ALARM, "weight": weight}
-        yield ruler.wrap(verdict, width, SMALL_SIZE, weight), font
+    return sentences
+
+
+def _verdict(agreement: AgreementReport) -> str:
+    verdict = agreement.summary()
+    return f"{verdict[0].upper()}{verdict[1:]}."
 
 
 def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -386,7 +427,10 @@ def render(figure: Figure, suffix: str) -> bytes:
     date = os.environ.pop("SOURCE_DATE_EPOCH", None)
     try:
         with style():
-            figure.savefig(buffer, format=suffix[1:], metadata=_METADATA[suffix])
+            metadata = _METADATA[suffix]
+            if description := figure.get_label():
+                metadata = {**metadata, _DESCRIPTION[suffix]: str(description)}
+            figure.savefig(buffer, format=suffix[1:], metadata=metadata)
     finally:
         if date is not None:
             os.environ["SOURCE_DATE_EPOCH"] = date

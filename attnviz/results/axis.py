@@ -401,8 +401,10 @@ def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
 def source(provenance: Provenance) -> str:
     """Return the text, image or sound that was read, and the model that read it."""
 
+    longest = 60 if provenance.pair is None and provenance.target is None else 30
+
     def quoted(text: str) -> str:
-        return f"“{literal(' '.join(text.split()), 120)}”"
+        return f"“{literal(' '.join(text.split()), longest)}”"
 
     inputs = [quoted(text) for text in (provenance.text, provenance.pair) if text is not None]
     names = (provenance.image, provenance.audio)

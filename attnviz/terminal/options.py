@@ -79,6 +79,10 @@ Force = Annotated[
 Width = Annotated[
     float, typer.Option(help="Width of the figure in mm. One journal column is 89.", min=40)
 ]
+Caption = Annotated[
+    Literal["short", "full"],
+    typer.Option(help="short: two lines. full: also how everything was measured."),
+]
 Column = Annotated[str, typer.Option(help="Column or key that holds the text.")]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Skip texts that cannot be read, and report how many.")
@@ -325,6 +329,12 @@ class FigureOptions:
     ] = None
     force: Force = False
     width: Width = 183.0
+    caption: Caption = "short"
+
+    @property
+    def appearance(self) -> dict[str, Any]:
+        """The width of the figure and the length of its caption."""
+        return {"width": self.width, "caption": self.caption}
 
     @property
     def described_default(self) -> str:

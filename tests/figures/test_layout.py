@@ -5,9 +5,12 @@ import itertools
 import matplotlib.pyplot as plt
 import pytest
 from families import tiny
+from PIL import Image
 from readable_text import check_texts, overlap
 
 import attnviz
+from attnviz.errors import InputError
+from attnviz.figures import style
 
 INPUTS = ["short", "long", "pair", "odd", "one_word", "foreign"]
 COLUMN, FULL = 89, 183
@@ -89,6 +92,38 @@ def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer):
         result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("the train left", **given)
         check_layout(attnviz.plot.steps(result))
         check_layout(attnviz.plot.steps(result, width=COLUMN))
+
+
+def caption_of(figure):
+    """Return the lines of a caption, which are gray, and of its verdict."""
+    lines = [text for text in figure.texts if text.get_fontsize() == style.SMALL_SIZE]
+    gray = [text.get_text() for text in lines if text.get_color() == style.MUTED]
+    return gray, [text.get_text() for text in lines if text.get_color() == style.INK]
+
+
+@pytest.mark.parametrize("width", [COLUMN, FULL])
+def test_a_short_caption_has_two_lines_and_the_file_has_all_sentences(train, tmp_path, width):
+    full = attnviz.plot.steps(train, width=width, caption="full")
+    short = attnviz.plot.steps(train, width=width)
+    method = "share of a key is what it adds along"
+    assert method in " ".join(caption_of(full)[0])
+    assert method not in " ".join(caption_of(short)[0])
+    lines = caption_of(short)[0]
+    verdict = " ".join(caption_of(short)[1])
+    assert "Verified: 72 heads" in verdict
+    first = next(n for n, line in enumerate(lines) if line.startswith("“the train left"))
+    assert 1 <= len(lines) - first <= 2
+    for suffix, keyword in (("png", "Description"), ("svg", "dc:description"), ("pdf", "Subject")):
+        path = tmp_path / f"steps.{suffix}"
+        attnviz.plot.save(short, path)
+        written = path.read_bytes()
+        assert keyword.encode() in written
+        if suffix == "png":
+            description = Image.open(path).text["Description"]
+            assert method in description
+            assert description.endswith("agree.")
+    with pytest.raises(InputError, match='"short" or "full"'):
+        attnviz.plot.steps(train, caption="long")
 
 
 @pytest.mark.parametrize("layout", ["constrained", None])

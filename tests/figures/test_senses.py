@@ -62,7 +62,7 @@ def test_dots_closer_to_another_sense_are_hollow(results):
 @pytest.mark.parametrize("word", WORDS)
 def test_the_numbers_are_the_measured_ones(results, word):
     result = results[word]
-    said = words_on(attnviz.plot.senses(result))
+    said = words_on(attnviz.plot.senses(result, caption="full"))
     for score, plane in zip(result.scores, result.plane_accuracy, strict=True):
         assert f"{score.accuracy:.2f} (plane {plane:.2f})" in said
     assert f"other words, static {result.context.accuracy:.2f}" in said
@@ -112,6 +112,6 @@ def test_a_deep_model_shows_some_layers_with_the_first_the_best_and_the_last(res
     assert {0, 18, 32} <= {*shown}
     assert len(shown) <= 14
     for width in (89, 183):
-        figure = attnviz.plot.senses(deep, width=width)
+        figure = attnviz.plot.senses(deep, width=width, caption="full")
         check_layout(figure)
     assert f"{len(shown)} of 33 states drawn." in " ".join(words_on(figure))

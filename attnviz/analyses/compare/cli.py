@@ -47,7 +47,7 @@ def compare(
         )
     return report(
         result,
-        draw=lambda: result.plot(width=figure.width),
+        draw=lambda: result.plot(**figure.appearance),
         path=path,
         force=figure.force,
         json=console.json,

@@ -8,14 +8,16 @@ from matplotlib.figure import Figure
 from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.plot import SURE, Panel, head_panels
 from attnviz.analyses.survey.statistics import TITLES
-from attnviz.figures.layout import Page
+from attnviz.figures.layout import CaptionLength, Page
 from attnviz.figures.style import FULL_WIDTH, MM, style
 from attnviz.results.axis import literal
 
 _NAMED = 8  # heads that the caption names
 
 
-def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
+def compare(
+    result: CompareResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+) -> Figure:
     """Draw how far apart the maps of each head are, and the change of each statistic.
 
     Parameters
@@ -24,6 +26,9 @@ def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
         From `attnviz.compare`.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
 
     Returns
     -------
@@ -32,7 +37,7 @@ def compare(result: CompareResult, *, width: float = FULL_WIDTH) -> Figure:
     """
     names = [literal(name) for name in result.names]
     with style([*names, *result.statistics]):
-        page = Page(width * MM)
+        page = Page(width * MM, caption)
         title = f"{len(result.heads)} heads of {names[1]} beside those of {names[0]}"
         top = page.heading(title) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")

@@ -38,7 +38,7 @@ def example(
     result = replay(name, file=file)
     return report(
         result,
-        draw=lambda: result.plot(width=figure.width),
+        draw=lambda: result.plot(**figure.appearance),
         path=path,
         force=figure.force,
         json=console.json,

@@ -11,12 +11,11 @@ from matplotlib.figure import Figure
 from attnviz.analyses.example.compute import example as replay
 from attnviz.analyses.example.result import DIFFERS, EXACT, ROUNDED, ExampleResult, Matrix
 from attnviz.figures.cells import draw_cells, frame, write_numbers
-from attnviz.figures.layout import Page, line_height
+from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
     ACCENT,
     CYCLE,
     FULL_WIDTH,
-    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
@@ -35,7 +34,9 @@ _FRAMES = {DIFFERS: ACCENT, ROUNDED: CYCLE[2]}
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
 
-def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure:
+def example(
+    worked: ExampleResult | str, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+) -> Figure:
     """Draw a worked example: the inputs, then each printed stage beside our numbers.
 
     A frame marks each cell that does not follow from the inputs or from the printed stages before,
@@ -47,6 +48,9 @@ def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure
         From `attnviz.example`, or the name of a bundled example.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
 
     Returns
     -------
@@ -61,7 +65,7 @@ def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure
     worked = replay(worked) if isinstance(worked, str) else worked
     notes = [note for stage in worked.stages for note in stage.notes]
     with style([worked.title, *worked.tokens, *notes]):
-        page = Page(width * MM)
+        page = Page(width * MM, caption)
         top = _draw_legend(page, page.heading(literal(worked.title, 120)), worked) + _BELOW
         given = [
             Matrix(f"{m.key}, given", m.values, m.texts, m.rows, m.columns) for m in worked.given
@@ -70,15 +74,16 @@ def example(worked: ExampleResult | str, *, width: float = FULL_WIDTH) -> Figure
         for number, stage in enumerate(worked.stages, start=1):
             texts = [f"{number} {stage.heading}", stage.formula, *stage.notes]
             top = _draw_row(page, [texts, *stage.matrices()], top)
-        caption = (
-            "Each stage is computed from what is given and, if something is printed before it, "
-            "from the nearest printed stages. A cell follows exactly if it differs from the "
-            "printed one by at most half a unit of the last digit, and within rounding if the "
-            "rounding of printed cells before it can explain the rest. "
-            f"{worked.conclusion()} Own code, float64; no model."
+        parts = (
+            worked.conclusion(),
+            "own code in float64, no model",
+            "each stage is computed from what is given and, if something is printed before it, "
+            "from the nearest printed stages",
+            "a cell follows exactly if it differs from the printed one by at most half a unit of "
+            "the last digit, and within rounding if the rounding of printed cells before it can "
+            "explain the rest",
         )
-        lines = page.ruler.wrap(caption, page.right - page.left, SMALL_SIZE)
-        return page.finish(page.write(page.left, top, lines, color=MUTED) + MARGIN)
+        return page.finish_with_caption(top, parts, None)
 
 
 def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:

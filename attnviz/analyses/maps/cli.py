@@ -114,7 +114,7 @@ def heatmap(
     ranking = drawn.ranking or rank_heads(result)
 
     def draw() -> Figure:
-        return cast("Figure", draw_heatmap(drawn, width=figure.width).get_figure(root=True))
+        return cast("Figure", draw_heatmap(drawn, **figure.appearance).get_figure(root=True))
 
     return report(
         drawn.map,
@@ -152,7 +152,7 @@ def heads(
     return report(
         maps,
         ranking if layer is None else ranking.of_layer(layer),
-        draw=lambda: maps.plot(width=figure.width),
+        draw=lambda: maps.plot(**figure.appearance),
         path=path,
         force=figure.force,
         json=console.json,

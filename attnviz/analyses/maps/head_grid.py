@@ -18,7 +18,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.result import HeadMaps
 from attnviz.figures.cells import logarithmic
-from attnviz.figures.layout import Page, color_bar
+from attnviz.figures.layout import CaptionLength, Page, color_bar
 from attnviz.figures.style import (
     ACCENT,
     AXIS_ROOM,
@@ -47,6 +47,7 @@ def heads(
     words: bool = True,
     special: Special = "keep",
     width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
 ) -> Figure:
     """Draw the maps of all heads side by side: layers down, heads across.
 
@@ -62,6 +63,9 @@ def heads(
         Whether to keep special tokens, to hide them, or to remove them and renormalize the rows.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
 
     Returns
     -------
@@ -78,7 +82,7 @@ def heads(
     else:
         maps = head_maps(result, layer=layer, words=words, special=special)
     with style([source(maps.provenance)]):
-        page = Page(width * MM)
+        page = Page(width * MM, caption)
         bottom = draw_head_grid(page, maps, (page.left, page.right), MARGIN)
         count = "" if _is_pooled(maps) else f"{len(maps.rows)} "
         directions = f"in each tile the {count}queries run down and the keys across"

@@ -31,7 +31,7 @@ from attnviz.analyses.maps.head_grid import draw_head_grid
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, HeadRanking
 from attnviz.errors import InputError
 from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, logarithmic, write_numbers
-from attnviz.figures.layout import Page, Ruler, color_bar, line_height
+from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
 from attnviz.figures.style import (
     ACCENT,
     BAR_ROOM,
@@ -78,6 +78,7 @@ def heatmap(
     columns: slice | None = None,
     overview: HeadMaps | bool | None = None,
     width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the attention map of one head, or the mean map of several heads of a layer.
@@ -111,6 +112,9 @@ def heatmap(
         head was chosen automatically. For an AttentionMap: the maps of all heads (`head_maps`).
     width : float, default 183
         The width of a new figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
     ax : Axes, optional
         The axes to draw into. By default a new figure is created.
 
@@ -145,7 +149,7 @@ def heatmap(
         )
     if ax is not None and not isinstance(ax, Axes):
         raise InputError(f"{ax!r:.60} is not axes. Pass axes of matplotlib, or leave ax out.")
-    return draw_heatmap(selected, width=width, ax=ax)
+    return draw_heatmap(selected, width=width, caption=caption, ax=ax)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,13 +256,17 @@ def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None
 
 
 def draw_heatmap(
-    selected: SelectedMap, *, width: float = FULL_WIDTH, ax: Axes | None = None
+    selected: SelectedMap,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
+    ax: Axes | None = None,
 ) -> Axes:
     """Draw a new page, `width` mm wide, or only the map into the axes."""
     drawn, query = selected.map, selected.query
     with style([*drawn.rows, *drawn.columns, source(drawn.provenance)]):
         if ax is None:
-            page = Page(width * MM)
+            page = Page(width * MM, caption)
             if query is None:
                 return _matrix_page(page, drawn, selected.overview)
             return _image_page(page, drawn, query, selected.overview)

@@ -59,7 +59,7 @@ def senses(
     result = measure(word, sentences, model=model.load(), raw=raw)
     return report(
         result,
-        draw=lambda: result.plot(width=figure.width),
+        draw=lambda: result.plot(**figure.appearance),
         path=path,
         force=figure.force,
         json=console.json,

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnviz.analyses.senses.result import SenseScore, SensesResult
-from attnviz.figures.layout import Page, line_height
+from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
@@ -43,7 +43,9 @@ _DASHES = {"other words, static": (5, 2), "the word, static": (5, 1.5, 1, 1.5), 
 _SHORT = {"other words, static": "others", "the word, static": "word", "guessing": "guess"}
 
 
-def senses(result: SensesResult, *, width: float = FULL_WIDTH) -> Figure:
+def senses(
+    result: SensesResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+) -> Figure:
     """Draw how the senses of a word separate, layer by layer.
 
     On top is every occurrence as it enters each layer, in the plane of the first two principal
@@ -57,6 +59,9 @@ def senses(result: SensesResult, *, width: float = FULL_WIDTH) -> Figure:
         From `attnviz.senses`.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
 
     Returns
     -------
@@ -65,7 +70,7 @@ def senses(result: SensesResult, *, width: float = FULL_WIDTH) -> Figure:
     """
     labels = [occurrence.strongest for occurrence in result.occurrences]
     with style([*result.senses, result.word, *labels, result.provenance.model]):
-        page = Page(width * MM)
+        page = Page(width * MM, caption)
         shown = shown_states(result)
         top = _draw_planes(page, result, shown, _draw_legend(page, result)) + _BETWEEN
         room, is_wide = page.right - page.left, page.width >= WIDE

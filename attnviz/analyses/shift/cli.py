@@ -80,7 +80,7 @@ def shift(
         )
     return report(
         result,
-        draw=lambda: result.plot(width=figure.width),
+        draw=lambda: result.plot(**figure.appearance),
         path=path,
         force=figure.force,
         json=console.json,

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures.cells import Ticks, draw_values, fit_ticks, range_of
-from attnviz.figures.layout import Page, color_bar
+from attnviz.figures.layout import CaptionLength, Page, color_bar
 from attnviz.figures.style import (
     ACCENT,
     AXIS_ROOM,
@@ -49,7 +49,9 @@ _NARROW = 2.6  # narrower figures have one column, without interventions
 _SMALL = 1.25  # the height of a panel without words
 
 
-def shift(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
+def shift(
+    result: ShiftResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+) -> Figure:
     """Draw what moved a word: the contribution of each source word, and the effect of changing it.
 
     Parameters
@@ -58,6 +60,9 @@ def shift(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
         From `attnviz.shift`.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
 
     Returns
     -------
@@ -66,7 +71,7 @@ def shift(result: ShiftResult, *, width: float = FULL_WIDTH) -> Figure:
     """
     texts = [*result.words, *result.regions, result.reference, source(result.provenance)]
     with style([*texts, "○□△◇"]):
-        page = Page(width * MM)
+        page = Page(width * MM, caption)
         toward = f" toward {result.regions[0]}, from {result.regions[1]}" if result.regions else ""
         top = page.heading(f"What moved “{literal(result.word)}”{toward}")
         finding = page.ruler.wrap(result.conclusion(), page.right - page.left, TEXT_SIZE)

@@ -51,7 +51,7 @@ def steps(
     result = take_apart(attention, layer=layer, head=head, word=word)
     return report(
         result,
-        draw=lambda: result.plot(width=figure.width),
+        draw=lambda: result.plot(**figure.appearance),
         path=path,
         force=figure.force,
         json=console.json,

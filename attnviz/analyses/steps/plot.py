@@ -26,7 +26,7 @@ from attnviz.figures.cells import (
     range_of,
     write_numbers,
 )
-from attnviz.figures.layout import Page, color_bar, line_height, range_bar
+from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, range_bar
 from attnviz.figures.style import (
     ALARM,
     BAR_GAP,
@@ -80,6 +80,7 @@ def steps(
     head: int | None = None,
     word: str | int | None = None,
     width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
 ) -> Figure:
     """Draw one head stage by stage, from X through Q, K, V, scores and weights to the output.
 
@@ -95,6 +96,9 @@ def steps(
         The word to follow, or the position of a token. By default the first content word.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
 
     Returns
     -------
@@ -113,7 +117,7 @@ def steps(
             "A column of a journal is 89 mm wide."
         )
     with style([*result.queries, *result.keys, source(result.provenance)]):
-        page = Page(width * MM)
+        page = Page(width * MM, caption)
         where = selection(result.stack, result.layer, (result.head,))
         top = page.heading(f"{where}, step by step") + 0.06
         for names in _rows_of_stages(result, wide=width * MM >= WIDE):
@@ -142,6 +146,7 @@ def attention_vector(
     head: int | None = None,
     word: str | int | None = None,
     width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
 ) -> Figure:
     """Draw the attention vector of one word as a sum over keys: a = Σ_j α_j v_j.
 
@@ -158,6 +163,9 @@ def attention_vector(
         The word to follow, or the position of a token. By default the first content word.
     width : float, default 183
         The width of the figure in mm.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
 
     Returns
     -------
@@ -171,7 +179,7 @@ def attention_vector(
     """
     result = _as_steps(result, layer, head, word)
     with style([*result.keys, result.word, source(result.provenance)]):
-        page = Page(width * MM)
+        page = Page(width * MM, caption)
         top = page.heading(selection(result.stack, result.layer, (result.head,))) + 0.06
         end = _draw_attention_vector(page, result, top)
         parts = [

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.analyses.survey.result import HeadName, SurveyResult
 from attnviz.analyses.survey.statistics import TITLES
-from attnviz.figures.layout import Page, color_bar, line_height
+from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height
 from attnviz.figures.style import (
     ACCENT,
     CYCLE,
@@ -43,7 +43,9 @@ _ZERO = 1e-9  # smaller values count as 0, and their scale ends at 1
 SURE = 0.01  # a difference with a smaller p-value is sure
 
 
-def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
+def survey(
+    result: SurveyResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+) -> Figure:
     """Draw each statistic as a map of all heads, and the heads in a plane by how alike they are.
 
     Parameters
@@ -52,6 +54,9 @@ def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
         From `attnviz.survey`.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
 
     Returns
     -------
@@ -59,7 +64,7 @@ def survey(result: SurveyResult, *, width: float = FULL_WIDTH) -> Figure:
         A new figure.
     """
     with style([result.provenance.model, *result.statistics]):
-        page = Page(width * MM)
+        page = Page(width * MM, caption)
         model = literal(result.provenance.model)
         title = f"What {len(result.heads)} heads of {model} do, on {result.texts:,} texts"
         top = page.heading(title) + 0.06
