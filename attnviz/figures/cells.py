@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Colormap, LogNorm, Normalize
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from attnviz.figures.layout import Ruler, line_height
+from attnviz.figures.scale import LOGARITHMIC_FROM
 from attnviz.figures.style import (
     ACCENT,
     INK,
@@ -30,12 +31,14 @@ from attnviz.figures.style import (
     value_colors,
 )
 from attnviz.formula.attention import HIDDEN
-from attnviz.results import AxisGeometry
+from attnviz.results import AxisGeometry, Landmark
 from attnviz.results.axis import literal
 
 # Matrices with more cells are drawn as one image, which keeps files small.
 _LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32
 _NO_GEOMETRY = AxisGeometry()
+_SPARSE = 3  # where only each third label has room, the text is named at some places instead
+_WORDS_OF_MARK = 3
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
 
 
@@ -47,23 +50,27 @@ def draw_cells(
     *,
     lines: bool = True,
     extent: tuple[int, int] | None = None,
+    **mesh: Any,
 ) -> QuadMesh:
     """Draw numbers (m, n) as cells, the first row on top. Masked numbers stay blank.
 
-    extent : the rows and columns that the cells cover, if they are pooled.
+    extent : the rows and columns that the cells cover, if they are pooled. mesh : for `pcolormesh`.
     """
     m, n = values.shape
     down, across = extent or (m, n)
     vector = m * n <= (_LINED_CELLS if lines else _UNLINED_CELLS)
-    mesh = ax.pcolormesh(
+    look = {
+        "edgecolors": "white" if vector and lines else "none",
+        "linewidth": 0.4 if vector and lines else 0.0,
+        "rasterized": not vector,
+    }
+    drawn = ax.pcolormesh(
         np.linspace(0, across, n + 1),
         np.linspace(0, down, m + 1),
         values.masked_fill(values < HIDDEN, torch.nan).numpy(),
         cmap=colors,
         norm=norm,
-        edgecolors="white" if vector and lines else "none",
-        linewidth=0.4 if vector and lines else 0.0,
-        rasterized=not vector,
+        **(look | mesh),
     )
     ax.set_xlim(0, across)
     ax.set_ylim(down, 0)
@@ -71,19 +78,7 @@ def draw_cells(
     ax.spines[:].set_visible(False)
     ax.set_xticks([])
     ax.set_yticks([])
-    return mesh
-
-
-def logarithmic(weights: Tensor) -> LogNorm:
-    """Return a logarithmic color scale for pooled weights (…, m, n).
-
-    In a long text most weights are too small for a linear scale. Colors begin at a third of uniform
-    weights, and end at the value that 1 cell in 500 exceeds.
-    """
-    uniform = 1 / weights.shape[-1]
-    positive = weights[weights > 0].sort().values
-    top = float(positive[int(0.998 * (len(positive) - 1))]) if len(positive) else 0.0
-    return LogNorm(uniform / 3, max(top, 3 * uniform))
+    return drawn
 
 
 def draw_values(
@@ -106,12 +101,17 @@ def write_numbers(
     values: Tensor,
     say: Callable[[float], str] | Sequence[Sequence[str]],
     points: float = NUMBER_SIZE,
+    *,
+    shown: Tensor | None = None,
 ) -> None:
     """Write each number into its cell, in a color with contrast.
 
-    say : a function that formats a number, or the texts of the cells.
+    say : a function that formats a number, or the texts of the cells. shown : the cells whose
+    number is written, (m, n); by default all.
     """
     for (i, j), value in np.ndenumerate(values.numpy()):
+        if shown is not None and not shown[i, j]:
+            continue
         red, green, blue, _ = mesh.cmap(mesh.norm(value)) if value > HIDDEN else (1, 1, 1, 1)
         dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
         place, color = (j + 0.5, i + 0.5), "white" if dark else INK
@@ -197,6 +197,8 @@ def fit_ticks(
         return _rows(tokens, side.patches, cell, ruler, axis)
     points = min(TEXT_SIZE, max(SMALLEST_SIZE, line))
     every = max(1, math.ceil(SMALLEST_SIZE / line))
+    if every >= _SPARSE and len(tokens) >= LOGARITHMIC_FROM and not named:
+        return _landmarks(AxisGeometry(landmarks=_marks(tokens)), cell, ruler, axis, longest)
     shown = range(named % every, len(tokens), every)
     labels = tuple(ruler.clip(literal(tokens[i]), longest, points) for i in shown)
     places = tuple(i + 0.5 for i in shown)
@@ -240,8 +242,15 @@ def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest
         room = ruler.widest(labels, SMALL_SIZE)
     places = tuple((mark.position - side.start) / side.cell for mark in marks)
     return Ticks(
-        labels[::every], places[::every], SMALL_SIZE, True, 0, room + LABEL_PAD, "token number"
+        labels[::every], places[::every], SMALL_SIZE, True, 0, room + LABEL_PAD, "position"
     )
+
+
+def _marks(labels: Sequence[str]) -> tuple[Landmark, ...]:
+    """Return at most ten places among labels, in steps of a round number, with the words there."""
+    steps = MaxNLocator(10, steps=[1, 2, 5, 10], integer=True).tick_values(0, len(labels) - 1)
+    places = [int(place) for place in steps if 0 <= place < len(labels)]
+    return tuple(Landmark(p, " ".join(labels[p : p + _WORDS_OF_MARK])) for p in places)
 
 
 def _rows(

@@ -6,7 +6,7 @@ import bisect
 import io
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import matplotlib.pyplot as plt
@@ -203,6 +203,8 @@ class Page:
             " ".join([*_sentences(parts), *([_verdict(agreement)] if agreement else [])])
         )
         most = self._caption_lines
+        if most is not None:  # more lines in a column beside a panel
+            most = round(most * (self.right - self.left) / (self.right - left))
         for lines, font in _paragraphs(parts, agreement, self.right - left, most):
             top = self.write(left, top, lines, **font)
         return top
@@ -257,24 +259,40 @@ def _face(weight: str) -> dict[str, Any]:
 
 
 def color_bar(
-    drawn: ScalarMappable, ax: Axes, label: str = "weight", *, horizontal: bool = False
+    drawn: ScalarMappable,
+    ax: Axes,
+    label: str = "weight",
+    *,
+    horizontal: bool = False,
+    beside: bool = False,
+    say: Callable[[float, object], str] | None = None,
 ) -> None:
-    """Draw a labeled color bar into `ax`."""
+    """Draw a labeled color bar into `ax`, or beside it in a part of its place.
+
+    say : what to write at a value.
+    """
     values = drawn.get_array()
     norm = drawn.norm
     above = bool(values is not None and norm.vmax is not None and values.max() > norm.vmax)
     below = bool(values is not None and norm.vmin is not None and values.min() < norm.vmin)
-    ticks: Locator = MaxNLocator(2 if horizontal else 4, steps=[1, 2, 2.5, 5, 10])
+    steps = [1, 2, 2.5, 5, 10] if say is None else [1, 2, 5, 10]
+    ticks: Locator = MaxNLocator(2 if horizontal else 4, steps=steps, integer=say is not None)
     if isinstance(norm, LogNorm):
         ticks = LogLocator(subs=(1.0,) if horizontal else (1.0, 3.0))
+    place: dict[str, Any] = {"cax": ax}
+    if beside:  # the grid of a figure would move axes back to where they were
+        place = {"ax": ax, "use_gridspec": False, "shrink": _drawn_height(ax)}
+        place |= {"fraction": 0.05, "pad": 0.04}
     bar = ax.figure.colorbar(
         drawn,
-        cax=ax,
         extend=("neither", "max", "min", "both")[2 * below + above],
         orientation="horizontal" if horizontal else "vertical",
+        **place,
         ticks=ticks,
         format="%g" if isinstance(norm, LogNorm) else None,
     )
+    if say is not None:
+        bar.ax.yaxis.set_major_formatter(say)
     bar.minorticks_off()
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
@@ -282,6 +300,14 @@ def color_bar(
         ax.set_ylabel(label, color=MUTED, rotation=0, ha="right", va="center")
     else:
         bar.set_label(label, color=MUTED)
+
+
+def _drawn_height(ax: Axes) -> float:
+    """Return the share of its height that axes with square cells fill."""
+    box, (left, right), (bottom, top) = ax.get_window_extent(), ax.get_xlim(), ax.get_ylim()
+    if ax.get_aspect() == "auto":
+        return 1.0
+    return float(min(1.0, box.width * abs(top - bottom) / abs(right - left) / box.height))
 
 
 def range_bar(ax: Axes) -> None:

@@ -14,7 +14,7 @@ import matplotlib as mpl
 import matplotlib.font_manager as fm
 from cmcrameri import cm
 from cycler import cycler
-from matplotlib.colors import Colormap
+from matplotlib.colors import Colormap, LinearSegmentedColormap
 
 from attnviz.errors import AttnvizWarning
 
@@ -38,6 +38,7 @@ LEADING = 1.35  # line height over font size
 # Lines and bars. Distinct with every kind of color vision.
 CYCLE = ("#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0")
 INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
+MASKED = "#eeeef2"  # cells of keys that a query may not attend to
 SANS = "DejaVu Sans"  # ships with matplotlib
 _LAST_RESORT = "Last Resort"  # has a box for every character
 _SIGNS = {"ᵀ": r"^{\mathsf{T}}", "·": r"\cdot ", "…": r"\ldots ", "α": r"\alpha ", "Σ": r"\Sigma "}
@@ -94,6 +95,12 @@ def weight_colors() -> Colormap:
     """
     colors: Colormap = cm.devon_r
     return colors
+
+
+@cache
+def neutral_colors() -> Colormap:
+    """Return the colormap of weights that say little about the text: white at 0, gray."""
+    return LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"])
 
 
 def value_colors() -> Colormap:

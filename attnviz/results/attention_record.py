@@ -362,6 +362,15 @@ class AttentionRecord(Savable):
             scores.masked_fill_(hidden, torch.finfo(dtype).min)
         return scores
 
+    def readable(self) -> Tensor | None:
+        """Return which keys each query may read in any head, (m, n); None where it is all."""
+        readable = None if self.mask is None else _visible(self.mask).any(0)
+        if self.visible is not None:
+            queries = torch.arange(len(self.query_axis), device=self.query.device)
+            shown = ~self.visible.hidden_at(queries, self._keys)
+            readable = shown if readable is None else readable & shown
+        return readable
+
     def join_shared(self, rows: Tensor) -> Tensor:
         """Join the rows (H, m, …) of the heads that read the same keys: (G, H / G · m, …)."""
         return rows.reshape(self.key_heads, -1, rows.shape[-1])

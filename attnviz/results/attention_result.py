@@ -305,7 +305,7 @@ class AttentionResult(Savable):
             "agreement": self.checked_agreement.about(),
         }
 
-    def plot(self, **keywords: Any) -> Axes:
+    def plot(self, **keywords: Any) -> Axes | list[Axes]:
         """Draw the attention map of one head: see `attnviz.plot.heatmap`."""
         return attnviz.plot.heatmap(self, **keywords)
 

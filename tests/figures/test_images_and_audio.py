@@ -64,23 +64,39 @@ def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
     ax = attnviz.plot.heatmap(vision, layer=1, head=2, patch=(3, 1))
     (mesh,) = ax.collections
     row = vision.weights(1, 2)[1 + 3 * 4 + 1]
-    np.testing.assert_array_equal(mesh.get_array(), row[1:].reshape(4, 4).numpy())
+    ratio = row[1:].reshape(4, 4) * len(row)
+    np.testing.assert_allclose(mesh.get_array(), doublings(ratio))
     assert (ax.get_xlim(), ax.get_ylim()) == ((0, 4), (4, 0))
     assert outlined(ax) == [(1, 3)]
-    assert (mesh.norm.vmin, mesh.norm.vmax) == (0, pytest.approx(row[1:].max().item()))
+    limit = max(1, doublings(ratio).max().item())
+    assert (mesh.norm.vmin, mesh.norm.vmax) == pytest.approx((-limit, limit))
+    heading = next(text.get_text() for text in ax.figure.texts)
+    row, column = divmod(int(ratio.argmax()), 4)
+    assert heading == (
+        f"The framed patch (3, 1) attends most to patch ({row}, {column}): "
+        f"{ratio.max().item():.1f} × even weight"
+    )
     seen = ax.figure.axes[0]
     np.testing.assert_array_equal(seen.images[0].get_array(), vision.image.numpy())
     assert outlined(seen) == [(1, 3)]
     assert "Layer 1, head 2, from the patch in row 3, column 1" in page_text(ax.figure)
 
 
-def test_the_image_darkens_the_cells_and_keeps_their_color(vision):
-    (shades,) = attnviz.plot.heatmap(vision, layer=1, head=2).images
-    black = np.asarray(shades.get_array())
-    assert (black[..., :3] == 0).all()
-    assert 0 < black[..., 3].max() < 0.5
-    darkness = 255 - vision.image.numpy().mean(-1)
-    assert np.corrcoef(black[..., 3].ravel(), darkness.ravel())[0, 1] > 0.8
+def doublings(ratio):
+    """Return how often even weight doubles to each weight; colors end at 1/32."""
+    return ratio.clamp(min=1 / 32).log2()
+
+
+def test_the_image_stays_visible_below_the_colors(vision):
+    ax = attnviz.plot.heatmap(vision, layer=1, head=2)
+    (image,), (mesh,) = ax.images, ax.collections
+    gray = np.asarray(image.get_array())
+    brightness = vision.image.numpy().mean(-1)
+    assert np.corrcoef(gray.ravel(), brightness.ravel())[0, 1] > 0.8
+    opacity, values = np.asarray(mesh.get_alpha()), np.asarray(mesh.get_array())
+    assert opacity.max() <= 0.9
+    assert opacity[values < 0].max() <= 0.45
+    assert (np.diff(opacity[values > 0][values[values > 0].argsort()]) >= 0).all()
 
 
 def test_the_caption_over_an_image_names_the_file_the_rest_and_the_verdict(vision):
@@ -93,7 +109,8 @@ def test_the_caption_over_an_image_names_the_file_the_rest_and_the_verdict(visio
     assert f"Each cell is one patch; {percent} of the weight goes to other tokens." in said
     assert "Verified: 8 heads recomputed in float64" in said
     bar = ax.figure.axes[-1]
-    assert bar.get_ylabel() == "attention weight"
+    assert bar.get_ylabel() == "weight ÷ even weight"
+    assert "1×" in labels(bar.yaxis)
 
 
 def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
@@ -106,12 +123,15 @@ def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
 
 def test_the_overview_shows_the_same_query_as_the_chosen_head(vision):
     figure = attnviz.plot.heatmap(vision, patch=(0, 2)).figure
-    assert "All 8 heads" in page_text(figure)
+    assert "Framed among all 8 heads" in page_text(figure)
     mosaic = figure.axes[3].images[0]
     tiles = np.asarray(mosaic.get_array())
-    expected = vision.weights(0, 0)[3, 1:].reshape(4, 4).numpy()
-    np.testing.assert_allclose(tiles[1:5, :4], expected)
-    assert mosaic.norm.vmax < 1  # with many keys, each has a small weight
+    best = attnviz.rank_heads(vision).best
+    drawn = vision.weights(best.layer, best.head)[3, 1:].reshape(4, 4) * 17
+    limit = max(1, doublings(drawn).max().item())
+    values = doublings(vision.weights(0, 0)[3, 1:].reshape(4, 4) * 17) / limit
+    expected = style.value_colors()(((values + 1) / 2).clamp(0, 1).numpy())
+    np.testing.assert_allclose(tiles[1:5, :4] / 255, expected, atol=0.006)
 
 
 def test_without_a_class_token_the_center_patch_is_the_query(tokenizer):
@@ -124,7 +144,8 @@ def test_without_a_class_token_the_center_patch_is_the_query(tokenizer):
     for patch, weight in zip(record.key_axis.patches, record.weights(1)[at], strict=True):
         if patch is not None:
             weights[patch] = weight
-    np.testing.assert_allclose(ax.collections[0].get_array(), weights)
+    ratio = torch.tensor(weights) * record.readable()[at].sum()
+    np.testing.assert_allclose(ax.collections[0].get_array(), doublings(ratio))
     assert (weights > 1e-6).sum() <= 9  # only the 3 × 3 window
     assert attnviz.plot.heatmap(result).figure  # layers with different head counts: no overview
 
@@ -135,7 +156,7 @@ def test_words_are_queries_in_cross_attention_and_with_placeholders(tokenizer):
     assert "Cross-attention, layer 0, head 0, from “circle”" in page_text(ax.figure)
     assert outlined(ax) == []
     weights = blip.weights(0, 0)[3, 1:].reshape(4, 4)
-    np.testing.assert_array_equal(ax.collections[0].get_array(), weights)
+    np.testing.assert_allclose(ax.collections[0].get_array(), doublings(weights * 17))
     llava = seeing("llava", tokenizer).attend("a red circle", image=picture()).stack("decoder")
     ax = attnviz.plot.heatmap(llava, layer=0, head=0, patch="red")
     assert "from “red”" in page_text(ax.figure)

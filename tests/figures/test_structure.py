@@ -11,6 +11,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from families import tiny
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import LogNorm, Normalize, to_hex
 
 import attnviz
 from attnviz import plot
@@ -40,9 +43,8 @@ def tiles(axes):
 
 def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
     ax = attnviz.plot.heatmap(train, layer=2, head=3)
-    (mesh,) = ax.collections
     weights = train.weights(2, 3).numpy()
-    np.testing.assert_array_equal(mesh.get_array(), weights)
+    np.testing.assert_array_equal(drawn_weights(ax), weights)
     words = ["[CLS]", "the", "train", "left", "the", "station", "on", "time", "[SEP]"]
     assert labels(ax.xaxis) == labels(ax.yaxis) == words
     assert list(ax.get_xticks()) == list(ax.get_yticks()) == [i + 0.5 for i in range(9)]
@@ -52,37 +54,95 @@ def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("key (attended to)", "query (attending)")
 
 
+def drawn_weights(ax):
+    """Return the numbers of all cells: those between words, and those of special tokens."""
+    meshes = [
+        mesh.get_array().filled(np.nan) for mesh in ax.collections if isinstance(mesh, QuadMesh)
+    ]
+    assert (np.isfinite(meshes).sum(0) == 1).all(), "a cell is drawn twice, or not at all"
+    return np.nansum(meshes, axis=0).astype(np.float32)
+
+
 def test_colors_range_from_white_at_0_to_the_largest_weight(train):
-    (mesh,) = attnviz.plot.heatmap(train, layer=2, head=3).collections
-    assert mesh.norm.vmin == 0
-    # The weights of [CLS] and [SEP] do not set the scale; if they exceed it, the colorbar has an
-    # arrow.
-    assert mesh.norm.vmax == pytest.approx(train.weights(2, 3)[1:-1].max().item())
-    assert min(mesh.cmap(0.0)[:3]) > 0.98
-    lightness = mesh.cmap(np.linspace(0, 1, 50))[:, :3] @ [0.2126, 0.7152, 0.0722]
-    assert (np.diff(lightness) < 0).all(), "darker means more, in gray too"
+    words, special = attnviz.plot.heatmap(train, layer=2, head=3).collections
+    weights = train.weights(2, 3)
+    largest = weights[1:-1, 1:-1].max()
+    assert words.norm.vmax == pytest.approx(largest.item())
+    assert special.norm.vmax == pytest.approx(weights.max().item())
+    assert int((weights[1:-1, 1:-1] == largest).sum()) == 1  # alone has the darkest color
+    for mesh in (words, special):
+        assert mesh.norm.vmin == 0
+        assert min(mesh.cmap(0.0)[:3]) > 0.98
+        lightness = mesh.cmap(np.linspace(0, 1, 50))[:, :3] @ [0.2126, 0.7152, 0.0722]
+        assert (np.diff(lightness) < 0).all(), "darker means more, in gray too"
+    assert np.ptp(special.cmap(1.0)[:3]) == 0  # gray
+
+
+def test_from_48_keys_on_colors_are_logarithmic(model):
+    result = model.attend(" ".join(["train", "station", "left"] * 15))
+    assert len(result.record(0).key_axis) == 47
+    assert isinstance(attnviz.plot.heatmap(result).collections[0].norm, Normalize)
+    assert not isinstance(attnviz.plot.heatmap(result).collections[0].norm, LogNorm)
+    ax = attnviz.plot.heatmap(model.attend(" ".join(["train", "station", "left"] * 16)))
+    norm = ax.collections[0].norm
+    assert isinstance(norm, LogNorm)
+    assert norm.vmin == pytest.approx(1 / 150)
+    assert norm.vmax == pytest.approx(drawn_weights(ax).max())
+
+
+def test_the_overview_of_a_paragraph_is_not_blank(model):
+    text = " ".join(f"{word} {n}" for n in range(45) for word in ("train", "station", "left"))
+    figure = attnviz.plot.heads(model.attend(text))
+    (image,) = figure.axes[0].images
+    colors = np.asarray(image.get_array()) / 255
+    pixels = [tile_of(image, layer, head, 64, colors) for layer in range(6) for head in range(12)]
+    dark = [(_lightness(tile) < 90).mean() for tile in pixels]
+    assert np.median(dark) > 0.05
+
+
+def _lightness(rgb):
+    """Return L* of sRGB colors."""
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    Y = linear[..., :3] @ [0.2126, 0.7152, 0.0722]
+    return np.where(Y > 216 / 24389, 116 * np.cbrt(Y) - 16, 24389 / 27 * Y)
+
+
+def test_masked_cells_differ_from_cells_of_weight_zero(tokenizer):
+    result = attnviz.load(tiny("gpt2"), tokenizer=tokenizer).attend("the train left the station")
+    drawn = attention_map(result, layer=0, head=0)
+    n = len(drawn.rows)
+    np.testing.assert_array_equal(drawn.masked, np.triu(np.ones((n, n), bool), 1))
+    ax = attnviz.plot.heatmap(replace(drawn, weights=drawn.weights.tril(-1)))
+    (hatched,) = [drawn for drawn in ax.collections if drawn.get_hatch()]
+    covered = sum(path.get_extents().width for path in hatched.get_paths())
+    assert covered == n * (n - 1) / 2
+    assert not any(text.get_position()[0] > text.get_position()[1] for text in ax.texts)
+    (image,) = attnviz.plot.heads(result).axes[0].images
+    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[0, -1] / 255) == style.MASKED
+    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[-1, 0] / 255) != style.MASKED
 
 
 @pytest.mark.parametrize("special", ["keep", "remove"])
 def test_the_colorbar_is_labeled_and_covers_the_weights_of_words(train, special):
     drawn = attention_map(train, layer=2, head=3, special=special)
     bar = attnviz.plot.heatmap(drawn).figure.axes[1]
-    assert bar.get_ylabel() == "attention weight"
-    assert bar.get_ylim() == pytest.approx((0, drawn.top))
-    words = drawn.weights[1:-1] if special == "keep" else drawn.weights
-    assert drawn.top == words.max().item()
+    assert bar.get_ylabel().startswith("attention weight")
+    words = drawn.weights[1:-1, 1:-1] if special == "keep" else drawn.weights
+    assert bar.get_ylim() == pytest.approx((0, words.max().item()))
 
 
-def test_every_cell_has_its_weight_in_readable_numbers(train):
+def test_cells_above_even_weights_have_their_weight_in_readable_numbers(train):
     ax = attnviz.plot.heatmap(train, layer=2, head=3)
     weights = train.weights(2, 3)
-    assert len(ax.texts) == 81
+    written = {(int(y), int(x)) for x, y in (text.get_position() for text in ax.texts)}
+    assert written == {tuple(cell) for cell in (weights >= 0.105).nonzero().tolist()}
     for text in ax.texts:
         x, y = text.get_position()
         assert f"{weights[int(y), int(x)]:.2f}".removeprefix("0") == text.get_text()
-    (mesh,) = ax.collections
+    words, special = ax.collections
     for text in ax.texts:
         x, y = text.get_position()
+        mesh = special if {int(y), int(x)} & {0, 8} else words
         ground = luminance(mesh.to_rgba(weights[int(y), int(x)].item())[:3])
         ink = luminance(mpl.colors.to_rgb(text.get_color()))
         contrast = (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05)
@@ -136,7 +196,7 @@ def test_without_layer_and_head_the_best_head_is_drawn_and_marked(train):
     best = attnviz.rank_heads(train).best
     figure = attnviz.plot.heatmap(train).figure
     assert f"Layer {best.layer}, head {best.head}" in page_text(figure)
-    assert "All 72 heads" in page_text(figure)
+    assert "Framed among all 72 heads" in page_text(figure)
     (mosaic,) = [axes for axes in figure.axes if axes.images]
     (marked,) = [n for n, width in enumerate(tiles(mosaic)) if width > 1]
     assert divmod(marked, 12) == (best.layer, best.head)
@@ -169,21 +229,33 @@ def test_one_text_has_no_boundary(train):
 
 def test_a_head_grid_draws_every_head_of_every_layer(train):
     figure = attnviz.plot.heads(train)
-    mosaic, bar = figure.axes
+    mosaic, gray, bar = figure.axes
     (image,) = mosaic.images
-    assert (image.norm.vmin, image.norm.vmax) == (0, 1)
     assert labels(mosaic.yaxis) == [str(layer) for layer in range(6)]
     assert labels(mosaic.xaxis) == [str(head) for head in range(12)]
     assert len(tiles(mosaic)) == 72
     for layer, head in ((0, 0), (2, 3), (5, 11)):
-        np.testing.assert_array_equal(tile_of(image, layer, head, 9), train.weights(layer, head))
-    assert bar.get_ylabel() == "weight"
+        weights = train.weights(layer, head)
+        expected = colors_of(weights, bar, "devon_r")
+        expected[[0, -1]] = colors_of(weights, gray, None)[[0, -1]]
+        expected[:, [0, -1]] = colors_of(weights, gray, None)[:, [0, -1]]
+        np.testing.assert_allclose(tile_of(image, layer, head, 9), expected, atol=1.01)
+    largest = max(train.weights(layer)[:, 1:-1, 1:-1].max().item() for layer in range(6))
+    assert bar.get_xlim()[1] == pytest.approx(largest)
+    assert bar.get_ylabel() == "weight between words"
+    assert gray.get_ylabel() == "weight of special tokens"
     assert "In each tile the 9 queries run down and the keys across." in page_text(figure)
 
 
-def tile_of(image, row, column, size):
+def colors_of(weights, bar, name):
+    """Return the colors of weights by the scale of a color bar, from 0 to 255."""
+    colors = style.weight_colors() if name else style.neutral_colors()
+    return 255 * colors((weights / bar.get_xlim()[1]).numpy())
+
+
+def tile_of(image, row, column, size, colors=None):
     """Return the bottom-left cells of one position in a mosaic of squares."""
-    cells = np.asarray(image.get_array().filled(np.nan))
+    cells = np.asarray(image.get_array() if colors is None else colors)
     rows, columns = (int(extent) for extent in (image.get_extent()[2], image.get_extent()[1]))
     high, wide = cells.shape[0] // rows, cells.shape[1] // columns
     place = cells[row * high : (row + 1) * high, column * wide : (column + 1) * wide]
@@ -193,15 +265,19 @@ def tile_of(image, row, column, size):
 @pytest.mark.parametrize(("width", "rows", "columns"), [(183, 2, 6), (89, 3, 4)])
 def test_the_heads_of_one_layer_are_drawn_larger_each_with_its_number(train, width, rows, columns):
     figure = attnviz.plot.heads(train, layer=2, width=width)
-    assert "All 12 heads of layer 2" in page_text(figure)
+    assert "Of 12 heads of layer 2, 3 rest on special tokens, 1 attends to" in page_text(figure)
     mosaic = figure.axes[0]
-    assert [text.get_text() for text in mosaic.texts] == [f"head {head}" for head in range(12)]
+    said = [text.get_text() for text in mosaic.texts]
+    assert [text for text in said if "head" in text] == [f"head {head}" for head in range(12)]
+    assert said[said.index("head 8") + 1] == "next"
     assert len(tiles(mosaic)) == 12
     (image,) = mosaic.images
     assert image.get_extent() == [0, columns, rows, 0]
     for head in range(12):
-        tile = tile_of(image, *divmod(head, columns), 9)
-        np.testing.assert_array_equal(tile, train.weights(2, head))
+        tile = tile_of(image, *divmod(head, columns), 9)[1:-1, 1:-1]
+        words = train.weights(2, head)[1:-1, 1:-1]
+        order = words.flatten().argsort()
+        assert (np.diff(tile.reshape(49, 4)[order, 1].astype(int)) <= 1).all()  # darker is more
     whole = attnviz.plot.heads(train, width=width).axes[0]
     assert tile_width(mosaic) > 1.5 * tile_width(whole)
 
@@ -227,13 +303,18 @@ def test_many_heads_are_numbered_where_there_is_room(short):
     assert len(tiles(mosaic)) == 1024
 
 
-def test_long_maps_are_averaged_into_the_tiles_of_a_grid(long):
+def test_no_weight_of_a_long_map_disappears_in_its_tile(long):
     maps = head_maps(long)
-    rows, columns = ("",) * 130, ("",) * 200
-    wide = replace(maps, weights=torch.rand(6, 12, 130, 200), rows=rows, columns=columns)
-    (image,) = attnviz.plot.heads(wide).axes[0].images
-    assert np.shape(tile_of(image, 0, 0, 64)) == (64, 64)
-    assert np.nanmean(tile_of(image, 1, 2, 64)) == pytest.approx(0.5, abs=0.02)
+    weights = torch.full((6, 12, 130, 200), 1e-4)
+    weights[1, 2, 77, 133] = 1.0
+    names = {"rows": ("",) * 130, "columns": ("",) * 200, "special_rows": (), "special_columns": ()}
+    (image,) = attnviz.plot.heads(replace(maps, weights=weights, **names)).axes[0].images
+    tile = tile_of(image, 1, 2, 64)
+    assert tile.shape == (64, 64, 4)
+    darkest = tile[..., :3].sum(-1) < 200
+    assert 1 <= darkest.sum() <= 4  # tiles whose windows overlap
+    assert darkest[77 * 64 // 130, 133 * 64 // 200]
+    assert not (tile_of(image, 0, 0, 64)[..., :3].sum(-1) < 200).any()
 
 
 def test_a_long_text_is_drawn_as_one_image_with_some_of_its_labels(long):
@@ -251,8 +332,10 @@ def test_a_long_text_is_drawn_as_one_image_with_some_of_its_labels(long):
     )
     (mesh,) = ax.collections
     assert mesh.get_rasterized()
-    assert 20 < len(labels(ax.yaxis)) < 300
-    assert labels(ax.yaxis)[1] == f"w{int(ax.get_yticks()[1])}"
+    at = int(ax.get_yticks()[1])
+    assert labels(ax.yaxis)[1] == f"w{at} w{at + 1} w{at + 2}   {at}"
+    assert labels(ax.xaxis)[1] == str(at)
+    assert 5 <= len(labels(ax.yaxis)) <= 11
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone(short):
@@ -318,9 +401,8 @@ def test_a_heatmap_draws_only_into_the_given_axes(train, odd):
     assert attnviz.plot.heatmap(train, layer=2, head=3, ax=left) is left
     attnviz.plot.heatmap(odd, layer=0, head=1, ax=right)
     assert plt.get_fignums() == [figure.number]
-    assert len(figure.axes) == 2
     assert left.get_title(loc="left").startswith("Layer 2, head 3\nall-MiniLM-L6-v2, verified to")
-    assert left.child_axes[0].get_ylabel() == "attention weight"
+    assert [ax.get_ylabel() for ax in figure.axes[2:]] == ["weight", "weight"]
     assert left.xaxis.label.get_fontsize() == left.yaxis.label.get_fontsize() == style.TEXT_SIZE
     assert "$" in labels(right.yaxis)
     figure.canvas.draw()
@@ -399,7 +481,12 @@ def test_text_in_a_pdf_is_text(tmp_path, short):
         b"CIDFontType2"
     }
     texts = pdf_texts(written)
-    for text in ("station", "[SEP]", "key (attended to)", "All 72 heads"):
+    for text in (
+        "station",
+        "[SEP]",
+        "key (attended to)",
+        "Framed among all 72 heads, on one scale",
+    ):
         assert text in texts
 
 

@@ -41,6 +41,7 @@ from attnviz.results.axis import (
     is_content,
     is_word,
     locate,
+    merge,
     token_groups,
     word_weights,
 )
@@ -103,18 +104,22 @@ def attention_map(
         result.check_head(layer, number)
     attention = result.layer(layer)
     all_notes = [*result.notes, *notes]
+    masked: Tensor | None = None
     if isinstance(attention, StreamedAttention):
         _check_special(special, streamed=True)
         weights, left, across = _streamed_map(attention, heads, rows, columns, all_notes)
     else:
         weights, left, across = word_weights(attention, words=words)
         weights = weights[list(heads)].mean(0)
+        masked = masked_cells(attention, left, across)
         all_notes += _merging_note(left, across)
+        masked = _without_special(masked, left, across, special)
         weights, left, across = _treat_special(weights, left, across, special, all_notes)
         if rows or columns:
             m, n = weights.shape
             rows, columns = _check_part(rows, m, "rows"), _check_part(columns, n, "columns")
             weights = weights[rows, columns]
+            masked = None if masked is None else masked[rows, columns]
             left, across = left.at(range(m)[rows]), across.at(range(n)[columns])
             all_notes.append(
                 f"rows {rows.start} to {rows.stop - 1} of {m} and "
@@ -135,6 +140,8 @@ def attention_map(
         special_columns=across.special,
         sides=(left.side, across.side),
         image=result.image,
+        masked=masked,
+        special=special,
     )
 
 
@@ -171,6 +178,7 @@ def head_maps(
     """
     result = one_result(result, streamed=True)
     stack, notes = result.stack(), [*result.notes]
+    masked: Tensor | None = None
     layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
     if layer is not None:
         layers = (stack.layer(layer),)
@@ -189,6 +197,10 @@ def head_maps(
     stacked = torch.stack(weights)
     if not streamed:
         notes += _merging_note(left, across)
+        masks = [masked_cells(record, left, across) for record in records]
+        known = [mask for mask in masks if mask is not None]
+        if len(known) == len(records):  # what no layer may read
+            masked = _without_special(torch.stack(known).all(0), left, across, special)
         stacked, left, across = _treat_special(stacked, left, across, special, notes)
     return HeadMaps(
         weights=stacked,
@@ -201,6 +213,9 @@ def head_maps(
         provenance=result.provenance,
         sides=(left.side, across.side),
         heads=streamed[0].kept if streamed else (),
+        special_rows=left.special,
+        special_columns=across.special,
+        masked=masked,
     )
 
 
@@ -264,6 +279,16 @@ def _treat_special(
     else:
         notes.append(f"{names} hidden ({lost}), rows not renormalized")
     return weights, rows.without_special(), columns.without_special()
+
+
+def _without_special(
+    masked: Tensor | None, rows: TokenGroups, columns: TokenGroups, special: Special
+) -> Tensor | None:
+    """Return which cells are masked, as `_treat_special` leaves them."""
+    if masked is None or special == "keep":
+        return masked
+    words, word_keys = (~torch.tensor(side.special, device="cpu") for side in (rows, columns))
+    return masked[words][:, word_keys]
 
 
 def _check_part(part: slice | None, length: int, name: str) -> slice:
@@ -397,21 +422,62 @@ def choose_word(axis: Axis) -> int:
 
 
 def content_mass(record: AttentionRecord) -> Tensor:
-    """Return the mean weight from content words to other content words by head, (H,)."""
+    """Return the mean weight from content words to other content words by head, (H,).
+
+    In a text that attends to itself, what position explains is subtracted: the mean weight of all
+    other pairs of words at the same distance. A head that always attends to the previous word
+    relates no words.
+    """
     weights, rows, columns = word_weights(record)
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
     if record.stack != "cross":  # attention of a word to itself does not count
         related = related & ~torch.eye(*related.shape, dtype=torch.bool, device="cpu")
     if not related.any():
         return weights.new_zeros(len(weights))
+    if _relates_words(record):
+        is_word = ~torch.tensor(rows.special, device="cpu")
+        pairs = is_word[:, None] & is_word[None, :]
+        masked = masked_cells(record, rows, columns)
+        pairs = pairs if masked is None else pairs & ~masked
+        weights = weights - _weight_at_distance(weights, pairs)
     return (weights * related).sum((1, 2)) / content_words(rows).sum()
+
+
+def _relates_words(record: AttentionRecord) -> bool:
+    """Whether a record is of a text that attends to itself, so that words have a distance."""
+    rows, columns = record.query_axis, record.key_axis
+    return rows.labels == columns.labels and (columns.patches or columns.seconds) is None
+
+
+def _weight_at_distance(weights: Tensor, pairs: Tensor) -> Tensor:
+    """Return the mean weight of all other pairs at the same distance, (H, T, T); 0 if none.
+
+    pairs : those that count, (T, T).
+    """
+    places = torch.arange(len(pairs), device="cpu")
+    distance = (places - places[:, None] + len(pairs) - 1).flatten()
+    counts = pairs.flatten().float()
+    counted = weights.flatten(1) * counts
+    sums = weights.new_zeros(len(weights), 2 * len(pairs)).index_add_(1, distance, counted)
+    others = counts.new_zeros(2 * len(pairs)).index_add_(0, distance, counts)[distance] - counts
+    return ((sums[:, distance] - counted) / others.clamp(min=1)).view_as(weights)
+
+
+def masked_cells(record: AttentionRecord, rows: TokenGroups, columns: TokenGroups) -> Tensor | None:
+    """Return which words no head may attend to from which, (m, n); None where all may be."""
+    readable = record.readable()
+    if readable is None:
+        return None
+    masked = merge(readable.float().cpu(), rows, columns) == 0
+    return masked if masked.any() else None
 
 
 def rank_heads(result: AttentionResult) -> HeadRanking:
     """Rank all heads by how much content words of the text attend to each other.
 
-    Many heads attend mostly to attention sinks such as [CLS] and [SEP]. This ranking finds the
-    others.
+    Many heads attend mostly to attention sinks such as [CLS] and [SEP], others to the word at a
+    fixed distance. This ranking finds the rest: from each weight, the mean weight of all other
+    pairs of words at the same distance is subtracted.
 
     Parameters
     ----------
@@ -438,9 +504,13 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     scores.sort(key=lambda score: -score.score)
     first = (stack.streamed or stack.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
-    other = "other " if queries == keys else ""
-    pieces = ", piece by piece" if stack.streamed else ""
-    return HeadRanking(tuple(scores), f"mean weight from {queries} to {other}{keys}{pieces}")
+    if stack.streamed:
+        meaning = f"mean weight from {queries} to {keys}, piece by piece"
+    elif _relates_words(stack.records[0]):
+        meaning = f"weight between {keys} beyond what distance explains"
+    else:
+        meaning = f"mean weight from {queries} to {keys}"
+    return HeadRanking(tuple(scores), meaning)
 
 
 def _noun(axis: Axis) -> str:
@@ -485,7 +555,7 @@ def choose_head(
     )
     among = "all heads" if layer is None and not heads else "those asked for"
     note = f"of {among} this one has the largest {ranking.meaning}: {best.score:.2f}"
-    if best.score == 0:
+    if best.score <= 0:
         note = f"no head has any {ranking.meaning}"
     return best.layer, heads or (best.head,), (note,)
 

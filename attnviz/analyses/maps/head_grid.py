@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,29 +15,33 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
+from attnviz.analyses.maps.finding import head_families, of_heads
 from attnviz.analyses.maps.result import HeadMaps
-from attnviz.figures.cells import logarithmic
 from attnviz.figures.layout import CaptionLength, Page, color_bar
+from attnviz.figures.scale import WeightScale, is_logarithmic
 from attnviz.figures.style import (
     ACCENT,
     AXIS_ROOM,
     FAINT,
     FULL_WIDTH,
     GAP,
-    MARGIN,
     MM,
     MUTED,
     SMALL_SIZE,
+    SMALLEST_SIZE,
+    TEXT_SIZE,
     style,
-    weight_colors,
+    value_colors,
 )
-from attnviz.results import AttentionResult, AxisGeometry, Special
+from attnviz.results import AttentionResult, Special
 from attnviz.results.axis import source
 
 _LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile: with one layer, and at most
+_NAMED_TILE = 0.45  # inches of a tile with room for the name of its family
+_SHORTEST_BAR = 0.4  # inches of a color bar with room for its numbers
 _LOWEST_TILE = 0.2  # inches of a tile at least
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 
@@ -83,32 +89,15 @@ def heads(
         maps = head_maps(result, layer=layer, words=words, special=special)
     with style([source(maps.provenance)]):
         page = Page(width * MM, caption)
-        bottom = draw_head_grid(page, maps, (page.left, page.right), MARGIN)
-        count = "" if _is_pooled(maps) else f"{len(maps.rows)} "
+        top = page.heading(of_heads(maps)) + 0.02
+        names = ["" if family is None else family[0].name for family in head_families(maps)]
+        bottom = draw_head_grid(page, maps, (page.left, page.right), top, names=names)
+        count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
         directions = f"in each tile the {count}queries run down and the keys across"
         parts = [source(maps.provenance), directions, *maps.notes]
-        if _is_pooled(maps):
+        if is_logarithmic(maps.weights.shape[-1]):
             parts.append("colors on a logarithmic scale")
         return page.finish_with_caption(bottom + GAP, parts, maps.checked_agreement)
-
-
-def _is_pooled(maps: HeadMaps) -> bool:
-    """Whether the maps are pooled maps of a long text."""
-    return bool(maps.sides[1].landmarks)
-
-
-def _norm(maps: HeadMaps, weights: Tensor) -> Normalize:
-    """Return the range of colors: up to 1, or less for images, audio and long texts.
-
-    Each of many keys gets a small weight.
-    """
-    if maps.sides[1] == AxisGeometry():
-        return Normalize(0.0, 1.0)
-    if _is_pooled(maps):
-        return logarithmic(weights)
-    # By rank, since torch.quantile takes no more than 16 million values.
-    ranked = _pooled(weights).flatten().sort().values
-    return Normalize(0.0, max(float(ranked[int(0.995 * (len(ranked) - 1))]), 1e-12))
 
 
 def draw_head_grid(
@@ -117,39 +106,42 @@ def draw_head_grid(
     place: tuple[float, float],
     top: float,
     *,
-    weights: Tensor | None = None,
+    ratios: Tensor | None = None,
     marked: tuple[int, Sequence[int]] | None = None,
+    names: Sequence[str] = (),
 ) -> float:
-    """Draw the maps as one image with a title and a color bar; return the lower edge.
+    """Draw the maps as one image with a color bar; return the lower edge.
 
-    place : the left and right edge in inches. top : the upper edge in inches. weights : values to
-    draw instead of the maps, (layers, heads, height, width). marked : the layer and heads to frame.
+    place : the left and right edge in inches. top : the upper edge in inches. ratios : values from
+    -1 to 1 to draw instead of the maps, (layers, heads, height, width); their colors are explained
+    elsewhere. marked : the layer and heads to frame.
+    names : what to write above each tile, if there is room.
     """
-    weights = maps.weights if weights is None else weights
+    scale = WeightScale.of(maps.weights, maps.uninformative, maps.masked)
+    if ratios is not None:
+        nothing = torch.zeros(ratios.shape[2:], dtype=torch.bool, device="cpu")
+        scale = WeightScale(Normalize(-1, 1), None, nothing, None, value_colors())
+    weights = maps.weights if ratios is None else ratios
     layers, heads = weights.shape[:2]
     numbers = maps.heads or tuple(range(heads))
     left, right = place
-    prefix = "All " if numbers == tuple(range(heads)) else ""
-    suffix = f" of layer {maps.layers[0]}" if layers == 1 else ""
-    title = f"{prefix}{layers * heads} head{'s' * (layers * heads > 1)}{suffix}"
-    top = page.title(left, top, title, right - left)
 
     one_layer = layers == 1  # it has larger tiles, each with its number
-    indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM - 0.06)
+    indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM + 0.04)
     rows = math.ceil(heads * _LARGE_TILE / (right - left)) if one_layer else layers
     columns = math.ceil(heads / rows) if one_layer else heads
-    image, (wide, high) = _tile(weights, rows, columns, headroom=0.3 if one_layer else 0.12)
+    needed = _NAMED_TILE * (1 + one_layer)  # beside the number of the head, or alone
+    is_named = (right - left) / columns > needed and any(names)
+    headroom = 0.3 if one_layer else 0.24 if is_named else 0.12
+    image, (wide, high) = _tile(weights, scale, rows, columns, headroom=headroom)
     width = min(right - left - indent, columns * _LARGEST_TILE)
     height: float = max(width * image.shape[0] / image.shape[1], rows * _LOWEST_TILE)
     ax = page.axes(left + indent, top, width, height)
-    drawn = ax.imshow(
+    ax.imshow(
         image,
-        weight_colors(),
         aspect="auto",
         origin="upper",
         interpolation="nearest",
-        interpolation_stage="data",  # resample weights, not colors: half the time
-        norm=_norm(maps, weights),
         extent=(0, columns, rows, 0),
     )
     framed = set()
@@ -173,38 +165,68 @@ def draw_head_grid(
     if one_layer:
         for number, (x, y) in enumerate(corners):
             ax.text(x, y - 0.04, f"head {numbers[number]}", fontsize=SMALL_SIZE, color=MUTED)
+            if is_named:
+                look: dict[str, Any] = {"fontsize": SMALL_SIZE, "color": ACCENT, "ha": "right"}
+                ax.text(x + wide, y - 0.04, names[number], **look)
         ax.set_axis_off()
     else:
+        for (x, y), text in zip(corners, names if is_named else (), strict=False):
+            ax.text(x, y - 0.03, text, fontsize=SMALLEST_SIZE, color=ACCENT)
         _number_sides(ax, maps.layers, numbers, (width / columns, height / rows), (wide, high))
-    bar = page.axes(right - 0.35 * width - 0.08, top + height + below, 0.35 * width, 0.06)
-    color_bar(drawn, bar, horizontal=True)
+    if ratios is None:
+        _draw_bars(page, scale, place, top + height + below)
     return top + height + below + 0.18
 
 
+def _draw_bars(page: Page, scale: WeightScale, place: tuple[float, float], top: float) -> None:
+    """Draw the color bars side by side, as many as fit, the last one at the right edge."""
+    left, right = place
+    size = max(0.19 * (right - left), _SHORTEST_BAR)
+    bars = scale.bars
+    labels = [f"weight {name}".strip() for name, _ in bars]
+    if sum(size + page.ruler.width(label, TEXT_SIZE) + 2 * GAP for label in labels) > right - left:
+        bars, labels = bars[:1], ["weight"]
+    end = right - 0.08
+    for label, (_, bar) in zip(labels[::-1], bars[::-1], strict=True):
+        color_bar(bar, page.axes(end - size, top, size, 0.06), label, horizontal=True)
+        end -= size + page.ruler.width(label, TEXT_SIZE) + 2 * GAP
+
+
 def _tile(
-    weights: Tensor, rows: int, columns: int, *, headroom: float
-) -> tuple[NDArray[np.float32], tuple[float, float]]:
+    weights: Tensor, scale: WeightScale, rows: int, columns: int, *, headroom: float
+) -> tuple[NDArray[np.uint8], tuple[float, float]]:
     """Arrange maps (layers, heads, m, n) as one image of rows × columns tiles.
 
-    Returns the image, and the share of its tile that each map fills, across and down.
+    Returns the colors, and the share of its tile that each map fills, across and down.
 
     headroom : the gap above each map, as a share of its height.
     """
-    maps = _pooled(weights)
+    maps, scale = _pooled(weights, scale)
     m, n = maps.shape[1:]
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
-    places = torch.full((rows * columns, m + down, n + across), torch.nan, device="cpu")
-    places[: len(maps), down:, :n] = maps
-    side_by_side = places.reshape(rows, columns, m + down, n + across).transpose(1, 2)
-    image = side_by_side.reshape(rows * (m + down), columns * (n + across))
-    return image.numpy(), (n / (n + across), m / (m + down))
+    places = np.full((rows * columns, m + down, n + across, 4), 255, np.uint8)
+    places[: len(maps), down:, :n] = (255 * scale.rgba(maps)).round()
+    side_by_side = places.reshape(rows, columns, m + down, n + across, 4).transpose(0, 2, 1, 3, 4)
+    image = side_by_side.reshape(rows * (m + down), columns * (n + across), 4)
+    return image, (n / (n + across), m / (m + down))
 
 
-def _pooled(weights: Tensor) -> Tensor:
-    """Return the maps (layers · heads, m, n), pooled to the cells that a tile has room for."""
-    maps = weights.flatten(0, 1)
-    m, n = (min(side, _TILE) for side in maps.shape[1:])
-    return maps if maps.shape[1:] == (m, n) else adaptive_avg_pool2d(maps, (m, n))
+def _pooled(weights: Tensor, scale: WeightScale) -> tuple[Tensor, WeightScale]:
+    """Return the maps (layers · heads, m, n) with the cells that a tile has room for.
+
+    A cell is the largest of the weights that it joins, so that none disappears.
+    """
+    maps = weights.flatten(0, 1).float()
+    size = [min(side, _TILE) for side in maps.shape[1:]]
+    if list(maps.shape[1:]) == size:
+        return maps, scale
+
+    def pooled(cells: Tensor) -> Tensor:
+        return adaptive_max_pool2d(cells[None].float(), size)[0]
+
+    masked = None if scale.masked is None else pooled(~scale.masked) == 0
+    cells = replace(scale, uninformative=pooled(scale.uninformative) > 0, masked=masked)
+    return adaptive_max_pool2d(maps, size), cells
 
 
 def _number_sides(
@@ -229,5 +251,24 @@ def _number_sides(
             fontsize=SMALL_SIZE,
         )
     ax.tick_params(length=0)
-    ax.set_xlabel("head", color=MUTED, loc="left")
+    ax.set_xlabel("head", color=MUTED)
     ax.set_ylabel("layer", color=MUTED)
+
+
+def draw_overview(
+    page: Page,
+    maps: HeadMaps,
+    place: tuple[float, float],
+    top: float,
+    *,
+    marked: tuple[int, Sequence[int]],
+    ratios: Tensor | None = None,
+) -> float:
+    """Draw all heads with the drawn one framed, below a title; return the lower edge.
+
+    The parameters are those of `draw_head_grid`.
+    """
+    count = maps.weights.shape[0] * maps.weights.shape[1]
+    title = f"Framed among all {count} heads, on one scale"
+    top = page.subtitle(place[0], top, title, place[1] - place[0])
+    return draw_head_grid(page, maps, place, top, ratios=ratios, marked=marked)

@@ -5,17 +5,19 @@ Where the keys are patches of an image, the weights of one query are drawn over 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any
 
-import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
-from matplotlib.patheffects import withStroke
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
@@ -27,31 +29,40 @@ from attnviz.analyses.maps.compute import (
     make_overview,
     rank_heads,
 )
-from attnviz.analyses.maps.head_grid import draw_head_grid
+from attnviz.analyses.maps.finding import Finding, of_map
+from attnviz.analyses.maps.head_grid import draw_overview
+from attnviz.analyses.maps.image_map import (
+    Patch,
+    draw_image_page,
+    draw_over_image,
+    find_query,
+    query_name,
+    times,
+)
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, HeadRanking
 from attnviz.errors import InputError
-from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, logarithmic, write_numbers
+from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
+from attnviz.figures.scale import Look, WeightScale
 from attnviz.figures.style import (
-    ACCENT,
     BAR_ROOM,
     BAR_WIDTH,
     FULL_WIDTH,
     GAP,
     INK,
     MARGIN,
+    MASKED,
     MM,
     MUTED,
     SMALL_SIZE,
+    SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
+    neutral_colors,
     style,
-    weight_colors,
 )
-from attnviz.results import AttentionResult, AxisGeometry, Special
+from attnviz.results import AttentionResult, Special
 from attnviz.results.axis import literal, selection, source
-
-Patch: TypeAlias = tuple[int, int] | str
 
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
@@ -59,10 +70,14 @@ _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, with an overview and witho
 _WRITTEN_CELL = 0.22  # inches: larger cells have room for their number
 _READABLE = 0.13  # inches of a row with room for its label
 _TALLEST = 9.0  # inches of a map
-_NAMED = 64  # tokens: longer parts of a long text have a logarithmic scale
+_SHARES = 0.55, 0.6, 0.64  # of the width, for a map with an overview beside it
+_ROOM_BESIDE = 1.3  # inches of the labels and the color bar of a map
+_BETWEEN = 0.12  # inches around a subplot that its labels may take
+_BAR_LABELS = 0.5  # inches of the numbers and the label of a color bar
+_NARROWEST = 1.7  # inches of one of several maps side by side
+_TWO_BARS = 1.0  # inches of a map with room for two color bars
+_HATCH = "//////"
 _MOST_CELLS = 500  # along a side; more would be too small for print
-_LARGEST_IMAGE = 3.2  # inches of a side of the image
-_SHADE = 0.3  # opacity of black in the image
 
 
 def heatmap(
@@ -79,12 +94,24 @@ def heatmap(
     overview: HeadMaps | bool | None = None,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
+    heads: Sequence[tuple[int, int]] = (),
     ax: Axes | None = None,
-) -> Axes:
+    vmin: float | None = None,
+    vmax: float | None = None,
+    norm: Normalize | None = None,
+    cmap: str | Colormap | None = None,
+    annot: bool | None = None,
+    cbar: bool = True,
+    cbar_ax: Axes | None = None,
+    title: str | None = None,
+    **pcolormesh: Any,
+) -> Axes | list[Axes]:
     """Draw the attention map of one head, or the mean map of several heads of a layer.
 
     Rows are queries and columns are keys. If the keys are patches of an image, the weights of one
-    query are drawn over the image instead.
+    query are drawn over the image instead. Special tokens and queries with one key have gray cells
+    on a scale of their own; setting a scale or colors makes all cells alike. From 48 keys on, the
+    scale is logarithmic.
 
     Parameters
     ----------
@@ -115,19 +142,54 @@ def heatmap(
     caption : {"short", "full"}
         Whether the caption has two lines, or also says how everything was measured. The file always
         says so in its metadata.
+    heads : sequence of (int, int), optional
+        Heads as (layer, head), drawn side by side on one scale, in place of `layer` and `head`.
     ax : Axes, optional
         The axes to draw into. By default a new figure is created.
+    vmin, vmax : float, optional
+        The ends of the color scale. By default 0, and the largest weight between words.
+    norm : Normalize, optional
+        The color scale, in place of vmin and vmax.
+    cmap : str or Colormap, optional
+        The colors, by default white to dark blue.
+    annot : bool, optional
+        Whether to write the weights into the cells. By default where they have room.
+    cbar : bool, default True
+        Whether to draw the color bar.
+    cbar_ax : Axes, optional
+        The axes of the color bar.
+    title : str, optional
+        The title, by default what the map shows.
+    **pcolormesh
+        For `Axes.pcolormesh`, which draws the cells.
 
     Returns
     -------
-    Axes
-        The axes of the map. `.figure` is the figure.
+    Axes or list of Axes
+        The axes of the map, or one for each of `heads`. `.figure` is the figure.
 
     Raises
     ------
     InputError
-        The layer, head or patch does not exist, or `special` is unknown.
+        The layer, head or patch does not exist, or an argument is not what it should be.
     """
+    look = Look(vmin, vmax, norm, cmap, annot, cbar, cbar_ax, title, pcolormesh)
+    if heads:
+        if (layer, head, ax) != (None, None, None) or isinstance(result, AttentionMap):
+            raise InputError("heads draws a figure of its own. Leave layer, head and ax out.")
+        maps = [
+            attention_map(
+                result,
+                layer=one,
+                head=two,
+                words=words,
+                special=special,
+                rows=rows,
+                columns=columns,
+            )
+            for one, two in _pairs_of(heads)
+        ]
+        return draw_side_by_side(maps, look, width=width, caption=caption)
     if isinstance(result, AttentionMap):
         selected = SelectedMap(
             result,
@@ -149,7 +211,17 @@ def heatmap(
         )
     if ax is not None and not isinstance(ax, Axes):
         raise InputError(f"{ax!r:.60} is not axes. Pass axes of matplotlib, or leave ax out.")
-    return draw_heatmap(selected, width=width, caption=caption, ax=ax)
+    return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
+
+
+def _pairs_of(heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return pairs of a layer and a head, or raise InputError."""
+    pairs = [tuple(pair) if isinstance(pair, Sequence) else () for pair in heads]
+    if any(len(pair) != 2 for pair in pairs):
+        raise InputError(
+            f"heads must be pairs of (layer, head), such as [(0, 1)], not {heads!r:.60}."
+        )
+    return [(pair[0], pair[1]) for pair in pairs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +238,12 @@ class SelectedMap:
     overview: HeadMaps | None = None
     ranking: HeadRanking | None = None
     matches: HeadMatches | None = None
+
+    @cached_property
+    def finding(self) -> Finding | None:
+        """What the map shows, or the weight between the two words that were asked for."""
+        pair = None if self.matches is None else (self.matches.query, self.matches.key)
+        return of_map(self.map, pair)
 
 
 def select_map(
@@ -217,46 +295,9 @@ def select_map(
     return SelectedMap(drawn, query, beside, ranking, matches)
 
 
-def find_query(
-    drawn: AttentionMap, patch: Patch | None = None, *, matrix: bool = False
-) -> int | None:
-    """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
-    patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
-    key_patches = drawn.sides[1].patches
-    if matrix or drawn.image is None or key_patches is None or not any(key_patches):
-        if patch is None:
-            return None
-        raise InputError(
-            f"The patch {patch!r} cannot be used for a matrix of queries and keys, only for "
-            "weights that are drawn over an image. Leave it out."
-        )
-    if patch is None:
-        return _default_query(drawn, patches)
-    for row, (label, place) in enumerate(zip(drawn.rows, patches, strict=True)):
-        if patch == place or (isinstance(patch, str) and patch.casefold() == label.casefold()):
-            return row
-    tokens = [label for label, place in zip(drawn.rows, patches, strict=True) if place is None]
-    choices = [*dict.fromkeys(tokens)][:8]
-    if any(patches):
-        rows, columns = _grid_size(drawn.sides[0])
-        choices.append(f"a patch as (row, column) from (0, 0) to ({rows - 1}, {columns - 1})")
-    raise InputError(f"{patch!r} is not a query of the map. Choose {' or '.join(choices)}.")
-
-
-def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None]) -> int:
-    """Return the last word of a text; else the row of [CLS], or of the patch in the middle."""
-    special = drawn.special_rows or (False,) * len(drawn.rows)
-    words = [n for n, patch in enumerate(patches) if patch is None and not special[n]]
-    if words:
-        return words[-1]
-    if "[CLS]" in drawn.rows:
-        return drawn.rows.index("[CLS]")
-    rows, columns = _grid_size(drawn.sides[0])
-    return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
-
-
 def draw_heatmap(
     selected: SelectedMap,
+    look: Look = Look(),  # noqa: B008  it does not change
     *,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
@@ -265,35 +306,144 @@ def draw_heatmap(
     """Draw a new page, `width` mm wide, or only the map into the axes."""
     drawn, query = selected.map, selected.query
     with style([*drawn.rows, *drawn.columns, source(drawn.provenance)]):
-        if ax is None:
-            page = Page(width * MM, caption)
-            if query is None:
-                return _matrix_page(page, drawn, selected.overview)
-            return _image_page(page, drawn, query, selected.overview)
-        agreement = drawn.checked_agreement
-        verdict = agreement.verdict.upper()
-        if verdict == "VERIFIED":
-            verdict = f"verified to {agreement.largest_difference():.0e}"
-        title = f"{selection(drawn.stack, drawn.layer, drawn.heads)}\n"
-        title += f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
+        if ax is not None:
+            return _draw_into(ax, selected, look)
+        page = Page(width * MM, caption)
         if query is None:
-            _draw_matrix(ax, drawn, Ruler())
-            mappable: ScalarMappable = ax.collections[0]
-        else:
-            mappable = _draw_over_image(ax, drawn, query)
-            title += f", {_query_name(drawn, query)}"
-        ax.set_title(title, loc="left", fontsize=TEXT_SIZE, parse_math=False)
-        color_bar(mappable, ax.inset_axes((1.03, 0.5, 0.03, 0.5)), "attention weight")
-        return ax
+            return _matrix_page(page, selected, look)
+        return draw_image_page(page, drawn, query, selected.overview)
 
 
-def _matrix_page(page: Page, drawn: AttentionMap, overview: HeadMaps | None) -> Axes:
+def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
+    """Draw a map into axes of the user, with its verdict in the title."""
+    drawn, query = selected.map, selected.query
+    agreement, ruler = drawn.checked_agreement, Ruler()
+    verdict = agreement.verdict.upper()
+    if verdict == "VERIFIED":
+        verdict = f"verified to {agreement.largest_difference():.0e}"
+    model = f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
+    where = selection(drawn.stack, drawn.layer, drawn.heads)
+    if query is None:
+        _fit_into_place(ax, drawn, look, ruler)
+        scale = _scale_of(drawn, look)
+        _draw_matrix(ax, drawn, scale, ruler, look=look)
+        mappable: ScalarMappable = ax.collections[0]
+        label, say = "weight", None
+    else:
+        mappable = draw_over_image(ax, drawn, query)
+        label, say = "÷ even weight", times
+        where += f", {query_name(drawn, query)}"
+    room = ax.get_window_extent().width / ax.figure.dpi
+    lines = [where, ruler.longest((model, verdict), room, TEXT_SIZE)]
+    title = "\n".join(lines) if look.title is None else look.title
+    ax.set_title(title, loc="left", fontsize=TEXT_SIZE, parse_math=False)
+    if look.cbar_ax is not None:
+        color_bar(mappable, look.cbar_ax, label, say=say)
+    elif look.cbar:
+        color_bar(mappable, ax, label, beside=True, say=say)
+    return ax
+
+
+def _scale_of(drawn: AttentionMap, look: Look) -> WeightScale:
+    scale = WeightScale.of(drawn.weights.float(), drawn.uninformative, drawn.masked)
+    return scale.with_look(look)
+
+
+def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> None:
+    """Shrink axes that no layout engine places, so that labels and bar stay in their place."""
+    figure = ax.get_figure(root=True)
+    if figure is None or figure.get_layout_engine() is not None:
+        return
+    box, (wide, high) = ax.get_position(original=True), figure.get_size_inches()
+    cell = box.width * wide / drawn.weights.shape[1]
+    rows = fit_ticks(drawn.rows, cell, ruler, axis="y", side=drawn.sides[0])
+    columns = fit_ticks(drawn.columns, cell, ruler, axis="x", side=drawn.sides[1])
+    right = _BAR_LABELS if look.cbar and look.cbar_ax is None else 0.0
+    room = rows.room + _LABEL, right, columns.room + _LABEL, 2.5 * line_height(TEXT_SIZE)
+    left, right, below, above = (max(0.0, inches - _BETWEEN) for inches in room)
+    ax.set_position(
+        (
+            box.x0 + left / wide,
+            box.y0 + below / high,
+            max(0.2 * box.width, box.width - (left + right) / wide),
+            max(0.2 * box.height, box.height - (below + above) / high),
+        )
+    )
+
+
+def draw_side_by_side(
+    maps: Sequence[AttentionMap],
+    look: Look,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
+) -> list[Axes]:
+    """Draw several maps of one result on one scale, side by side on a new page."""
+    first = maps[0]
+    if len({drawn.weights.shape for drawn in maps}) > 1:
+        raise InputError("The layers differ in their positions. Draw their heads one by one.")
+    with style([*first.rows, *first.columns, source(first.provenance)]):
+        page = Page(width * MM, caption)
+        ruler, inner = page.ruler, page.right - page.left
+        across = min(len(maps), max(1, int(inner / _NARROWEST)))
+        weights = torch.stack([drawn.weights.float() for drawn in maps])
+        scale = WeightScale.of(weights, first.uninformative, first.masked).with_look(look)
+        top = page.heading(look.title or f"{len(maps)} heads on one scale") + GAP / 2
+        longest = _LONGEST * inner / across
+        labels = fit_ticks(
+            first.rows, _READABLE, ruler, axis="y", side=first.sides[0], longest=longest
+        )
+        left = page.left + _LABEL + labels.room
+        room = (page.right - left - BAR_ROOM - (across - 1) * GAP) / across
+        cell, down = _cell_size(first, room, _LARGEST_CELL)
+        m, n = first.weights.shape
+        drawn_axes, bottom = [], top
+        for start in range(0, len(maps), across):
+            row = maps[start : start + across]
+            heads = [_panel_lines(drawn, ruler, room) for drawn in row]
+            below_titles = top + max(map(len, heads)) * line_height(SMALL_SIZE) + 0.04
+            for number, (drawn, lines) in enumerate(zip(row, heads, strict=True)):
+                place = left + number * (room + GAP)
+                page.write(place, top, lines, color=MUTED)
+                ax = page.axes(place, below_titles, cell * n, down * m)
+                ticks = _draw_matrix(ax, drawn, scale, ruler, (cell, down), longest, look=look)
+                if number:
+                    ax.set_ylabel("")
+                    ax.set_yticks([])
+                drawn_axes.append(ax)
+            bottom = below_titles + down * m + ticks.room + _LABEL
+            if look.cbar and not start:
+                _draw_bars(
+                    page, scale, left + len(row) * (room + GAP) - GAP / 2, below_titles, down * m
+                )
+            top = bottom + GAP
+        page.finish_with_caption(
+            bottom + GAP, [source(first.provenance), *first.notes], first.checked_agreement
+        )
+        return drawn_axes
+
+
+def _panel_lines(drawn: AttentionMap, ruler: Ruler, room: float) -> list[str]:
+    """Return which head a map is of, and what it shows."""
+    finding = of_map(drawn)
+    lines = [selection(drawn.stack, drawn.layer, drawn.heads)]
+    return lines + ([] if finding is None else ruler.wrap(finding.title, room, SMALL_SIZE))
+
+
+def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     """Draw title, map, overview and caption."""
+    drawn, overview, finding = selected.map, selected.overview, selected.finding
     ruler, inner = page.ruler, page.right - page.left
     two_columns = overview is not None and page.width > WIDE
-    room = inner * (0.55 if two_columns else 1.0)
-    title = selection(drawn.stack, drawn.layer, drawn.heads)
-    top = page.title(MARGIN, MARGIN, title, room) + GAP / 2
+    room = inner * (_share_of_map(drawn, inner) if two_columns else 1.0)
+    where = selection(drawn.stack, drawn.layer, drawn.heads)
+    title = where if finding is None else finding.title
+    top = page.heading(title if look.title is None else look.title)
+    if finding is not None or look.title is not None:
+        lines = ruler.wrap(where, inner, TEXT_SIZE)
+        top = page.write(MARGIN, top, lines, points=TEXT_SIZE, color=MUTED)
+    top += GAP / 2
+    start = top
     longest = _LONGEST * room
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
     left = MARGIN + _LABEL
@@ -304,27 +454,51 @@ def _matrix_page(page: Page, drawn: AttentionMap, overview: HeadMaps | None) -> 
     across, down = _cell_size(drawn, MARGIN + room - left - BAR_ROOM, largest)
     m, n = drawn.weights.shape
     ax = page.axes(left, top, across * n, down * m)
-    below = _draw_matrix(ax, drawn, ruler, (across, down), longest)
-    tall = min(down * m, 1.5)
-    bar = page.axes(left + across * n + MARGIN, top, BAR_WIDTH, tall)
-    label = ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE)
-    color_bar(ax.collections[0], bar, label)
+    scale = _scale_of(drawn, look)
+    below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
+    if finding is not None and finding.cell is not None:
+        frame(ax, finding.cell[::-1], (1, 1))
+    if look.cbar_ax is not None:
+        color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
+    elif look.cbar:
+        _draw_bars(page, scale, left + across * n + MARGIN, top, down * m)
     bottom = top + down * m + below.room + _LABEL
 
     caption_left, end = page.left, bottom + GAP / 2
     if overview is not None:
         if two_columns:
-            caption_left, end = MARGIN + room + GAP, MARGIN
+            caption_left, end = MARGIN + room + GAP, start
         place, marked = (caption_left, page.right), (drawn.layer, drawn.heads)
-        end = draw_head_grid(page, overview, place, end, marked=marked)
+        end = draw_overview(page, overview, place, end, marked=marked)
     parts = [source(drawn.provenance), *drawn.notes]
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
-    if _is_long(drawn):
+    if isinstance(scale.norm, LogNorm):
         parts.append("colors on a logarithmic scale")
     end = page.caption(end + GAP, parts, drawn.checked_agreement, left=caption_left)
     page.finish(max(bottom, end) + MARGIN)
     return ax
+
+
+def _share_of_map(drawn: AttentionMap, inner: float) -> float:
+    """Return the smallest share of the width in which each column has room for its label."""
+    needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + _ROOM_BESIDE
+    return next((share for share in _SHARES if share * inner > needed), _SHARES[-1])
+
+
+def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: float) -> None:
+    """Draw the color bars of a map beside it, one below the other where it is tall enough."""
+    (name, words), *others = scale.bars
+    others = others if tall > _TWO_BARS else []
+    height = min(0.6 * tall, 1.5) if others else min(tall, 1.5)
+    labels = f"attention weight {name}".strip(), "attention weight", "weight"
+    label = page.ruler.longest(labels, height, TEXT_SIZE)
+    color_bar(words, page.axes(left, top, BAR_WIDTH, height), label)
+    for name, bar in others:
+        label = page.ruler.longest(
+            (name.removeprefix("of "), "special", ""), 0.25 * tall, TEXT_SIZE
+        )
+        color_bar(bar, page.axes(left, top + 0.72 * tall, BAR_WIDTH, 0.25 * tall), label)
 
 
 def _cell_size(drawn: AttentionMap, room: float, largest: float) -> tuple[float, float]:
@@ -340,24 +514,38 @@ def _cell_size(drawn: AttentionMap, room: float, largest: float) -> tuple[float,
 def _draw_matrix(
     ax: Axes,
     drawn: AttentionMap,
+    scale: WeightScale,
     ruler: Ruler,
     cell: tuple[float, float] | None = None,
     longest: float = math.inf,
+    *,
+    look: Look,
 ) -> Ticks:
     """Draw the cells and their labels; return the labels of the columns."""
     weights = drawn.weights.float()
     m, n = weights.shape
-    pooled: Tensor = weights
-    if max(m, n) > _MOST_CELLS:
-        pooled = adaptive_max_pool2d(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
     if cell is None:
         box = ax.get_window_extent()
         cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
     across, down = cell
-    norm = Normalize(0.0, max(drawn.top, 1e-12))
-    if _is_long(drawn):
-        norm = logarithmic(drawn.weights)
-    mesh = draw_cells(ax, pooled, weight_colors(), norm, extent=(m, n))
+    pooled: Tensor = weights
+    if max(m, n) > _MOST_CELLS:
+        pooled = adaptive_max_pool2d(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
+    write = min(cell) >= _WRITTEN_CELL if look.annot is None else look.annot
+    written = weights >= round(1 / n, 2) - 0.005
+    if drawn.masked is not None:
+        written &= ~drawn.masked
+    for cells, norm, colors in (
+        (~scale.uninformative, scale.norm, scale.colors),
+        (scale.uninformative, scale.neutral, neutral_colors()),
+    ):
+        if norm is not None:
+            shown = pooled if cells.all() else weights.masked_fill(~cells, torch.nan)
+            mesh = draw_cells(ax, shown, colors, norm, extent=(m, n), **look.mesh)
+            if write:
+                write_numbers(ax, mesh, weights, decimals, shown=cells & written)
+    if drawn.masked is not None:
+        _hatch(ax, drawn.masked)
     ax.set_aspect("equal" if across == down else "auto")
     row_side, column_side = drawn.sides
     rows = fit_ticks(drawn.rows, down, ruler, axis="y", side=row_side, longest=longest)
@@ -369,8 +557,6 @@ def _draw_matrix(
     ax.set_ylabel(ruler.longest(names, down * m, TEXT_SIZE), color=MUTED, fontsize=TEXT_SIZE)
     unit = f", {columns.unit}" if columns.unit else ""
     ax.set_xlabel(f"key (attended to){unit}", color=MUTED, fontsize=TEXT_SIZE)
-    if min(cell) >= _WRITTEN_CELL:
-        write_numbers(ax, mesh, weights, decimals)
     row, column = drawn.boundary
     if row:
         ax.axhline(row, color=INK, linewidth=0.8)
@@ -379,117 +565,19 @@ def _draw_matrix(
     return columns
 
 
-def _is_long(drawn: AttentionMap) -> bool:
-    """Whether a map has too many tokens to label, and thus mostly tiny weights."""
-    return bool(drawn.sides[1].landmarks) and max(drawn.weights.shape) > _NAMED
-
-
-def _image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadMaps | None) -> Axes:
-    """Draw the image, the map over it, an overview and a caption."""
-    image, ruler = drawn.image, page.ruler
-    assert image is not None
-    inner = page.right - page.left
-    three_columns = overview is not None and page.width > WIDE
-    side = min(_LARGEST_IMAGE, (inner * (0.62 if three_columns else 1.0) - BAR_ROOM - GAP) / 2)
-    tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
-
-    where = selection(drawn.stack, drawn.layer, drawn.heads)
-    top = page.heading(f"{where}, {_query_name(drawn, query)}") + GAP / 2
-    below = top + line_height(SMALL_SIZE) + 0.02
-    left = MARGIN
-    for name in ("image, as the model reads it", "weights over it"):
-        page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=MUTED)
-        left += side + GAP
-    image_axes = page.axes(MARGIN, below, side, tall)
-    rows, columns = _grid_size(drawn.sides[1])
-    image_axes.imshow(image.numpy(), extent=(0, columns, rows, 0), aspect="auto", origin="upper")
-    _outline(image_axes, drawn, query)
-    ax = page.axes(MARGIN + side + GAP, below, side, tall)
-    mappable = _draw_over_image(ax, drawn, query)
-    bar = page.axes(MARGIN + 2 * side + 1.5 * GAP, below, BAR_WIDTH, min(tall, 1.5))
-    color_bar(mappable, bar, ruler.longest(("attention weight", "weight"), tall, TEXT_SIZE))
-
-    bottom = below + tall
-    if overview is not None:
-        on_image = _on_grid(overview.weights[..., query, :], overview.sides[1])
-        place, start = (page.left, page.right), bottom + GAP
-        if three_columns:
-            place, start = (MARGIN + 2 * side + GAP + BAR_ROOM + GAP, page.right), top
-        marked = (drawn.layer, drawn.heads)
-        end = draw_head_grid(page, overview, place, start, weights=on_image, marked=marked)
-        bottom = max(bottom, end)
-    parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
-    page.finish_with_caption(bottom + GAP, parts, drawn.checked_agreement)
-    return ax
-
-
-def _grid_size(side: AxisGeometry) -> tuple[int, int]:
-    """Return how many rows and columns of patches there are."""
-    rows, columns = zip(*filter(None, side.patches or [(0, 0)]), strict=True)
-    return 1 + max(rows), 1 + max(columns)
-
-
-def _on_grid(weights: Tensor, side: AxisGeometry) -> Tensor:
-    """Arrange the last dimension of weights (…, n) like the image: (…, rows, columns)."""
-    assert side.patches is not None
-    image = weights.new_zeros((*weights.shape[:-1], *_grid_size(side)))
-    keys = [n for n, patch in enumerate(side.patches) if patch is not None]
-    rows, columns = zip(*(side.patches[n] for n in keys), strict=True)
-    image[..., list(rows), list(columns)] = weights[..., keys]
-    return image
-
-
-def _query_name(drawn: AttentionMap, query: int) -> str:
-    patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
-    if patch is not None:
-        return f"from the patch in row {patch[0]}, column {patch[1]}"
-    label = literal(drawn.rows[query])
-    is_special = bool(drawn.special_rows) and drawn.special_rows[query]
-    return f"from {label}" if is_special else f"from “{label}”"
-
-
-def _share_note(drawn: AttentionMap, query: int) -> str:
-    """Return a note on the share of a row that goes to tokens outside of the image."""
-    if None not in (drawn.sides[1].patches or ()):
-        return "each cell is one patch"
-    row = drawn.weights[query]
-    on_image = float(_on_grid(row, drawn.sides[1]).sum())
-    share = 1 - on_image / max(float(row.sum()), 1e-12)
-    percent = f"{share:.0%}" if share >= 0.01 else "less than 1%"
-    return f"each cell is one patch; {percent} of the weight goes to other tokens"
-
-
-def _draw_over_image(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable:
-    """Draw the weights with the image's shades over them; return the source of the color bar.
-
-    The shades are black, more opaque where the image is darker. Without the image's own colors,
-    those of the weights keep their hue.
-    """
-    assert drawn.image is not None
-    weights = _on_grid(drawn.weights[query], drawn.sides[1]).float().numpy()
-    norm = Normalize(0.0, max(float(weights.max()), 1e-12))
-    ax.pcolormesh(weights, cmap=weight_colors(), norm=norm, linewidth=0)
-    brightness = drawn.image.numpy() @ np.array([0.2126, 0.7152, 0.0722]) / 255
-    shades = np.zeros((*brightness.shape, 4))
-    shades[..., 3] = _SHADE * (1 - brightness)
-    rows, columns = _grid_size(drawn.sides[1])
-    ax.imshow(shades, extent=(0, columns, rows, 0), aspect="auto", origin="upper", zorder=2)
-    _outline(ax, drawn, query)
-    # The color bar shows the colors as they look where the image has medium brightness.
-    colors = weight_colors()(np.linspace(0, 1, 256))[:, :3] * (1 - _SHADE / 2)
-    mappable = ScalarMappable(norm, ListedColormap(colors))
-    mappable.set_array(weights)
-    return mappable
-
-
-def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
-    """Frame the patch of the query, and hide the axes."""
-    rows, columns = _grid_size(drawn.sides[1])
-    ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
-    ax.spines[:].set_visible(False)
-    patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
-    if patch is not None:
-        corner = patch[1], patch[0]
-        box = Rectangle(corner, 1, 1, fill=False, edgecolor=ACCENT, linewidth=1.4, zorder=3)
-        box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
-        ax.add_patch(box)
+def _hatch(ax: Axes, masked: Tensor) -> None:
+    """Hatch the cells of keys that a query may not attend to, as one rectangle for each run."""
+    boxes = []
+    for row, cells in enumerate(masked.tolist()):
+        start = 0
+        for is_masked, run in itertools.groupby(cells):
+            width = len(list(run))
+            if is_masked:
+                boxes.append(Rectangle((start, row), width, 1))
+            start += width
+    ax.add_collection(
+        PatchCollection(
+            boxes, facecolor=MASKED, edgecolor="white", linewidth=0.0, hatch=_HATCH, zorder=1.5
+        ),
+        autolim=False,
+    )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.results import AgreementReport, AxisGeometry, Provenance
+from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Rules, fits, is_image, proof, stacked
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
 _LABEL = 16  # cells of a row's label at most
+_NAME = 8  # cells of the name of a column at most
 _BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
 
 
@@ -32,6 +33,22 @@ class _LabeledMaps(Result):
     columns: tuple[str, ...]
     sides: tuple[AxisGeometry, AxisGeometry]
     agreement: AgreementReport
+    special_rows: tuple[bool, ...]
+    special_columns: tuple[bool, ...]
+    masked: Tensor | None
+
+    @property
+    def uninformative(self) -> Tensor:
+        """Which cells say little about the text, (m, n).
+
+        Those of special tokens, and the rows of queries that may attend to one key only.
+        """
+        m, n = len(self.rows), len(self.columns)
+        rows = torch.tensor(self.special_rows or [False] * m, device="cpu")
+        columns = torch.tensor(self.special_columns or [False] * n, device="cpu")
+        if self.masked is not None and n > 1:
+            rows = rows | ((~self.masked).sum(1) == 1)
+        return rows[:, None] | columns
 
     def _label_rules(self, *sizes: set[int]) -> Rules:
         yield (
@@ -39,6 +56,16 @@ class _LabeledMaps(Result):
             fits(self.weights, *sizes)
             and self.weights.is_floating_point()
             and self.weights.numel() > 0,
+        )
+        m, n = len(self.rows), len(self.columns)
+        yield (
+            "special tokens among its labels",
+            len(self.special_rows) in (0, m) and len(self.special_columns) in (0, n),
+        )
+        masked = self.masked
+        yield (
+            "a mask for each pair of labels",
+            masked is None or (masked.dtype == torch.bool and masked.shape == (m, n)),
         )
         rows, columns = self.sides
         fit = rows.fits(len(self.rows)) and columns.fits(len(self.columns))
@@ -81,6 +108,8 @@ class AttentionMap(_LabeledMaps):
     special_rows, special_columns : which queries and keys are special tokens.
     sides : where the rows and the columns lie in an image, in audio or in a long text.
     image : as in `AttentionResult`.
+    masked : (m, n), which keys a query may not attend to; None if it may attend to all.
+    special : how special tokens were treated.
     notes : on merged, removed or renormalized weights, and on the choice of the head.
     agreement, provenance : of the result that the map comes from.
     """
@@ -99,26 +128,12 @@ class AttentionMap(_LabeledMaps):
     special_columns: tuple[bool, ...] = ()
     sides: tuple[AxisGeometry, AxisGeometry] = (AxisGeometry(), AxisGeometry())
     image: Tensor | None = None
-
-    @property
-    def top(self) -> float:
-        """The weight at which colors end: the largest in the rows of words.
-
-        The weights of special tokens as queries are left out: they are often so large that all
-        others look pale.
-        """
-        special = self.special_rows or (False,) * len(self.rows)
-        words = ~torch.tensor(special, device="cpu")
-        weights = self.weights.nan_to_num()  # nan cells have no color
-        return float(weights[words].max() if words.any() else weights.max())
+    masked: Tensor | None = None
+    special: Special = "keep"
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)
         yield from self._label_rules({m}, {n})
-        yield (
-            "special tokens among its labels",
-            len(self.special_rows) in (0, m) and len(self.special_columns) in (0, n),
-        )
         yield "an image in colors", is_image(self.image)
 
     def to_arrays(self) -> dict[str, Tensor]:
@@ -136,7 +151,7 @@ class AttentionMap(_LabeledMaps):
 
     def plot(self, **keywords: Any) -> Axes:
         """Draw the map: see `attnviz.plot.heatmap`."""
-        return attnviz.plot.heatmap(self, **keywords)
+        return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print blocks of color, or of a ramp of characters where there are no colors."""
@@ -144,35 +159,40 @@ class AttentionMap(_LabeledMaps):
         from rich.style import Style
         from rich.text import Text
 
-        from attnviz.figures.style import weight_colors
+        from attnviz.figures.scale import WeightScale
 
         weights = self.weights.float().nan_to_num()
-        top = max(self.top, 1e-12)
-        width = 2 if weights.shape[1] < 10 else 3
         labels = [literal(label, _LABEL) for label in self.rows]
         indent = max(map(cell_len, labels)) + 3
         heads = ", ".join(map(str, self.heads))
         yield Text(f"layer {self.layer}, head {heads}, {self.provenance.model}", "bold")
-        if indent + 1 + width * weights.shape[1] > options.max_width:
+        names = [literal(label, _NAME) for label in self.columns]
+        room = options.max_width - indent - 1
+        width = max(2, *map(cell_len, names)) + 1
+        if width * len(names) > room:  # numbers in place of words
+            names, width = [str(number) for number in range(len(names))], 3
+        if width * len(names) > room:
             what = "words" if self.sides == (AxisGeometry(), AxisGeometry()) else "positions"
             if self.sides[0].cell > 1:
                 what = "parts of the text"
             yield Text(f"{len(labels)} {what} are too many for this terminal; see the file")
             return
-        numbers = "".join(f"{number:>{width}}" for number in range(len(self.columns)))
-        yield Text(f"{'':{indent + 1}}{numbers}", "dim")
-        colors = weight_colors()
-        shades = (weights / top).clamp(max=1).tolist()
-        for number, (label, row) in enumerate(zip(labels, shades, strict=True)):
+        head = "".join(f" {set_cell_size(name, width - 1)}" for name in names)
+        yield Text(f"{'':{indent}}{head}", "dim")
+        scale = WeightScale.of(weights, self.uninformative, self.masked)
+        shades = scale.norm(weights.numpy()).clip(0, 1).filled(0)
+        colors = (scale.rgba(weights)[..., :3] * 255).astype(int)
+        plain = console.no_color or not console.is_terminal
+        for number, label in enumerate(labels):
             line = Text(f"{number:>2} {set_cell_size(label, indent - 3)} ")
-            for shade in row:
-                if console.no_color or not console.is_terminal:
-                    line.append(_RAMP[min(int(shade * len(_RAMP)), len(_RAMP) - 1)] * width)
-                else:
-                    red, green, blue, _ = colors(shade, bytes=True)
-                    line.append(" " * width, Style(bgcolor=f"rgb({red},{green},{blue})"))
+            for shade, color in zip(shades[number].tolist(), colors[number].tolist(), strict=True):
+                mark = _RAMP[min(int(shade * len(_RAMP)), len(_RAMP) - 1)] if plain else " "
+                background = None if plain else Style(bgcolor="rgb({},{},{})".format(*color))
+                line.append(mark * (width - 1), background).append(" ")
             yield line
-        yield Text(f"darkest: {top:.2f}; rows are queries, columns keys", "dim")
+        ends = [f"{name or 'darkest'}: {bar.norm.vmax:.2f}" for name, bar in scale.bars]
+        darkest = ", ".join(ends).removeprefix("darkest: ")
+        yield Text(f"darkest {darkest}; rows attend to columns", "dim")
         for note in self.notes:
             yield Text(note, "dim")
 
@@ -182,7 +202,8 @@ class HeadMaps(_LabeledMaps):
     """The maps of all heads, of all layers or of one.
 
     weights : (layers, heads, rows, columns), CPU. stack, layers : which layers. heads : the numbers
-    of the heads if the result has only some; else empty. The rest is as in `AttentionMap`.
+    of the heads if the result has only some; else empty. masked : (rows, columns), what no
+    layer may read. The rest is as in `AttentionMap`.
     """
 
     weights: Tensor
@@ -195,6 +216,9 @@ class HeadMaps(_LabeledMaps):
     provenance: Provenance
     sides: tuple[AxisGeometry, AxisGeometry] = (AxisGeometry(), AxisGeometry())
     heads: tuple[int, ...] = ()
+    special_rows: tuple[bool, ...] = ()
+    special_columns: tuple[bool, ...] = ()
+    masked: Tensor | None = None
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)

@@ -1,5 +1,6 @@
 """Head ranking and word-pair search, on weights set by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -89,13 +90,45 @@ def test_a_text_of_function_words_is_all_content():
     assert content_words(token_groups(axis("[CLS]", "to", "be", "."))).tolist() == [0, 1, 1, 0]
 
 
-def test_content_mass_is_the_mean_weight_from_content_words_to_other_content_words():
-    # train → left, station: 0.75 + 0.05 · 1 = 0.8; left → 0.6 + 0.08; station keeps 1/6 + 1/6.
+def by_hand(weights, masked=()):
+    """Return the content mass of a head, pair by pair."""
+    content, words = [2, 3, 5], [1, 2, 3, 4, 5]
+    total = 0.0
+    for i in content:
+        for j in set(content) - {i}:
+            others = [(k, k + j - i) for k in words if k != i and k + j - i in words]
+            others = [pair for pair in others if pair not in masked]
+            explained = sum(weights[k, m] for k, m in others) / max(1, len(others))
+            total += float(weights[i, j] - explained)
+    return total / len(content)
+
+
+def test_content_mass_is_the_weight_between_content_words_beyond_what_distance_explains():
     weights = head_with(train_left=0.75, left_station=0.6)
-    expected = (0.75 + 0.05 + 0.6 + 0.08 + 2 / 6) / 3
-    itself = head_with(train_train=0.9, left_left=0.9, station_station=0.9)
-    mass = content_mass(record_of(weights, itself))
-    assert mass.tolist() == pytest.approx([expected, 2 * 0.02])
+    torch.manual_seed(0)
+    random = torch.rand(6, 6).softmax(-1)
+    mass = content_mass(record_of(weights, random))
+    assert mass.tolist() == pytest.approx([by_hand(weights), by_hand(random)], abs=1e-6)
+
+
+def test_a_head_of_one_distance_relates_no_words():
+    for distance in (-2, -1, 1, 2):
+        weights = torch.full((6, 6), 1e-6)
+        for i in range(6):
+            weights[i, i + distance if 0 <= i + distance < 6 else i] = 1.0
+        assert abs(content_mass(record_of(weights)).item()) < 0.02
+
+
+def test_masked_pairs_explain_nothing():
+    torch.manual_seed(0)
+    causal = record_of(torch.rand(6, 6).softmax(-1))
+    causal = replace(causal, mask=torch.full((1, 6, 6), -torch.inf).triu(1))
+    assert causal.readable().tolist() == torch.ones(6, 6).tril().bool().tolist()
+    causal.mask[0, 4, 2] = -torch.inf  # a pair at the distance of station and left
+    masked = {tuple(pair) for pair in (~causal.readable()).nonzero().tolist()}
+    weights = causal.weights(0)
+    assert content_mass(causal).item() == pytest.approx(by_hand(weights, masked), abs=1e-6)
+    assert by_hand(weights, masked) != pytest.approx(by_hand(weights), abs=1e-3)
 
 
 def test_one_content_word_relates_to_nothing():
@@ -136,7 +169,7 @@ def test_missing_choices_use_the_best_head(two_layers, asked, chosen, among):
     if among is None:
         assert notes == ()
     else:
-        assert notes[0].startswith(f"{among} this one has the largest mean weight")
+        assert notes[0].startswith(f"{among} this one has the largest weight between")
 
 
 def test_several_requested_heads_stay_together(two_layers):
@@ -204,4 +237,4 @@ def test_no_sink_is_chosen_on_the_real_model(train):
 )
 def test_the_ranking_names_its_words(model, text, kind):
     meaning = rank_heads(model.attend(text)).meaning
-    assert meaning == f"mean weight from {kind} to other {kind}"
+    assert meaning == f"weight between {kind} beyond what distance explains"

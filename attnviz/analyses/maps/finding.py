@@ -1,0 +1,200 @@
+"""What maps show, in a sentence: the family of a head, or the words that it relates most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.figures.scale import is_logarithmic
+from attnviz.results import AxisGeometry
+from attnviz.results.axis import TokenGroups, content_words, literal
+
+_MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
+_FEWEST_ROWS = 3
+
+
+@dataclass(frozen=True)
+class Family:
+    """A simple rule that many heads follow.
+
+    name : as tiles show it. rule : what a head of the family does with its attention. resting :
+    whether the head then says little about the words. As in a survey, a head belongs to the family
+    whose keys get most beyond even weights, if that is at least a quarter of the weight; resting,
+    at least half of it.
+    """
+
+    name: str
+    rule: str
+    resting: bool = False
+
+    @property
+    def least(self) -> float:
+        """The least mean weight beyond even weights."""
+        return 0.5 if self.resting else 0.25
+
+
+FAMILIES = (
+    Family("previous", "attend to the previous word"),
+    Family("next", "attend to the next word"),
+    Family("itself", "attend to the word itself"),
+    Family("first", "rest on the first word", resting=True),
+    Family("special", "rest on special tokens", resting=True),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a map shows. cell : the (row, column) that the title is about; None if there is none."""
+
+    title: str
+    cell: tuple[int, int] | None = None
+
+
+def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | None]:
+    """Return the family of each map, with the mean weight that its keys get; None without any."""
+    weights = maps.weights.reshape(-1, *maps.weights.shape[-2:])
+    words = ~torch.tensor(maps.special_rows or [False] * len(maps.rows), device="cpu")
+    if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
+        return [None] * len(weights)
+    readable = torch.ones(weights.shape[1:], device="cpu")
+    if maps.masked is not None:
+        readable = (~maps.masked).float()
+    even = readable / readable.sum(-1, keepdim=True).clamp(min=1)
+    measured = []
+    for family, keys in zip(FAMILIES, _family_keys(words), strict=True):
+        rows = words & keys.any(-1)
+        share, expected = (
+            (table * keys).sum(-1)[..., rows].mean(-1).nan_to_num() for table in (weights, even)
+        )
+        measured.append((family, share.tolist(), (share - expected).tolist()))
+    found: list[tuple[Family, float] | None] = []
+    for n in range(len(weights)):
+        of_map = [(family, share[n], excess[n]) for family, share, excess in measured]
+        of_map.sort(key=lambda one: (one[0].resting, -one[2]))
+        fits = ((family, share) for family, share, excess in of_map if excess >= family.least)
+        found.append(next(fits, None))
+    return found
+
+
+def _family_keys(words: Tensor) -> list[Tensor]:
+    """Return the keys (T, T) of each family, in the order of `FAMILIES`."""
+    places = torch.arange(len(words), device="cpu")
+    distance = places[:, None] - places
+    first = (places == 0) & words
+    return [
+        (distance == 1) & words,
+        (distance == -1) & words,
+        distance == 0,
+        first.expand_as(distance),
+        (~words).expand_as(distance),
+    ]
+
+
+def _is_text(maps: HeadMaps | AttentionMap) -> bool:
+    """Whether the maps are of the words of a text that attends to itself, one in each cell."""
+    plain = all(not (side.patches or side.seconds) and side.cell == 1 for side in maps.sides)
+    return plain and maps.stack != "cross" and maps.rows == maps.columns
+
+
+def of_map(drawn: AttentionMap, pair: tuple[str, str] | None = None) -> Finding | None:
+    """Return what the map of a text shows; None for images, audio and pooled maps.
+
+    pair : the query and the key that were asked for.
+    """
+    m, n = drawn.weights.shape
+    if any(side.patches or side.seconds or side.cell > 1 for side in drawn.sides):
+        return None
+    weights = drawn.weights.float()
+    if pair is not None and pair[0] in drawn.rows and pair[1] in drawn.columns:
+        return _of_cell(drawn, drawn.rows.index(pair[0]), drawn.columns.index(pair[1]))
+    if pair is None and (family := head_families(drawn)[0]) is not None:
+        rule, share = _singular(family[0].rule), f"{family[1]:.0%} of its attention"
+        return Finding(f"Each word {rule}: {share}{_aside(drawn)}")
+    special_rows = drawn.special_rows or (False,) * m
+    related = _content(drawn.rows, special_rows)[:, None]
+    related = related & _content(drawn.columns, drawn.special_columns or (False,) * n)
+    if drawn.rows == drawn.columns:
+        related = related & ~torch.eye(m, dtype=torch.bool, device="cpu")
+    if drawn.masked is not None:
+        related = related & ~drawn.masked
+    if not related.any() or not weights.isfinite().all():
+        return None
+    if pair is None and (read := _most_read(drawn)) is not None:
+        return read
+    if is_logarithmic(n) and drawn.rows == drawn.columns:
+        return Finding(_reach(drawn))
+    row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
+    if weights[row, column] < 2 / n:
+        return Finding(
+            f"No word stands out: at most {weights[row, column]:.0%} of the attention of one word, "
+            f"evenly {1 / n:.0%}"
+        )
+    return _of_cell(drawn, row, column)
+
+
+def _of_cell(drawn: AttentionMap, row: int, column: int) -> Finding:
+    query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
+    weight = float(drawn.weights[row, column])
+    title = f"“{query}” gives “{key}” {weight:.0%} of its attention{_aside(drawn)}"
+    return Finding(title, (row, column))
+
+
+def _aside(drawn: AttentionMap) -> str:
+    return ", special tokens aside" if drawn.special == "remove" else ""
+
+
+def _most_read(drawn: AttentionMap) -> Finding | None:
+    """Return which word gets most of the attention of all words; None if there is none."""
+    rows = ~torch.tensor(drawn.special_rows or [False] * len(drawn.rows), device="cpu")
+    received = drawn.weights.float()[rows].mean(0)
+    column = int(received.argmax())
+    is_special = bool(drawn.special_columns) and drawn.special_columns[column]
+    if rows.sum() < _FEWEST_ROWS or is_special or received[column] < _MOST_READ:
+        return None
+    key = literal(drawn.columns[column])
+    share = f"{float(received[column]):.0%} of their attention{_aside(drawn)}"
+    return Finding(f"Words attend mostly to “{key}”: {share}")
+
+
+def _reach(drawn: AttentionMap) -> str:
+    """Return how far away half of the attention between words goes."""
+    words = ~torch.tensor(drawn.special_rows or [False] * len(drawn.rows), device="cpu")
+    places = torch.arange(len(words), device="cpu")
+    distance = (places[:, None] - places).abs()
+    weights = drawn.weights.double() * (words[:, None] & words)
+    by_distance = torch.zeros(len(words), dtype=torch.double, device="cpu")
+    by_distance.index_add_(0, distance.flatten(), weights.flatten())
+    shares = by_distance.cumsum(0) / by_distance.sum()
+    half = int((shares < 0.5).sum())
+    return f"Half of the attention between words goes at most {half} word{'s' * (half != 1)} away"
+
+
+def _content(labels: Sequence[str], special: Sequence[bool]) -> Tensor:
+    return content_words(TokenGroups((), tuple(labels), tuple(special), (), AxisGeometry()))
+
+
+def of_heads(maps: HeadMaps) -> str:
+    """Return which families the heads belong to, the largest first."""
+    layers, heads = maps.weights.shape[:2]
+    one = f" of layer {maps.layers[0]}" if layers == 1 else ""
+    count = f"{layers * heads} head{'s' * (layers * heads > 1)}{one}"
+    found = Counter(family[0].name for family in head_families(maps) if family is not None)
+    if not found:
+        return f"All {count}" if layers * heads > 1 and not maps.heads else count
+    rules = {family.name: family.rule for family in FAMILIES}
+    parts = []
+    for name, number in found.most_common():
+        rule = _singular(rules[name]) if number == 1 else rules[name]
+        parts.append(f"{number} {rule}")
+    return f"Of {count}, {', '.join(parts)}"
+
+
+def _singular(rule: str) -> str:
+    """Return a rule for one word or head: "attends to the next word"."""
+    verb, rest = rule.split(" ", 1)
+    return f"{verb}s {rest}"

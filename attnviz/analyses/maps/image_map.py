@@ -1,0 +1,239 @@
+"""Draw the weights of one query over the image whose patches are the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+from torch import Tensor
+
+from attnviz.analyses.maps.head_grid import draw_overview
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.errors import InputError
+from attnviz.figures.layout import Page, color_bar, line_height
+from attnviz.figures.style import (
+    ACCENT,
+    BAR_ROOM,
+    BAR_WIDTH,
+    GAP,
+    MARGIN,
+    MUTED,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    WIDE,
+    value_colors,
+)
+from attnviz.results import AxisGeometry
+from attnviz.results.axis import literal, selection, source
+
+Patch: TypeAlias = tuple[int, int] | str
+
+_LARGEST_IMAGE = 3.2  # inches of a side of the image
+_DARKEST = 0.35  # of the gray image: darker shades would hide the colors over it
+_OPACITY = 0.1, 0.45, 0.9  # of the colors of even weights, of the smallest and the largest
+_MOST_DOUBLINGS = 5.0  # at which colors end
+
+
+def find_query(
+    drawn: AttentionMap, patch: Patch | None = None, *, matrix: bool = False
+) -> int | None:
+    """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
+    patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
+    key_patches = drawn.sides[1].patches
+    if matrix or drawn.image is None or key_patches is None or not any(key_patches):
+        if patch is None:
+            return None
+        raise InputError(
+            f"The patch {patch!r} cannot be used for a matrix of queries and keys, only for "
+            "weights that are drawn over an image. Leave it out."
+        )
+    if patch is None:
+        return _default_query(drawn, patches)
+    for row, (label, place) in enumerate(zip(drawn.rows, patches, strict=True)):
+        if patch == place or (isinstance(patch, str) and patch.casefold() == label.casefold()):
+            return row
+    tokens = [label for label, place in zip(drawn.rows, patches, strict=True) if place is None]
+    choices = [*dict.fromkeys(tokens)][:8]
+    if any(patches):
+        rows, columns = _grid_size(drawn.sides[0])
+        choices.append(f"a patch as (row, column) from (0, 0) to ({rows - 1}, {columns - 1})")
+    raise InputError(f"{patch!r} is not a query of the map. Choose {' or '.join(choices)}.")
+
+
+def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None]) -> int:
+    """Return the last word of a text; else the row of [CLS], or of the patch in the middle."""
+    special = drawn.special_rows or (False,) * len(drawn.rows)
+    words = [n for n, patch in enumerate(patches) if patch is None and not special[n]]
+    if words:
+        return words[-1]
+    if "[CLS]" in drawn.rows:
+        return drawn.rows.index("[CLS]")
+    rows, columns = _grid_size(drawn.sides[0])
+    return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
+
+
+def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadMaps | None) -> Axes:
+    """Draw the image, the map over it, an overview and a caption."""
+    image, ruler = drawn.image, page.ruler
+    assert image is not None
+    inner = page.right - page.left
+    three_columns = overview is not None and page.width > WIDE
+    side = min(_LARGEST_IMAGE, (inner * (0.62 if three_columns else 1.0) - BAR_ROOM - GAP) / 2)
+    tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
+
+    where = f"{selection(drawn.stack, drawn.layer, drawn.heads)}, {query_name(drawn, query)}"
+    top = page.heading(_finding(drawn, query))
+    lines = ruler.wrap(where, inner, TEXT_SIZE)
+    top = page.write(page.left, top, lines, points=TEXT_SIZE, color=MUTED) + GAP / 2
+    below = top + line_height(SMALL_SIZE) + 0.02
+    left = MARGIN
+    for name in ("image, as the model reads it", "weight of each patch ÷ even weight"):
+        page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=MUTED)
+        left += side + GAP
+    image_axes = page.axes(MARGIN, below, side, tall)
+    rows, columns = _grid_size(drawn.sides[1])
+    image_axes.imshow(image.numpy(), extent=(0, columns, rows, 0), aspect="auto", origin="upper")
+    _outline(image_axes, drawn, query)
+    ax = page.axes(MARGIN + side + GAP, below, side, tall)
+    mappable = draw_over_image(ax, drawn, query)
+    bar = page.axes(MARGIN + 2 * side + 1.5 * GAP, below, BAR_WIDTH, min(tall, 1.5))
+    label = ruler.longest(("weight ÷ even weight", "÷ even", ""), min(tall, 1.5), TEXT_SIZE)
+    color_bar(mappable, bar, label, say=times)
+
+    bottom = below + tall
+    if overview is not None:
+        keys = len(drawn.columns)
+        _, limit = _doublings(_times_even(drawn, query))
+        of_heads = _on_grid(overview.weights[..., query, :], overview.sides[1])
+        of_heads, _ = _doublings(keys * of_heads)
+        ratios = (of_heads / limit).clamp(-1, 1)
+        place, start = (page.left, page.right), bottom + GAP
+        if three_columns:
+            place, start = (MARGIN + 2 * side + GAP + BAR_ROOM + GAP, page.right), top
+        marked = (drawn.layer, drawn.heads)
+        end = draw_overview(page, overview, place, start, ratios=ratios, marked=marked)
+        bottom = max(bottom, end)
+    parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
+    page.finish_with_caption(bottom + GAP, parts, drawn.checked_agreement)
+    return ax
+
+
+def _grid_size(side: AxisGeometry) -> tuple[int, int]:
+    """Return how many rows and columns of patches there are."""
+    rows, columns = zip(*filter(None, side.patches or [(0, 0)]), strict=True)
+    return 1 + max(rows), 1 + max(columns)
+
+
+def _on_grid(weights: Tensor, side: AxisGeometry) -> Tensor:
+    """Arrange the last dimension of weights (…, n) like the image: (…, rows, columns)."""
+    assert side.patches is not None
+    image = weights.new_zeros((*weights.shape[:-1], *_grid_size(side)))
+    keys = [n for n, patch in enumerate(side.patches) if patch is not None]
+    rows, columns = zip(*(side.patches[n] for n in keys), strict=True)
+    image[..., list(rows), list(columns)] = weights[..., keys]
+    return image
+
+
+def times(doublings: float, _: object = None) -> str:
+    """Return a ratio from its logarithm, for a color bar.
+
+    >>> times(3.0), times(-2.0)
+    ('8×', '1/4×')
+    """
+    ratio = 2 ** abs(doublings)
+    return f"{ratio:.3g}×" if doublings >= 0 else f"1/{ratio:.3g}×"
+
+
+def query_name(drawn: AttentionMap, query: int) -> str:
+    """Return where the weights that are drawn over an image come from."""
+    patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
+    if patch is not None:
+        return f"from the patch in row {patch[0]}, column {patch[1]}"
+    label = literal(drawn.rows[query])
+    is_special = bool(drawn.special_rows) and drawn.special_rows[query]
+    return f"from {label}" if is_special else f"from “{label}”"
+
+
+def _share_note(drawn: AttentionMap, query: int) -> str:
+    """Return a note on the share of a row that goes to tokens outside of the image."""
+    if None not in (drawn.sides[1].patches or ()):
+        return "each cell is one patch"
+    row = drawn.weights[query]
+    on_image = float(_on_grid(row, drawn.sides[1]).sum())
+    share = 1 - on_image / max(float(row.sum()), 1e-12)
+    percent = f"{share:.0%}" if share >= 0.01 else "less than 1%"
+    return f"each cell is one patch; {percent} of the weight goes to other tokens"
+
+
+def draw_over_image(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable:
+    """Draw how each patch's weight compares with even weights, over the image in gray.
+
+    Colors are those of the logarithm of the ratio, white at even weights, and more opaque the
+    further away from them, so that the image stays visible. Returns the source of the color bar.
+    """
+    assert drawn.image is not None
+    doublings, limit = _doublings(_times_even(drawn, query))
+    norm = Normalize(-limit, limit)
+    rows, columns = _grid_size(drawn.sides[1])
+    brightness = drawn.image.numpy() @ np.array([0.2126, 0.7152, 0.0722]) / 255
+    ax.imshow(
+        _DARKEST + (1 - _DARKEST) * brightness,
+        cmap="gray",
+        vmin=0,
+        vmax=1,
+        extent=(0, columns, rows, 0),
+        aspect="auto",
+        origin="upper",
+    )
+    most = torch.where(doublings > 0, _OPACITY[2], _OPACITY[1])
+    opacity = _OPACITY[0] + (most - _OPACITY[0]) * (doublings.abs() / limit).clamp(max=1)
+    mesh = ax.pcolormesh(doublings.numpy(), cmap=value_colors(), norm=norm, linewidth=0, zorder=2)
+    mesh.set_alpha(opacity.numpy())  # type: ignore[arg-type]
+    _outline(ax, drawn, query)
+    mappable = ScalarMappable(norm, value_colors())  # without opacity
+    mappable.set_array(doublings.numpy())
+    return mappable
+
+
+def _times_even(drawn: AttentionMap, query: int) -> Tensor:
+    """Return the weights of the patches, divided by even weights of all keys, (rows, columns)."""
+    readable = len(drawn.columns)
+    if drawn.masked is not None:
+        readable = int((~drawn.masked[query]).sum())
+    return _on_grid(drawn.weights[query].float(), drawn.sides[1]) * readable
+
+
+def _doublings(ratio: Tensor) -> tuple[Tensor, float]:
+    """Return the logarithm of ratios to even weights, base 2, and where their colors end."""
+    doublings = ratio.clamp(min=2.0**-_MOST_DOUBLINGS).log2()
+    return doublings, min(_MOST_DOUBLINGS, max(1.0, float(doublings.max())))
+
+
+def _finding(drawn: AttentionMap, query: int) -> str:
+    """Return which patch a query gives the most weight."""
+    ratio = _times_even(drawn, query)
+    row, column = divmod(int(ratio.argmax()), ratio.shape[1])
+    query_patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
+    query_label = literal(drawn.rows[query])
+    name = query_label if query_patch is None else f"The framed patch {query_patch}"
+    return f"{name} attends most to patch ({row}, {column}): {float(ratio.max()):.1f} × even weight"
+
+
+def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
+    """Frame the patch of the query, and hide the axes."""
+    rows, columns = _grid_size(drawn.sides[1])
+    ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+    patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
+    if patch is not None:
+        corner = patch[1], patch[0]
+        box = Rectangle(corner, 1, 1, fill=False, edgecolor=ACCENT, linewidth=1.4, zorder=3)
+        box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
+        ax.add_patch(box)

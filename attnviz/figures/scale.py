@@ -1,0 +1,144 @@
+"""The colors of attention weights: one rule for maps, tiles, pages and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.errors import InputError, did_you_mean
+from attnviz.figures.style import MASKED, neutral_colors, weight_colors
+
+LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
+_BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
+
+
+def is_logarithmic(keys: int) -> bool:
+    """Return whether weights of a number of keys have a logarithmic scale."""
+    return keys >= LOGARITHMIC_FROM
+
+
+def weight_norm(weights: Tensor) -> Normalize:
+    """Return the scale of attention weights (…, n) of n keys.
+
+    It ends at the largest weight, which alone has the darkest color. A logarithmic scale begins at
+    a third of even weights, a linear one at 0.
+    """
+    finite = weights[weights.isfinite()]
+    top = float(finite.max()) if len(finite) else 0.0
+    keys = weights.shape[-1]
+    if is_logarithmic(keys):
+        return LogNorm(1 / (_BELOW_EVEN * keys), max(top, _BELOW_EVEN / keys))
+    return Normalize(0.0, max(top, 1e-12))
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What the user set of the look of a map: see `attnviz.plot.heatmap`."""
+
+    vmin: float | None = None
+    vmax: float | None = None
+    norm: Normalize | None = None
+    cmap: str | Colormap | None = None
+    annot: bool | None = None
+    cbar: bool = True
+    cbar_ax: Axes | None = None
+    title: str | None = None
+    mesh: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.norm is not None and (self.vmin, self.vmax) != (None, None):
+            raise InputError("norm already has limits. Pass it alone, or vmin and vmax.")
+        if self.norm is not None and not isinstance(self.norm, Normalize):
+            raise InputError(f"norm must be one of matplotlib's, not {self.norm!r:.60}.")
+        if isinstance(self.cmap, str) and self.cmap not in mpl.colormaps:
+            raise InputError(
+                f"{self.cmap!r} is no colormap. {did_you_mean(self.cmap, list(mpl.colormaps))}"
+            )
+        for name in ("vmin", "vmax"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int | float):
+                raise InputError(f"{name} must be a number, not {value!r:.60}.")
+        for name in ("ax", "cbar_ax"):
+            value = getattr(self, name, None)
+            if value is not None and not isinstance(value, Axes):
+                raise InputError(f"{name} must be axes of matplotlib, not {value!r:.60}.")
+
+    @property
+    def sets_colors(self) -> bool:
+        """Whether the user chose the scale or its colors."""
+        return any(one is not None for one in (self.vmin, self.vmax, self.norm, self.cmap))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightScale:
+    """The colors of maps (…, m, n) whose cells differ in what they say.
+
+    norm : of the cells between words. neutral : of uninformative cells, in gray; None without any.
+    uninformative, masked : (m, n), as in `AttentionMap`. colors : between words.
+    """
+
+    norm: Normalize
+    neutral: Normalize | None
+    uninformative: Tensor
+    masked: Tensor | None
+    colors: Colormap = field(default_factory=weight_colors)
+
+    @classmethod
+    def of(cls, weights: Tensor, uninformative: Tensor, masked: Tensor | None) -> WeightScale:
+        """Return the scale of some maps. If no cell is informative, all count as such."""
+        if uninformative.all() or is_logarithmic(weights.shape[-1]):
+            uninformative = torch.zeros_like(uninformative)
+        hidden = uninformative.expand_as(weights)
+        neutral = None
+        if uninformative.any():
+            neutral = weight_norm(weights.masked_fill(~hidden, 0.0))
+        norm = weight_norm(weights.masked_fill(hidden, 0.0))
+        return cls(norm, neutral, uninformative, masked)
+
+    def with_look(self, look: Look) -> WeightScale:
+        """Return the scale with what the user set, which then counts for all cells alike."""
+        if not look.sets_colors:
+            return self
+        norm = look.norm
+        if norm is None:
+            top = max(norm.vmax or 0.0 for norm in (self.norm, self.neutral) if norm is not None)
+            low = self.norm.vmin if look.vmin is None else look.vmin
+            norm = type(self.norm)(low, top if look.vmax is None else look.vmax)
+        colors = self.colors if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
+        nothing = torch.zeros_like(self.uninformative)
+        return WeightScale(norm, None, nothing, self.masked, colors)
+
+    @property
+    def bars(self) -> list[tuple[str, ScalarMappable]]:
+        """What each color bar shows, with its colors."""
+        bars = [("between words", ScalarMappable(self.norm, self.colors))]
+        if self.neutral is None:
+            return [("", bars[0][1])]
+        return [*bars, ("of special tokens", ScalarMappable(self.neutral, neutral_colors()))]
+
+    def rgba(self, weights: Tensor) -> NDArray[np.float32]:
+        """Return the colors (…, m, n, 4) of weights; masked cells have a color of their own."""
+        values = weights.float().numpy()
+        colors = _colors(values, self.norm, self.colors)
+        if self.neutral is not None:
+            gray = _colors(values, self.neutral, neutral_colors())
+            colors = np.where(self.uninformative.numpy()[..., None], gray, colors)
+        if self.masked is not None:
+            colors[..., self.masked.numpy(), :] = to_rgba(MASKED)
+        return colors
+
+
+def _colors(values: NDArray[np.float32], norm: Normalize, colors: Colormap) -> NDArray[np.float32]:
+    lowest = norm.vmin if isinstance(norm, LogNorm) else None
+    shown = values.ravel() if lowest is None else np.maximum(values.ravel(), lowest)
+    return np.asarray(colors(norm(shown)), np.float32).reshape(*values.shape, 4)

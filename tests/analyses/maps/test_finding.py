@@ -1,0 +1,128 @@
+"""What maps show: families of heads and sentences, on weights set by hand and on the real model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import attnviz
+from attnviz.analyses.maps.finding import head_families, of_heads, of_map
+
+
+@pytest.fixture
+def drawn(train):
+    """Return a map of 9 tokens whose weights a test sets."""
+    return attnviz.attention_map(train, layer=0, head=0)
+
+
+def shifted(distance, weight=0.9):
+    """Return weights of which most go to the key at a distance, [SEP] for the rest."""
+    weights = torch.full((9, 9), (1 - weight) / 8)
+    for i in range(9):
+        weights[i, min(8, max(0, i + distance))] = weight
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("weights", "name", "title"),
+    [
+        (shifted(-1), "previous", "Each word attends to the previous word: 90% of its attention"),
+        (shifted(1), "next", "Each word attends to the next word: 90% of its attention"),
+        (shifted(0), "itself", "Each word attends to the word itself: 90% of its attention"),
+        (shifted(8), "special", "Each word rests on special tokens: 91% of its attention"),
+    ],
+)
+def test_families_by_hand(drawn, weights, name, title):
+    drawn = replace(drawn, weights=weights)
+    ((family, share),) = head_families(drawn)
+    assert family.name == name
+    assert share == pytest.approx(0.9, abs=0.02)
+    assert of_map(drawn).title == title
+    assert of_map(drawn).cell is None
+
+
+def test_just_below_the_least_weight_there_is_no_family(drawn):
+    even = 1 / 9
+    for excess, found in ((0.24, None), (0.27, "next")):
+        weights = torch.full((9, 9), (1 - even - excess) / 8)
+        for i in range(8):
+            weights[i, i + 1] = even + excess
+        (family,) = head_families(replace(drawn, weights=weights))
+        assert (family and family[0].name) == found
+
+
+def test_the_first_word_is_a_family_only_where_it_is_no_special_token(drawn):
+    weights = shifted(-9)
+    assert head_families(replace(drawn, weights=weights))[0][0].name == "special"
+    nothing = (False,) * 9
+    plain = replace(drawn, weights=weights, special_rows=nothing, special_columns=nothing)
+    assert head_families(plain)[0][0].name == "first"
+
+
+def test_the_finding_is_the_largest_weight_between_content_words(drawn):
+    weights = torch.full((9, 9), 0.05)
+    weights[2, 5] = 0.6  # train, station
+    weights[1, 4] = 0.9  # function words
+    weights[0, 8] = 0.95  # special tokens
+    weights[3, 3] = 0.9  # a word itself
+    finding = of_map(replace(drawn, weights=weights))
+    assert finding.cell == (2, 5)
+    assert finding.title == "“train” gives “station” 60% of its attention"
+    removed = attnviz.AttentionMap if False else replace(drawn, weights=weights, special="remove")
+    assert of_map(removed).title.endswith("of its attention, special tokens aside")
+
+
+def test_a_word_that_all_words_attend_to(drawn):
+    weights = torch.full((9, 9), 0.05)
+    weights[:, 5] = 0.6
+    assert of_map(replace(drawn, weights=weights)).title == (
+        "Words attend mostly to “station”: 60% of their attention"
+    )
+
+
+def test_nothing_stands_out_of_even_weights(drawn):
+    finding = of_map(replace(drawn, weights=torch.full((9, 9), 1 / 9)))
+    assert finding.title == (
+        "No word stands out: at most 11% of the attention of one word, evenly 11%"
+    )
+
+
+def test_words_that_were_asked_for(model):
+    result = model.attend("The cat sat on the mat because it was tired.")
+    from attnviz.analyses.maps.heatmap import select_map
+
+    selected = select_map(result, find=("it", "cat"))
+    weight = selected.matches.heads[0].score
+    assert selected.finding.title == f"“it” gives “cat” {weight:.0%} of its attention"
+    words = selected.map.rows
+    assert selected.finding.cell == (words.index("it"), words.index("cat"))
+
+
+def test_the_reach_of_a_long_text(model):
+    result = model.attend(" ".join(f"{word} {n}" for n in range(30) for word in ("train", "left")))
+    drawn = attnviz.attention_map(result, layer=0, head=0)
+    n = len(drawn.rows)
+    distance = (torch.arange(n)[:, None] - torch.arange(n)).abs()
+    band = (distance <= 6).float()
+    finding = of_map(replace(drawn, weights=band / band.sum(-1, keepdim=True)))
+    assert finding.title == "Half of the attention between words goes at most 3 words away"
+
+
+def test_the_real_model_has_a_head_of_the_previous_word(train):
+    maps = attnviz.head_maps(train)
+    names = [family and family[0].name for family in head_families(maps)]
+    assert names[2] == "previous"  # layer 0, head 2
+    assert of_heads(maps) == (
+        f"Of 72 heads, {names.count('special')} rest on special tokens, "
+        f"{names.count('previous')} attend to the previous word, "
+        f"{names.count('next')} attend to the next word"
+    )
+
+
+def test_families_agree_with_roles_of_a_survey(train):
+    """The share is that of the survey's statistic on the same text."""
+    maps = attnviz.head_maps(train)
+    family, share = head_families(maps)[2]
+    weights = train.weights(0, 2)[2:-1, 1:-2].diagonal()
+    assert family.name == "previous"
+    assert share == pytest.approx(weights.mean().item(), abs=1e-6)

@@ -1,0 +1,116 @@
+"""`heatmap` in figures of the user, with their scale and colors; several heads side by side."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import LogNorm, Normalize
+from readable_text import check_texts
+
+import attnviz
+from attnviz.errors import InputError
+
+
+@pytest.mark.parametrize("layout", ["constrained", None])
+@pytest.mark.parametrize("panels", [2, 3])
+def test_nothing_overlaps_in_subplots(train, layout, panels):
+    figure, axes = plt.subplots(1, panels, figsize=(3 * panels, 3.2), layout=layout)
+    for head, ax in enumerate(axes):
+        attnviz.plot.heatmap(train, layer=1, head=head, ax=ax)
+    figure.canvas.draw()
+    check_texts(figure)
+
+
+def test_one_scale_for_several_axes(train):
+    _, axes = plt.subplots(1, 2, layout="constrained")
+    for head, ax in enumerate(axes):
+        attnviz.plot.heatmap(train, layer=1, head=head, ax=ax, vmin=0.1, vmax=0.9)
+        (mesh,) = ax.collections  # special tokens too
+        assert (mesh.norm.vmin, mesh.norm.vmax) == (0.1, 0.9)
+        np.testing.assert_array_equal(mesh.get_array(), train.weights(1, head))
+
+
+def test_only_one_end_of_the_scale(train):
+    ax = attnviz.plot.heatmap(train, layer=1, head=0, vmin=0.05)
+    assert ax.collections[0].norm.vmax == pytest.approx(train.weights(1, 0).max().item())
+
+
+def test_norm_and_colors_reach_cells_numbers_and_bar(train):
+    ax = attnviz.plot.heatmap(train, layer=1, head=0, norm=LogNorm(1e-3, 1), cmap="magma")
+    (mesh,) = ax.collections
+    assert isinstance(mesh.norm, LogNorm)
+    assert mesh.cmap.name == "magma"
+    for text in ax.texts:
+        x, y = (int(place) for place in text.get_position())
+        red, green, blue, _ = mesh.to_rgba(mesh.get_array()[y, x])
+        is_dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+        assert (text.get_color() == "white") == is_dark
+    assert mesh.get_edgecolor() is not None
+
+
+def test_numbers_bar_and_title_are_optional(train):
+    ax = attnviz.plot.heatmap(train, layer=1, head=0, annot=False, cbar=False, title="mine")
+    assert len(ax.texts) == 0
+    assert ax.figure.axes == [ax]
+    said = [text.get_text() for text in ax.figure.texts]
+    assert said[0] == "mine"
+    assert "Layer 1, head 0" in said
+    figure, (left, right) = plt.subplots(1, 2)
+    attnviz.plot.heatmap(train, layer=1, head=0, ax=left, cbar_ax=right, title="mine", annot=True)
+    assert figure.axes == [left, right]
+    assert left.get_title(loc="left") == "mine"
+    assert left.get_title(loc="center") == ""
+    assert len(left.texts) > 9
+
+
+def test_other_arguments_reach_pcolormesh(train):
+    ax = attnviz.plot.heatmap(train, layer=1, head=0, edgecolors="red", linewidth=2.0)
+    for mesh in ax.collections:
+        assert mesh.get_linewidth() == [2.0]
+        assert mpl.colors.to_hex(mesh.get_edgecolor()[0]) == "#ff0000"
+
+
+def test_several_heads_side_by_side_share_one_scale(train):
+    heads = [(0, 1), (5, 3), (1, 8)]
+    axes = attnviz.plot.heatmap(train, heads=heads, special="remove")
+    check_texts(axes[0].figure)
+    assert len(axes) == 3
+    norms = {ax.collections[0].norm for ax in axes}
+    assert len(norms) == 1
+    for ax, (layer, head) in zip(axes, heads, strict=True):
+        (mesh,) = ax.collections
+        expected = attnviz.attention_map(train, layer=layer, head=head, special="remove")
+        np.testing.assert_array_equal(mesh.get_array(), expected.weights)
+    largest = max(float(ax.collections[0].get_array().max()) for ax in axes)
+    assert norms.pop().vmax == pytest.approx(largest)
+    said = " ".join(text.get_text() for text in axes[0].figure.texts)
+    assert "Layer 1, head 8 Each word attends to the next word" in said
+    assert "Verified: 72 heads" in said
+
+
+@pytest.mark.parametrize("width", [89, 183])
+def test_many_heads_wrap_into_rows(train, width):
+    axes = attnviz.plot.heatmap(train, heads=[(0, head) for head in range(6)], width=width)
+    check_texts(axes[0].figure)
+    meshes = [m for ax in axes for m in ax.collections if isinstance(m, QuadMesh)]
+    assert len(meshes) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vmin": 0, "norm": Normalize(0, 1)}, "norm already has limits"),
+        ({"norm": "log"}, "norm must be one of matplotlib's"),
+        ({"cmap": "magme"}, "'magme' is no colormap. Did you mean magma"),
+        ({"vmax": "1"}, "vmax must be a number"),
+        ({"cbar_ax": 3}, "cbar_ax must be axes of matplotlib"),
+        ({"heads": [(0, 1)], "layer": 0}, "heads draws a figure of its own"),
+        ({"heads": [0, 1]}, "heads must be pairs"),
+        ({"heads": [(0, 99)]}, "head"),
+    ],
+)
+def test_wrong_arguments_are_answered_in_one_line(train, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        attnviz.plot.heatmap(train, **options)
+    assert "\n" not in str(caught.value)
