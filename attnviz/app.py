@@ -37,7 +37,6 @@ app = typer.Typer(
     help="See, verify and explain attention in pretrained Hugging Face models.",
     no_args_is_help=True,
     rich_markup_mode="markdown",  # joins the lines of a docstring's paragraph
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -34,6 +34,7 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     TITLE_SIZE,
     WIDTHS,
+    main_font,
     style,
     value_colors,
 )
@@ -254,7 +255,11 @@ def _left_to_right(line: str) -> str:
 
 def _face(weight: str) -> dict[str, Any]:
     # Few fallback fonts are bold, and bold text here needs none.
-    family = {"fontfamily": [SANS, "sans-serif"]} if weight == "bold" else {}
+    family = (
+        {"fontfamily": [*dict.fromkeys((main_font(), SANS)), "sans-serif"]}
+        if weight == "bold"
+        else {}
+    )
     return {"fontweight": weight, **family}
 
 

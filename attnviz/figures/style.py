@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import math
 import re
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -16,7 +20,7 @@ from cmcrameri import cm
 from cycler import cycler
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 
-from attnviz.errors import AttnvizWarning
+from attnviz.errors import AttnvizWarning, InputError, did_you_mean
 
 # The sizes that all figures share, in inches unless stated otherwise.
 MM = 1 / 25.4
@@ -40,6 +44,9 @@ CYCLE = ("#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0")
 INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
 MASKED = "#eeeef2"  # cells of keys that a query may not attend to
 SANS = "DejaVu Sans"  # ships with matplotlib
+_CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "IDEOGRAPHIC", "FULLWIDTH")
+_DEEPEST = 50  # frames
+_FONT: ContextVar[str] = ContextVar("font", default=SANS)
 _LAST_RESORT = "Last Resort"  # has a box for every character
 _SIGNS = {"ᵀ": r"^{\mathsf{T}}", "·": r"\cdot ", "…": r"\ldots ", "α": r"\alpha ", "Σ": r"\Sigma "}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -110,7 +117,7 @@ def value_colors() -> Colormap:
 
 
 @contextmanager
-def style(texts: Iterable[str] = ()) -> Iterator[None]:
+def style(texts: Iterable[str] = (), *, font: str | None = None) -> Iterator[None]:
     """Set the rcParams of attnviz within a `with` block, for your figures.
 
     Settings from outside, such as a matplotlibrc, have no effect inside, and nothing changes
@@ -123,13 +130,47 @@ def style(texts: Iterable[str] = ()) -> Iterator[None]:
     texts : iterable of str, optional
         The texts that will be drawn. Installed fonts are added for characters that the default font
         lacks.
+    font : str, optional
+        An installed font, such as "Arial", for all figures that attnviz draws within the block.
+
+    Raises
+    ------
+    InputError
+        The font is not installed.
     """
+    if font is not None:
+        _expect_installed(font)
+    chosen = _FONT.get() if font is None else font
     # In an SVG the generic name stands for a font of the reader, if the default font is missing.
-    family = [SANS, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
-    with mpl.rc_context():
+    others = [SANS] if chosen != SANS else []
+    family = [chosen, *others, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
+    with mpl.rc_context(), _using(chosen):
         mpl.rcdefaults()
         mpl.rcParams.update({**_RC_PARAMS, "font.family": family})
         yield
+
+
+def main_font() -> str:
+    """Return the font of the figures that are drawn."""
+    return _FONT.get()
+
+
+@contextmanager
+def _using(font: str) -> Iterator[None]:
+    token = _FONT.set(font)
+    try:
+        yield
+    finally:
+        _FONT.reset(token)
+
+
+def _expect_installed(font: str) -> None:
+    names = {entry.name for entry in fm.fontManager.ttflist}
+    if font not in names and _add_new_fonts():
+        names = {entry.name for entry in fm.fontManager.ttflist}
+    if font not in names:
+        hint = did_you_mean(font, names) or "Install it, or name one of matplotlib's fonts."
+        raise InputError(f"The font {font!r:.60} is not installed. {hint}")
 
 
 def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
@@ -144,25 +185,68 @@ def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
     if missing:
         warnings.warn(
             f"No installed font has {missing[:8]}, drawn as boxes in png and pdf. Install one that "
-            "has them, for example Noto Sans CJK, or write svg.",
+            f"has them, for example {_font_for(missing[0])}, or write svg.",
             AttnvizWarning,
-            stacklevel=4,
+            stacklevel=_outside(),
         )
     return families
+
+
+def _font_for(character: str) -> str:
+    """Return the name of a free font for the script of a character.
+
+    >>> _font_for("火"), _font_for("ع"), _font_for("🍕")
+    ('Noto Sans CJK', 'Noto Sans Arabic', 'Noto Emoji')
+    """
+    if unicodedata.category(character) in ("So", "Sk", "Mn"):
+        return "Noto Emoji"
+    script = unicodedata.name(character, "SYMBOLS").split()[0]
+    return f"Noto Sans {'CJK' if script in _CJK else script.title()}"
+
+
+def _outside() -> int:
+    """Return the stack level of the code that called attnviz, for a warning of the caller."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and level < _DEEPEST:
+        name = frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] not in ("attnviz", "contextlib"):
+            return level
+        frame, level = frame.f_back, level + 1
+    return 1
 
 
 @cache
 def _fallback(characters: frozenset[str]) -> tuple[tuple[str, ...], str]:
     missing = {ord(c) for c in characters if c.isprintable()} - _characters(fm.findfont(SANS))
+    families = _covering(missing)
+    if missing and _add_new_fonts():
+        families += _covering(missing)
+    if missing:
+        fonts = fm.fontManager.ttflist
+        families += [font.name for font in fonts if _LAST_RESORT in font.name]
+    return tuple(dict.fromkeys(families)), "".join(map(chr, sorted(missing)))
+
+
+def _covering(missing: set[int]) -> list[str]:
+    """Return fonts that have some of the characters, and take those out of `missing`."""
     families = []
     fonts = sorted(fm.fontManager.ttflist, key=lambda font: (font.style != "normal", font.name))
     for font in fonts if missing else ():
         if _LAST_RESORT not in font.name and (covered := missing & _characters(font.fname)):
             missing -= covered
             families.append(font.name)
-    if missing:
-        families += [font.name for font in fonts if _LAST_RESORT in font.name]
-    return tuple(dict.fromkeys(families)), "".join(map(chr, sorted(missing)))
+    return families
+
+
+@cache
+def _add_new_fonts() -> bool:
+    """Add the fonts that were installed after matplotlib listed them; return whether any was."""
+    known = {font.fname for font in fm.fontManager.ttflist}
+    new = [path for path in fm.findSystemFonts() if path not in known]
+    for path in new:
+        with contextlib.suppress(OSError, RuntimeError):  # a damaged font
+            fm.fontManager.addfont(path)
+    return bool(new)
 
 
 @cache

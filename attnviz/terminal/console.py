@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.text import Text
 
@@ -23,8 +22,6 @@ from attnviz.runtime.progress import listening
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_SECONDS_WITHOUT_A_BAR = 2.0
 
 
 class LiteralConsole(Console):
@@ -98,10 +95,14 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[None]:
-    """Show the progress of the code inside, in a terminal, once it has taken two seconds."""
+def progress_bar(name: str) -> Iterator[None]:
+    """Show in a terminal what the code inside does, and its progress where it is known.
+
+    name : what it does at first.
+    """
     stderr = Console(stderr=True)
     bar = Progress(
+        SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
@@ -110,18 +111,10 @@ def progress_bar() -> Iterator[None]:
         transient=True,
         disable=not stderr.is_terminal,
     )
-    task: list[TaskID] = []
-    start = time.monotonic()
+    task = bar.add_task(name, total=None)
 
     def update(name: str, share: float) -> None:
-        if not task and time.monotonic() - start > _SECONDS_WITHOUT_A_BAR:
-            bar.start()
-            task.append(bar.add_task(name, total=1.0))
-        if task:
-            bar.update(task[0], description=name, completed=share)
+        bar.update(task, description=name, total=1.0, completed=share)
 
-    try:
-        with listening(update):
-            yield
-    finally:
-        bar.stop()
+    with bar, listening(update):
+        yield

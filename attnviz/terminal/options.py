@@ -14,11 +14,21 @@ from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
+from typer.models import ArgumentInfo
 
-from attnviz.errors import AttnvizWarning, InputError, expect_words, is_unicode
+from attnviz.errors import AttnvizWarning, InputError, did_you_mean, expect_words, is_unicode
 from attnviz.io.files import check_output, is_file, read_text
 
 if TYPE_CHECKING:
@@ -76,6 +86,7 @@ Force = Annotated[
         "--force", help="Overwrite existing data. Figures and pages are always overwritten."
     ),
 ]
+_ADVANCED = "Advanced"
 Width = Annotated[
     float, typer.Option(help="Width of the figure in mm. One journal column is 89.", min=40)
 ]
@@ -88,7 +99,10 @@ SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Skip texts that cannot be read, and report how many.")
 ]
 Seed = Annotated[int, typer.Option(help="Random seed of the shuffles and resamples.", min=0)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_ADVANCED),
+]
 
 
 # --- groups of options
@@ -97,6 +111,8 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 @dataclass(frozen=True)
 class InputOptions:
     """What the model reads, or a saved result in its place."""
+
+    panel: ClassVar[str] = "Input"
 
     text: Annotated[
         str | None, typer.Argument(help="Text for the model to read.", show_default=False)
@@ -173,6 +189,8 @@ class InputOptions:
 class ModelOptions:
     """Which model to load, where and in which precision."""
 
+    panel: ClassVar[str] = "Model"
+
     model: Annotated[
         str | None,
         typer.Option(
@@ -195,13 +213,15 @@ class ModelOptions:
             help="Spread a model that is too large for one device, instead of --device: auto fills "
             "the GPUs, then memory, then disk; or balanced, balanced_low_0, sequential, disk.",
             show_default="one device",
+            rich_help_panel=_ADVANCED,
         ),
     ] = None
     offload_folder: Annotated[
         Path | None,
         typer.Option(
             help="Folder for the weights that --device-map puts on disk and that have to be "
-            "converted first."
+            "converted first.",
+            rich_help_panel=_ADVANCED,
         ),
     ] = None
     dtype: Annotated[
@@ -215,12 +235,19 @@ class ModelOptions:
         Literal["split", "parse"],
         typer.Option(
             help="Read special tokens typed in a text ([MASK], chat markers) as plain text (split) "
-            "or as the tokens that they name (parse)."
+            "or as the tokens that they name (parse).",
+            rich_help_panel=_ADVANCED,
         ),
     ] = "split"
 
     def load(self, name: str | None = None) -> Model:
         """Load the model, or the model called `name` with the same options."""
+        from attnviz.terminal.console import progress_bar
+
+        with progress_bar(f"loading {name or self.model or 'the bundled model'}"):
+            return self._load(name)
+
+    def _load(self, name: str | None) -> Model:
         from attnviz.pipeline.attend import load
 
         return load(
@@ -244,7 +271,8 @@ class RunOptions(ModelOptions):
         MapMode,
         typer.Option(
             help="Store whole maps (full), or reduce them while the model runs (streamed). auto "
-            "streams long texts."
+            "streams long texts.",
+            rich_help_panel=_ADVANCED,
         ),
     ] = "auto"
 
@@ -271,7 +299,7 @@ class RunOptions(ModelOptions):
         from attnviz.terminal.console import progress_bar
 
         model = self.loaded
-        with progress_bar():
+        with progress_bar("reading the text, verifying the attention"):
             return attend(
                 inputs.text,
                 image=inputs.image,
@@ -316,6 +344,8 @@ class FigureOptions:
 
     default_output : the figure that is written without --output; None writes no file.
     """
+
+    panel: ClassVar[str] = "Output"
 
     default_output: str | None = None
     output: Annotated[
@@ -362,6 +392,8 @@ class FigureOptions:
 class ConsoleOptions:
     """What is printed."""
 
+    panel: ClassVar[str] = "Output"
+
     json: Annotated[
         bool, typer.Option("--json", help="Print the data as JSON to standard output.")
     ] = False
@@ -375,7 +407,7 @@ def option_groups(
 
     A group is a parameter whose type is a dataclass, and its default is an instance that holds the
     defaults of the fields. The command gets an instance of each group. `{0.name}` in `show_default`
-    stands for an attribute of the default instance.
+    stands for an attribute of the default instance. `panel` is where the help lists its options.
 
     without : fields of the groups that the command does not offer.
     """
@@ -416,8 +448,11 @@ def _group_parameters(group: Any, without: Collection[str]) -> list[inspect.Para
         if get_origin(hints[field.name]) is not Annotated or field.name in without:
             continue
         kind, option = get_args(hints[field.name])
+        option = copy(option)
+        option.rich_help_panel = option.rich_help_panel or getattr(group, "panel", None)
+        if isinstance(option, ArgumentInfo):
+            option.rich_help_panel = None
         if isinstance(option.show_default, str):
-            option = copy(option)
             option.show_default = option.show_default.format(group)
         parameters.append(
             inspect.Parameter(
@@ -462,6 +497,21 @@ def parse_word_pair(value: str) -> tuple[str, str]:
             "train:station."
         )
     return query, key
+
+
+def expect_in_text(words: Sequence[str], inputs: InputOptions) -> None:
+    """Raise InputError for a word that cannot be in the text, before a model is loaded.
+
+    Other words than those of the text may come from an image, a decoder or a generation.
+    """
+    if inputs.text is None or inputs.target is not None or inputs.generate is not None:
+        return
+    text = f"{inputs.text} {inputs.pair or ''}"
+    for word in words:
+        name = word.partition("#")[0]
+        if name.isalnum() and name.casefold() not in text.casefold():
+            hint = did_you_mean(name, text.split()) or f"Its words are {text.strip():.60}."
+            raise InputError(f"{name!r:.60} is not a word of the text. {hint}")
 
 
 def parse_named_sentences(values: Sequence[str], option: str) -> dict[str, list[str]] | None:

@@ -545,6 +545,47 @@ def test_a_font_for_another_script_is_preferred_to_the_last_resort(monkeypatch):
         style._fallback.cache_clear()
 
 
+def test_a_font_is_named_for_each_script():
+    assert [style._font_for(c) for c in "火ह🍕ע"] == [
+        "Noto Sans CJK", "Noto Sans Devanagari", "Noto Emoji", "Noto Sans Hebrew",
+    ]  # fmt: skip
+
+
+def test_the_warning_points_at_the_caller(recwarn, foreign, monkeypatch):
+    monkeypatch.setattr(style, "_fallback", lambda characters: ((), "火"))
+    attnviz.plot.heatmap(foreign)
+    assert {warning.filename for warning in recwarn} == {__file__}
+
+
+def test_fonts_that_were_installed_later_are_found(monkeypatch):
+    """matplotlib caches its list of fonts."""
+    (path,) = {entry.fname for entry in fm.fontManager.ttflist if entry.name == "STIXGeneral"
+               and entry.style == "normal" and entry.weight == 400}  # fmt: skip
+    rest = [entry for entry in fm.fontManager.ttflist if "DejaVu" in entry.name]
+    monkeypatch.setattr(fm.fontManager, "ttflist", rest)
+    monkeypatch.setattr(fm, "findSystemFonts", lambda: [path])
+    for function in (style._fallback, style._add_new_fonts):
+        function.cache_clear()
+    try:
+        assert fallback_fonts(frozenset("\u1d81")) == ("STIXGeneral",)
+    finally:
+        for function in (style._fallback, style._add_new_fonts):
+            function.cache_clear()
+
+
+def test_another_font(short):
+    with attnviz.plot.style(font="STIXGeneral"):
+        figure = attnviz.plot.heatmap(short, layer=0, head=0).figure
+    assert {text.get_fontfamily()[0] for text in figure.texts} == {"STIXGeneral"}
+    figure = attnviz.plot.heatmap(short, layer=0, head=0).figure
+    assert {text.get_fontfamily()[0] for text in figure.texts} == {"DejaVu Sans"}
+    with (
+        pytest.raises(InputError, match="'Arail' is not installed"),
+        attnviz.plot.style(font="Arail"),
+    ):
+        pass
+
+
 def test_a_text_in_our_font_needs_no_other():
     assert fallback_fonts(frozenset("the train — “left”… é привет")) == ()
 

@@ -36,10 +36,11 @@ def compare(
     from attnviz.analyses.compare.compute import compare as measure
     from attnviz.terminal.console import progress_bar, report
 
-    with progress_bar():
+    models = run.load(first), run.load(second)
+    with progress_bar("comparing the models"):
         result = measure(
             corpus,
-            models=(run.load(first), run.load(second)),
+            models=models,
             column=column,
             truncate=run.truncate,
             skip_bad=skip_bad,

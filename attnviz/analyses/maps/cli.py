@@ -15,6 +15,7 @@ from attnviz.terminal.options import (
     SpecialTokens,
     Stack,
     Words,
+    expect_in_text,
     option_groups,
     parse_index,
     parse_patch,
@@ -84,6 +85,8 @@ def heatmap(
     inputs = inputs.checked()
     path = figure.path(json=console.json, inputs=inputs)
     word_pair = None if find is None else parse_word_pair(find)
+    if word_pair is not None:
+        expect_in_text(word_pair, inputs)
     query_patch = parse_patch(patch)
     row_part, column_part = parse_slice(rows, "--rows"), parse_slice(cols, "--cols")
     layers = None if layer is None else [layer]

@@ -69,7 +69,7 @@ def shift(
     from attnviz.terminal.console import progress_bar, report
 
     loaded = model.load()
-    with progress_bar():
+    with progress_bar("splitting the shift"):
         result = split(
             word,
             text,

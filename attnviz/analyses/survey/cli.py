@@ -78,10 +78,11 @@ def survey(
     figure = Path(output, "survey.png")
     if Path(output).is_dir():
         check_output(figure, force=force)
-    with progress_bar():
+    model = run.load()
+    with progress_bar("measuring the texts"):
         result = measure(
             corpus,
-            model=run.load(),
+            model=model,
             out=output,
             column=column,
             truncate=run.truncate,
