@@ -41,11 +41,11 @@ def compare(
         title = f"{len(result.heads)} heads of {names[1]} beside those of {names[0]}"
         top = page.heading(title) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
-        panels = [Panel("how far apart the maps are", result.apart, unsure=nothing)]
+        panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]
         for column, name in enumerate(result.statistics):
             change, unsure = result.change[:, column], ~(result.p_value[:, column] < SURE)
             if not change.isnan().all():
-                panels.append(Panel(TITLES.get(name, name), change, unsure, signed=True))
+                panels.append(Panel(TITLES.get(name, name), name, change, unsure, signed=True))
         top = head_panels(page, result.heads, panels, top)
         return page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +14,15 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.survey.result import HeadName, SurveyResult
-from attnviz.analyses.survey.statistics import TITLES
-from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height
+from attnviz.analyses.survey.statistics import STATISTICS, TITLES
+from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
-    ACCENT,
+    AXIS_ROOM,
     CYCLE,
     FAINT,
     FULL_WIDTH,
@@ -27,31 +30,45 @@ from attnviz.figures.style import (
     MM,
     MUTED,
     SMALL_SIZE,
+    WIDE,
     style,
     value_colors,
     weight_colors,
 )
 from attnviz.results.axis import literal
 
+_RESTING = [one.role for one in STATISTICS if one.resting]
+_GRAY = "#b9b9c2"  # of heads that rest on the first token
+_LARGEST_CELL = 0.3  # inches of a head in the grid of roles
+_BAR = 0.14  # inches of a named head
+_MOST_NAMED = 12
+_BOLD = 0.88  # the width of text over that of bold text
+_FAINT_OPACITY = 0.25
 _TALL = 3.0  # inches of the plane at most
 _MARKERS = "oDs^vPX*"
 _GAP = 0.18  # inches between panels
 _NUMBERS = 0.12  # inches left of a panel
-_PANEL = 1.35  # inches of a panel at least
+_PANEL, _NARROW_PANEL = 1.35, 0.95  # inches of a panel at least, in a wide and a narrow figure
 _CELL = 0.2  # inches of a head at most
 _ZERO = 1e-9  # smaller values count as 0, and their scale ends at 1
 SURE = 0.01  # a difference with a smaller p-value is sure
 
 
 def survey(
-    result: SurveyResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+    result: SurveyResult,
+    *,
+    details: bool = False,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
 ) -> Figure:
-    """Draw each statistic as a map of all heads, and the heads in a plane by how alike they are.
+    """Draw the role of every head, how much the named heads attend, and all statistics.
 
     Parameters
     ----------
     result : SurveyResult
         From `attnviz.survey`.
+    details : bool, default False
+        Whether to draw the heads in a plane too, by how alike their maps are.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
     caption : {"short", "full"}
@@ -65,22 +82,121 @@ def survey(
     """
     with style([result.provenance.model, *result.statistics]):
         page = Page(width * MM, caption)
-        model = literal(result.provenance.model)
-        title = f"What {len(result.heads)} heads of {model} do, on {result.texts:,} texts"
-        top = page.heading(title) + 0.06
+        top = _draw_roles(page, result, page.heading(_title(result)) + 0.06)
         # Statistics without even weights are compared with shuffled tokens.
         p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
         panels = [
-            Panel(TITLES.get(name, name), result.mean[:, column], p_values[:, column] >= SURE)
+            Panel(TITLES.get(name, name), name, result.mean[:, column], p_values[:, column] >= SURE)
             for column, name in enumerate(result.statistics)
             if result.count[:, column].any()
         ]
+        title = "Each statistic: layers down, heads across, from 0 to the largest; faint: unsure"
+        top = page.subtitle(page.left, top, title, page.right - page.left) + 0.06
         top = head_panels(page, result.heads, panels, top)
+        if not details:
+            return page.finish_with_caption(top, _caption(result), result.checked_agreement)
         places = _plane_of(result.distances)
         top, plane = _draw_plane(page, result, places, top)
         figure = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
         _label_plane(plane, result, places)
         return figure
+
+
+def _title(result: SurveyResult) -> str:
+    """Return how many heads have which role."""
+    roles = Counter(role for role in result.roles if role)
+    model, texts = literal(result.provenance.model), f"on {result.texts:,} texts"
+    if not roles:
+        return f"No head of {model} has a confirmed role {texts}"
+    counts = ", ".join(
+        f"{count} {role.replace('rests', 'rest') if count > 1 else role}"
+        for role, count in roles.most_common()
+    )
+    return f"{sum(roles.values())} of {len(result.heads)} heads have a role {texts}: {counts}"
+
+
+def _colors(result: SurveyResult) -> dict[str, str]:
+    """Return the color of each role, the rarest first."""
+    roles = Counter(role for role in result.roles if role)
+    order = [role for role, _ in reversed(roles.most_common())]
+    resting = dict(zip(_RESTING, (_GRAY, FAINT), strict=True))
+    cycle = itertools.cycle(CYCLE[1:4] + CYCLE[:1] + CYCLE[5:])
+    return {role: resting.get(role) or next(cycle) for role in order}
+
+
+def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
+    """Draw the role of each head in a grid, and beside it the heads with a role, by name."""
+    colors = _colors(result)
+    layers = list(dict.fromkeys((head.stack, head.layer) for head in result.heads))
+    most_heads = 1 + max(head.head for head in result.heads)
+    inner = page.right - page.left
+    is_wide = page.width > WIDE
+    room = (0.5 if is_wide else 1.0) * inner - AXIS_ROOM
+    cell = min(room / most_heads, _LARGEST_CELL)
+    ax = page.axes(page.left + AXIS_ROOM, top, cell * most_heads, cell * len(layers))
+    for head, role in zip(result.heads, result.roles, strict=True):
+        place = head.head, layers.index((head.stack, head.layer))
+        fill = colors.get(role, "white")
+        ax.add_patch(Rectangle(place, 1, 1, facecolor=fill, edgecolor=FAINT, linewidth=0.4))
+    ax.set(xlim=(0, most_heads), ylim=(len(layers), 0))
+    ax.spines[:].set_visible(False)
+    every = max(1, math.ceil(1.6 * SMALL_SIZE / 72 / cell))
+    for axis, count in ((ax.xaxis, most_heads), (ax.yaxis, len(layers))):
+        numbers = range(0, count, every)
+        axis.set_ticks([number + 0.5 for number in numbers], list(map(str, numbers)))
+    ax.tick_params(length=0, labelsize=SMALL_SIZE)
+    ax.set_xlabel("head", color=MUTED)
+    ax.set_ylabel("layer", color=MUTED)
+    bottom = top + cell * len(layers) + AXIS_ROOM
+    for role, color in colors.items():  # the key
+        page.write(page.left + AXIS_ROOM, bottom, ["■"], color=color)
+        bottom = page.write(page.left + AXIS_ROOM + 0.12, bottom, [role])
+    if not is_wide:
+        return _draw_named(page, result, colors, (page.left, page.right), bottom + _GAP) + _GAP
+    left = page.left + 0.5 * inner + _GAP
+    return max(bottom, _draw_named(page, result, colors, (left, page.right), top)) + _GAP
+
+
+def _draw_named(
+    page: Page,
+    result: SurveyResult,
+    colors: Mapping[str, str],
+    place: tuple[float, float],
+    top: float,
+) -> float:
+    """Draw the heads with a role: their mean weight with its interval, beside even weights."""
+    columns = {one.role: result.of(one.name) for one in STATISTICS if one.role}
+    mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
+    named = sorted(mean, key=lambda n: (result.roles[n] in _RESTING, -mean[n]))
+    shown = named[:_MOST_NAMED]
+    left, right = place
+    title = "Mean weight of the heads with a role, | even weights"
+    top = page.subtitle(left, top, title, right - left) + 0.02
+    if not shown:
+        return page.write(left, top, ["none"], color=MUTED)
+    labels = [f"{result.heads[n]}  {result.roles[n]}" for n in shown]
+    room = page.ruler.widest(labels, SMALL_SIZE) + 0.08
+    height = _BAR * len(shown)
+    ax = page.axes(left + room, top, right - left - room - 0.3, height)
+    for y, n in enumerate(shown):
+        column = columns[result.roles[n]]
+        low, high, even = (
+            float(numbers[n, column]) for numbers in (result.low, result.high, result.even)
+        )
+        ax.barh(y, mean[n], height=0.7, color=colors[result.roles[n]])
+        ax.plot([low, high], [y, y], color=INK, linewidth=0.8)
+        ax.plot([even, even], [y - 0.42, y + 0.42], color=INK, linewidth=1.0)
+        end = np.nanmax([mean[n], high, even]) + 0.015
+        ax.text(end, y, f"{mean[n]:.0%}", fontsize=SMALL_SIZE, va="center")
+        page.write(left, top + _BAR * (y + 0.5) - line_height(SMALL_SIZE) / 2, [labels[y]])
+    ax.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5), yticks=[], xticks=[0, 0.5, 1])
+    ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    ax.tick_params(labelsize=SMALL_SIZE)
+    bottom = top + height + 0.16
+    if len(named) > len(shown):
+        more = f"and {len(named) - len(shown)} more, in the table"
+        bottom = page.write(left, bottom, [more], color=MUTED)
+    return bottom
 
 
 def _draw_plane(
@@ -166,9 +282,10 @@ def _caption(result: SurveyResult) -> list[str]:
     return [
         f"{result.texts:,} texts, {result.tokens:,} tokens, read by "
         f"{literal(result.provenance.model)}{result.provenance.with_changes}",
+        "bars with bootstrapped 95% intervals; faint: no significant difference from shuffled keys",
         "each panel: layers down, heads across; means over texts of the mean over tokens other "
         "than special tokens",
-        "a cross: no significant difference (p ≥ 0.01 by sign flips of the texts, corrected for "
+        "faint: no significant difference (p ≥ 0.01 by sign flips of the texts, corrected for "
         "all heads and statistics) from what the keys of each query give when they are shuffled; "
         "of entropy and of the token read most, from what the model does on shuffled tokens",
         "named: heads whose weight exceeds that of shuffled keys by a quarter on half of the "
@@ -188,10 +305,11 @@ def _caption(result: SurveyResult) -> list[str]:
 class Panel:
     """One number of each of K heads, (K,), and which heads are unsure.
 
-    signed : whether numbers may be negative.
+    name : shown where the title has no room. signed : whether numbers may be negative.
     """
 
     title: str
+    name: str
     values: Tensor
     unsure: Tensor
     signed: bool = False
@@ -202,56 +320,60 @@ def head_panels(
 ) -> float:
     """Draw panels in rows, layers down and heads across; return the lower edge.
 
-    Unsure heads have a cross, or no color in a signed panel.
+    Unsure heads have faint colors, or none in a signed panel. Titles say where colors end.
     """
     inner = page.right - page.left
-    columns = max(1, int((inner + _GAP) / (_PANEL + _GAP)))
+    least = _PANEL if page.width > WIDE else _NARROW_PANEL
+    columns = max(1, int((inner + _GAP) / (least + _GAP)))
     across = (inner - (columns - 1) * _GAP) / columns - _NUMBERS
     layers = list(dict.fromkeys((head.stack, head.layer) for head in heads))
     most_heads = 1 + max(head.head for head in heads)
     high = max(min(across / most_heads, _CELL) * len(layers), 0.4)
     line = line_height(SMALL_SIZE)
-    step = line + high + 0.46
+    step = line + high + 0.26
     rows = [layers.index((head.stack, head.layer)) for head in heads]
     cells = rows, [head.head for head in heads]
     for number, panel in enumerate(panels):
         x = page.left + number % columns * (across + _NUMBERS + _GAP) + _NUMBERS
         y = top + number // columns * step
-        title = page.ruler.clip(panel.title, across, SMALL_SIZE)
+        end = _end_of(panel.values)
+        limit = f"{'±' * panel.signed}{end:g}"
+        room = across - page.ruler.width(limit, SMALL_SIZE) - 0.06
+        title = page.ruler.longest((panel.title, panel.name), _BOLD * room, SMALL_SIZE)
+        title = page.ruler.clip(title, _BOLD * room, SMALL_SIZE)
         page.write(x, y, [title], points=SMALL_SIZE, weight="bold")
+        page.write(x + across, y, [limit], points=SMALL_SIZE, color=MUTED, align="right")
         ax = page.axes(x, y + line + 0.02, across, high)
-        bar = page.axes(x + 0.5 * across - 0.16, y + line + high + 0.16, 0.5 * across, 0.05)
         values = torch.full((len(layers), most_heads), torch.nan, dtype=torch.float64, device="cpu")
         values[cells] = panel.values.double()
         unsure = torch.zeros_like(values, dtype=torch.bool)
         unsure[cells] = panel.unsure & ~panel.values.isnan()
-        _draw_panel(ax, bar, values, unsure, signed=panel.signed)
+        _draw_panel(ax, values, unsure, end, signed=panel.signed)
     return top + math.ceil(len(panels) / columns) * step
 
 
-def _draw_panel(ax: Axes, bar: Axes, values: Tensor, unsure: Tensor, *, signed: bool) -> None:
-    """Draw numbers and unsure marks, (layers, heads), and a color bar that ends at one digit."""
-    end = float(np.nanmax(values.abs().numpy(), initial=0.0))
-    end = _rounded_up(end) if end > _ZERO else 1.0
-    drawn = ax.imshow(
-        (values.masked_fill(unsure, torch.nan) if signed else values).numpy(),
+def _end_of(values: Tensor) -> float:
+    """Return where the colors of a panel end: the largest absolute number, to one digit."""
+    end = float(np.nanmax(values.double().abs().numpy(), initial=0.0))
+    return _rounded_up(end) if end > _ZERO else 1.0
+
+
+def _draw_panel(ax: Axes, values: Tensor, unsure: Tensor, end: float, *, signed: bool) -> None:
+    """Draw numbers, (layers, heads), the unsure ones faint, or blank in a signed panel."""
+    ax.imshow(
+        values.numpy(),
         value_colors() if signed else weight_colors(),
         aspect="auto",
         origin="upper",
         interpolation="nearest",
         norm=Normalize(-end if signed else 0.0, end),
+        alpha=np.where(unsure.numpy(), 0.0 if signed else _FAINT_OPACITY, 1.0),
     )
-    if not signed:
-        rows, columns = np.nonzero(unsure.numpy())
-        ax.scatter(columns, rows, s=4, marker="x", color=ACCENT, linewidth=0.5)
     layers, heads = values.shape
     ax.set_xticks(range(0, heads, max(1, heads // 4)))
     ax.set_yticks(range(0, layers, math.ceil(layers / 4)))
     ax.tick_params(length=0, labelsize=SMALL_SIZE, colors=MUTED, pad=1)
     ax.spines[:].set(visible=True, color=FAINT, linewidth=0.4)
-    color_bar(drawn, bar, "", horizontal=True)
-    ticks = [-end, 0.0, end] if signed else [0.0, end]
-    bar.set_xticks(ticks, [f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in ticks])
 
 
 def _rounded_up(number: float) -> float:
