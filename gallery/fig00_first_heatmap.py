@@ -1,10 +1,10 @@
 """A first heatmap
 
-Rows are queries and columns are keys. The color is the attention weight, and every row sums to 1.
-On the right are all {heads} heads of the model. Head {best.layer}.{best.head} (framed, and drawn
-large) gives {best.score:.0%} of the weight of content words to other content words, more than any
-other head. attnviz recomputed the weights of all heads; they differ from the model's own by at most
-{largest:.0e}.
+Rows are queries and columns are keys. The color is the attention weight, and every row sums to 1;
+special tokens are gray. On the right are all {heads} heads of the model. Head
+{best.layer}.{best.head} (framed, and drawn large) relates content words most: they give each other
+{best.score:.0%} more of their weight than other words at the same distance do. attnviz recomputed
+the weights of all heads; they differ from the model's own by at most {largest:.0e}.
 """
 
 import attnviz

@@ -1,12 +1,13 @@
 """Each word retrieves others, as from a database
 
 A query is compared with the key of every word. The result is all words ranked by weight, one card
-for each query. Blue words are the first that together have {share:.0%} of the weight. A database
-returns one record; attention returns a mixture. Head {best.layer}.{best.head}, which of all {heads}
-heads relates the content words most, needs {mean:.1f} of {n} words on average for {share:.0%}, and
-fewest for “{sharpest_word}” ({fewest}). Some heads are closer to a database: of all {cards} cards
-{single:.0%} need one word, and {few_words:.0%} need {few} or fewer. Uniform weights would need
-{uniform}. [CLS] and [SEP] are removed and the rows renormalized to sum to 1.
+for each query, sorted by how few words it needs. Blue words are the first that together have
+{share:.0%} of the weight. A database returns one record; attention returns a mixture. Head
+{best.layer}.{best.head}, which of all {heads} heads relates the content words most beyond what
+their distance explains, needs {mean:.1f} of {n} words on average for {share:.0%}, and fewest for
+“{sharpest_word}” ({fewest}). Some heads are closer to a database: of all {cards} cards {single:.0%}
+need one word, and {few_words:.0%} need {few} or fewer. Uniform weights would need {uniform}. [CLS]
+and [SEP] are removed and the rows renormalized to sum to 1.
 """
 
 import math
@@ -35,22 +36,26 @@ sharpest_word = words[counts.index(fewest)]
 with attnviz.plot.style():
     fig, axes = plt.subplots(2, 4, figsize=(7.2, 3.2), layout="constrained")
     *queries, histogram = axes.flat
-    for ax, word, weights, blue in zip(queries, words, head_map.weights, counts, strict=True):
+    for ax, card in zip(queries, sorted(range(n), key=counts.__getitem__), strict=True):
+        word, weights, blue = words[card], head_map.weights[card], counts[card]
         order = weights.argsort(descending=True)
         colors = ["C0"] * blue + ["0.75"] * (n - blue)
         lengths = (100 * weights[order]).tolist()
         bars = ax.barh([words[key] for key in order], lengths, color=colors)
         ax.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
-        ax.set(title=f"query: {word}", xlim=(0, 41), xticks=[])
+        ax.set(title=f"query: {word}", xlim=(0, 135 * float(head_map.weights.max())), xticks=[])
         ax.invert_yaxis()
     shares = 100 * torch.bincount(words_needed.flatten()) / cards
     bars = histogram.bar(range(1, len(shares)), shares[1:].tolist(), color="0.6")
     histogram.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
-    histogram.set(title=f"all {heads} heads", xlabel=f"words that hold {share:.0%}", yticks=[])
+    histogram.set(title=f"all {heads} heads", yticks=[])
+    histogram.set(xlabel=f"words that hold {share:.0%}", ylabel="share of queries")
     histogram.set_xticks(range(1, n))
     histogram.margins(y=0.15)
     for ax in axes.flat:
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
+    title = f"Attention mixes: {share:.0%} of the weight (blue) is spread over {mean:.1f} words"
+    fig.suptitle(title, x=0.01, ha="left", weight="bold")
 text = f"“{result.provenance.text}”, read by all-MiniLM-L6-v2; layer {best.layer}, head {best.head}"
 fig = attnviz.plot.add_caption(fig, text=[text, *head_map.notes], agreement=result.agreement)

@@ -39,13 +39,15 @@ low, high, lowest, highest = layers.argmin(), layers.argmax(), layers.min(), lay
 
 with attnviz.plot.style():
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.4), layout="constrained")
-    sns.heatmap(100 * total, annot=True, cmap="cmc.devon_r", vmin=0, vmax=100, ax=left)
-    left.set(xlabel="head", ylabel="layer", title="% of the weight")
+    sns.heatmap(100 * total, annot=True, cmap="cmc.devon_r", vmin=0, vmax=100, cbar=False, ax=left)
+    left.set(xlabel="head", ylabel="layer", title="% of the weight to all of them, by head")
     left.tick_params(axis="y", rotation=0)
     right.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="equal weights")
     by_layer = pd.DataFrame({name: 100 * values.mean(1) for name, values in mean.items()})
     by_layer.plot.barh(stacked=True, width=0.7, ax=right)
-    right.set(xlabel="mean over heads, %", xlim=(0, 100), yticks=[], ylim=(5.5, -0.5))
+    right.set(xlabel="mean over heads, %", xlim=(0, 100), ylabel="layer", ylim=(5.5, -0.5))
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
+    title = f"Content words give {share:.0%} of their weight to tokens without content"
+    fig.suptitle(title, x=0.01, ha="left", weight="bold")
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 fig = attnviz.plot.add_caption(fig, text=f"{len(results)} texts, all-MiniLM-L6-v2", agreement=proof)

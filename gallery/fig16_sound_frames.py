@@ -52,6 +52,9 @@ with attnviz.plot.style():
     fig, (above, ax) = plt.subplots(2, 1, figsize=(4.72, 5.3), **grid)
     above.plot(time / starts[1], pitch, color="C3")
     attnviz.plot.heatmap(result, layer=layer, head=head, ax=ax)
-    above.set(title=f"Layer {layer}, head {head}", ylabel="Hz", yticks=(0, 800), xlim=(0, frames))
-    ax.set_title("", loc="left")
+    for turn in turns:
+        for line in (ax.axhline, ax.axvline):
+            line(turn / starts[1], color="0.4", lw=0.6, ls=":")
+    above.set(title="Frames that sound alike are attended alike", ylabel="Hz", yticks=tones[1:3])
+    above.set_xlim(0, frames)
 fig = attnviz.plot.add_caption(fig, text="wav2vec2, random weights", agreement=result.agreement)
