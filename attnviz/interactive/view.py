@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attnviz.analyses.maps.compute import choose_head
-from attnviz.errors import InputError
+from attnviz.errors import InputError, true_or_false
 from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
 from attnviz.results import AttentionResult, one_result
@@ -87,7 +87,7 @@ def view(
         "layer": layer,
         "head": heads[0],
         "view": show,
-        "words": words,
+        "words": true_or_false(words, "words"),
     }
     return View(results, start, _data_limit(results, size))
 

@@ -33,7 +33,7 @@ from attnviz.capture import (
     replace_every_token,
     replace_some_tokens,
 )
-from attnviz.errors import InputError, ModelError, whole_number
+from attnviz.errors import InputError, ModelError, true_or_false, whole_number
 from attnviz.inputs import (
     Batch,
     Inputs,
@@ -97,6 +97,7 @@ class AttendOptions:
         positions: Positions,
     ) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
+        truncate = true_or_false(truncate, "truncate")
         if positions not in ("sample", "all"):
             raise InputError(f"positions must be sample or all, not {positions!r}.")
         if mode not in ("auto", "full", "streamed"):

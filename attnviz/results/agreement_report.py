@@ -55,6 +55,11 @@ class StageCheck(Savable):
     slope_tolerance: float | None = None
     hidden_zero: bool = True
 
+    def __repr__(self) -> str:
+        """Return the place and the outcome, without the numbers of each head."""
+        outcome = "agrees" if self.passed else "differs"
+        return f"StageCheck({self.place}, {self.stage}, {outcome} to {self.largest_difference:.1e})"
+
     def _rules(self) -> Rules:
         tolerances = (*self.tolerances, *self.slope_tolerances)
         if self.slope_tolerance is not None:
@@ -274,6 +279,10 @@ class AgreementReport(Savable):
     altered: bool = False
     saved: str | None = None
     recomputed: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the verdict, and how many heads were compared."""
+        return f"AgreementReport({self.verdict}, {self.heads} heads, {len(self.checks)} checks)"
 
     @classmethod
     def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
