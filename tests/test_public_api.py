@@ -11,8 +11,8 @@ PUBLIC = """
     AgreementReport Architecture AttentionMap AttentionRecord AttentionResult AttnvizError
     AttnvizWarning CompareResult ExampleResult HeadMaps InputError MapSummary Model ModelError
     OutputError SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View
-    architectures attend attention_map compare example find_heads head_maps load load_result plot
-    rank_heads save_result senses shift steps survey verify view
+    architectures attend attention_map compare example find_heads from_weights head_maps load
+    load_result plot rank_heads save_result senses shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
     add_caption attention_vector compare example heads heatmap save senses shift steps style survey
@@ -43,6 +43,7 @@ def test_one_positional_argument_the_rest_by_keyword(name):
     several = {
         "plot.save": ["figure", "path"],
         "save_result": ["result", "path"],
+        "from_weights": ["weights", "tokens", "keys"],
         "shift": ["word", "text"],
         "senses": ["word", "sentences"],
     }

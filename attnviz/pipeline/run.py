@@ -229,7 +229,7 @@ def _whole_results(
             in_one_pass=captured.in_one_pass,
             output=output,
             positions=positions,
-            versions=_versions(),
+            versions=package_versions(),
             weights_sha256=sha256,
         )
         source = _provenance(checkpoint, inputs, batch, n, report, computation, generated)
@@ -369,7 +369,7 @@ def _streamed_result(
         proofs,
         str(module.dtype).removeprefix("torch."),
         str(device),
-        versions=_versions(),
+        versions=package_versions(),
         weights_sha256=checkpoint.current_sha256(),
         rows=(len(rows), len(axis)),
         output=output,
@@ -393,7 +393,7 @@ def sampled_rows(length: int, heads: int) -> Tensor:
     return torch.cat([others[: count - 1], last]).sort().values
 
 
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the versions of attnviz, torch and transformers."""
     return {name: _version(name) for name in ("attnviz", "torch", "transformers")}
 

@@ -27,6 +27,7 @@ from attnviz.results.base import (
 )
 from attnviz.results.computation import Computation
 from attnviz.results.digest import digests
+from attnviz.results.given import GivenAttention
 from attnviz.results.projection import STAGES
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ class AttentionResult(Savable):
     what a reader should know of the model and of its input.
     """
 
-    records: tuple[AttentionRecord, ...]
+    records: tuple[AttentionRecord | GivenAttention, ...]
     agreement: AgreementReport
     provenance: Provenance
     image: Tensor | None = None
@@ -343,6 +344,11 @@ class AttentionResult(Savable):
             return Text("agrees", "green") if agrees else Text("differs", "bold red")
 
         agreement = self.checked_agreement
+        if agreement.given:
+            yield Text(f"{self.provenance.model}: {len(self)} layers", "bold")
+            for line in (agreement.summary(), *self.notes):
+                yield Text(line, "dim")
+            return
         table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
         for stage in dict.fromkeys([*STAGES, *(check.stage for check in agreement.checks)]):
             checks = [check for check in agreement.checks if check.stage == stage]
@@ -469,9 +475,10 @@ class AttentionResult(Savable):
                 f"layer {layer} was not kept, only {layers}. "
                 f"Ask for it: attend(text, layers=[{layer}])."
             )
+        numbers, last = self.layers, len(attentions) - 1
+        listed = f"0–{last}" if numbers == (*range(last + 1),) else ", ".join(map(str, numbers))
         raise InputError(
-            f"layer {layer} is out of range: {self.provenance.model} has layers "
-            f"0–{len(attentions) - 1}."
+            f"layer {layer} is out of range: {self.provenance.model} has layers {listed}."
         )
 
     @property
