@@ -1,4 +1,6 @@
 from . import plot as plot
+from .analyses.check.compute import check as check
+from .analyses.check.result import CheckResult as CheckResult
 from .analyses.compare.compute import compare as compare
 from .analyses.compare.result import CompareResult as CompareResult
 from .analyses.example.compute import example as example

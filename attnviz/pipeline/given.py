@@ -65,7 +65,7 @@ def from_weights(
     """
     if not isinstance(model, str):
         raise InputError(f"model is a name for captions, not {type(model).__name__}.")
-    layers = weights_by_layer(weights)
+    layers = {layer: _widened(array) for layer, array in weights_by_layer(weights).items()}
     rows = _labels(tokens, "tokens")
     columns = rows if keys is None else _labels(keys, "keys")
     for layer, array in layers.items():
@@ -100,7 +100,7 @@ def from_weights(
 
 
 def weights_by_layer(weights: Any) -> dict[int, Tensor]:
-    """Return the weights (H, m, n) of each layer, by its number, as float32 or float64 on the CPU.
+    """Return the weights (H, m, n) of each layer, by its number, as floats on the CPU.
 
     Raises InputError for what is no array of numbers of such a shape; numbers are not read.
     """
@@ -168,7 +168,7 @@ def _of_layer(weights: Any) -> Tensor:
 
 
 def _tensor(values: Any) -> Tensor:
-    """Return numbers of any library as a tensor of its own, float32 or float64, on the CPU."""
+    """Return numbers of any library as a tensor of its own, of floats, on the CPU."""
     try:
         tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
         is_real = not tensor.is_complex()
@@ -179,8 +179,12 @@ def _tensor(values: Any) -> Tensor:
             f"Weights are an array of numbers, not {type(values).__name__}: {values!r:.40}. Its "
             f"shape is {_SHAPES}."
         )
-    dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
     return tensor.detach().to("cpu", dtype, copy=True)
+
+
+def _widened(array: Tensor) -> Tensor:
+    return array.to(torch.promote_types(array.dtype, torch.float32))
 
 
 def _refuse_shape(array: Tensor) -> NoReturn:

@@ -42,6 +42,7 @@ from attnviz.inputs import (
     expect_tokens_left,
     generated_text,
     label_notes,
+    spelled,
     split_tokens_note,
 )
 from attnviz.models.checkpoint import Checkpoint
@@ -286,11 +287,14 @@ def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...
 
 def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tuple[str, ...]:
     """Return what a reader should know of the model and of input n."""
-    texts: list[str | None] = []
+    texts: list[str] = []
+    source = inputs.texts[n] if inputs.texts else ""
     if inputs.pictures is None and inputs.sounds is None:  # whose placeholders are parsed
         kinds = (inputs.texts, inputs.pairs, inputs.targets)
-        texts = [kind[n] for kind in kinds if kind is not None]
-    return (*batch.notes[n], *checkpoint.notes, *split_tokens_note(checkpoint, *texts))
+        given = [kind[n] for kind in kinds if kind is not None]
+        texts = [text for text in given if isinstance(text, str)]
+    how = () if isinstance(source, str) else (source.note,)
+    return (*batch.notes[n], *how, *checkpoint.notes, *split_tokens_note(checkpoint, *texts))
 
 
 def _capture_generation(
@@ -411,11 +415,12 @@ def _provenance(
     generated: str | None,
 ) -> Provenance:
     """Return the provenance of the result of input n of a batch."""
+    text, second = spelled(checkpoint, inputs.texts[n]) if inputs.texts else (None, None)
     return Provenance(
         model=checkpoint.name,
         weights_sha256=report.weights_sha256,
-        text=inputs.texts[n] if inputs.texts else None,
-        pair=inputs.pairs[n] if inputs.pairs else None,
+        text=text,
+        pair=inputs.pairs[n] if inputs.pairs else second,
         dtype=report.dtype,
         device=report.device,
         versions=report.versions,
