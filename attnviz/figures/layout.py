@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import matplotlib.pyplot as plt
+from matplotlib import get_backend
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -107,9 +108,12 @@ class Ruler:
 
 
 class Page:
-    """A new figure that is filled from top to bottom and gets its height at the end."""
+    """A new figure that is filled from top to bottom and gets its height at the end.
 
-    def __init__(self, width: float) -> None:
+    shown : whether a notebook shows it because it is open, since only its axes are returned.
+    """
+
+    def __init__(self, width: float, *, shown: bool = False) -> None:
         if not WIDTHS[0] * MM <= width <= WIDTHS[1] * MM:
             raise InputError(
                 f"The width must be {WIDTHS[0]} to {WIDTHS[1]} mm, not {width / MM:g}. "
@@ -119,6 +123,8 @@ class Page:
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
         self.ruler = Ruler()
         self.figure = plt.figure(figsize=(width, 1.0))
+        if not shown and "inline" in get_backend():
+            plt.close(self.figure)  # a notebook shows what is returned, and all that is open
         self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []
         self._texts: list[tuple[Text, float, float]] = []
         self._lines: list[tuple[Line2D, Sequence[tuple[float, float]]]] = []

@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.font_manager as fm
+import matplotlib.pyplot as plt
 from cmcrameri import cm
 from cycler import cycler
 from matplotlib.colors import Colormap
@@ -117,6 +118,8 @@ def style(texts: Iterable[str] = ()) -> Iterator[None]:
         The texts that will be drawn. Installed fonts are added for characters that the default font
         lacks.
     """
+    # The backend of a notebook changes settings when it is loaded: they must outlast this block.
+    plt.draw_if_interactive()  # type: ignore[no-untyped-call]
     # In an SVG the generic name stands for a font of the reader, if the default font is missing.
     family = [SANS, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
     with mpl.rc_context():

@@ -258,7 +258,7 @@ def draw_heatmap(
     drawn, query = selected.map, selected.query
     with style([*drawn.rows, *drawn.columns, source(drawn.provenance)]):
         if ax is None:
-            page = Page(width * MM)
+            page = Page(width * MM, shown=True)
             if query is None:
                 return _matrix_page(page, drawn, selected.overview)
             return _image_page(page, drawn, query, selected.overview)
