@@ -23,7 +23,6 @@ from attnviz.results import (
     Norm,
     Rotation,
     Step,
-    expect_vectors,
 )
 from attnviz.results.axis import locate, token_groups
 from attnviz.results.projection import recompute
@@ -71,7 +70,6 @@ def steps(
         raise InputError(f"Steps shows one head, not {len(heads)}. Choose one of them.")
     (head,) = heads
     record = result.record(layer)
-    expect_vectors(record, "steps need")
     row, label, notes = _find_query(
         record.query_axis, choose_word(record.query_axis) if word is None else word
     )

@@ -12,6 +12,7 @@ import pytest
 import torch
 from families import tiny
 from rich.console import Console
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import InputError
@@ -103,6 +104,25 @@ def test_a_scale_1_percent_off_in_the_model(model, train):
     assert (report.first.layer, report.first.head) == (2, 0)
     assert report.hints == ("the scores of layer 2 are multiplied by 1.01",)
     assert report.agree[:24].all()
+
+
+def test_a_scale_shows_in_the_slope_where_weights_are_nearly_even(tokenizer):
+    """No weight is off by more than rounding explains in two runs, but all are in one direction."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(tokenizer), "bos_token_id": 101, "eos_token_id": 102}
+    config = GPT2Config(**sizes, n_embd=48, n_layer=1, n_head=4)
+    network = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        network.transformer.h[0].attn.c_attn.weight.mul_(0.2)
+    even = attnviz.load(network, tokenizer=tokenizer)
+    result = even.attend(TEXT)
+    record = result.records[0]
+    scaled = {0: replace(record, scale=record.scale * 1.01).weights()}
+    report = attnviz.check(scaled, result)
+    assert (report.differences < report.tolerances).all()
+    assert not report.agree.any()
+    assert report.hints == ("the scores of layer 0 are multiplied by 1.01",)
+    assert attnviz.check(eager(even), result).agrees
 
 
 @pytest.mark.parametrize(
