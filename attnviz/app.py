@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Annotated
 
@@ -25,7 +26,10 @@ _ORDER = (
     "example", "models", "serve",
 )  # fmt: skip
 _MODULES = (
-    *(f"attnviz.analyses.{module.name}.cli" for module in iter_modules(analyses.__path__)),
+    *filter(
+        find_spec,  # an analysis may have no command
+        (f"attnviz.analyses.{module.name}.cli" for module in iter_modules(analyses.__path__)),
+    ),
     "attnviz.interactive.cli",
     "attnviz.terminal.models",
     "attnviz.terminal.verify",

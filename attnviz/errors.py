@@ -12,7 +12,9 @@ that line and its exit code.
 
 import difflib
 import operator
+import os
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 _HEAD, _TAIL = 270, 110  # characters of a long message that are shown, from its start and its end
 
@@ -60,6 +62,20 @@ def whole_number(value: object, what: str) -> int:
             pass
     name = what[0].upper() + what[1:]
     raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
+
+
+def true_or_false(value: object, what: str) -> bool:
+    """Return a truth value of any type as bool; raise InputError for anything else."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # the second: numpy
+        return bool(value)
+    raise InputError(f"{what} must be True or False, not {value!r:.60}.")
+
+
+def file_path(value: object) -> Path:
+    """Return the path of a file as Path; raise InputError for what is no path."""
+    if isinstance(value, str | os.PathLike):
+        return Path(value)
+    raise InputError(f"A file is named by a string or a path, not {value!r:.60}.")
 
 
 def expect_words(text: str, subject: str) -> str:

@@ -9,10 +9,10 @@ import attnviz
 
 PUBLIC = """
     AgreementReport Architecture AttentionMap AttentionRecord AttentionResult AttnvizError
-    AttnvizWarning CompareResult ExampleResult HeadMaps InputError MapSummary Model ModelError
-    OutputError SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View
-    architectures attend attention_map compare example find_heads head_maps load load_result plot
-    rank_heads save_result senses shift steps survey verify view
+    AttnvizWarning CheckResult CompareResult ExampleResult HeadMaps InputError MapSummary Model
+    ModelError OutputError SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View
+    architectures attend attention_map check compare example find_heads from_weights head_maps load
+    load_result plot rank_heads save_result senses shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
     add_caption attention_vector compare example heads heatmap save senses shift steps style survey
@@ -38,11 +38,13 @@ def test_one_positional_argument_the_rest_by_keyword(name):
     positional = [
         parameter.name
         for parameter in inspect.signature(thing).parameters.values()
-        if parameter.kind is not parameter.KEYWORD_ONLY
+        if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD)
     ]
     several = {
         "plot.save": ["figure", "path"],
         "save_result": ["result", "path"],
+        "check": ["weights", "text", "model"],
+        "from_weights": ["weights", "tokens", "keys"],
         "shift": ["word", "text"],
         "senses": ["word", "sentences"],
     }

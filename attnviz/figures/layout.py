@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import matplotlib.pyplot as plt
+from matplotlib import get_backend
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -115,9 +116,12 @@ class Page:
     """A new figure that is filled from top to bottom and gets its height at the end.
 
     width : in inches. caption : "short" for two lines and the verdict, "full" for all sentences.
+    shown : whether a notebook shows it because it is open, since only its axes are returned.
     """
 
-    def __init__(self, width: float, caption: CaptionLength = "short") -> None:
+    def __init__(
+        self, width: float, caption: CaptionLength = "short", *, shown: bool = False
+    ) -> None:
         if caption not in get_args(CaptionLength):
             raise InputError(f'caption must be "short" or "full", not {caption!r:.60}.')
         if not WIDTHS[0] * MM <= width <= WIDTHS[1] * MM:
@@ -130,6 +134,8 @@ class Page:
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
         self.ruler = Ruler()
         self.figure = plt.figure(figsize=(width, 1.0))
+        if not shown and "inline" in get_backend():
+            plt.close(self.figure)  # a notebook shows what is returned, and all that is open
         self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []
         self._texts: list[tuple[Text, float, float]] = []
         self._lines: list[tuple[Line2D, Sequence[tuple[float, float]]]] = []

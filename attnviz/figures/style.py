@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.font_manager as fm
+import matplotlib.pyplot as plt
 from cmcrameri import cm
 from cycler import cycler
 from matplotlib.colors import Colormap, LinearSegmentedColormap
@@ -141,6 +142,8 @@ def style(texts: Iterable[str] = (), *, font: str | None = None) -> Iterator[Non
     if font is not None:
         _expect_installed(font)
     chosen = _FONT.get() if font is None else font
+    # The backend of a notebook changes settings when it is loaded: they must outlast this block.
+    plt.draw_if_interactive()  # type: ignore[no-untyped-call]
     # In an SVG the generic name stands for a font of the reader, if the default font is missing.
     others = [SANS] if chosen != SANS else []
     family = [chosen, *others, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]

@@ -10,19 +10,24 @@ from attnviz.inputs.text import (
     pad_texts,
     padded,
     pieces_in,
+    spelled,
     split_tokens_note,
     token_spans,
     tokenize,
 )
+from attnviz.inputs.tokens import Chat, TextSource, TokenIds
 
 __all__ = [
     "AudioSource",
     "Batch",
+    "Chat",
     "ImageSource",
     "Inputs",
     "Many",
     "Picture",
     "Sound",
+    "TextSource",
+    "TokenIds",
     "continue_axis",
     "encode",
     "expect_one_text",
@@ -34,6 +39,7 @@ __all__ = [
     "padded",
     "parse_inputs",
     "pieces_in",
+    "spelled",
     "split_tokens_note",
     "token_spans",
     "tokenize",

@@ -30,6 +30,7 @@ from attnviz.inputs.image import (
 )
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
 from attnviz.inputs.text import encode_texts, translate
+from attnviz.inputs.tokens import Chat, TokenIds, parse_text
 from attnviz.models.pretrained import embedding_rows, has_text_decoder, input_kinds
 from attnviz.results import Axis
 
@@ -63,7 +64,7 @@ class Inputs:
         The number of tokens that the model generates.
     """
 
-    texts: list[str] | None
+    texts: list[str | TokenIds | Chat] | None
     pairs: list[str] | None
     targets: list[str] | None
     pictures: list[Picture] | None
@@ -91,7 +92,7 @@ class Inputs:
 
 
 def parse_inputs(
-    text: str | Many[str] | None = None,
+    text: Any = None,
     *,
     pair: str | Many[str] | None = None,
     target: str | Many[str] | None = None,
@@ -107,13 +108,14 @@ def parse_inputs(
         raise InputError(f"generate must be 1 token or more, not {generate!r}.")
     if generate is not None and target is not None:
         raise InputError("A target and a number of tokens to generate exclude each other.")
+    texts, several_texts = _read_texts(text, prompted=generate is not None)
     inputs = Inputs(
-        texts=_check_texts(text, "text"),
+        texts=texts,
         pairs=_check_texts(pair, "pair"),
         targets=_check_texts(target, "target"),
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
-        several=any(isinstance(value, list | tuple) for value in (text, image, audio)),
+        several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
         generate=generate,
     )
     main = {"text": inputs.texts, "image": inputs.pictures, "sound": inputs.sounds}
@@ -128,7 +130,29 @@ def parse_inputs(
             raise InputError(
                 f"There are {count} {first}s but {len(items)} {name}s: give one for each."
             )
+    if not all(isinstance(source, str) for source in texts or ()):
+        for name in ("image", "sound", "pair"):
+            if (main | others).get(name) is not None:
+                raise InputError(
+                    f"Ids and messages are read alone, without the {name}. Give a text, or leave "
+                    f"the {name} out."
+                )
     return inputs
+
+
+def _read_texts(value: Any, *, prompted: bool) -> tuple[list[str | TokenIds | Chat] | None, bool]:
+    """Return the texts, as strings, ids or messages, and whether there may be several."""
+    one = parse_text(value, "The text", prompted=prompted)
+    if one is not None:
+        return list(one), len(one) > 1
+    if not isinstance(value, list | tuple):
+        return (None if value is None else [_check_text(value, "The text")]), False
+    texts: list[str | TokenIds | Chat] = []
+    for number, item in enumerate(value, start=1):
+        subject = f"Text {number:,} of {len(value):,}"
+        ids = parse_text(item, subject, prompted=prompted)
+        texts += [_check_text(item, subject)] if ids is None else ids
+    return texts, True
 
 
 def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
@@ -189,7 +213,7 @@ class Batch:
 
 def encode(
     checkpoint: Checkpoint,
-    texts: Sequence[str] | None = None,
+    texts: Sequence[str | TokenIds | Chat] | None = None,
     pairs: Sequence[str] | None = None,
     targets: Sequence[str] | None = None,
     *,
@@ -222,7 +246,7 @@ def encode(
     with translate(checkpoint):
         filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
         if filled and texts is not None:
-            inputs, axis = encode_multimodal(checkpoint, texts[0], image, sound)
+            inputs, axis = encode_multimodal(checkpoint, str(texts[0]), image, sound)
             axes["text"] = (axis,)
         elif texts is not None:
             seconds = [None] * len(texts) if pairs is None else pairs

@@ -7,12 +7,13 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.errors import AttnvizWarning, InputError
+from attnviz.inputs.tokens import Chat, TokenIds, encode_messages, read_ids
 from attnviz.results import Axis
 from attnviz.results.axis import Span, make_axis
 from attnviz.runtime import libraries
@@ -58,7 +59,7 @@ def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
 
 def encode_texts(
     checkpoint: Checkpoint,
-    pairs: Sequence[TextPair],
+    pairs: Sequence[tuple[str | TokenIds | Chat, str | None]],
     *,
     truncate: bool,
     of_decoder: bool = False,
@@ -73,12 +74,12 @@ def encode_texts(
     tokenized = []
     for number, pair in enumerate(pairs, start=1):
         try:
-            tokenized.append(tokenize(checkpoint, pair, longest, truncate=truncate))
+            tokenized.append(_read(checkpoint, pair, longest, truncate=truncate))
         except InputError as error:
             if len(pairs) == 1:
                 raise
             raise InputError(f"In text {number:,} of {len(pairs):,}: {error}") from None
-    encodings, cut_from = zip(*tokenized, strict=True)
+    encodings, cut_from, texts = zip(*tokenized, strict=True)
     inputs = pad_texts(checkpoint, encodings)
     length = inputs["input_ids"].shape[1]
     axes = tuple(
@@ -91,9 +92,52 @@ def encode_texts(
             texts=(text, second or ""),
             length=length,
         )
-        for encoding, (text, second) in zip(encodings, pairs, strict=True)
+        for encoding, (text, second) in zip(encodings, texts, strict=True)
     )
     return inputs, axes, cut_from
+
+
+def _read(
+    checkpoint: Checkpoint,
+    pair: tuple[str | TokenIds | Chat, str | None],
+    longest: int | None,
+    *,
+    truncate: bool,
+) -> tuple[Mapping[str, Any], int | None, TextPair]:
+    """Return an encoded text, the number of its tokens before it was cut, and what it says."""
+    source, second = pair
+    if isinstance(source, str):
+        encoding, cut_from = tokenize(checkpoint, (source, second), longest, truncate=truncate)
+        return encoding, cut_from, (source, second)
+    encoded, texts = _encode_source(checkpoint, source)
+    length = len(encoded["input_ids"])
+    if all(encoded["special_tokens_mask"]):
+        raise InputError("The ids leave no token but special ones. Give those of a word.")
+    if longest is None or length <= longest:
+        return encoded, None, texts
+    if not truncate:
+        raise _too_long(checkpoint, length, longest)
+    cut = {name: value and value[:longest] for name, value in encoded.items()}
+    return cut, length, texts
+
+
+def _encode_source(
+    checkpoint: Checkpoint, source: TokenIds | Chat
+) -> tuple[dict[str, Any], TextPair]:
+    read = encode_messages if isinstance(source, Chat) else read_ids
+    return read(_tokenizer(checkpoint), source, checkpoint.name)  # type: ignore[arg-type]
+
+
+def spelled(checkpoint: Checkpoint, source: str | TokenIds | Chat) -> TextPair:
+    """Return what a source says: the text, and the second one of a pair of ids."""
+    return (source, None) if isinstance(source, str) else _encode_source(checkpoint, source)[1]
+
+
+def _too_long(checkpoint: Checkpoint, length: int, longest: int) -> InputError:
+    return InputError(
+        f"The text has {length} tokens, and {checkpoint.name} can read at most {longest}. "
+        "Shorten the text, or cut it with --truncate (truncate=True)."
+    )
 
 
 def tokenize(
@@ -116,10 +160,7 @@ def tokenize(
     if longest is None or length <= longest:
         return encoding, None
     if not truncate:
-        raise InputError(
-            f"The text has {length} tokens, and {checkpoint.name} can read at most {longest}. "
-            "Shorten the text, or cut it with --truncate (truncate=True)."
-        )
+        raise _too_long(checkpoint, length, longest)
     return _tokenize(tokenizer, *pair, longest, parse=parse), length
 
 
@@ -151,7 +192,7 @@ def pad_texts(
             checkpoint.device
         )
         for name in names
-        if name in encodings[0]
+        if all(name in encoding for encoding in encodings)
     }
 
 
@@ -321,12 +362,14 @@ def text_axis(
     )
 
 
-def _segments(encoding: BatchEncoding) -> list[int]:
+def _segments(encoding: Mapping[str, Any]) -> list[int]:
     """Return 0 or 1 for every token; a special token belongs to the text before it."""
-    if not encoding.is_fast:
+    if "segments" in encoding:
+        return list(encoding["segments"])
+    if not encoding.is_fast:  # type: ignore[attr-defined]
         return list(encoding.get("token_type_ids", [0] * len(encoding["input_ids"])))
     segment, segments = 0, []
-    for sequence_id in encoding.sequence_ids(0):
+    for sequence_id in encoding.sequence_ids(0):  # type: ignore[attr-defined]
         segment = segment if sequence_id is None else sequence_id
         segments.append(segment)
     return segments

@@ -23,7 +23,14 @@ from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
-from attnviz.results import AttentionRecord, AttentionResult, Axis, MaskRule, StreamedAttention
+from attnviz.results import (
+    AttentionRecord,
+    AttentionResult,
+    Axis,
+    GivenAttention,
+    MaskRule,
+    StreamedAttention,
+)
 from attnviz.results.axis import literal, source
 
 _LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
@@ -121,8 +128,9 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
 
     heads : the same head in each result; the most important first. room : bytes for all of them.
     """
+    has_vectors = [all(head.has_vectors for head in twins) for twins in heads]
     for levels in _LEVELS[:2]:
-        everything = [Encoding(levels, True)] * len(heads)
+        everything = [Encoding(levels, has) for has in has_vectors]
         if _count_fitting(heads, everything, room) == len(heads):
             return everything
     # If no precision fits all heads, the first heads are stored in the second.
@@ -137,8 +145,12 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
         if count == len(heads):
             break
     left = room - sum(_sizes(heads[:count], smaller[:count]))
-    extra = _count_fitting(heads[:count], [VECTORS_ONLY] * count, left)
-    with_vectors = [Encoding(encoding.levels, True) for encoding in smaller[:extra]]
+    vectors = [Encoding(None, has) for has in has_vectors]
+    extra = _count_fitting(heads[:count], vectors[:count], left)
+    with_vectors = [
+        Encoding(encoding.levels, has)
+        for encoding, has in zip(smaller[:extra], has_vectors, strict=False)
+    ]
     return with_vectors + smaller[extra:count] + [OVERVIEW_ONLY] * (len(heads) - count)
 
 
@@ -369,6 +381,7 @@ def _notes(
     heads = sum(len(head_numbers(attention)) for attention in attentions)
     exact = sum(encoding != OVERVIEW_ONLY for encoding in encodings.values())
     vectors = sum(encoding.vectors for encoding in encodings.values())
+    given = any(isinstance(attention, GivenAttention) for attention in attentions)
     cells = sorted({overview["cell"] for overview in overviews if overview is not None} - {1})
     if cells:
         sizes = " or ".join(f"{cell} × {cell}" for cell in cells)
@@ -379,9 +392,8 @@ def _notes(
         which = "Weights" if exact == heads else f"Exact weights of {exact} of {heads} heads"
         where = ", measured in some of their rows" if sampled else ""
         worst = Context(prec=2, rounding=ROUND_CEILING).create_decimal(max(errors))
-        notes.append(
-            f"{which} are within {float(worst):.1e} of those recomputed from the model{where}."
-        )
+        source_of_weights = "given" if given else "recomputed from the model"
+        notes.append(f"{which} are within {float(worst):.1e} of those {source_of_weights}{where}.")
     if pooled_only := len(encodings) - exact:
         notes.append(
             f"The page holds only pooled maps of {pooled_only} heads; view(result, size=…) allows "
@@ -392,7 +404,7 @@ def _notes(
             f"The model run stored only pooled maps of {without_record} heads; "
             "attend(…, exact=[layer]) stores all of a layer."
         )
-    if vectors < exact:
+    if vectors < exact and not given:
         notes.append(
             f"The page holds queries and keys of {vectors or 'none'} of {heads} heads, for the "
             "steps; view(result, size=…) allows more."
@@ -442,8 +454,15 @@ class Head:
         return len(self.record.query_axis) * len(self.record.key_axis)
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether queries and keys are known."""
+        return not isinstance(self.record, GivenAttention)
+
+    @property
     def vectors_are_smaller(self) -> bool:
         """Whether queries and keys need fewer bytes than the map, by a rough estimate."""
+        if not self.has_vectors:
+            return False
         tokens = len(self.record.query_axis) + len(self.record.key_axis)
         return 1.5 * tokens * self.record.query.shape[-1] < self._cells
 

@@ -15,10 +15,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attnviz.analyses.maps.compute import choose_head
-from attnviz.errors import InputError
+from attnviz.errors import InputError, true_or_false
 from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
-from attnviz.results import AttentionResult, one_result
+from attnviz.results import AttentionResult, expect_vectors, one_result
 
 if TYPE_CHECKING:
     from attnviz.interactive.widget import AttentionWidget
@@ -80,6 +80,8 @@ def view(
     if compare is not None:
         _expect_same_shape(result, compare)
     layer, heads, _ = choose_head(result, layer, head)
+    if show == "steps" and not result.streamed:
+        expect_vectors(result.record(layer), "steps need")
     if len(heads) > 1:
         raise InputError(f"A page shows one head first, not {heads}. Choose one of them.")
     start = {
@@ -87,7 +89,7 @@ def view(
         "layer": layer,
         "head": heads[0],
         "view": show,
-        "words": words,
+        "words": true_or_false(words, "words"),
     }
     return View(results, start, _data_limit(results, size))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from attnviz.errors import InputError, OutputError, printable
+from attnviz.errors import InputError, OutputError, file_path, printable
 
 GENERATOR = "attnviz"  # the program that files name as their writer
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
@@ -81,7 +81,7 @@ def check_output(
         The folder is missing or read-only, the path is a folder or a device, or the file holds data
         or is read-only and `force` is not set.
     """
-    path = Path(os.path.expanduser(path))  # noqa: PTH111  leaves ~nobody as it is
+    path = Path(os.path.expanduser(file_path(path)))  # noqa: PTH111  leaves ~nobody as it is
     suffix = path.suffix.lower()
     try:
         if path.is_dir():

@@ -42,7 +42,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from attnviz.errors import InputError, printable
+from attnviz.errors import InputError, file_path, printable
 from attnviz.results import AgreementReport
 from attnviz.results.base import SAVABLE, Savable
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
@@ -136,7 +136,7 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
         There is no such file, it holds no result, it changed since it was written, or a newer
         version of attnviz wrote it.
     """
-    path = Path(path)
+    path = file_path(path)
     try:
         data, metadata = _read(path)
         return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))

@@ -69,6 +69,10 @@ class Architecture:
     state: str = "not checked"
     reason: str = ""
 
+    def __repr__(self) -> str:
+        """Return the model type and the outcome."""
+        return f"Architecture({self.name!r}, {self.state})"
+
 
 @dataclass(frozen=True)
 class Catalogue:
@@ -112,7 +116,9 @@ def architectures(
     """
     if state is not None and state not in STATES:
         raise InputError(f"{state!r} is not a state: choose one of {', '.join(STATES)}.")
-    patterns = [names] if isinstance(names, str) else list(names)
+    if not isinstance(names, Iterable):
+        raise InputError(f"Names of architectures are strings, not {names!r:.60}.")
+    patterns = [names] if isinstance(names, str) else list(map(str, names))
     known = {name: _last_outcome(name) for name in sorted(installed())}
     for pattern in patterns:
         if not any(pattern.lower() in name.lower() for name in known):

@@ -90,6 +90,10 @@ class Checkpoint:
     special_tokens: SpecialTokens = "split"
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Name the model and its class, without its modules."""
+        return f"Checkpoint({self.name!r}, {type(self.module).__name__}, {self.sha256[:12]})"
+
     @property
     def device(self) -> torch.device:
         """The device on which the model takes its inputs."""

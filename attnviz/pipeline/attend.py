@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 import torch
 
 from attnviz.agreement import verify_saved
-from attnviz.inputs import AudioSource, ImageSource, Many, parse_inputs
+from attnviz.inputs import AudioSource, ImageSource, Many, TextSource, parse_inputs
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
@@ -138,17 +138,20 @@ def load(
 
 @overload
 def attend(
-    text: str | None = None, *, model: Model | Loadable | None = None, **inputs: Unpack[OneInput]
+    text: TextSource | None = None,
+    *,
+    model: Model | Loadable | None = None,
+    **inputs: Unpack[OneInput],
 ) -> AttentionResult: ...
 @overload
 def attend(
-    text: Many[str] | None = None,
+    text: Many[str] | Many[TextSource] | None = None,
     *,
     model: Model | Loadable | None = None,
     **inputs: Unpack[SeveralInputs],
 ) -> list[AttentionResult]: ...
 def attend(
-    text: str | Many[str] | None = None,
+    text: TextSource | Many[str] | Many[TextSource] | None = None,
     *,
     image: ImageSource | Many[ImageSource] | None = None,
     audio: AudioSource | Many[AudioSource] | None = None,
@@ -177,8 +180,12 @@ def attend(
 
     Parameters
     ----------
-    text : str, list of str or None
-        One text, or several, which run as one padded batch.
+    text : str, ids, BatchEncoding, messages, a list of these, or None
+        One text, or several, which run as one padded batch. A text may also be the ids of its
+        tokens, special ones included (a list, an array or a tensor); the output of a tokenizer,
+        whose padding is left out; or the messages of a chat, ``[{"role": "user", "content": …}]``,
+        which the chat template of the tokenizer turns into a text, with a prompt for an answer
+        where tokens are generated.
     image : path, PIL.Image, array, or a list of these
         A file, a Pillow image, or an array (height, width, 3) of uint8.
     audio : path, array, or a list of these
@@ -258,7 +265,7 @@ def attend(
 
 
 def verify(
-    text: str | AttentionResult | None = None,
+    text: TextSource | AttentionResult | None = None,
     *,
     image: ImageSource | None = None,
     audio: AudioSource | None = None,
@@ -328,10 +335,12 @@ class Model:
         return self.checkpoint.notes
 
     @overload
-    def attend(self, text: str | None = None, **inputs: Unpack[OneInput]) -> AttentionResult: ...
+    def attend(
+        self, text: TextSource | None = None, **inputs: Unpack[OneInput]
+    ) -> AttentionResult: ...
     @overload
     def attend(
-        self, text: Many[str] | None = None, **inputs: Unpack[SeveralInputs]
+        self, text: Many[str] | Many[TextSource] | None = None, **inputs: Unpack[SeveralInputs]
     ) -> list[AttentionResult]: ...
     def attend(self, text: Any = None, **inputs: Any) -> AttentionResult | list[AttentionResult]:
         """Run this model; see `attnviz.attend`."""

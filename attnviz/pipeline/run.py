@@ -33,7 +33,7 @@ from attnviz.capture import (
     replace_every_token,
     replace_some_tokens,
 )
-from attnviz.errors import InputError, ModelError, whole_number
+from attnviz.errors import InputError, ModelError, true_or_false, whole_number
 from attnviz.inputs import (
     Batch,
     Inputs,
@@ -42,6 +42,7 @@ from attnviz.inputs import (
     expect_tokens_left,
     generated_text,
     label_notes,
+    spelled,
     split_tokens_note,
 )
 from attnviz.models.checkpoint import Checkpoint
@@ -97,6 +98,7 @@ class AttendOptions:
         positions: Positions,
     ) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
+        truncate = true_or_false(truncate, "truncate")
         if positions not in ("sample", "all"):
             raise InputError(f"positions must be sample or all, not {positions!r}.")
         if mode not in ("auto", "full", "streamed"):
@@ -228,7 +230,7 @@ def _whole_results(
             in_one_pass=captured.in_one_pass,
             output=output,
             positions=positions,
-            versions=_versions(),
+            versions=package_versions(),
             weights_sha256=sha256,
         )
         source = _provenance(checkpoint, inputs, batch, n, report, computation, generated)
@@ -285,11 +287,14 @@ def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...
 
 def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tuple[str, ...]:
     """Return what a reader should know of the model and of input n."""
-    texts: list[str | None] = []
+    texts: list[str] = []
+    source = inputs.texts[n] if inputs.texts else ""
     if inputs.pictures is None and inputs.sounds is None:  # whose placeholders are parsed
         kinds = (inputs.texts, inputs.pairs, inputs.targets)
-        texts = [kind[n] for kind in kinds if kind is not None]
-    return (*batch.notes[n], *checkpoint.notes, *split_tokens_note(checkpoint, *texts))
+        given = [kind[n] for kind in kinds if kind is not None]
+        texts = [text for text in given if isinstance(text, str)]
+    how = () if isinstance(source, str) else (source.note,)
+    return (*batch.notes[n], *how, *checkpoint.notes, *split_tokens_note(checkpoint, *texts))
 
 
 def _capture_generation(
@@ -368,7 +373,7 @@ def _streamed_result(
         proofs,
         str(module.dtype).removeprefix("torch."),
         str(device),
-        versions=_versions(),
+        versions=package_versions(),
         weights_sha256=checkpoint.current_sha256(),
         rows=(len(rows), len(axis)),
         output=output,
@@ -392,7 +397,7 @@ def sampled_rows(length: int, heads: int) -> Tensor:
     return torch.cat([others[: count - 1], last]).sort().values
 
 
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the versions of attnviz, torch and transformers."""
     return {name: _version(name) for name in ("attnviz", "torch", "transformers")}
 
@@ -410,11 +415,12 @@ def _provenance(
     generated: str | None,
 ) -> Provenance:
     """Return the provenance of the result of input n of a batch."""
+    text, second = spelled(checkpoint, inputs.texts[n]) if inputs.texts else (None, None)
     return Provenance(
         model=checkpoint.name,
         weights_sha256=report.weights_sha256,
-        text=inputs.texts[n] if inputs.texts else None,
-        pair=inputs.pairs[n] if inputs.pairs else None,
+        text=text,
+        pair=inputs.pairs[n] if inputs.pairs else second,
         dtype=report.dtype,
         device=report.device,
         versions=report.versions,

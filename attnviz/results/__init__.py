@@ -26,6 +26,7 @@ from attnviz.results.attention_result import (
 )
 from attnviz.results.axis import Axis, AxisGeometry, Landmark
 from attnviz.results.computation import Computation
+from attnviz.results.given import GivenAttention, expect_vectors
 from attnviz.results.projection import (
     Clip,
     Factor,
@@ -50,6 +51,7 @@ __all__ = [
     "Computation",
     "Factor",
     "Gate",
+    "GivenAttention",
     "HeadProjection",
     "Landmark",
     "Linear",
@@ -70,5 +72,6 @@ __all__ = [
     "Verdict",
     "cell_sizes",
     "digests_of",
+    "expect_vectors",
     "one_result",
 ]

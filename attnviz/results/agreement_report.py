@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attnviz.errors import InputError
 from attnviz.results.base import Rules, Savable
 
-Verdict = Literal["verified", "failed", "not proven"]
+Verdict = Literal["verified", "failed", "not proven", "not verified"]
 PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
 
 
@@ -54,6 +54,11 @@ class StageCheck(Savable):
     slope_error: float | None = None
     slope_tolerance: float | None = None
     hidden_zero: bool = True
+
+    def __repr__(self) -> str:
+        """Return the place and the outcome, without the numbers of each head."""
+        outcome = "agrees" if self.passed else "differs"
+        return f"StageCheck({self.place}, {self.stage}, {outcome} to {self.largest_difference:.1e})"
 
     def _rules(self) -> Rules:
         tolerances = (*self.tolerances, *self.slope_tolerances)
@@ -255,6 +260,7 @@ class AgreementReport(Savable):
         of the result that the report is part of. altered : whether they are others now.
     saved : the day on which the result was saved, where it was loaded from a file. recomputed : the
         stages that were recomputed from the file.
+    given : whether the user gave the weights, so that nothing was compared.
     """
 
     checks: tuple[StageCheck, ...]
@@ -274,6 +280,11 @@ class AgreementReport(Savable):
     altered: bool = False
     saved: str | None = None
     recomputed: tuple[str, ...] = ()
+    given: bool = False
+
+    def __repr__(self) -> str:
+        """Return the verdict, and how many heads were compared."""
+        return f"AgreementReport({self.verdict}, {self.heads} heads, {len(self.checks)} checks)"
 
     @classmethod
     def joined(cls, reports: Iterable[AgreementReport]) -> AgreementReport:
@@ -312,7 +323,12 @@ class AgreementReport(Savable):
 
     @property
     def verdict(self) -> Verdict:
-        """Return "verified", "failed", or "not proven" when the canary was not caught."""
+        """Return "verified", "failed", or "not proven" when the canary was not caught.
+
+        Weights that the user gave are "not verified".
+        """
+        if self.given:
+            return "not verified"
         if self.altered or any(not check.passed for check in (*self.checks, *self._whole)):
             return "failed"
         return "not proven" if self.unproven or not self.checks else "verified"
@@ -329,6 +345,8 @@ class AgreementReport(Savable):
         of_weights = [check for check in self.checks if check.stage not in PROJECTED]
 
         def state(checks: Sequence[Any], *, complete: bool = True) -> str:
+            if self.given:
+                return "not compared"
             if self.altered or not all(check.passed for check in checks):
                 return "failed"
             return "verified" if checks and complete else "not compared"
@@ -372,6 +390,8 @@ class AgreementReport(Savable):
 
     def summary(self) -> str:
         """Return the verdict as one sentence, as captions carry it."""
+        if self.given:
+            return "weights given by the user, not verified"
         for check in self._whole:
             if not check.passed:
                 return f"NOT VERIFIED: {check.reason}"
@@ -412,7 +432,7 @@ class AgreementReport(Savable):
             "stage": first.stage,
             "heads": list(first.failed_heads),
         }
-        for name in ("checks", "not_compared", "digests", "digest"):
+        for name in ("checks", "not_compared", "digests", "digest", "given"):
             del fields[name]
         stages = dict.fromkeys(check.stage for check in self.checks)
         return {

@@ -10,16 +10,30 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.errors import InputError, whole_number
+from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import AttentionRecord
-from attnviz.results.axis import Axis
-from attnviz.results.base import Rules, Savable, as_html, fits, is_image
+from attnviz.results.axis import Axis, merge, token_groups
+from attnviz.results.base import (
+    Rules,
+    Savable,
+    as_html,
+    fits,
+    is_image,
+    labeled_array,
+    stacked,
+    to_numpy,
+    wide_table,
+)
 from attnviz.results.computation import Computation
 from attnviz.results.digest import digests
+from attnviz.results.given import GivenAttention
 from attnviz.results.projection import STAGES
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import xarray as xr
     from matplotlib.axes import Axes
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -68,6 +82,12 @@ class MapSummary(Savable):
     empty: Tensor
     top_keys: Tensor
     top_weights: Tensor
+
+    def __repr__(self) -> str:
+        """Return the sizes, without the tensors."""
+        H, m = self.entropy.shape
+        n = self.received.shape[-1]
+        return f"MapSummary({H} heads, {m:,} × {n:,}, cells of {self.cell})"
 
     def _rules(self) -> Rules:
         H, m = self.entropy.shape if self.entropy.dim() == 2 else (0, 0)
@@ -239,13 +259,15 @@ class Provenance(Savable):
 class AttentionResult(Savable):
     """Every attention of one model on one input, with the proof that it is the model's.
 
-    Iterating gives the records in the order of execution. `image` is the picture as the model saw
-    it, resized and cropped, (H, W, 3) uint8; None where it read none. A text that is too long for
-    whole maps has no records: `streamed` holds a summary of each attention. `notes` say what a
-    reader should know of the model and of its input.
+    Its numbers are those of `weights()`, and of `to_frame()` and `to_xarray()` with their labels;
+    `numpy.asarray(result)` gives them too. Where a model has several stacks, they are those of one
+    (`stack`). Iterating gives the records in the order of execution. `image` is the picture as the
+    model saw it, resized and cropped, (H, W, 3) uint8; None where it read none. A text that is too
+    long for whole maps has no records: `streamed` holds a summary of each attention. `notes` say
+    what a reader should know of the model and of its input.
     """
 
-    records: tuple[AttentionRecord, ...]
+    records: tuple[AttentionRecord | GivenAttention, ...]
     agreement: AgreementReport
     provenance: Provenance
     image: Tensor | None = None
@@ -310,8 +332,8 @@ class AttentionResult(Savable):
         return attnviz.plot.heatmap(self, **keywords)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the stages of every head, and how far they agree."""
-        return as_html(self)
+        """Return what a notebook shows: one map with the verdict, and the stages that agree."""
+        return as_html(self, self.plot)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print for each stage the largest difference over all layers and heads."""
@@ -322,6 +344,11 @@ class AttentionResult(Savable):
             return Text("agrees", "green") if agrees else Text("differs", "bold red")
 
         agreement = self.checked_agreement
+        if agreement.given:
+            yield Text(f"{self.provenance.model}: {len(self)} layers", "bold")
+            for line in (agreement.summary(), *self.notes):
+                yield Text(line, "dim")
+            return
         table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
         for stage in dict.fromkeys([*STAGES, *(check.stage for check in agreement.checks)]):
             checks = [check for check in agreement.checks if check.stage == stage]
@@ -448,22 +475,127 @@ class AttentionResult(Savable):
                 f"layer {layer} was not kept, only {layers}. "
                 f"Ask for it: attend(text, layers=[{layer}])."
             )
+        numbers, last = self.layers, len(attentions) - 1
+        listed = f"0–{last}" if numbers == (*range(last + 1),) else ", ".join(map(str, numbers))
         raise InputError(
-            f"layer {layer} is out of range: {self.provenance.model} has layers "
-            f"0–{len(attentions) - 1}."
+            f"layer {layer} is out of range: {self.provenance.model} has layers {listed}."
         )
 
-    def weights(self, layer: int, head: int | None = None) -> Tensor:
-        """Return the weights of a layer: (m, n) for one head, else (H, m, n).
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The heads of the layers, counted from 0, or those that were kept of a long text."""
+        numbers: set[int] = set()
+        for attention in self.stack()._all:
+            if isinstance(attention, StreamedAttention):
+                numbers.update(attention.kept)
+            else:
+                numbers.update(range(attention.heads))
+        return tuple(sorted(numbers))
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens of the queries, without padding: the rows of `weights`."""
+        return token_groups(self.stack()._all[0].query_axis, words=False).labels
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the queries and the special tokens: the rows of a map of words."""
+        return token_groups(self.stack()._all[0].query_axis).labels
+
+    def weights(self, layer: int | None = None, head: int | None = None) -> Tensor:
+        """Return the weights between tokens, without padding, on the CPU.
+
+        Parameters
+        ----------
+        layer : int or None
+            One layer; by default all.
+        head : int or None
+            One head; by default all.
+
+        Returns
+        -------
+        Tensor
+            (layers, heads, m, n), without the first two dimensions where a layer or a head is
+            chosen.
 
         Raises
         ------
         InputError
-            There is no such layer or head.
+            There is no such layer or head, the layers differ in shape and none is chosen, or only
+            summaries were kept.
         """
+        return self._labeled(layer, head, words=False)[1]
+
+    def to_frame(
+        self, *, layer: int | None = None, head: int | None = None, words: bool = False
+    ) -> pd.DataFrame:
+        """Return the weights as a table.
+
+        Parameters
+        ----------
+        layer, head : int or None
+            As in `weights`.
+        words : bool, default False
+            Whether to merge word pieces into words.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Queries × keys where a layer and a head are chosen. Else a long table, one row for each
+            weight: layer, head, query, key, weight, and the positions of query and key, since
+            labels may be the same.
+        """
+        dimensions, weights = self._labeled(layer, head, words=true_or_false(words, "words"))
+        if len(dimensions) == 2:
+            return wide_table(weights, *dimensions.values())
+        import pandas as pd
+
+        return pd.DataFrame(stacked(dimensions, {"weight": weights}))
+
+    def to_xarray(
+        self, *, layer: int | None = None, head: int | None = None, words: bool = False
+    ) -> xr.DataArray:
+        """Return the weights as an array with labeled dimensions: layer, head, query, key.
+
+        The parameters are those of `to_frame`. The attributes name the model, the text and the
+        verdict.
+
+        Raises
+        ------
+        InputError
+            xarray is not installed.
+        """
+        dimensions, weights = self._labeled(layer, head, words=true_or_false(words, "words"))
+        return labeled_array(dimensions, weights, attributes_of(self))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the weights of all layers, for numpy."""
+        return to_numpy(self.weights(), dtype, copy)
+
+    def _labeled(
+        self, layer: int | None, head: int | None, *, words: bool
+    ) -> tuple[dict[str, Sequence[Any]], Tensor]:
+        """Return the labels along each dimension of the weights, by its name, and the weights."""
+        stack = one_result(self).stack()
+        records = stack.records if layer is None else (stack.record(layer),)
+        first = records[0]
+        sizes = {(r.heads, len(r.query_axis), len(r.key_axis)) for r in records}
+        if len(sizes) > 1:
+            raise InputError(
+                "The layers differ in their heads or positions. Choose one: "
+                f"layer={first.layer}, for example."
+            )
         if head is not None:
-            self.check_head(layer, head)
-        return self.record(layer).weights(head)
+            stack.check_head(first.layer, head)
+        rows = token_groups(first.query_axis, words=words)
+        columns = token_groups(first.key_axis, words=words)
+        weights = torch.stack([merge(r.weights(head), rows, columns).cpu() for r in records])
+        dimensions: dict[str, Sequence[Any]] = {"query": rows.labels, "key": columns.labels}
+        if head is None:
+            dimensions = {"head": range(first.heads), **dimensions}
+        if layer is None:
+            return {"layer": [record.layer for record in records], **dimensions}, weights
+        return dimensions, weights[0]
 
     def check_head(self, layer: int, head: int) -> None:
         """Raise InputError unless the layer has this head."""
@@ -475,6 +607,18 @@ class AttentionResult(Savable):
             )
         if isinstance(attention, StreamedAttention):
             attention.of_head(head)
+
+
+def attributes_of(result: Any) -> dict[str, Any]:
+    """Return where the numbers of a result come from and how far they are verified, in words."""
+    source: Provenance = result.provenance
+    return {
+        "model": source.model,
+        "text": source.text,
+        "pair": source.pair,
+        "target": source.target,
+        "verdict": result.checked_agreement.summary(),
+    }
 
 
 def one_result(value: object, *, streamed: bool = False) -> AttentionResult:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Span = tuple[int, int]
+_NAMED = 6  # labels that a summary names
 Patches = tuple[tuple[int, int] | None, ...]
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
@@ -88,6 +89,11 @@ class Axis(Savable):
     segments: tuple[int, ...]
     patches: Patches | None = None
     seconds: tuple[float | None, ...] | None = None
+
+    def __repr__(self) -> str:
+        """Return the number of positions and the first labels."""
+        first = " ".join(self.labels[:_NAMED]) + (" …" if len(self) > _NAMED else "")
+        return f"Axis({len(self)} positions: {literal(first, 60)})"
 
     def __len__(self) -> int:
         """Return the number of positions."""
@@ -345,6 +351,8 @@ def locate(word: str, groups: TokenGroups) -> int:
 
     Raises InputError for a word that is absent, or that occurs several times without a number.
     """
+    if not isinstance(word, str):
+        raise InputError(f"A word must be a string, not {word!r:.60}. Write 'the', for example.")
     labels = [label.casefold() for label in groups.labels]
     name, _, number = word.rpartition("#")
     is_number = number.isdecimal() and len(number) < 10

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import io
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz.errors import AttnvizError, InputError
 from attnviz.results.digest import digests
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-Columns = dict[str, Sequence[Any]]
+Columns = dict[str, Sequence[Any] | np.ndarray[Any, Any]]
 Rules = Iterator[tuple[str, bool]]
 
 SAVABLE: dict[str, type[Savable]] = {}  # by the name that a file has for the type
+_NOTEBOOK_WIDTH = 120  # millimeters of the figure that a notebook shows
+_DPI = 144  # of that figure; screens have 96, or more
 
 
 class Savable:
@@ -71,8 +78,11 @@ class Result(Savable):
     """Base of the results that a figure shows.
 
     If a model was run for a result, its `agreement` says how far it is verified, and knows the
-    numbers by their digest.
+    numbers by their digest. `numpy.asarray(result)` gives the array that `main_array` names, by
+    default the first of `to_arrays`.
     """
+
+    main_array: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         """Check the fields, and bind a new agreement to the numbers."""
@@ -121,9 +131,18 @@ class Result(Savable):
 
         return pd.DataFrame(self.columns_of_table())
 
+    def plot(self, **keywords: Any) -> Any:
+        """Draw the result."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the main array, for numpy."""
+        arrays = self.to_arrays()
+        return to_numpy(arrays[self.main_array or next(iter(arrays))], dtype, copy)
+
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the text that the command line prints."""
-        return as_html(self)
+        """Return what a notebook shows: a small figure with the verdict, and the printed text."""
+        return as_html(self, self.plot)
 
 
 def proof(result: Any) -> dict[str, Any]:
@@ -142,11 +161,12 @@ def stacked(dimensions: Mapping[str, Sequence[Any]], numbers: Mapping[str, Tenso
     """
     columns: Columns = {}
     shape = [len(labels) for labels in dimensions.values()]
-    positions = np.indices(shape).reshape(len(shape), -1).tolist()
+    positions = np.indices(shape).reshape(len(shape), -1)
     for (name, labels), indices in zip(dimensions.items(), positions, strict=True):
-        if labels and isinstance(labels[0], str):
+        are_texts = bool(labels) and isinstance(labels[0], str)
+        if are_texts:
             columns[f"{name}_position"] = indices
-        columns[name] = [labels[index] for index in indices]
+        columns[name] = np.array(labels, dtype=object if are_texts else None)[indices]
     return columns | {name: column(array) for name, array in numbers.items()}
 
 
@@ -162,21 +182,88 @@ def table_of_matrices(matrices: Mapping[str, Tensor]) -> Columns:
     return {name: [row[n] for row in rows] for n, name in enumerate(names)}
 
 
-def column(values: Tensor) -> list[float | None]:
+def column(values: Tensor) -> list[float | None] | np.ndarray[Any, Any]:
     """Return the numbers of a tensor, and None in place of NaN."""
-    return [None if value != value else value for value in values.flatten().tolist()]
+    numbers = values.flatten()
+    if numbers.isnan().any():
+        return [None if value != value else value for value in numbers.tolist()]
+    return numbers.double().numpy()
 
 
-def as_html(renderable: Any) -> str:
-    """Return what rich prints of an object as HTML."""
+def to_numpy(values: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    """Return a tensor as `__array__` returns it: of another dtype or copied where asked."""
+    if copy is False and dtype not in (None, values.numpy().dtype):
+        raise ValueError(f"numbers of {values.dtype} are copied where they become {dtype}.")
+    return np.array(values.numpy(), dtype, copy=True if copy else None)
+
+
+def wide_table(values: Tensor, rows: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """Return one map as a table of queries × keys, as `seaborn.heatmap` takes it."""
+    import pandas as pd
+
+    index, names = pd.Index(rows, name="query"), pd.Index(columns, name="key")
+    return pd.DataFrame(values.numpy(), index=index, columns=names)
+
+
+def labeled_array(
+    dimensions: Mapping[str, Sequence[Any]], values: Tensor, attributes: Mapping[str, Any]
+) -> xr.DataArray:
+    """Return an array with labels as xarray's type; attributes that are None are left out."""
+    try:
+        import xarray as xr
+    except ImportError:
+        raise InputError(
+            "to_xarray needs xarray, which is not installed. Install it: pip install "
+            "'attnviz[xarray]'."
+        ) from None
+    known = {name: value for name, value in attributes.items() if value is not None}
+    coordinates = {name: np.array(labels) for name, labels in dimensions.items()}
+    return xr.DataArray(values.numpy(), coordinates, tuple(dimensions), "weight", known)
+
+
+def as_html(renderable: Any, plot: Callable[..., Any] | None = None) -> str:
+    """Return what a notebook shows: the figure, and what rich prints below it.
+
+    The figure carries the verdict. A result that cannot be drawn is shown by its text.
+    """
     from rich.console import Console
 
-    console = Console(record=True, file=io.StringIO(), width=100, color_system="truecolor")
+    # In a notebook a console would also print there by itself.
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=100,
+        color_system="truecolor",
+        force_jupyter=False,
+    )
     console.print(renderable)
     style = "font-family:monospace;line-height:1.25;white-space:pre;overflow-x:auto"
-    return console.export_html(
+    text = console.export_html(
         inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
     )
+    if plot is None:
+        return text
+    try:
+        image = _image(plot(width=_NOTEBOOK_WIDTH), repr(renderable))
+    except AttnvizError:
+        return text
+    return f"{image}<details><summary>Details</summary>{text}</details>"
+
+
+def _image(drawn: Axes | Figure, description: str) -> str:
+    """Return a figure as an HTML image, and close it: a notebook would show it once more."""
+    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
+
+    figure = drawn if isinstance(drawn, Figure) else drawn.figure
+    assert isinstance(figure, Figure)
+    with io.BytesIO() as file:
+        figure.savefig(file, format="png", dpi=_DPI)
+        data = base64.b64encode(file.getvalue()).decode("ascii")
+    plt.close(figure)
+    width = round(figure.get_size_inches()[0] * 96)
+    alt = html.escape(description)
+    return f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{data}">'
 
 
 def fits(tensor: Tensor | None, *sizes: Collection[int]) -> bool:

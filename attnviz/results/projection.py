@@ -166,6 +166,12 @@ class Projection(Savable):
     output: Linear | None = None
     before_output: tuple[Step, ...] | None = ()
 
+    def __repr__(self) -> str:
+        """Return which parts are known, without the matrices."""
+        names = ("query", "key", "value", "output")
+        known = [name for name in names if getattr(self, name) is not None]
+        return f"Projection({self.heads} heads: {', '.join(known) or 'nothing known'})"
+
     def value_of(self, head: int) -> Linear:
         """Return W_h^V (d_model, d_v) and its bias, of the value that query head `head` reads.
 

@@ -2,8 +2,10 @@
 
 import io
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from golden.saved_results import SAVED
@@ -15,7 +17,7 @@ from rich.console import Console
 import attnviz
 from attnviz.errors import InputError
 from attnviz.io.export import to_data
-from attnviz.results.base import Result, Savable
+from attnviz.results.base import Result, Savable, as_html
 
 NAMES = ("map", "map-image", "maps", "steps", "senses", "shift", "survey", "compare", "example")
 
@@ -64,11 +66,24 @@ def test_a_map_as_a_table():
     assert first["weight"] == drawn.weights[0, 1].item()
 
 
-def test_a_notebook_shows_what_the_command_line_prints(result):
+def test_a_notebook_shows_the_figure_and_what_the_command_line_prints(result):
     html = result._repr_html_()
-    assert html.startswith("<pre")
+    assert html.startswith("<img")
+    assert f'alt="{escape(repr(result))}"' in html
     first = printed(result).split("\n")[0].split()
     assert first[0] in html
+    assert not plt.get_fignums()  # a notebook draws every figure that is open
+
+
+def test_a_result_that_cannot_be_drawn_shows_its_text(whole):
+    html = replace(whole, records=whole.records[:1]).stack()._repr_html_()
+    assert html.startswith("<img")
+
+    def fails(**keywords):
+        raise InputError("there is no such figure")
+
+    assert as_html(whole, fails) == as_html(whole)
+    assert as_html(whole).startswith("<pre")
 
 
 def test_a_whole_result_prints_its_stages(whole):

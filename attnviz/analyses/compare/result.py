@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -66,6 +66,8 @@ class CompareResult(HeadTable):
     agreements: tuple[AgreementReport, AgreementReport]
     provenances: tuple[Provenance, Provenance]
     left_out: tuple[int, ...] = ()
+
+    main_array: ClassVar[str] = "change"
 
     @property
     def names(self) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from attnviz.analyses.maps.result import (
     HeadRanking,
     HeadScore,
 )
-from attnviz.errors import InputError, whole_number
+from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -96,7 +96,7 @@ def attention_map(
     InputError
         The layer or head does not exist, `special` is unknown, or the part is empty.
     """
-    result = one_result(result, streamed=True)
+    result, words = one_result(result, streamed=True), true_or_false(words, "words")
     heads = tuple(dict.fromkeys(_head_numbers(head)))
     if not heads:
         raise InputError("The list of heads is empty. Name a head, or several to average.")
@@ -115,7 +115,7 @@ def attention_map(
         all_notes += _merging_note(left, across)
         masked = _without_special(masked, left, across, special)
         weights, left, across = _treat_special(weights, left, across, special, all_notes)
-        if rows or columns:
+        if rows is not None or columns is not None:
             m, n = weights.shape
             rows, columns = _check_part(rows, m, "rows"), _check_part(columns, n, "columns")
             weights = weights[rows, columns]
@@ -176,7 +176,7 @@ def head_maps(
         The layer does not exist, `special` is unknown, or the layers have different numbers of
         heads or positions.
     """
-    result = one_result(result, streamed=True)
+    result, words = one_result(result, streamed=True), true_or_false(words, "words")
     stack, notes = result.stack(), [*result.notes]
     masked: Tensor | None = None
     layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
@@ -295,9 +295,13 @@ def _check_part(part: slice | None, length: int, name: str) -> slice:
     """Return a slice from start to stop, of everything for None; raise InputError if invalid."""
     if part is None:
         return slice(0, length)
-    if not isinstance(part, slice):
-        raise InputError(f"{name} must be a slice, such as slice(0, {length}), not {part!r:.60}.")
-    start, stop, step = part.indices(length)
+    try:
+        start, stop, step = part.indices(length)
+    except (AttributeError, TypeError):
+        raise InputError(
+            f"{name} must be a slice of whole numbers, such as slice(0, {length}), not "
+            f"{part!r:.60}."
+        ) from None
     outside = (part.stop or 0) > length or (part.start or 0) < -length
     if start >= stop or step != 1 or outside:
         ends = ":".join("" if end is None else str(end) for end in (part.start, part.stop))

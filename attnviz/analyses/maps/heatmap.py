@@ -308,7 +308,7 @@ def draw_heatmap(
     with style([*drawn.rows, *drawn.columns, source(drawn.provenance)]):
         if ax is not None:
             return _draw_into(ax, selected, look)
-        page = Page(width * MM, caption)
+        page = Page(width * MM, caption, shown=True)
         if query is None:
             return _matrix_page(page, selected, look)
         return draw_image_page(page, drawn, query, selected.overview)
@@ -383,7 +383,7 @@ def draw_side_by_side(
     if len({drawn.weights.shape for drawn in maps}) > 1:
         raise InputError("The layers differ in their positions. Draw their heads one by one.")
     with style([*first.rows, *first.columns, source(first.provenance)]):
-        page = Page(width * MM, caption)
+        page = Page(width * MM, caption, shown=True)
         ruler, inner = page.ruler, page.right - page.left
         across = min(len(maps), max(1, int(inner / _NARROWEST)))
         weights = torch.stack([drawn.weights.float() for drawn in maps])

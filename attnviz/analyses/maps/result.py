@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,11 +10,28 @@ import torch
 from torch import Tensor
 
 import attnviz
+from attnviz.errors import true_or_false, whole_number
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
+from attnviz.results.attention_result import attributes_of
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Rules, fits, is_image, proof, stacked
+from attnviz.results.base import (
+    Columns,
+    Result,
+    Rules,
+    as_html,
+    fits,
+    is_image,
+    labeled_array,
+    proof,
+    stacked,
+    to_numpy,
+    wide_table,
+)
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -22,6 +39,7 @@ if TYPE_CHECKING:
 _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
 _LABEL = 16  # cells of a row's label at most
 _NAME = 8  # cells of the name of a column at most
+_COLUMNS = ("layer", "head", "score")  # of a ranking
 _BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
 
 
@@ -80,6 +98,34 @@ class _LabeledMaps(Result):
     def labels(self) -> dict[str, list[str]]:
         """Return the labels of the rows and columns."""
         return {"rows": list(self.rows), "columns": list(self.columns)}
+
+    def _dimensions(self) -> dict[str, Sequence[Any]]:
+        """Return the labels along each dimension of the weights, by its name."""
+        return {"query": self.rows, "key": self.columns}
+
+    def columns_of_table(self) -> Columns:
+        """Return one row for each weight."""
+        return stacked(self._dimensions(), {"weight": self.weights})
+
+    def to_xarray(self) -> xr.DataArray:
+        """Return the weights as an array with labeled dimensions.
+
+        The attributes name the model, the text and the verdict.
+
+        Raises
+        ------
+        InputError
+            xarray is not installed.
+        """
+        return labeled_array(self._dimensions(), self.weights, attributes_of(self))
+
+    def __len__(self) -> int:
+        """Return how many rows, or layers, there are."""
+        return len(self.weights)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Iterate over the rows, or the layers: `pandas.DataFrame(result)` takes them."""
+        return iter(self.weights)
 
     def _places(self) -> dict[str, Any]:
         """Return where rows and columns lie in an image, audio or a long text, if they do."""
@@ -145,9 +191,23 @@ class AttentionMap(_LabeledMaps):
         which = {"stack": self.stack, "layer": self.layer, "heads": list(self.heads)}
         return {**which, **self._places(), **proof(self)}
 
-    def columns_of_table(self) -> Columns:
-        """Return one row for each weight."""
-        return stacked({"query": self.rows, "key": self.columns}, {"weight": self.weights})
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        m, n = self.weights.shape
+        heads = ", ".join(map(str, self.heads))
+        return (
+            f"AttentionMap({self.stack} layer {self.layer}, head {heads}, {m} × {n}, "
+            f"{self.provenance.model}, {self.agreement.verdict})"
+        )
+
+    def to_frame(self, *, wide: bool = False) -> pd.DataFrame:
+        """Return the weights as a table: one row for each, or `wide`, queries × keys.
+
+        `seaborn.heatmap` takes the wide table.
+        """
+        if true_or_false(wide, "wide"):
+            return wide_table(self.weights, self.rows, self.columns)
+        return super().to_frame()
 
     def plot(self, **keywords: Any) -> Axes:
         """Draw the map: see `attnviz.plot.heatmap`."""
@@ -235,16 +295,16 @@ class HeadMaps(_LabeledMaps):
         which = {"stack": self.stack, "layers": list(self.layers)}
         return {**which, **self._places(), **proof(self)}
 
-    def columns_of_table(self) -> Columns:
-        """Return one row for each weight."""
-        return stacked(
-            {
-                "layer": self.layers,
-                "head": range(self.weights.shape[1]),
-                "query": self.rows,
-                "key": self.columns,
-            },
-            {"weight": self.weights},
+    def _dimensions(self) -> dict[str, Sequence[Any]]:
+        heads = self.heads or range(self.weights.shape[1])
+        return {"layer": self.layers, "head": heads, **super()._dimensions()}
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        layers, heads, m, n = self.weights.shape
+        return (
+            f"HeadMaps({self.stack}, {layers} × {heads} heads, {m} × {n} each, "
+            f"{self.provenance.model}, {self.agreement.verdict})"
         )
 
     def plot(self, **keywords: Any) -> Figure:
@@ -258,7 +318,6 @@ class HeadMaps(_LabeledMaps):
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
         yield Text(f"{self.provenance.model}: {size}", "bold")
-        yield Text(self.checked_agreement.summary())
 
 
 @dataclass(frozen=True)
@@ -270,12 +329,56 @@ class HeadScore:
     score: float
 
 
-@dataclass(frozen=True)
-class HeadRanking:
+class _RankedHeads:
+    """Heads with their scores: a table of heads, and for numpy a score for each layer and head."""
+
+    @property
+    def _heads(self) -> tuple[HeadScore, ...]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Return the number of heads."""
+        return len(self._heads)
+
+    def __iter__(self) -> Iterator[HeadScore]:
+        """Iterate over the heads, best first."""
+        return iter(self._heads)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the scores by layer and head, NaN where a head is absent, for numpy."""
+        layers = sorted({head.layer for head in self._heads})
+        width = 1 + max((head.head for head in self._heads), default=-1)
+        scores = torch.full((len(layers), width), torch.nan, dtype=torch.float64, device="cpu")
+        for head in self._heads:
+            scores[layers.index(head.layer), head.head] = head.score
+        return to_numpy(scores, dtype, copy)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the text that the command line prints."""
+        return as_html(self)
+
+
+@dataclass(frozen=True, repr=False)
+class HeadRanking(_RankedHeads):
     """Heads, best first, and what the score is, in words for a caption."""
 
     scores: tuple[HeadScore, ...]
     meaning: str
+
+    def __repr__(self) -> str:
+        """Return the number of heads, the best one and what its score is."""
+        best = f", best {_names(self.scores[:1], scores=True)}" if self.scores else ""
+        return f"HeadRanking({len(self)} heads by {self.meaning}{best})"
+
+    @property
+    def _heads(self) -> tuple[HeadScore, ...]:
+        return self.scores
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the heads as a table, best first: layer, head, score."""
+        import pandas as pd
+
+        return pd.DataFrame({name: [getattr(s, name) for s in self] for name in _COLUMNS})
 
     @property
     def best(self) -> HeadScore:
@@ -284,6 +387,7 @@ class HeadRanking:
 
     def of_layer(self, layer: int) -> HeadRanking:
         """Return the ranking of the heads of one layer."""
+        layer = whole_number(layer, "a layer")
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -305,8 +409,8 @@ class HeadMatch(HeadScore):
     above: frozenset[str]
 
 
-@dataclass(frozen=True)
-class HeadMatches:
+@dataclass(frozen=True, repr=False)
+class HeadMatches(_RankedHeads):
     """Every head's weight from one word to another, the largest first.
 
     query, key : the two words. others : the function words to compare with. heads : the heads.
@@ -316,6 +420,33 @@ class HeadMatches:
     key: str
     others: tuple[str, ...]
     heads: tuple[HeadMatch, ...]
+
+    def __repr__(self) -> str:
+        """Return the two words, the number of heads and the best one."""
+        best = _names(self.heads[:1], scores=True)
+        return f"HeadMatches({self.query!r} to {self.key!r}, {len(self)} heads, best {best})"
+
+    @property
+    def _heads(self) -> tuple[HeadMatch, ...]:
+        return self.heads
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the heads as a table, the largest weight first.
+
+        The columns are layer, head, weight, rank among the words, and whether the weight is above
+        that of every function word.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "layer": [head.layer for head in self.heads],
+                "head": [head.head for head in self.heads],
+                "weight": [head.score for head in self.heads],
+                "rank": [head.rank for head in self.heads],
+                "above_function_words": [head in self.above_function_words for head in self.heads],
+            }
+        )
 
     @property
     def ranking(self) -> HeadRanking:

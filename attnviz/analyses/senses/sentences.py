@@ -101,6 +101,11 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
                 "Give your own with --sense NAME=SENTENCE or NAME=FILE (sentences=)."
             )
         senses = bundled()[word.casefold()]
+    if not isinstance(senses, Mapping):
+        raise InputError(
+            f"sentences must name at least two senses with sentences of each, as in "
+            f"{{'river': [...], 'money': [...]}}, not {senses!r:.60}."
+        )
     if len(senses) < 2:
         raise InputError(
             f"At least two senses of {word!r} are needed, not {len(senses)}. Add --sense "

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
 import attnviz
+from attnviz.errors import expect_names
 from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, selection
-from attnviz.results.base import Columns, Result, Savable, proof, table_of_matrices
+from attnviz.results.base import (
+    Columns,
+    Result,
+    Savable,
+    proof,
+    table_of_matrices,
+    to_numpy,
+)
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
@@ -46,6 +56,22 @@ class Stage(Savable):
     difference: float | None = None
     passed: bool | None = None
     why_not: str = ""
+
+    def __repr__(self) -> str:
+        """Return the name, the formula and the shape, without the numbers."""
+        return f"Stage({self.name!r}, {self.formula!r}, {self.size})"
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Iterate over the rows: `pandas.DataFrame(stage)` takes them."""
+        return iter(self.values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the values, for numpy."""
+        return to_numpy(self.values, dtype, copy)
 
     @property
     def size(self) -> str:
@@ -117,12 +143,29 @@ class StepsResult(Result):
     agreement: AgreementReport
     provenance: Provenance
 
+    main_array: ClassVar[str] = "weights"
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        names = ", ".join(stage.name for stage in self.stages)
+        return (
+            f"StepsResult({self.stack} layer {self.layer}, head {self.head}, {self.word!r}: "
+            f"{names}; {self.agreement.verdict})"
+        )
+
     def __getitem__(self, name: str) -> Stage:
-        """Return a stage by its name; KeyError if this head has no such stage."""
-        for stage in self.stages:
-            if stage.name == name:
-                return stage
-        raise KeyError(name)
+        """Return a stage by its name; InputError if this head has no such stage."""
+        names = [stage.name for stage in self.stages]
+        expect_names([name], names, "a stage of this head")
+        return self.stages[names.index(name)]
+
+    def __iter__(self) -> Iterator[Stage]:
+        """Iterate over the stages."""
+        return iter(self.stages)
+
+    def __len__(self) -> int:
+        """Return the number of stages."""
+        return len(self.stages)
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is a stage of this name."""

@@ -163,6 +163,8 @@ def count_rows(source: Corpus) -> int | None:
 def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
     """Yield the text of each row, also an empty one."""
     if not isinstance(source, str | Path):
+        if not isinstance(source, Iterable):
+            raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
         for number, text in enumerate(source, start=1):
             is_text = isinstance(text, str)
             yield text if is_text else bad(f"Text {number} is {text!r:.60}, not a string.")

@@ -1,0 +1,171 @@
+"""Whether another tool's weights are those that attnviz finds, and the first head that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attnviz.results.agreement_report import AgreementReport
+from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import literal
+from attnviz.results.base import Columns, Result, Rules, Savable, as_html, column, fits, proof
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+@dataclass(frozen=True)
+class Mismatch(Savable):
+    """The largest difference of the first head that differs.
+
+    layer, head : which head. row, column : the query and the key, as positions. query, key : their
+    tokens. theirs, ours : the weight of the other tool, and that of attnviz.
+    """
+
+    layer: int
+    head: int
+    row: int
+    column: int
+    query: str
+    key: str
+    theirs: float
+    ours: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CheckResult(Result):
+    """Another tool's weights beside those of attnviz, head by head.
+
+    There are K heads, in the order of layers.
+
+    Attributes
+    ----------
+    layers, heads : tuple of int
+        The layer and the number of each head.
+    differences : Tensor
+        The largest difference of a weight of each head, (K,), float64.
+    tolerances : Tensor
+        The largest that passes, (K,).
+    agree : Tensor
+        Whether each head agrees, (K,), bool. Beside the difference counts the slope of the log
+        weights, which a wrong scale changes.
+    first : Mismatch or None
+        Where the first head that differs does so most.
+    hints : tuple of str
+        What explains the difference of its layer exactly, if something does.
+    notes : tuple of str
+        What could go unnoticed.
+    agreement, provenance : AgreementReport, Provenance
+        Those of attnviz's own weights.
+    """
+
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    differences: Tensor
+    tolerances: Tensor
+    agree: Tensor
+    first: Mismatch | None
+    hints: tuple[str, ...]
+    notes: tuple[str, ...]
+    agreement: AgreementReport
+    provenance: Provenance
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        outcome = "agrees" if self.agrees else f"differs first in head {self._name}"
+        return f"CheckResult({self.provenance.model}, {len(self)} heads, {outcome})"
+
+    def _rules(self) -> Rules:
+        K = len(self.layers)
+        arrays = (self.differences, self.tolerances, self.agree)
+        yield "a number for each head", len(self.heads) == K > 0
+        yield "a difference for each head", all(fits(array, {K}) for array in arrays)
+        yield "a head that differs, or none", (self.first is None) == bool(self.agree.all())
+
+    def __len__(self) -> int:
+        """Return the number of heads."""
+        return len(self.layers)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every head agrees."""
+        return self.first is None
+
+    @property
+    def _name(self) -> str:
+        assert self.first is not None
+        return f"{self.first.layer}.{self.first.head}"
+
+    def summary(self) -> str:
+        """Return the outcome as one sentence."""
+        if self.first is None:
+            largest = self.differences.max().item()
+            return f"agrees: {len(self)} heads differ from attnviz's by at most {largest:.1e}"
+        where = self.first
+        failed = len(self) - int(self.agree.sum())
+        return (
+            f"DIFFERS first in head {self._name}, from “{literal(where.query)}” to "
+            f"“{literal(where.key)}”: {where.theirs:.4g} instead of {where.ours:.4g}; "
+            f"{failed} of {len(self)} heads differ"
+        )
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return the differences, the tolerances, and which heads agree, (K,) each."""
+        agree = self.agree.to(torch.uint8)
+        return {"differences": self.differences, "tolerances": self.tolerances, "agree": agree}
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the names of the heads: layer.head."""
+        names = zip(self.layers, self.heads, strict=True)
+        return {"head_names": [f"{layer}.{head}" for layer, head in names]}
+
+    def about(self) -> dict[str, Any]:
+        """Return the outcome, the first difference, what explains it, and the proof."""
+        return {
+            "agrees": self.agrees,
+            "summary": self.summary(),
+            "first": self.first and asdict(self.first),
+            "hints": list(self.hints),
+            **proof(self),
+        }
+
+    def columns_of_table(self) -> Columns:
+        """Return one row for each head."""
+        return {
+            "layer": self.layers,
+            "head": self.heads,
+            "difference": column(self.differences),
+            "tolerance": column(self.tolerances),
+            "agrees": self.agree.tolist(),
+        }
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the outcome and a table of layers."""
+        return as_html(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the outcome, what explains it, and the heads that differ in each layer."""
+        from rich.text import Text
+
+        yield Text(self.summary(), "green" if self.agrees else "bold red")
+        for hint in self.hints:
+            yield Text(f"hint: {hint}")
+        yield from self._lines()
+        yield Text(f"attnviz's own weights: {self.checked_agreement.summary()}", "dim")
+        for note in self.notes:
+            yield Text(note, "dim")
+
+    def _lines(self) -> Iterator[str]:
+        """Yield a line for each layer that has heads that differ."""
+        rows = list(zip(self.layers, self.heads, self.agree.tolist(), strict=True))
+        for layer in dict.fromkeys(self.layers):
+            of_layer = [(head, agrees) for number, head, agrees in rows if number == layer]
+            failed = [str(head) for head, agrees in of_layer if not agrees]
+            if len(failed) == len(of_layer):
+                yield f"layer {layer}: all heads differ"
+            elif failed:
+                yield f"layer {layer}: {', '.join(failed)} of {len(of_layer)} heads differ"

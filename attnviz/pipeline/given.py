@@ -1,0 +1,255 @@
+"""Weights from elsewhere: arrays, another tool's tensors, or what a transformers model returned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnviz.errors import InputError
+from attnviz.pipeline.run import package_versions
+from attnviz.results import AgreementReport, AttentionResult, Axis, GivenAttention, Provenance
+from attnviz.results.axis import literal
+
+_SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
+_SHAPES = "(T, T), (heads, T, T), (layers, heads, T, T), or a list of layers (1, heads, T, T)"
+_ROUNDING = 1e-4  # by which rows of float32 may miss 1
+
+
+def from_weights(
+    weights: Any,
+    tokens: Sequence[str],
+    keys: Sequence[str] | None = None,
+    *,
+    model: str = "an unnamed model",
+) -> AttentionResult:
+    """Return a result of weights that are already there, to draw, to view and to tabulate.
+
+    It is marked “weights given by the user, not verified” in every figure, page and file. What
+    needs a model or its queries and keys (`steps`) refuses it. `check` compares such weights with
+    those of a model.
+
+    Parameters
+    ----------
+    weights : array, tensor, nested list, sequence or mapping of these
+        After softmax, of shape (m, n), (heads, m, n) or (layers, heads, m, n); or one array for
+        each layer, (heads, m, n) or (1, heads, m, n), as `output_attentions` gives them and as
+        BertViz takes them. A mapping has the layers by their number, or by names with a number
+        (a cache of TransformerLens). Or the output of a transformers model.
+    tokens : sequence of str
+        The labels of the m queries. Each stands by itself: pieces are not merged into words. Labels
+        such as [CLS] and </s> are special tokens.
+    keys : sequence of str, optional
+        The labels of the n keys; by default `tokens`.
+    model : str
+        The name of the model in captions.
+
+    Returns
+    -------
+    AttentionResult
+
+    Raises
+    ------
+    InputError
+        The shape is another one, does not fit the labels, or a weight is negative or no number.
+
+    Examples
+    --------
+    >>> result = from_weights([[1.0, 0.0], [0.25, 0.75]], ["a", "b"])
+    >>> result.agreement.summary()
+    'weights given by the user, not verified'
+    """
+    if not isinstance(model, str):
+        raise InputError(f"model is a name for captions, not {type(model).__name__}.")
+    layers = {layer: _widened(array) for layer, array in weights_by_layer(weights).items()}
+    rows = _labels(tokens, "tokens")
+    columns = rows if keys is None else _labels(keys, "keys")
+    for layer, array in layers.items():
+        _expect_labels(array, rows, columns, square=keys is None)
+        _expect_weights(array, layer)
+    axes = _axis(rows), _axis(columns)
+    stack = "self-attention" if keys is None else "cross"
+    text, target = (" ".join(_words(axis)) for axis in reversed(axes))
+    provenance = Provenance(
+        model=model,
+        weights_sha256="",
+        text=text,
+        pair=None,
+        dtype=str(next(iter(layers.values())).dtype).removeprefix("torch."),
+        device="cpu",
+        versions=package_versions(),
+        target=None if keys is None else target,
+    )
+    report = AgreementReport(
+        checks=(),
+        not_compared=(),
+        unproven=(),
+        dtype=provenance.dtype,
+        device="cpu",
+        versions=provenance.versions,
+        weights_sha256="",
+        given=True,
+    )
+    records = (GivenAttention.of(array, layer, stack, axes) for layer, array in layers.items())
+    notes = _notes_on_sums(list(layers.values()))
+    return AttentionResult(tuple(records), report, provenance, notes=notes)
+
+
+def weights_by_layer(weights: Any) -> dict[int, Tensor]:
+    """Return the weights (H, m, n) of each layer, by its number, as floats on the CPU.
+
+    Raises InputError for what is no array of numbers of such a shape; numbers are not read.
+    """
+    if hasattr(weights, "attentions"):
+        weights = weights.attentions
+        if weights is None:
+            raise InputError(
+                "The output has no attentions. Run the model with output_attentions=True and "
+                'attn_implementation="eager".'
+            )
+    elif hasattr(weights, "cross_attentions"):
+        raise InputError(
+            "The output has several attentions. Give one: output.encoder_attentions, "
+            "output.decoder_attentions or output.cross_attentions."
+        )
+    if hasattr(weights, "items") and not hasattr(weights, "shape"):
+        return _from_names(dict(weights.items()))
+    if isinstance(weights, list | tuple):
+        if not weights:
+            raise InputError(f"There are no weights. Give an array of shape {_SHAPES}.")
+        if len(np.shape(weights[0]) if not hasattr(weights[0], "shape") else weights[0].shape) > 2:
+            return {layer: _of_layer(array) for layer, array in enumerate(weights)}
+        if isinstance(weights[0], Tensor):
+            weights = torch.stack([_tensor(array) for array in weights])
+    array = _tensor(weights)
+    if array.dim() in (2, 3):
+        return {0: _of_layer(array)}
+    if array.dim() in (4, 5) and array.numel():
+        return {layer: _of_layer(of_layer) for layer, of_layer in enumerate(array)}
+    _refuse_shape(array)
+
+
+def _from_names(arrays: Mapping[Any, Any]) -> dict[int, Tensor]:
+    """Return the weights by layer of arrays that have a number, or a name with a number."""
+    patterns = {name: array for name, array in arrays.items() if "hook_pattern" in str(name)}
+    layers: dict[int, Tensor] = {}
+    for name, array in (patterns or arrays).items():
+        number = re.search(r"\d+", str(name))
+        if number is None:
+            raise InputError(f"{str(name)!r:.60} names no layer. Name each array by its layer: 0.")
+        layer = int(number.group())
+        if layer in layers:
+            raise InputError(f"Two arrays are named layer {layer}. Give one for each layer.")
+        layers[layer] = _of_layer(array)
+    if not layers:
+        raise InputError(f"There are no weights. Give an array of shape {_SHAPES}.")
+    return dict(sorted(layers.items()))
+
+
+def _of_layer(weights: Any) -> Tensor:
+    """Return the weights of one layer, (H, m, n), without a batch dimension of 1."""
+    array = _tensor(weights)
+    if array.dim() == 4 and len(array) > 1:
+        raise InputError(
+            f"The weights are of a batch of {len(array)} texts. Choose one: "
+            "[layer[:1] for layer in attentions]."
+        )
+    if array.dim() == 4:
+        array = array[0]
+    if array.dim() == 2:
+        array = array[None]
+    if array.dim() != 3 or not array.numel():
+        _refuse_shape(array)
+    return array
+
+
+def _tensor(values: Any) -> Tensor:
+    """Return numbers of any library as a tensor of its own, of floats, on the CPU."""
+    try:
+        tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+        is_real = not tensor.is_complex()
+    except (TypeError, ValueError, RuntimeError):
+        is_real = False
+    if not is_real:
+        raise InputError(
+            f"Weights are an array of numbers, not {type(values).__name__}: {values!r:.40}. Its "
+            f"shape is {_SHAPES}."
+        )
+    dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
+    return tensor.detach().to("cpu", dtype, copy=True)
+
+
+def _widened(array: Tensor) -> Tensor:
+    return array.to(torch.promote_types(array.dtype, torch.float32))
+
+
+def _refuse_shape(array: Tensor) -> NoReturn:
+    raise InputError(f"Weights of shape {tuple(array.shape)} cannot be read. Give {_SHAPES}.")
+
+
+def _labels(labels: Any, what: str) -> tuple[str, ...]:
+    if isinstance(labels, str) or not isinstance(labels, Sequence | np.ndarray):
+        raise InputError(f"{what} must be a list of labels, not {labels!r:.40}. Split the text.")
+    for label in labels:
+        if not isinstance(label, str):
+            raise InputError(f"{what} must be strings, not {label!r:.40}.")
+    return tuple(map(str, labels))
+
+
+def _expect_labels(
+    array: Tensor, rows: Sequence[str], columns: Sequence[str], *, square: bool
+) -> None:
+    _, m, n = array.shape
+    if square and m != n:
+        raise InputError(
+            f"The weights are {m} × {n}, so queries and keys differ. Give the labels of both: "
+            "tokens and keys=."
+        )
+    for count, labels, what in ((m, rows, "tokens"), (n, columns, "keys")):
+        if count != len(labels):
+            raise InputError(
+                f"The weights are {m} × {n}, but there are {len(labels)} {what}. Give one label "
+                "for each, special tokens such as [CLS] among them."
+            )
+
+
+def _expect_weights(array: Tensor, layer: int) -> None:
+    for is_wrong, what in ((~array.isfinite(), "no number"), (array < 0, "negative")):
+        if is_wrong.any():
+            head, row, column = is_wrong.nonzero()[0].tolist()
+            value = array[head, row, column].item()
+            raise InputError(
+                f"A weight is {what}: {value:.3g} in layer {layer}, head {head}, row {row}, column "
+                f"{column}. Give weights after softmax, not scores."
+            )
+
+
+def _notes_on_sums(layers: Sequence[Tensor]) -> tuple[str, ...]:
+    """Return a note where rows do not sum to 1."""
+    sums = torch.cat([array.double().sum(-1).flatten() for array in layers])
+    if bool(((sums - 1).abs() <= _ROUNDING).all()):
+        return ()
+    return (f"rows sum to {sums.min().item():.4g} to {sums.max().item():.4g}, not to 1",)
+
+
+def _axis(labels: tuple[str, ...]) -> Axis:
+    """Return an axis in which each label that is no special token is a word."""
+    special = tuple(bool(_SPECIAL.fullmatch(label)) for label in labels)
+    words = [label for label, is_special in zip(labels, special, strict=True) if not is_special]
+    numbers = iter(range(len(words)))
+    return Axis(
+        labels=labels,
+        words=tuple(None if is_special else next(numbers) for is_special in special),
+        word_labels=tuple(words),
+        special=special,
+        padding=(False,) * len(labels),
+        segments=(0,) * len(labels),
+    )
+
+
+def _words(axis: Axis) -> list[str]:
+    return [literal(word) for word in axis.word_labels]

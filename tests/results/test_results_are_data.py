@@ -1,0 +1,242 @@
+"""Results as data: arrays, tables, labeled arrays, short summaries; wrong types in one line."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import seaborn as sns
+import torch
+from golden.saved_results import SAVED
+from media import picture, seeing
+
+import attnviz
+from attnviz.errors import InputError
+
+TEXT = "the train left the station on time"
+MAIN = {
+    "map": "weights", "maps": "weights", "steps": "weights", "senses": "vectors",
+    "shift": "value", "survey": "mean", "compare": "change",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def padded(model):
+    """The shorter of two texts of one batch, which is padded."""
+    return attnviz.attend(["the train left the station on time", "it playacts"], model=model)[1]
+
+
+@pytest.fixture(scope="module")
+def long(model):
+    return attnviz.attend("the train left the station on time", model=model, mode="streamed")
+
+
+def test_the_weights_of_all_layers(train):
+    weights = train.weights()
+    assert weights.shape == (6, 12, 9, 9)
+    for layer in range(6):
+        assert torch.equal(weights[layer], train.weights(layer))
+        assert torch.equal(weights[layer, 3], train.records[layer].weights(3))
+    assert torch.equal(train.weights(head=3), weights[:, 3])
+    assert np.array_equal(np.asarray(train), weights.numpy())
+    assert np.asarray(train, dtype=np.float64).dtype == np.float64
+
+
+def test_the_labels_are_those_of_the_weights(train, padded):
+    assert train.tokens == ("[CLS]", *TEXT.split(), "[SEP]")
+    assert (train.layers, train.heads) == ((*range(6),), (*range(12),))
+    assert padded.tokens == ("[CLS]", "it", "play", "##act", "##s", "[SEP]")
+    assert padded.words == ("[CLS]", "it", "playacts", "[SEP]")
+    assert padded.weights().shape[2:] == padded.weights(0).shape[1:] == (6, 6)
+    assert torch.equal(padded.weights(2, 3), padded.records[2].weights(3)[:6, :6])
+
+
+def test_a_long_table(train):
+    frame = train.to_frame()
+    assert list(frame) == [
+        "layer", "head", "query_position", "query", "key_position", "key", "weight"
+    ]  # fmt: skip
+    assert len(frame) == 6 * 12 * 9 * 9
+    row = frame[(frame["layer"] == 4) & (frame["head"] == 7) & (frame["query_position"] == 2)]
+    assert set(row["query"]) == {"train"}
+    assert row["weight"].tolist() == train.weights(4, 7)[2].tolist()
+    assert row["key"].tolist() == list(train.tokens)
+    assert len(train.to_frame(layer=2)) == 12 * 9 * 9
+    assert "layer" not in train.to_frame(layer=2)
+
+
+def test_a_wide_table_is_what_seaborn_takes(train):
+    wide = train.to_frame(layer=0, head=3)
+    assert wide.index.tolist() == wide.columns.tolist() == list(train.tokens)
+    assert np.array_equal(wide.to_numpy(), train.weights(0, 3).numpy())
+    drawn = attnviz.attention_map(train, layer=0, head=3)
+    assert drawn.to_frame(wide=True).equals(wide)
+    ax = sns.heatmap(wide)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
+
+
+def test_tables_of_words(padded):
+    wide = padded.to_frame(layer=1, head=2, words=True)
+    assert wide.columns.tolist() == list(padded.words)
+    drawn = attnviz.attention_map(padded, layer=1, head=2)
+    assert np.array_equal(wide.to_numpy(), drawn.weights.numpy())
+
+
+def test_labeled_arrays(train):
+    array = train.to_xarray()
+    assert array.dims == ("layer", "head", "query", "key")
+    assert array.coords["key"].values.tolist() == list(train.tokens)
+    assert np.array_equal(array.sel(layer=3, head=4), train.weights(3, 4))
+    assert array.attrs["verdict"] == train.agreement.summary()
+    assert train.to_xarray(layer=3).dims == ("head", "query", "key")
+    maps = attnviz.head_maps(train)
+    assert np.array_equal(maps.to_xarray(), maps.weights)
+    drawn = attnviz.attention_map(train, layer=3, head=4).to_xarray()
+    assert np.array_equal(drawn, array.sel(layer=3, head=4))
+
+
+def test_xarray_is_optional(train, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(InputError, match=r"pip install 'attnviz\[xarray\]'"):
+        train.to_xarray()
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_arrays_of_other_results(name):
+    result = attnviz.load_result(SAVED / f"{name}.safetensors")
+    expected = result.to_arrays()[MAIN[name]].numpy()
+    assert np.array_equal(np.asarray(result), expected, equal_nan=True)
+    copy = np.array(result)
+    copy[...] = 7
+    assert np.array_equal(np.asarray(result), expected, equal_nan=True)
+
+
+def test_pandas_takes_maps_rankings_and_stages(train):
+    drawn = attnviz.attention_map(train, layer=0, head=3)
+    assert np.array_equal(pd.DataFrame(drawn), drawn.weights)
+    ranking = attnviz.rank_heads(train)
+    frame, matrix = ranking.to_frame(), pd.DataFrame(ranking)
+    assert matrix.shape == (6, 12)
+    assert len(frame) == len(ranking) == 72
+    for layer, head, score in frame.itertuples(index=False):
+        assert matrix.loc[layer, head] == score
+    stage = attnviz.steps(train)["Q"]
+    assert np.array_equal(pd.DataFrame(stage), stage.values)
+
+
+def test_matches_are_a_table(train):
+    matches = attnviz.find_heads(train, query="train", key="left")
+    frame = matches.to_frame()
+    assert list(frame) == ["layer", "head", "weight", "rank", "above_function_words"]
+    assert frame["above_function_words"].sum() == len(matches.above_function_words)
+    best = matches.heads[0]
+    assert np.asarray(matches)[best.layer, best.head] == best.score
+
+
+def test_heads_of_a_ranking_that_lacks_some_are_nan(train):
+    part = attnviz.rank_heads(train).of_layer(4)
+    assert np.asarray(part).shape == (1, 12)
+    streamed = attnviz.attend("the train left", model=attnviz.load(), mode="streamed", heads=[2])
+    ranking = np.asarray(attnviz.rank_heads(streamed))
+    assert np.isfinite(ranking[:, 2]).all()
+    assert np.isnan(ranking[:, :2]).all()
+    assert set(attnviz.head_maps(streamed).to_frame()["head"]) == {2}
+
+
+def test_layers_that_differ_need_a_choice(tokenizer):
+    swin = seeing("swin", tokenizer).attend(image=picture())
+    with pytest.raises(InputError, match=r"Choose one: layer=0, for example\.$"):
+        swin.weights()
+    assert len(swin.to_frame(layer=0)) == swin.weights(0).numel()
+
+
+def test_a_streamed_text_has_no_whole_maps(long):
+    for numbers in (long.weights, long.to_frame, long.to_xarray):
+        with pytest.raises(InputError, match='ask for whole maps: attend\\(text, mode="full"'):
+            numbers()
+    assert len(long.tokens) == 9
+    assert long.heads == (*range(12),)
+
+
+def test_summaries_are_one_short_line(model, train, long):
+    shown = [
+        model, model.checkpoint, train, train.agreement, train.agreement.checks[0],
+        train.records[0], train.records[0].query_axis, train.records[0].projection,
+        attnviz.attention_map(train, layer=0, head=3), attnviz.head_maps(train),
+        attnviz.rank_heads(train), attnviz.find_heads(train, query="train", key="left"),
+        attnviz.steps(train), attnviz.steps(train)["Q"], attnviz.view(train),
+        attnviz.architectures()[0], long, long.streamed[0], long.streamed[0].summary,
+        *(attnviz.load_result(SAVED / f"{name}.safetensors") for name in MAIN),
+        attnviz.example("cat"),
+    ]  # fmt: skip
+    for thing in shown:
+        line = repr(thing)
+        assert line.startswith(type(thing).__name__ + "(")
+        assert len(line) < 160, line
+        assert "tensor(" not in line
+        assert "\n" not in line
+
+
+def test_only_public_names_are_listed():
+    code = "import attnviz; attnviz.load; print(*dir(attnviz))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == sorted(attnviz.__all__)
+
+
+def test_a_notebook_prints_a_result_once(train):
+    """A console of rich in Jupyter prints there by itself, beside what it returns."""
+    code = (
+        "from IPython.core.interactiveshell import InteractiveShell as Shell\n"
+        "import rich.console\n"
+        "rich.console._is_jupyter = lambda: True\n"
+        "import attnviz\n"
+        "attnviz.example('cat')._repr_html_()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+WRONG = {
+    "rows": (lambda r: attnviz.attention_map(r, layer=0, head=0, rows=(0, 3)), "rows must be a"),
+    "no rows": (lambda r: attnviz.attention_map(r, layer=0, head=0, rows=()), "rows must be a"),
+    "row": (lambda r: attnviz.attention_map(r, layer=0, head=0, rows=slice("a")), "rows must be"),
+    "words": (lambda r: attnviz.attention_map(r, layer=0, head=0, words="no"), "not 'no'"),
+    "words of maps": (lambda r: attnviz.head_maps(r, words=1), "words must be True or False"),
+    "words of a table": (lambda r: r.to_frame(words="yes"), "words must be True or False"),
+    "words of a page": (lambda r: attnviz.view(r, words="no"), "words must be True or False"),
+    "wide": (
+        lambda r: attnviz.attention_map(r, layer=0, head=0).to_frame(wide="yes"),
+        "wide must be True or False",
+    ),
+    "truncate": (lambda r: attnviz.attend("abc", truncate="yes"), "truncate must be True or"),
+    "a stage": (lambda r: attnviz.steps(r)["scaled"], "Did you mean scaled scores"),
+    "a numbered stage": (lambda r: attnviz.steps(r)[0], "0 is not a stage of this head. Use X, Q"),
+    "stages": (lambda r: attnviz.steps(r)[0:2], "is not a stage of this head"),
+    "a word": (lambda r: attnviz.find_heads(r, query=3, key="left"), "A word must be a string"),
+    "a layer": (lambda r: r.weights("0"), "A layer must be a whole number, not '0'"),
+    "two heads": (lambda r: r.weights(0, [1, 2]), "A head must be a whole number"),
+    "a layer of heads": (lambda r: attnviz.rank_heads(r).of_layer("x"), "A layer must be a whole"),
+    "a file": (lambda r: attnviz.save_result(r, 3), "named by a string or a path, not 3"),
+    "no file": (lambda r: attnviz.load_result(None), "named by a string or a path, not None"),
+    "a page": (lambda r: attnviz.view(r).save(3), "named by a string or a path, not 3"),
+    "sentences": (lambda r: attnviz.senses("bank", sentences=3), "sentences must name at least"),
+    "a corpus": (lambda r: attnviz.survey(3), "A corpus is a file or a list of texts, not 3"),
+    "a name": (lambda r: attnviz.architectures(3), "Names of architectures are strings"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_type_is_answered_in_one_line(name, train):
+    call, message = WRONG[name]
+    with pytest.raises(InputError) as caught:
+        call(train)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_numpy_types_are_fine(train):
+    drawn = attnviz.attention_map(
+        train, layer=np.int64(1), head=np.int64(2), words=np.False_, rows=slice(np.int64(0), 3)
+    )
+    assert np.array_equal(drawn, train.weights(1, 2)[:3])
