@@ -400,7 +400,6 @@ def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
 
 def source(provenance: Provenance) -> str:
     """Return the text, image or sound that was read, and the model that read it."""
-
     longest = 60 if provenance.pair is None and provenance.target is None else 30
 
     def quoted(text: str) -> str:

@@ -207,10 +207,11 @@ class SensesResult(Result):
         output, static, context = self.scores[-1].accuracy, self.scores[0], self.context.accuracy
         count = len(self.occurrences)
         is_as_good = context >= output - _TIE
+        right = f"{round(output * count, 2):g} of {count}"
         sentences = [
-            f"At the output {output * count:.3g} of {count} are nearest to their own sense, "
-            f"{static.accuracy:.0%} without context, {context:.0%} by the other words alone "
-            f"without attention{', which do as well' if is_as_good else ''}."
+            f"At the output {right} are nearest to their own sense, {static.accuracy:.0%} without "
+            f"context, {context:.0%} by the other words alone without attention"
+            f"{', which do as well' if is_as_good else ''}."
         ]
         if not any(self.separated):
             sentences.append(

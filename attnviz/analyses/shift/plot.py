@@ -47,7 +47,7 @@ _CELL, _NUMBERED_CELL = 0.25, 0.5  # a word with its bars, and with their number
 _BLANK = 0.05  # between words
 _STRETCH = 1.6  # times their width for words of short texts
 _NUMBER = 0.1  # above or below a bar
-_HIGHEST = 0.8  # the bars below one line of words at most
+_HIGHEST = 0.8, 1.3  # the bars below one line of words at most; also beside the path
 _ROW_GAP = 0.08  # between lines of words
 _TALLEST = 3.6  # all lines of words at most
 
@@ -264,7 +264,7 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
     kept = _longest_lines(lines, contributions, int(_TALLEST / (fixed + 2 * _NUMBER)))
     free = _TALLEST - sum(fixed + numbers[n] for n in kept)
     bars = sum(extents[n][1] - extents[n][0] for n in kept) or 1.0
-    scale = span / min(_HIGHEST, free * span / bars)
+    scale = span / min(_HIGHEST[left > page.left], free * span / bars)
     for number, (line, (low, high)) in enumerate(zip(lines, extents, strict=True)):
         if number not in kept:
             if number - 1 in kept or number == 0:
@@ -469,7 +469,7 @@ def _write_number(
 
     side : -1 to the left of the middle, 1 to the right. end : of what is drawn; by default the bar.
     """
-    text = f"{share:.2f}".replace("-", "\N{MINUS SIGN}").replace("0.", ".", 1)
+    text = "\N{MINUS SIGN}" * (share < 0) + f"{abs(share):.2f}".removeprefix("0")
     tip = (share if end is None else end) + 0.015 * scale * (1 if share > 0 else -1)
     ax.text(
         place - side * _BAR / 2, tip, text, fontsize=NUMBER_SIZE, color=color,

@@ -555,7 +555,10 @@ class ShiftResult(Result):
         if self.entries:
             replaced = dict.fromkeys(literal(self.replaced[n], 14) for n in self.entries)
             return f"with {_joined([f'“{other}”' for other in replaced])}"
-        return "alone" if "special tokens" in self.reference else "with all else masked"
+        if "may read only itself" in self.reference:
+            return "alone"
+        is_masked = "all other words are" in self.reference
+        return "with all else masked" if is_masked else "in the reference"
 
     def _movement(self, length: Tensor | float) -> str:
         """Return a movement along the axis in words."""

@@ -552,6 +552,14 @@ def test_the_bars_are_the_measured_numbers(model):
     assert {"← 0: money", "1: water →", "static", "alone", "here", "layer 1"} <= set(shown)
 
 
+def test_long_bars_have_their_whole_number(model):
+    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+    river = result.names.index("river")
+    factor = 10.25 / result.share(result.credit[river])
+    assert "10.25" in texts_of(altered(result, river, factor))
+    assert "\N{MINUS SIGN}10.25" in texts_of(altered(result, river, -factor))
+
+
 def test_words_that_do_not_fit_are_counted_with_their_sum(several):
     result = several["longer"]
     shown = texts_of(result, width=89)
