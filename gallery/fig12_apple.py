@@ -5,7 +5,7 @@ reach from the lowest to the highest of them. Alone, “apple” enters at {star
 {alone:.2f}. The effect of a neighbor is the difference from that: “phones” adds {adds:.2f}, up to
 {phones:.2f}, and “pie” takes {takes:.2f}, down to {pie:.2f}. So “apple” moves toward its neighbor,
 but {inside} the technical words, which begin at {border:.2f}. “phones” moves plain fruits (green
-line: mean) by {mean:.2f} on average and {most:.2f} at most. In all {d_model} dimensions “apple”
+line: mean) by {mean:.2f} on average and {most:.2f} at most. In all {X.shape[2]} dimensions “apple”
 beside “phones” ends {to_fruits:.1f} from the center of the fruits and {to_tech:.1f} from that of
 the technical words.
 """
@@ -31,12 +31,11 @@ fruit_centre, tech_centre = X[:, :n].mean(1, keepdim=True), X[:, n : 2 * n].mean
 line = tech_centre - fruit_centre
 place = ((X - fruit_centre) * line).sum(-1) / line.square().sum(-1)
 fruit_place, tech_place, apple_place, control_place = place.split([n, n, len(apples), n], dim=1)
-start, border = apple_place[0, 0], tech_place[-1].min()
-alone, phones, pie = apple_place[-1]
+start, (alone, phones, pie) = apple_place[0, 0], apple_place[-1]
 adds, takes, shifts = phones - alone, alone - pie, control_place[-1] - fruit_place[-1]
+border, mean, most = tech_place[-1].min(), shifts.mean(), shifts.max()
 inside = "comes to lie among" if phones > border else "stays short of"
 assert pie < alone < phones
-mean, most, d_model = shifts.mean(), shifts.max(), X.shape[-1]
 beside = X[-1, words.index("apple phones")]
 to_fruits, to_tech = (beside - fruit_centre[-1]).norm(), (beside - tech_centre[-1]).norm()
 
@@ -50,7 +49,8 @@ with attnviz.plot.style():
     for name, colour, ys in zip(names, colours, lines, strict=True):
         ax.plot(ys, "o-", color=colour)
         ax.text(6.1, ys[-1], name, color=colour, va="center")
-    ax.set(xlabel="entering layer", ylabel="place between the centers")
+    ax.set(xlabel="entering layer", xlim=(-0.2, 8.0), title="“phones” pulls “apple” toward tech")
     ax.set_xticks(range(7), [*range(6), "end"])
+    ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["fruit = 0", ".25", ".5", ".75", "tech = 1"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)
 fig = attnviz.plot.add_caption(fig, text="Third words, all-MiniLM-L6-v2", agreement=proof)

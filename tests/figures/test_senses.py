@@ -1,18 +1,22 @@
-"""The senses figure: every occurrence in every layer, measured values, no overlap."""
+"""The senses figure: the finding as its title, three planes, some sentences, no overlap."""
 
+import itertools
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
 from readable_text import visible_texts
 
 import attnviz
 from attnviz.analyses.senses.plot import shown_states
+from attnviz.figures import style
 from figures.test_layout import check_layout
 
-WORDS = ["bank", "check", "apple"]
+WORDS = ["bank", "check", "apple", "mouse", "light"]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +28,11 @@ def words_on(figure):
     return [text.get_text() for text, _ in visible_texts(figure)]
 
 
-def panels(figure):
+def said_on(figure):
+    return " ".join(words_on(figure))
+
+
+def planes(figure):
     """Return the axes with dots, and the positions of the dots in each panel."""
     found = []
     for axes in figure.axes:
@@ -34,12 +42,13 @@ def panels(figure):
     return found
 
 
-def test_every_occurrence_is_drawn_in_every_layer_and_the_best_twice(results):
-    result = results["check"]
-    drawn = panels(attnviz.plot.senses(result))
-    assert len(drawn) == 8
-    order = [*range(7), result.best]
-    for (axes, places), state in zip(drawn, order, strict=True):
+@pytest.mark.parametrize("word", ["check", "apple"])
+def test_every_occurrence_is_drawn_without_context_at_its_best_and_at_the_output(results, word):
+    result = results[word]
+    drawn = planes(attnviz.plot.senses(result))
+    assert shown_states(result) == [0, result.best, 6]
+    assert len(drawn) == 3
+    for (axes, places), state in zip(drawn, shown_states(result), strict=True):
         expected = result.plane[state].numpy()
         assert sorted(map(tuple, places.tolist())) == sorted(map(tuple, expected.tolist()))
         box = axes.get_window_extent()
@@ -48,23 +57,141 @@ def test_every_occurrence_is_drawn_in_every_layer_and_the_best_twice(results):
         assert x0 < places[:, 0].min() <= places[:, 0].max() < x1
 
 
-def test_dots_closer_to_another_sense_are_hollow(results):
+@pytest.mark.parametrize(("best", "count"), [(0, 2), (6, 2), (3, 3)])
+def test_states_that_coincide_are_drawn_once(results, best, count):
+    result = replace(results["bank"], best=best)
+    for width in (89, 183):
+        figure = attnviz.plot.senses(result, width=width)
+        check_layout(figure)
+        assert len(planes(figure)) == count
+
+
+def test_dots_closer_to_another_sense_are_hollow_and_the_legend_says_so(results):
     result = results["check"]
-    (axes, _), *_ = panels(attnviz.plot.senses(result))
-    hollow = [
-        len(dots.get_offsets())
-        for dots in axes.collections
-        if isinstance(dots, PathCollection) and tuple(dots.get_facecolor()[0][:3]) == (1, 1, 1)
+    figure = attnviz.plot.senses(result)
+    for (axes, _), state in zip(planes(figure), shown_states(result), strict=True):
+        hollow = [
+            len(dots.get_offsets())
+            for dots in axes.collections
+            if isinstance(dots, PathCollection) and tuple(dots.get_facecolor()[0][:3]) == (1, 1, 1)
+        ]
+        assert sum(hollow) == int((result.right[state] <= 0.5).sum())
+    assert "hollow: nearer to another sense" in words_on(figure)
+    perfect = replace(result, right=torch.ones_like(result.right))
+    assert "hollow" not in said_on(attnviz.plot.senses(perfect))
+
+
+def test_the_number_of_a_dot_is_that_of_its_sentence(results):
+    """Each number stands on the occurrence whose sentence has it."""
+    result = results["bank"]
+    figure = attnviz.plot.senses(result)
+    lines = {}
+    for text in figure.texts:
+        top = round(text.get_position()[1], 6)
+        lines.setdefault(top, []).append((text.get_position()[0], text.get_text()))
+    sentences = {one.sentence: n for n, one in enumerate(result.occurrences)}
+    numbered = {}
+    for line in lines.values():
+        words = [word for _, word in sorted(line)]
+        starts = [n for n, word in enumerate(words) if word.isdigit()]
+        for start, end in itertools.pairwise([*starts, len(words)]):
+            sentence = " ".join(words[start + 1 : end])
+            whole = [one for one in sentences if sentence and one.startswith(sentence)]
+            if len(whole) == 1:
+                numbered[words[start]] = sentences[whole[0]]
+    assert sorted(numbered) == ["1", "2", "3", "4", "5", "6"]
+    count = 0
+    for (axes, _), state in zip(planes(figure), shown_states(result), strict=True):
+        for text in axes.texts:
+            place = result.plane[state][numbered[text.get_text()]].tolist()
+            assert text.get_position() == pytest.approx(tuple(place))
+            count += 1
+    assert count >= 9  # of 18; some would cover each other
+
+
+def test_the_most_attended_word_of_each_sentence_has_the_color_of_its_sense(results):
+    result = results["bank"]
+    figure = attnviz.plot.senses(result)
+    colors = dict(zip(result.senses, style.CYCLE, strict=False))
+    for sense, color in colors.items():
+        bold = {
+            text.get_text().rstrip(".,?!;")
+            for text in figure.texts
+            if to_hex(text.get_color()) == color and text.get_fontweight() == "bold"
+        }
+        attended = {one.strongest for one in result.occurrences if one.sense == sense}
+        assert len(bold) == 3
+        assert bold <= attended
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_the_title_is_the_finding(results, word):
+    """It holds at the output, and in each layer from the one that it names."""
+    result = results[word]
+    since, output = result.since, result.scores[-1]
+    assert 1 <= since < 6
+    assert all(score.p_value <= 0.01 and score.low > 0.5 / 1.5 for score in result.scores[since:])
+    assert result.scores[since - 1].p_value > 0.01
+    senses = " and ".join([", ".join(result.senses[:-1]), result.senses[-1]])
+    assert result.headline == (
+        f"From layer {since} on, “{word}” splits into {senses}: {output.accuracy:.0%} right, "
+        f"chance {1 / len(result.senses):.0%}"
+    )
+    for width in (89, 183):
+        assert result.headline in said_on(attnviz.plot.senses(result, width=width))
+    count = round(output.accuracy * len(result.occurrences))
+    said = said_on(attnviz.plot.senses(result))
+    assert f"At the output {count} of {len(result.occurrences)} are nearest" in said
+    assert f"{result.scores[0].accuracy:.0%} without context" in said
+    assert f"{result.context.accuracy:.0%} by the other words alone without attention" in said
+    assert (", which do as well." in said) == (result.context.accuracy >= output.accuracy)
+
+
+def with_p_values(result, p_values, **changed):
+    scores = [
+        replace(score, p_value=p, low=0.6 if p <= 0.01 else 0.3)
+        for score, p in zip(result.scores, p_values, strict=True)
     ]
-    assert sum(hollow) == int((result.right[0] <= 0.5).sum())
+    return replace(result, scores=tuple(scores), **changed)
+
+
+def test_titles_of_other_findings(results):
+    bank = results["bank"]
+    output = with_p_values(bank, [1, 1, 0.001, 1, 1, 1, 0.001])
+    assert output.headline.startswith("At the output, “bank” splits into river and money: 100%")
+    at_once = with_p_values(bank, [0.001] * 7)
+    assert at_once.headline.startswith("“bank” differs between river and money before any context")
+    lost = with_p_values(bank, [1, 1, 0.001, 0.001, 0.001, 0.001, 0.02], p_best=0.001)
+    assert lost.headline == (
+        "“bank” splits into river and money entering layer 2 (100% right, the best of 7), but not "
+        "at the output: 100% right, chance 50%"
+    )
+    never = with_p_values(bank, [1, 1, 0.02, 1, 1, 1, 0.02], p_best=0.3)
+    assert never.headline == (
+        "No split of “bank” into river and money can be shown: 100% right, chance 50%"
+    )
+    assert "The best of 7 states, entering layer 2, has 100% (p = 0.30 over all)." in said_on(
+        attnviz.plot.senses(never)
+    )
+    chosen = with_p_values(bank, [1, 1, 0.005, 1, 1, 1, 0.5], p_best=0.04)  # the best of seven
+    assert chosen.headline == never.headline
+
+
+def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(results):
+    apple = results["apple"]
+    accuracies = [score.accuracy for score in apple.scores]
+    assert accuracies.count(max(accuracies)) == 3
+    assert apple.best == accuracies.index(max(accuracies)) == 2
+    assert apple.as_good == (4, 5)
+    assert "100% right, the first of the best (also 4, 5)" in said_on(attnviz.plot.senses(apple))
+    assert results["check"].as_good == ()
+    assert "93% right, best" in words_on(attnviz.plot.senses(results["check"]))
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_the_numbers_are_the_measured_ones(results, word):
     result = results[word]
-    said = words_on(attnviz.plot.senses(result, caption="full"))
-    for score, plane in zip(result.scores, result.plane_accuracy, strict=True):
-        assert f"{score.accuracy:.2f} (plane {plane:.2f})" in said
+    said = words_on(attnviz.plot.senses(result, caption="full", width=240))
     assert f"other words, static {result.context.accuracy:.2f}" in said
     assert f"the word, static {result.scores[0].accuracy:.2f}" in said
     assert f"guessing {result.chance:.2f}" in said
@@ -72,32 +199,44 @@ def test_the_numbers_are_the_measured_ones(results, word):
     caption = " ".join(said)
     assert f"read by {result.provenance.model}" in caption
     assert f"p = {result.p_best:.4f} over all layers" in caption
+    assert "chosen on the same sentences" in caption
     assert result.agreement.summary()[1:60] in caption
     for sense in result.senses:
         assert sense in said
-    labels = {one.strongest for one in result.occurrences}
-    assert len(labels & {*said}) >= 0.8 * len(labels)
 
 
 @pytest.mark.parametrize("width", [40, 60, 89, 120, 183, 300])
 @pytest.mark.parametrize("word", WORDS)
-def test_nothing_overlaps_or_leaves_the_page(results, word, width):
-    check_layout(attnviz.plot.senses(results[word], width=width))
+def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(results, word, width):
+    figure = attnviz.plot.senses(results[word], width=width)
+    check_layout(figure)
+    if width >= 89:
+        assert figure.get_size_inches()[1] * 25.4 <= 247
+    plt.close(figure)
 
 
-def test_unusual_names_are_drawn_literally(results):
+@pytest.mark.parametrize("width", [89, 183])
+def test_unusual_names_and_sentences_are_drawn_literally(results, width):
     names = ("$a_1$", "an uncommonly long name for a sense " * 3)
     found = results["bank"]
     renamed = [
         replace(one, sense=names[found.senses.index(one.sense)], strongest="$x^2$")
         for one in found.occurrences
     ]
-    figure = attnviz.plot.senses(replace(found, senses=names, occurrences=tuple(renamed)))
+    long = "Donaudampfschifffahrtsgesellschaft " * 8
+    renamed[0] = replace(renamed[0], sentence=f"bank $x^2$ {long}".strip(), start=0, end=4)
+    renamed = [
+        replace(one, sentence=renamed[0].sentence, start=0, end=4) if n < 10 else one
+        for n, one in enumerate(renamed)
+    ]
+    changed = replace(found, senses=names, occurrences=tuple(renamed))
+    figure = attnviz.plot.senses(changed, width=width)
     check_layout(figure)
-    assert "$a_1$" in words_on(figure)
+    assert {"$a_1$", "$x^2$"} <= {*words_on(figure)}
+    assert "…" in said_on(figure)
 
 
-def test_a_deep_model_shows_some_layers_with_the_first_the_best_and_the_last(results):
+def test_a_deep_model_has_three_planes_too(results):
     found, many = results["bank"], 33
     deep = replace(
         found,
@@ -108,10 +247,7 @@ def test_a_deep_model_shows_some_layers_with_the_first_the_best_and_the_last(res
         plane_accuracy=(found.plane_accuracy * 5)[:many],
         best=18,
     )
-    shown = shown_states(deep)
-    assert {0, 18, 32} <= {*shown}
-    assert len(shown) <= 14
     for width in (89, 183):
         figure = attnviz.plot.senses(deep, width=width, caption="full")
         check_layout(figure)
-    assert f"{len(shown)} of 33 states drawn." in " ".join(words_on(figure))
+        assert len(planes(figure)) == 3

@@ -213,6 +213,14 @@ def senses_of_bank(model):
     return attnviz.senses("bank", model=model)
 
 
+def shift_of_bank(model, text="We sat on the bank of the river."):
+    toward = {
+        "water": "The boat drifted past the bank of the lake.",
+        "money": "She opened an account at the bank.",
+    }
+    return attnviz.shift("bank", text, toward=toward, model=model)
+
+
 # name: the drawing function; its argument names the fixture: train, letter or model
 FIGURES = {
     "heatmap": lambda train: attnviz.plot.heatmap(train),
@@ -246,9 +254,13 @@ FIGURES = {
     "vector-of-saved": lambda: attnviz.plot.attention_vector(saved("steps"), width=89),
     "senses": lambda model: attnviz.plot.senses(senses_of_bank(model)),
     "senses-of-saved": lambda: attnviz.plot.senses(saved("senses"), width=89),
-    "shift": lambda: attnviz.plot.shift(saved("shift")),
-    "shift-column": lambda: attnviz.plot.shift(saved("shift"), width=89),
-    "shift-causally": lambda: attnviz.plot.shift(saved("shift-causally")),
+    "shift": lambda model: attnviz.plot.shift(shift_of_bank(model)),
+    "shift-column": lambda model: attnviz.plot.shift(shift_of_bank(model), width=89),
+    "shift-pair": lambda model: attnviz.plot.shift(
+        shift_of_bank(model, "The bank was full of {mud|cash}.")
+    ),
+    "shift-of-saved": lambda: attnviz.plot.shift(saved("shift")),
+    "shift-causally": lambda: attnviz.plot.shift(saved("shift-causally"), details=True),
     "survey": lambda: attnviz.plot.survey(saved("survey")),
     "survey-column": lambda: attnviz.plot.survey(saved("survey"), width=89),
     "compare": lambda: attnviz.plot.compare(saved("compare")),

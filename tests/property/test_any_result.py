@@ -21,7 +21,12 @@ from attnviz.analyses.compare.result import CompareResult  # noqa: F401
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
-from attnviz.analyses.shift.result import ResidualStream, ShiftDecomposition, ShiftResult
+from attnviz.analyses.shift.result import (
+    ResidualStream,
+    ShiftDecomposition,
+    ShiftPlane,
+    ShiftResult,
+)
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.analyses.survey.result import SurveyResult  # noqa: F401
 from attnviz.errors import InputError
@@ -289,6 +294,13 @@ def shifts(draw):
         length=number,
     )
     regions = draw(st.booleans())
+    plane = st.builds(
+        ShiftPlane,
+        path=tensors(L + 1, 2),
+        reference_path=tensors(L + 1, 2),
+        region_ends=st.tuples(tensors(2, 2), tensors(3, 2)) if regions else st.just(()),
+        way=number,
+    )
     return draw(
         st.builds(
             ShiftResult,
@@ -306,6 +318,7 @@ def shifts(draw):
             regions=labels(2) if regions else st.just(()),
             path=tensors(L + 1) if regions else st.none(),
             distances=tensors(L + 1, 2) if regions else st.none(),
+            plane=st.none() | plane,
             **proof,
         )
     )

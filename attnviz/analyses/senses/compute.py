@@ -90,7 +90,7 @@ def senses(
         score(vectors, design, outcome)
         for vectors, outcome in zip(words.vectors, outcomes, strict=True)
     )
-    best = max(range(len(scores)), key=lambda i: (scores[i].accuracy, scores[i].silhouette))
+    best = max(range(len(scores)), key=lambda i: (round(scores[i].accuracy, 9), -i))
     planes, explained = zip(*map(main_plane, words.vectors), strict=True)
     occurrences, record = _occurrences(words, checked, max(best - 1, 0))
     shuffled = torch.stack([outcome.shuffled for outcome in outcomes]).amax(0)

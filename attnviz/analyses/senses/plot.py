@@ -1,17 +1,20 @@
-"""Draw how the senses of a word separate: its occurrences in every layer, and the accuracy."""
+"""Draw how the senses of a word separate: three planes, some sentences, and the accuracy."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter
-from functools import partial
+from collections.abc import Sequence
 
-import numpy as np
+import matplotlib as mpl
+import regex
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
-from attnviz.analyses.senses.result import SenseScore, SensesResult
+from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
     AXIS_ROOM,
@@ -23,6 +26,7 @@ from attnviz.figures.style import (
     MM,
     MUTED,
     SMALL_SIZE,
+    SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
     style,
@@ -30,11 +34,16 @@ from attnviz.figures.style import (
 from attnviz.results.axis import literal
 
 # Inches unless stated otherwise.
-_GAP, _BETWEEN, _BESIDE = 0.1, 0.16, 0.4  # between panels, rows of panels, and the lower panels
-_SMALLEST, _LARGEST, _TALL = 0.76, 1.5, 2.5  # the size of a panel; the height of the lower panels
-_MOST = 14  # panels
-_DOT, _LARGE_DOT = 13.0, 22.0  # points² of a dot
+_GAP, _BETWEEN, _BESIDE = 0.12, 0.14, 0.4  # between planes, rows, and the planes and the accuracy
+_SMALLEST, _LARGEST = 0.76, 1.5  # the size of a plane
+_ACCURACY = 1.2  # the height of the accuracy below the planes
+_DOT, _NUMBERED_DOT = 13.0, 52.0  # points² of a dot
+_APART = 0.1  # the numbers of two dots
+_LISTED = 6  # sentences at most, and at least one of each sense
+_LINES = 2  # of a sentence at most
+_INDENT = 0.13  # the number of a sentence
 _MARKERS = "oDs^vP"
+_HOLLOW = "nearer to another sense"
 _LEFT = 0.32  # the numbers and the name of the vertical axis
 _TOP = 1.06  # of the axis, so that a point at 1 is not cut
 _NUMBER = 0.2  # the number of a layer
@@ -46,12 +55,13 @@ _SHORT = {"other words, static": "others", "the word, static": "word", "guessing
 def senses(
     result: SensesResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
-    """Draw how the senses of a word separate, layer by layer.
+    """Draw how the senses of a word separate.
 
-    On top is every occurrence as it enters each layer, in the plane of the first two principal
-    components. Below is the layer with the best accuracy, with the word that each occurrence
-    attends to most, and the accuracy in every layer, beside the baselines: guessing, shuffled
-    senses, the word without context, and the context without attention.
+    Three planes show every occurrence: without context, where the senses are told apart best, and
+    at the output. Some dots have the number of their sentence, which is written below with the word
+    that the occurrence attends to most. Beside them is the accuracy in every layer with its
+    baselines: guessing, shuffled senses, the word without context, and the context without
+    attention.
 
     Parameters
     ----------
@@ -68,43 +78,72 @@ def senses(
     Figure
         A new figure.
     """
-    labels = [occurrence.strongest for occurrence in result.occurrences]
-    with style([*result.senses, result.word, *labels, result.provenance.model]):
+    words = [occurrence.sentence for occurrence in result.occurrences]
+    with style([*result.senses, result.word, *words, result.provenance.model]):
         page = Page(width * MM, caption)
-        shown = shown_states(result)
-        top = _draw_planes(page, result, shown, _draw_legend(page, result)) + _BETWEEN
+        top = page.heading(result.headline) + 0.02
         room, is_wide = page.right - page.left, page.width >= WIDE
-        size = (0.54 * room if is_wide else room), _TALL
-        title = f"{result.state_name(result.best)}, each with the word it attends to most"
-        below = page.subtitle(page.left, top, title[0].upper() + title[1:], size[0]) + 0.04
-        ax = page.axes(page.left, below, *size)
-        _draw_dots(ax, result, result.best, size, points=_LARGE_DOT, rim=0.3)
-        ax.spines[:].set(visible=True, color=MUTED, linewidth=0.4)
-        first, second = (f"{share:.0%} of variance" for share in result.explained[result.best])
-        lines = page.ruler.wrap(f"across {first}, upwards {second}", size[0], SMALL_SIZE)
-        edge = page.left + size[0], below + _TALL + 0.03
-        bottom = page.write(*edge, lines, color=MUTED, align="right")
+        details = page.ruler.wrap(" ".join(result.details), room, TEXT_SIZE)
+        top = page.write(page.left, top, details, points=TEXT_SIZE) + 0.06
+        top = _draw_legend(page, result, top)
+        listed = listed_sentences(page, result)
+        shown = shown_states(result)
+        size = _plane_size(room, len(shown), is_wide=is_wide)
+        end = _draw_planes(page, result, shown, listed, size, top)
         if is_wide:
-            left = edge[0] + _BESIDE
-        else:
-            left, top = page.left, bottom + _BETWEEN
-        title = "Accuracy as the word enters each layer"
-        below = page.subtitle(left, top, title, page.right - left)
-        end = max(bottom, below + 0.8 * _TALL) if not is_wide else bottom
-        _draw_accuracy(page, result, left, below, end - below)
-        parts = _caption_parts(result, shown)
-        figure = page.finish_with_caption(end + CAPTION_GAP, parts, result.checked_agreement)
-        _label_dots(ax, result)
-        return figure
+            left = page.left + len(shown) * (size + _GAP) - _GAP + _BESIDE
+            below = page.subtitle(left, top, "Right in each layer", page.right - left)
+            _draw_accuracy(page, result, left, below, end - below)
+        end = _write_sentences(page, result, listed, end + _BETWEEN)
+        if not is_wide:
+            below = page.subtitle(page.left, end + _BETWEEN, "Right in each layer", room)
+            _draw_accuracy(page, result, page.left, below, _ACCURACY)
+            end = below + _ACCURACY
+        return page.finish_with_caption(
+            end + CAPTION_GAP, _caption_parts(result), result.checked_agreement
+        )
 
 
 def shown_states(result: SensesResult) -> list[int]:
-    """Return the states to draw: all, or the first, the last, the best and some in between."""
-    count = len(result.scores)
-    if count <= _MOST:
-        return list(range(count))
-    spread = {round(i * (count - 1) / (_MOST - 2)) for i in range(_MOST - 1)}
-    return sorted(spread | {result.best})
+    """Return the states to draw, each once: the first, the best, and the output."""
+    return sorted({0, result.best, len(result.scores) - 1})
+
+
+def listed_sentences(page: Page, result: SensesResult) -> list[int]:
+    """Return the occurrences whose sentences are written: the first of each sense that fit.
+
+    If occurrences of a sense are nearer to another one in the best layer, the first of them is the
+    last of its sense.
+    """
+    count = max(1, _LISTED // len(result.senses))
+    right = result.right[result.best] > 0.5
+    room = _column(page, result)
+    listed = []
+    for sense in result.senses:
+        indices = [n for n, one in enumerate(result.occurrences) if one.sense == sense]
+        fitting = [n for n in indices if _fits(page, result.occurrences[n], room)] or indices[:1]
+        wrong = [n for n in fitting if not right[n]][:1]
+        others = [n for n in fitting if n not in wrong][: count - len(wrong)]
+        listed += [*others, *wrong]
+    return listed
+
+
+def _column(page: Page, result: SensesResult) -> float:
+    """Return the width of a sentence: the senses are side by side, if there is room."""
+    columns = _columns(page, result)
+    return (page.right - page.left - (columns - 1) * 2 * _GAP) / columns - _INDENT
+
+
+def _columns(page: Page, result: SensesResult) -> int:
+    return min(len(result.senses), 3) if page.width >= WIDE else 1
+
+
+def _fits(page: Page, occurrence: Occurrence, room: float) -> bool:
+    return len(page.ruler.wrap(_written(occurrence), room, SMALL_SIZE)) <= _LINES
+
+
+def _written(occurrence: Occurrence) -> str:
+    return literal(occurrence.sentence, len(occurrence.sentence) + 1)
 
 
 def _styles(result: SensesResult) -> dict[str, tuple[str, str]]:
@@ -115,112 +154,217 @@ def _styles(result: SensesResult) -> dict[str, tuple[str, str]]:
     }
 
 
-def _draw_legend(page: Page, result: SensesResult) -> float:
-    """Write the title and a legend of the senses; return the lower edge."""
-    top = page.heading(f"The senses of “{literal(result.word)}”, layer by layer") + 0.04
+def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
+    """Write a legend of the senses, and of hollow marks if there are any; return the lower edge."""
     left, line = page.left, line_height(TEXT_SIZE)
-    for sense, (color, marker) in _styles(result).items():
-        name = page.ruler.clip(literal(sense, 40), page.right - page.left - 0.2, TEXT_SIZE)
-        width = 0.14 + page.ruler.width(name, TEXT_SIZE) + 0.16
+    entries = [(name, color, color, marker) for name, (color, marker) in _styles(result).items()]
+    if (result.right[shown_states(result)] <= 0.5).any():
+        _, (_, marker) = next(iter(_styles(result).items()))
+        entries.append((f"hollow: {_HOLLOW}", "white", MUTED, marker))
+    for name, face, edge, marker in entries:
+        shown = page.ruler.clip(literal(name, 40), page.right - page.left - 0.2, TEXT_SIZE)
+        width = 0.14 + page.ruler.width(shown, TEXT_SIZE) + 0.16
         if left > page.left and left + width > page.right:
             left, top = page.left, top + line
-        key = page.axes(left, top, 0.12, line)
+        key = page.axes(left, top + 0.005, 0.12, line - 0.01)
         key.axis("off")
         key.set(xlim=(-1, 1), ylim=(-1, 1))
-        key.scatter([0], [0.12], s=_LARGE_DOT, color=color, marker=marker, linewidth=0)
-        page.write(left + 0.15, top, [name], points=TEXT_SIZE)
+        key.scatter([0], [0.12], s=20, facecolor=face, edgecolor=edge, marker=marker, linewidth=0.8)
+        page.write(left + 0.15, top, [shown], points=TEXT_SIZE)
         left += width
     return top + line + 0.08
 
 
-def _draw_planes(page: Page, result: SensesResult, shown: list[int], top: float) -> float:
-    """Draw the occurrences in the plane of each state, in rows; return the lower edge."""
-    room, line = page.right - page.left, line_height(SMALL_SIZE)
-    rows = math.ceil(len(shown) / int((room + _GAP) / (_SMALLEST + _GAP)))
-    columns = math.ceil(len(shown) / rows)
-    size = min((room - (columns - 1) * _GAP) / columns, _LARGEST)
-    row_height = size + 3 * line + 0.16
+def _plane_size(room: float, count: int, *, is_wide: bool) -> float:
+    if is_wide:
+        return _LARGEST
+    columns = min(count, max(1, int((room + _GAP) / (_SMALLEST + _GAP))))
+    return min((room - (columns - 1) * _GAP) / columns, _LARGEST)
+
+
+def _draw_planes(
+    page: Page,
+    result: SensesResult,
+    shown: Sequence[int],
+    listed: Sequence[int],
+    size: float,
+    top: float,
+) -> float:
+    """Draw the occurrences in the plane of some states, in rows; return the lower edge."""
+    columns = max(1, int((page.right - page.left + _GAP + 1e-9) / (size + _GAP)))
+    edge = top
     for number, state in enumerate(shown):
+        if number % columns == 0:
+            top = edge + (_BETWEEN if number else 0)
+            row = shown[number : number + columns]
+            below = max(_title_plane(page, result, each, 0, 0, size, dry=True) for each in row)
         x = page.left + number % columns * (size + _GAP)
-        y = top + number // columns * row_height
-        best = state == result.best
-        name = "output" if state == len(result.scores) - 1 else f"layer {state}"
-        page.write(x, y, [f"{name}, best" if best else name], weight="bold" if best else "normal")
-        ax = page.axes(x, y + line + 0.02, size, size)
-        _draw_dots(ax, result, state, (size, size), points=_DOT)
-        ax.spines[:].set(visible=True, color=INK if best else MUTED, linewidth=0.9 if best else 0.4)
-        accuracy, in_plane = result.scores[state].accuracy, result.plane_accuracy[state]
-        shares = f"{sum(result.explained[state]):.0%} of variance"
-        lines = [f"{accuracy:.2f} (plane {in_plane:.2f})", shares]
-        page.write(x, y + line + size + 0.06, lines, color=MUTED)
-    return top + math.ceil(len(shown) / columns) * row_height - 0.06
+        _title_plane(page, result, state, x, top, size)
+        ax = page.axes(x, top + below + 0.03, size, size)
+        _draw_dots(ax, result, state, size, listed)
+        ax.spines[:].set(visible=True, color=MUTED, linewidth=0.4)
+        edge = max(edge, top + below + 0.03 + size)
+    return edge
+
+
+def _title_plane(
+    page: Page,
+    result: SensesResult,
+    state: int,
+    left: float,
+    top: float,
+    room: float,
+    *,
+    dry: bool = False,
+) -> float:
+    """Write the name and the accuracy of a state; return the lower edge. dry : only measure."""
+    name = result.state_name(state)
+    name = f"{name[0].upper()}{name[1:]}" if state else "Without context"
+    share = f"{result.scores[state].accuracy:.0%} right"
+    if state == result.best and state != len(result.scores) - 1:
+        as_good = [str(each) for each in result.as_good if each != len(result.scores) - 1]
+        share += ", best" if not result.as_good else ", the first of the best"
+        share += f" (also {', '.join(as_good)})" if as_good else ""
+    lines = page.ruler.wrap(share, room, SMALL_SIZE)
+    if dry:
+        return line_height(TEXT_SIZE) * len(
+            page.ruler.wrap(name, room, TEXT_SIZE, "bold")
+        ) + line_height(SMALL_SIZE) * len(lines)
+    top = page.subtitle(left, top, name, room)
+    return page.write(left, top, lines, color=MUTED)
 
 
 def _draw_dots(
-    ax: Axes,
-    result: SensesResult,
-    state: int,
-    size: tuple[float, float],
-    *,
-    points: float,
-    rim: float = 0.14,
+    ax: Axes, result: SensesResult, state: int, size: float, listed: Sequence[int]
 ) -> None:
     """Draw the occurrences in the plane of a state, with equal units on both axes.
 
-    size : the size of the axes in inches. points : the area of a dot in points². rim : the empty
-    share around the dots.
+    size : the size of the axes in inches. listed : the occurrences that have a number.
     """
     places = result.plane[state].numpy()
-    right = result.right[state].numpy()
+    right = result.right[state].numpy() > 0.5
     ax.axhline(0, color=FAINT, linewidth=0.4, zorder=0)
     ax.axvline(0, color=FAINT, linewidth=0.4, zorder=0)
-    for sense, (color, marker) in _styles(result).items():
-        of_sense = np.array([occurrence.sense == sense for occurrence in result.occurrences])
-        correct, wrong = places[of_sense & (right > 0.5)], places[of_sense & (right <= 0.5)]
-        scatter = partial(ax.scatter, s=points, marker=marker, zorder=2)
-        scatter(*correct.T, facecolor=color, edgecolor="white", linewidth=0.4)
-        scatter(*wrong.T, facecolor="white", edgecolor=color, linewidth=0.8)
     low, high = places.min(0), places.max(0)
-    middle, span = (low + high) / 2, np.maximum(high - low, 1e-9) * (1 + rim)
-    half = max(span / size) * np.array(size) / 2
+    middle, half = (low + high) / 2, max(*(high - low), 1e-9) * 0.6
+    numbered: dict[int, int] = {}
+    for number, index in enumerate(listed, start=1):
+        steps = [places[index] - places[other] for other in numbered]
+        if all(abs(step).max() * size / (2 * half) >= _APART for step in steps):
+            numbered[index] = number
+    styles = _styles(result)
+    for index, occurrence in enumerate(result.occurrences):
+        color, marker = styles[occurrence.sense]
+        x, y = places[index].tolist()
+        is_numbered = index in numbered
+        ax.scatter(
+            x,
+            y,
+            s=_NUMBERED_DOT if is_numbered else _DOT,
+            marker=marker,
+            facecolor=color if right[index] else "white",
+            edgecolor="white" if right[index] else color,
+            linewidth=0.4 if right[index] else 0.8,
+            zorder=3 if is_numbered else 2,
+        )
+        if is_numbered:
+            ax.text(
+                x, y, str(numbered[index]), fontsize=SMALLEST_SIZE, ha="center",
+                va="center", color="white" if right[index] else INK, zorder=4,
+            )  # fmt: skip
     ax.set(xticks=[], yticks=[])
-    ax.set_xlim(middle[0] - half[0], middle[0] + half[0])
-    ax.set_ylim(middle[1] - half[1], middle[1] + half[1])
+    ax.set_xlim(middle[0] - half, middle[0] + half)
+    ax.set_ylim(middle[1] - half, middle[1] + half)
 
 
-def _label_dots(ax: Axes, result: SensesResult) -> None:
-    """Label the dots of the best state with the word that each attends to most, if there is room.
+def _write_sentences(page: Page, result: SensesResult, listed: Sequence[int], top: float) -> float:
+    """Write some sentences, sense by sense, with the most attended word in color."""
+    title = "The numbered sentences, with the word that each attends to most"
+    top = page.subtitle(page.left, top, title, page.right - page.left) + 0.03
+    columns, room = _columns(page, result), _column(page, result)
+    edge = top
+    for number, sense in enumerate(result.senses):
+        if number % columns == 0:
+            top = edge + 0.06 * bool(number)
+        left = page.left + number % columns * (room + _INDENT + 2 * _GAP)
+        below = top
+        for index in (n for n in listed if result.occurrences[n].sense == sense):
+            below = _write_sentence(page, result, listed, index, left, below, room) + 0.03
+        edge = max(edge, below)
+    return edge
 
-    Call it when the axes have their final place, because overlaps are measured on the page.
+
+def _write_sentence(
+    page: Page,
+    result: SensesResult,
+    listed: Sequence[int],
+    index: int,
+    left: float,
+    top: float,
+    room: float,
+) -> float:
+    """Write one sentence with its number; return the lower edge."""
+    occurrence = result.occurrences[index]
+    color, _ = _styles(result)[occurrence.sense]
+    page.write(left, top, [str(listed.index(index) + 1)], color=color)
+    text = _written(occurrence)
+    attended = _find_attended(occurrence)
+    looks = [(MUTED, "normal")] * len(text)
+    for (start, end), look in (
+        ((occurrence.start, occurrence.end), (INK, "normal")),
+        (attended, (color, "bold")),
+    ):
+        while start < end < len(text) and not (text[end].isalnum() or text[end].isspace()):
+            end += 1  # punctuation looks like the word before it
+        looks[start:end] = [look] * (end - start)
+    offset = 0
+    lines = page.ruler.wrap(text, room - 0.05, SMALL_SIZE)
+    if len(lines) > _LINES:
+        lines = [*lines[: _LINES - 1], page.ruler.clip(lines[_LINES - 1] + " …", room, SMALL_SIZE)]
+    for line in lines:
+        offset += len(text[offset:]) - len(text[offset:].lstrip())
+        end = offset + len(line)
+        if text[offset:end] == line:
+            _write_line(page, line, looks[offset:end], left + _INDENT, top)
+        else:  # clipped, or with a mark of its direction
+            page.write(left + _INDENT, top, [line], color=MUTED)
+        offset, top = end, top + line_height(SMALL_SIZE)
+    return top
+
+
+def _write_line(
+    page: Page, line: str, looks: Sequence[tuple[str, str]], left: float, top: float
+) -> None:
+    """Write a line of which each character has a color and a weight.
+
+    Words are placed one by one, because pixels round the widths of long texts.
     """
-    import textalloc
+    blank = _exact_width("a a") - _exact_width("aa")
+    for piece in regex.finditer(r"\S+", line):
+        for look, group in itertools.groupby(range(*piece.span()), key=looks.__getitem__):
+            text = "".join(line[n] for n in group)
+            color, weight = look[0], look[1] if text.isascii() else "normal"
+            page.write(left, top, [text], color=color, weight=weight)
+            left += _exact_width(text, weight)
+        left += blank
 
-    places = result.plane[result.best].numpy()
-    named = [n for n, occurrence in enumerate(result.occurrences) if occurrence.strongest]
-    if not named:
-        return
-    radius = (_LARGE_DOT**0.5 / 2 + 0.5) * ax.figure.dpi / 72  # pixels
-    textalloc.allocate(
-        ax,
-        places[named, 0],
-        places[named, 1],
-        [literal(result.occurrences[n].strongest, 14) for n in named],
-        x_scatter=places[:, 0],
-        y_scatter=places[:, 1],
-        scatter_sizes=[radius] * len(places),
-        text_scatter_sizes=[radius] * len(named),
-        direction=["east", "west", "north", "south"],
-        textsize=SMALL_SIZE,
-        textcolor=INK,
-        linecolor=FAINT,
-        linewidth=0.5,
-        min_distance=0.004,
-        max_distance=0.12,
-        margin=0.002,
-        nbr_candidates=400,
-        draw_all=False,
-        avoid_label_lines_overlap=True,
-    )
+
+def _exact_width(text: str, weight: str = "normal") -> float:
+    """Return the width of a text in inches, not rounded to pixels like that of a drawn one."""
+    font = FontProperties(family=mpl.rcParams["font.family"], size=SMALL_SIZE, weight=weight)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(width) / 72
+
+
+def _find_attended(occurrence: Occurrence) -> tuple[int, int]:
+    """Return the span of the most attended content word in the sentence; (0, 0) without one."""
+    word = regex.escape(occurrence.strongest)
+    pattern = regex.compile(rf"(?<!\w){word}(?!\w)", regex.IGNORECASE)
+    for match in pattern.finditer(occurrence.sentence) if occurrence.strongest else ():
+        start, end = match.span()
+        if end <= occurrence.start or start >= occurrence.end:
+            return start, end
+    return 0, 0
 
 
 def _draw_accuracy(
@@ -259,7 +403,7 @@ def _draw_accuracy(
         elinewidth=0.7, capsize=1.5, capthick=0.7, clip_on=False, zorder=3,
     )  # fmt: skip
     ax.plot(result.best, accuracy[result.best], "o", color=INK, markersize=6, clip_on=False)
-    ax.set(xlim=(-0.25, last + 0.25), ylim=(0, _TOP), ylabel="accuracy", xlabel="entering layer")
+    ax.set(xlim=(-0.25, last + 0.25), ylim=(0, _TOP), ylabel="right", xlabel="entering layer")
     step = across / (last + 0.5)  # inches from one state to the next
     apart = page.ruler.width("output", SMALL_SIZE) / 2 + 0.07  # from a number to the last label
     numbers = range(0, last, math.ceil(_NUMBER / step))
@@ -289,30 +433,32 @@ def _spread(values: list[float], apart: float) -> list[float]:
     return placed
 
 
-def _caption_parts(result: SensesResult, shown: list[int]) -> list[str]:
+def _caption_parts(result: SensesResult) -> list[str]:
     counts = Counter(occurrence.sense for occurrence in result.occurrences)
     senses = ", ".join(f"{literal(sense)} {counts[sense]}" for sense in result.senses)
-    drawn = f"{len(shown)} of {len(result.scores)} states drawn"
+    since = "" if result.since is None else "; from that layer on p ≤ 0.01 in each"
     return [
         f"“{literal(result.word)}” {len(result.occurrences)} times in {result.sentences} sentences "
         f"({senses}), read by {literal(result.provenance.model)}{result.provenance.with_changes}",
-        *result.notes,
+        "right: nearest by cosine to the centroid of its own sense, computed without its sentence"
+        f"{since}",
+        f"colored: the content word with most of its attention in layer {result.attention_layer}",
         "planes: the first two principal components of each state, computed without the senses, "
-        "scaled to the panel and rotated to fit the plane beside it (orthogonal Procrustes)",
-        "hollow: nearer to another sense",
+        "scaled to the panel and rotated to fit the best one (orthogonal Procrustes); they show "
+        + ", ".join(f"{sum(result.explained[n]):.0%}" for n in shown_states(result))
+        + " of the variance",
         "entering layer 0 the word differs only by its position, so dots may coincide",
-        "numbers: accuracy, and in brackets the accuracy within the plane",
-        "accuracy: nearest centroid by cosine, computed without the classified sentence; bars: 95% "
-        "interval (Wilson), wider by refits of the centroids with weighted sentences; gray: range "
-        f"of 95% of {result.shuffles:,} shuffles of the senses",
-        f"best {result.state_name(result.best)}, {result.scores[result.best].accuracy:.2f}, "
-        f"p = {result.p_best:.4f} over all layers; output {_interval(result.scores[-1])}; "
+        "numbers that would overlap are left out",
+        "bars: 95% interval (Wilson), wider by refits of the centroids with weighted sentences; "
+        f"gray: range of 95% of {result.shuffles:,} shuffles of the senses",
+        f"best {result.state_name(result.best)}, chosen on the same sentences, "
+        f"{result.scores[result.best].accuracy:.2f}, p = {result.p_best:.4f} over all layers; "
+        f"output {_interval(result.scores[-1])}; "
         f"guessing {result.chance:.2f}; static, the "
         f"word entering layer 0, {result.scores[0].accuracy:.2f}; other words, the mean static "
         f"embedding of the sentence without the word, {_interval(result.context)}",
-        f"labels, where there is room: the content word with most of its attention in layer "
-        f"{result.attention_layer}, mean of all heads, special tokens left out",
-        *([drawn] if len(shown) < len(result.scores) else []),
+        "attention: mean of all heads, special tokens left out",
+        *result.notes,
     ]
 
 

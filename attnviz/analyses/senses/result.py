@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _NAMED = 6  # words that each sense attends to
+_TIE = 1e-9  # accuracies that differ by less are equal
+_LEVEL = 0.01  # of significance
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,8 @@ class SensesResult(Result):
     plane_accuracy : tuple of float
         The accuracy within that plane, by state.
     best : int
-        The state with the highest accuracy, and of equals the highest silhouette. It is chosen on
-        the same sentences, so its interval is too high; that of the output, the last state, is not.
+        The state with the highest accuracy, the earliest of equals. It is chosen on the same
+        sentences, so its interval is too high; that of the output, the last state, is not.
     p_best : float
         The probability of such an accuracy in any state with shuffled senses.
     shuffles : int
@@ -157,6 +161,65 @@ class SensesResult(Result):
         counts = Counter(occurrence.sense for occurrence in self.occurrences)
         return min(self.senses, key=lambda sense: (counts[sense], recalls[sense]))
 
+    @property
+    def as_good(self) -> tuple[int, ...]:
+        """The later states with the same accuracy as the best."""
+        best = self.scores[self.best].accuracy
+        later = range(self.best + 1, len(self.scores))
+        return tuple(state for state in later if self.scores[state].accuracy >= best - _TIE)
+
+    @property
+    def separated(self) -> tuple[bool, ...]:
+        """Whether each state separates the senses: p ≤ 0.01, and its interval is above guessing."""
+        return tuple(s.p_value <= _LEVEL and s.low > self.chance for s in self.scores)
+
+    @property
+    def since(self) -> int | None:
+        """The first state from which on all separate the senses; None if the output does not."""
+        together = list(itertools.takewhile(bool, reversed(self.separated)))
+        return len(self.scores) - len(together) if together else None
+
+    @property
+    def headline(self) -> str:
+        """What was found, in one sentence: the title of the figure.
+
+        It holds for the output, because the best layer is chosen on the same sentences.
+        """
+        word, senses, since = f"“{literal(self.word)}”", _joined(self.senses), self.since
+        output = f"{self.scores[-1].accuracy:.0%} right, chance {self.chance:.0%}"
+        if since == 0:
+            return f"{word} differs between {senses} before any context: {output}"
+        if since is not None:
+            is_last = since == len(self.scores) - 1
+            start = "At the output" if is_last else f"From layer {since} on"
+            return f"{start}, {word} splits into {senses}: {output}"
+        if self.separated[self.best] and self.p_best <= _LEVEL:
+            best = f"{self.scores[self.best].accuracy:.0%} right"
+            return (
+                f"{word} splits into {senses} {self.state_name(self.best)} ({best}, the best of "
+                f"{len(self.scores)}), but not at the output: {output}"
+            )
+        return f"No split of {word} into {senses} can be shown: {output}"
+
+    @property
+    def details(self) -> list[str]:
+        """The sentences that follow the headline: the baselines, and how the best was chosen."""
+        output, static, context = self.scores[-1].accuracy, self.scores[0], self.context.accuracy
+        count = len(self.occurrences)
+        is_as_good = context >= output - _TIE
+        right = f"{round(output * count, 2):g} of {count}"
+        sentences = [
+            f"At the output {right} are nearest to their own sense, {static.accuracy:.0%} without "
+            f"context, {context:.0%} by the other words alone without attention"
+            f"{', which do as well' if is_as_good else ''}."
+        ]
+        if not any(self.separated):
+            sentences.append(
+                f"The best of {len(self.scores)} states, {self.state_name(self.best)}, has "
+                f"{self.scores[self.best].accuracy:.0%} (p = {self.p_best:.2f} over all)."
+            )
+        return sentences
+
     def state_name(self, state: int) -> str:
         """Return "entering layer 3", or "output" for the last state."""
         return "output" if state == len(self.scores) - 1 else f"entering layer {state}"
@@ -193,7 +256,10 @@ class SensesResult(Result):
             "word": self.word,
             "senses": list(self.senses),
             "chance": self.chance,
+            "headline": self.headline,
             "best": self.best,
+            "as_good": list(self.as_good),
+            "since": self.since,
             "p_best": self.p_best,
             "shuffles": self.shuffles,
             "raw": self.raw,
@@ -236,6 +302,7 @@ class SensesResult(Result):
 
         names = ", ".join(map(literal, self.senses))
         yield Text(f"“{literal(self.word)}”: {names}; {self.provenance.model}", "bold")
+        yield Text(" ".join([f"{self.headline}.", *self.details]))
         yield self._table_of_states()
         yield Text(
             "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th "
@@ -244,8 +311,10 @@ class SensesResult(Result):
             "dim",
         )
         best = self.scores[self.best]
+        as_good = _joined([self.state_name(state) for state in self.as_good])
+        also = f", and as good {as_good}" if as_good else ""
         yield Text(f"best {self.state_name(self.best)}: {best.accuracy:.2f}", "bold").append(
-            f", p = {self.p_best:.4f} over all layers", "not bold"
+            f"{also}, p = {self.p_best:.4f} over all layers", "not bold"
         )
         yield Text(f"output: {self.scores[-1]}")
         yield Text(f"guessing: {self.chance:.2f}")
@@ -282,3 +351,9 @@ class SensesResult(Result):
             style = "bold" if state == self.best else ""
             table.add_row(*(Text(cell, style) for cell in cells))
         return table
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return a list in words: a, b and c."""
+    names = [literal(name) for name in names]
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)

@@ -50,6 +50,14 @@ def shift(
             "total effect.",
         ),
     ] = False,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            help="Draw also the contributions by layer and by head, the residual stream, and every "
+            "intervention.",
+        ),
+    ] = False,
     figure: FigureOptions = FigureOptions("shift.png"),
     model: ModelOptions,
     console: ConsoleOptions,
@@ -80,7 +88,7 @@ def shift(
         )
     return report(
         result,
-        draw=lambda: result.plot(**figure.appearance),
+        draw=lambda: result.plot(details=details, **figure.appearance),
         path=path,
         force=figure.force,
         json=console.json,

@@ -23,9 +23,11 @@ from attnviz.analyses.senses.compute import expect_readable
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.deeplift import decompose_shift, trace_run
 from attnviz.analyses.shift.interventions import (
+    AttentionKnockout,
     TargetWord,
     available_interventions,
     intervene,
+    last_vectors,
     patch_heads,
 )
 from attnviz.analyses.shift.methods import (
@@ -39,6 +41,7 @@ from attnviz.analyses.shift.residual_stream import decompose_residual_stream
 from attnviz.analyses.shift.result import (
     ResidualStream,
     ShiftDecomposition,
+    ShiftPlane,
     ShiftResult,
     numbered,
     sum_pieces,
@@ -131,6 +134,8 @@ def shift(
         split = decompose_shift(model.module, pair, rows=rows, direction=axis, gate=gate)
         stream = decompose_residual_stream(model.module, target.inputs, rows=rows, direction=axis)
         _check_decomposition(model, word, split, stream)
+        states = _mean_states(model, target.inputs, rows)
+        plane = _find_plane(states, _reference_states(model, compared, rows), split, regions)
         with part(0, 3 if verify_causally else 1):
             causal = _causal(target, groups, split.direction, every=verify_causally)
         direct_effect = total_effect = None
@@ -148,7 +153,6 @@ def shift(
     notes += [*compared.notes, *left_out]
     path = distances = None
     if regions is not None:
-        states = _mean_states(model, target.inputs, rows)
         path, distances = regions.place(states)
         notes += regions.notes
     by_word = partial(sum_pieces, positions=groups.positions)
@@ -175,6 +179,7 @@ def shift(
         provenance=result.provenance,
         total_effect=total_effect,
         replaced=compared.replaced(groups),
+        plane=plane,
     )
 
 
@@ -295,6 +300,7 @@ class Regions:
 
     names: tuple[str, ...]
     centers: Tensor  # their means as they enter each layer and at the end, (L + 1, 2, d)
+    ends: tuple[Tensor, ...]  # the last vector of each text, (n, d) for each region
     notes: list[str]  # on their texts
 
     @property
@@ -332,7 +338,7 @@ def read_regions(
             "each with texts."
         )
     name = word.rpartition("#")[0] if word.rpartition("#")[2].isdecimal() else word
-    centers, counts, missing = [], [], []
+    centers, ends, missing = [], [], []
     for region, texts in toward.items():
         listed = [texts] if isinstance(texts, str) else texts
         if not listed or not all(isinstance(text, str) and text.strip() for text in listed):
@@ -344,15 +350,15 @@ def read_regions(
             )
         states, has_word = zip(*(_state(model, name, text) for text in listed), strict=True)
         centers.append(torch.stack(states).mean(0))
-        counts.append(len(listed))
+        ends.append(torch.stack(states)[:, -1])
         missing.append(has_word.count(False))
     notes = [
-        f"“{name}” is not in {absent} of {count} texts of {region}: the mean of all their tokens "
-        "counts there"
-        for region, count, absent in zip(toward, counts, missing, strict=True)
-        if absent and (absent < count or not all(missing))
+        f"“{name}” is not in {absent} of {len(texts)} texts of {region}: the mean of all their "
+        "tokens counts there"
+        for region, texts, absent in zip(toward, ends, missing, strict=True)
+        if absent and (absent < len(texts) or not all(missing))
     ]
-    regions = Regions(tuple(toward), torch.stack(centers, dim=1), notes)
+    regions = Regions(tuple(toward), torch.stack(centers, dim=1), tuple(ends), notes)
     path, _ = regions.place(regions.centers[:, 0])
     if path[-1].isnan():
         first, second = toward
@@ -372,8 +378,47 @@ def _state(model: Model, word: str, text: str) -> tuple[Tensor, bool]:
 
 def _mean_states(model: Model, inputs: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
     """Return the mean vector of some tokens as it enters each layer and at the end, (L + 1, d)."""
-    states = torch.stack(hidden_states(model.module, inputs)).double().cpu()
-    return states[:, 0, list(rows)].mean(1)
+    entering = [state[:, list(rows)].mean(1) for state in hidden_states(model.module, inputs)[:-1]]
+    # Some models return their last state before its norm.
+    states = [*entering, last_vectors(model.module, inputs, rows)]
+    return torch.cat(states).double().cpu()
+
+
+def _reference_states(model: Model, compared: Reference, rows: Sequence[int]) -> Tensor:
+    """Return the same of the reference, (L + 1, d)."""
+    inputs = {name: tensor[:1] for name, tensor in compared.inputs.items()}
+    if compared.gate is None:
+        return _mean_states(model, inputs, rows)
+    with AttentionKnockout(compared.gate[None, None]):
+        return _mean_states(model, inputs, rows)
+
+
+def _find_plane(
+    states: Tensor, reference: Tensor, split: ShiftDecomposition, regions: Regions | None
+) -> ShiftPlane:
+    """Return the paths in the plane of the direction and the main direction orthogonal to it.
+
+    states, reference : the word in the text and in the reference, (L + 1, d) each.
+    """
+    across = split.direction.double()
+    paths = torch.cat([states, reference])
+    others = paths - (paths @ across)[:, None] * across
+    _, spread, directions = torch.linalg.svd(others - others.mean(0), full_matrices=False)
+    upwards = directions[0] if (states[-1] - states[0]) @ directions[0] >= 0 else -directions[0]
+    if regions is None:
+        zero, way = reference[-1], split.length
+    else:
+        zero, way = regions.centers[-1, 1], float(regions.axis.norm())
+    frame = torch.stack([across, upwards], dim=1) / way
+    origin = torch.stack([zero @ frame[:, 0], states[0] @ frame[:, 1]])
+    return ShiftPlane(
+        path=states @ frame - origin,
+        reference_path=reference @ frame - origin,
+        region_ends=tuple(ends @ frame - origin for ends in (regions.ends if regions else ())),
+        way=way,
+        size=states[-1].norm().item(),
+        explained=(spread[0] ** 2 / (spread**2).sum().clamp(min=1e-300)).item(),
+    )
 
 
 @contextmanager

@@ -1,33 +1,29 @@
-"""Draw what moved a word: by source word, by layer and by head, beside interventions."""
+"""Draw what moved a word: its path through the layers, and what each word of the text brought."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import torch
+import textalloc
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attnviz.analyses.shift.result import ShiftResult
-from attnviz.figures.cells import Ticks, draw_values, fit_ticks, range_of
-from attnviz.figures.layout import CaptionLength, Page, color_bar
+from attnviz.analyses.shift.details import details_caption, draw_details
+from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
+from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
-    ACCENT,
     AXIS_ROOM,
-    BAR_GAP,
-    BAR_ROOM,
-    BAR_WIDTH,
     CAPTION_GAP,
-    CYCLE,
     FAINT,
     FULL_WIDTH,
     INK,
     MM,
     MUTED,
+    NUMBER_SIZE,
     SMALL_SIZE,
     TEXT_SIZE,
     WIDE,
@@ -37,22 +33,33 @@ from attnviz.figures.style import (
 )
 from attnviz.results.axis import literal, source
 
-_MARKERS = {"mask": "o", "replace": "s", "knock-out": "^", "delete": "D"}
-_SIGNS = {"mask": "○", "replace": "□", "knock-out": "△", "delete": "◇"}
-_VALUE, _ROUTING = CYCLE[3], CYCLE[2]
-_LINED = 60  # words between which a map has lines
+# As signed numbers elsewhere.
+_FORWARD, _BACKWARD = (to_hex(value_colors()(place)) for place in (0.8, 0.2))
+_NUMBERED = 3  # words with numbers at their bars, of each kind
+_WORTH = 0.1  # of the longest bar: a shorter one has no number
+_SEEN = 0.01  # of the largest contribution: special tokens with less are left out
 # Inches.
-_GAP, _ROW = 0.22, 0.17  # between panels, and of a word
-_TALLEST = 6.0  # all words at most
-_LONGEST = 0.9  # the label of a word at most
-_NARROW = 2.6  # narrower figures have one column, without interventions
-_SMALL = 1.25  # the height of a panel without words
+_BETWEEN = 0.3  # the two panels side by side
+_ACROSS, _SQUARE = 0.4, 2.1  # the share of the path panel, and its height
+_UPWARDS = 0.16  # the name of the vertical axis
+_BAR, _APART = 0.09, 0.055  # a bar, and its middle from that of the word
+_CELL, _NUMBERED_CELL = 0.25, 0.5  # a word with its bars, and with their numbers
+_BLANK = 0.05  # between words
+_STRETCH = 1.6  # times their width for words of short texts
+_NUMBER = 0.1  # above or below a bar
+_HIGHEST = 0.8, 1.3  # the bars below one line of words at most; also beside the path
+_ROW_GAP = 0.08  # between lines of words
+_TALLEST = 3.6  # all lines of words at most
 
 
 def shift(
-    result: ShiftResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+    result: ShiftResult,
+    *,
+    width: float = FULL_WIDTH,
+    details: bool = False,
+    caption: CaptionLength = "short",
 ) -> Figure:
-    """Draw what moved a word: the contribution of each source word, and the effect of changing it.
+    """Draw what moved a word: its path through the layers, and what each word of the text brought.
 
     Parameters
     ----------
@@ -60,6 +67,9 @@ def shift(
         From `attnviz.shift`.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    details : bool, default False
+        Whether to draw instead the contributions by layer and by head, the residual stream, and the
+        effect of each intervention.
     caption : {"short", "full"}
         Whether the caption has two lines, or also says how everything was measured. The file always
         says so in its metadata.
@@ -69,291 +79,399 @@ def shift(
     Figure
         A new figure.
     """
-    texts = [*result.words, *result.regions, result.reference, source(result.provenance)]
-    with style([*texts, "○□△◇"]):
+    texts = [*result.words, *result.replaced, *result.regions, result.reference]
+    with style([*texts, source(result.provenance), "○□△◇■↑↓←→"]):
         page = Page(width * MM, caption)
-        toward = f" toward {result.regions[0]}, from {result.regions[1]}" if result.regions else ""
-        top = page.heading(f"What moved “{literal(result.word)}”{toward}")
-        finding = page.ruler.wrap(result.conclusion(), page.right - page.left, TEXT_SIZE)
-        top = page.write(page.left, top + 0.02, finding, points=TEXT_SIZE)
-        end = _draw_words(page, result, top + 0.1)
-        end = _draw_panels(page, result, end + 0.12)
-        return page.finish_with_caption(
-            end + CAPTION_GAP, _caption_parts(page, result), result.checked_agreement
+        top = page.heading(result.headline) + 0.02
+        finding = page.ruler.wrap(" ".join(result.details), page.right - page.left, TEXT_SIZE)
+        top = page.write(page.left, top, finding, points=TEXT_SIZE) + 0.1
+        path: Axes | None = None
+        if details:
+            end = draw_details(page, result, top)
+        else:
+            end, path = _draw_panels(page, result, top)
+        figure = page.finish_with_caption(
+            end + CAPTION_GAP, _caption_parts(result, details=details), result.checked_agreement
         )
+        if path is not None:
+            _label_path(path, result)
+        return figure
 
 
-def _has_interventions(page: Page, result: ShiftResult) -> bool:
-    return bool(result.sources) and page.right - page.left > _NARROW
+def _draw_panels(page: Page, result: ShiftResult, top: float) -> tuple[float, Axes | None]:
+    """Draw the path and the sentence; return the lower edge and the axes of the path."""
+    room, plane = page.right - page.left, result.plane
+    if plane is None:
+        return _draw_sentence(page, result, page.left, top), None
+    if page.width < WIDE:
+        end, path = _draw_path(page, result, plane, page.left, top, room)
+        return _draw_sentence(page, result, page.left, end + 0.1), path
+    end, path = _draw_path(page, result, plane, page.left, top, _ACROSS * room)
+    left = page.left + _ACROSS * room + _BETWEEN
+    return max(end, _draw_sentence(page, result, left, top)), path
 
 
-def _caption_parts(page: Page, result: ShiftResult) -> list[str]:
-    split, stream = result.decomposition, result.residual_stream
-    unit = "along the axis of the two regions" if result.regions else "along the shift itself"
+def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
+    split = result.decomposition
     is_all = result.contributions[0] == "all paths"
-    paths, error = ("over all paths", split.credit_error) if is_all else ("directly", split.error)
-    parts = [
-        source(result.provenance),
-        f"compared with {result.reference}",
-        f"bars: contribution of each word {paths}, {unit}, in units of the hidden state; they sum "
-        f"to {split.total:.2f} (completeness error {power(error)})",
-    ]
-    if _has_interventions(page, result):
-        rho = "; ρ: rank correlation with the bars (Spearman)" if result.rank_correlations else ""
+    parts = [source(result.provenance)]
+    if details or result.without != "alone":
+        parts.append(f"compared with {result.reference}")
+    else:
+        parts.append("alone: every token may read only itself and special tokens")
+    if result.causal:
+        many = f" ({', '.join(result.causal)}: mean and range)" if len(result.causal) > 1 else ""
+        parts.append(f"{result.changing}: what is lost in a separate run{many}")
+    if details:
+        return [*parts, *details_caption(result), *result.notes]
+    if result.regions:
+        first, second = map(literal, result.regions)
+        parts.append(f"colored dots: the ends of the texts of {second} and {first}")
+    unit = "in units of the hidden state"
+    if result.way is not None:
+        unit = f"in shares of the way, which is {result.way:.2f} units of the hidden state"
+    error = split.credit_error if is_all else split.error
+    parts.append(
+        f"{'brought: contributions over all paths' if is_all else 'read: direct contributions'}, "
+        f"{unit}; they sum to "
+        f"{result.share(split.total):.2f} (completeness error {power(error)})"
+    )
+    if result.plane is not None:
         parts.append(
-            f"marks: effect of changing one word, in a separate run, over the same bars{rho}"
+            "path: the word as it enters each layer and at the end, projected on the direction of "
+            "the shift and on the direction orthogonal to it along which the paths extend most "
+            f"({result.plane.explained:.0%} of the rest)"
         )
-    parts += [
-        "directly: contributions to the word itself, because the values of others differ (value) "
-        "or because it attends to them more or less (routing); completeness error "
-        f"{power(split.error)}",
-        f"residual stream: from the static vector to the end, {stream.total:.2f} (completeness "
-        f"error {power(stream.error)}); own is the static vector after the norms, minus itself",
-    ]
-    if result.path is not None:
-        second, first = map(literal, reversed(result.regions))
-        parts.append(
-            f"on the axis: place between the centers of {second} (0) and {first} (1) in each layer"
-        )
-    if result.head_effects:
-        parts.append(
-            "dots: one head each, patched with its output in the other run, in both directions. "
-            "Direct effect: only at the word, all other attention fixed, so that it agrees with "
-            "the contribution nearly by construction"
-        )
-    if result.total_effect is not None:
-        parts.append("total effect: at all positions, with everything after it recomputed")
     return [*parts, *result.notes]
 
 
-def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
-    """Draw the panels that have a row for every word; return their lower edge."""
-    width = page.right - page.left
-    is_wide, both = width > WIDE, _has_interventions(page, result)
-    row = min(_ROW, (_TALLEST if is_wide else _TALLEST / 2) / len(result.words))
-    words = [literal(word) for word in result.words]
-    longest = min(_LONGEST, width / 5)
-    labels = fit_ticks(words, row, page.ruler, axis="y", longest=longest, named=result.at)
-    room = width - labels.room
-    if is_wide:
-        room = (room - labels.room - 3 * _GAP - BAR_ROOM) * 0.62
-    across = (room - _GAP) * 0.58 if both else room
-    left, tall = page.left + labels.room, row * len(words)
-    unit = "along the axis" if result.regions else "along the shift"
-    is_all = result.contributions[0] == "all paths"
-    below = _heading(page, left, top, "Over all paths" if is_all else "Directly, by word")
-    ax = page.axes(left, below, across, tall)
-    _draw_contributions(ax, result)
-    labels.apply(ax, "y")
-    ax.set_xlabel(unit, color=MUTED)
-    end = below + tall + AXIS_ROOM
-    if both:
-        second = left + across + _GAP
-        _heading(page, second, top, "Measured effect")
-        ax = page.axes(second, below, room - across - _GAP, tall)
-        _draw_interventions(ax, result)
-        ax.set_xlabel(unit, color=MUTED)
-        end = page.write(second, end, _key(result), color=MUTED)
-    if is_wide:
-        _draw_map(page, result, labels, left + room + _GAP + labels.room, top, tall)
-        return end
-    return _draw_map(page, result, labels, left, end + 0.12, tall)
-
-
-def _draw_contributions(ax: Axes, result: ShiftResult) -> None:
-    """Draw the contribution of each word as a bar that starts where the previous one ends."""
-    _, contributions = result.contributions
-    ends = contributions.cumsum(0)
-    starts = torch.cat([ends.new_zeros(1), ends[:-1]])
-    _draw_bars(ax, contributions.tolist(), starts.tolist())
-    for row, end in enumerate(ends[:-1].tolist()):
-        ax.plot([end, end], [row + 0.5, row + 1.5], color=MUTED, linewidth=0.4, zorder=0)
-    ax.axvline(ends[-1].item(), color=MUTED, linewidth=0.5, linestyle=(0, (2, 2)))
-    _style_rows(ax, len(ends))
-
-
-def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
-    """Draw the effect of changing each word, over bars for its contribution."""
-    _, contributions = result.contributions
-    bars = torch.zeros_like(contributions)
-    bars[result.sources] = contributions[result.sources]
-    _draw_bars(ax, bars.tolist(), [0.0] * len(bars), FAINT)
-    spread = np.linspace(-0.24, 0.24, len(result.causal)) if len(result.causal) > 1 else [0.0]
-    for offset, (name, effect) in zip(spread, result.causal.items(), strict=True):
-        measured = ~effect.isnan()
-        rows = np.flatnonzero(measured.numpy()) + 0.5 + offset
-        ax.plot(
-            effect[measured].tolist(), rows, _MARKERS[name], mfc="white", mec=INK, ms=3.0, mew=0.7
+def _draw_path(
+    page: Page, result: ShiftResult, plane: ShiftPlane, left: float, top: float, room: float
+) -> tuple[float, Axes]:
+    """Draw the path of the word and of its reference; return the lower edge and the axes."""
+    title = f"The path of “{literal(result.word, 20)}” through the layers"
+    below = page.subtitle(left, top, title, room) + 0.04
+    ax = page.axes(left + _UPWARDS, below, room - _UPWARDS, _SQUARE)
+    ax.set_ylabel("main other direction →", color=MUTED, labelpad=2, fontsize=SMALL_SIZE)
+    for place in (0, 1):
+        ax.axvline(place, color=FAINT, linewidth=0.8, zorder=0)
+    for ends, color in zip(plane.region_ends, (_FORWARD, _BACKWARD), strict=False):
+        ax.plot(*ends.T.numpy(), "o", color=color, ms=2.5, mew=0, alpha=0.75)
+    for path, color, width in (
+        (plane.reference_path, "#9a9a9a", 0.9),
+        (plane.path, INK, 1.3),
+    ):
+        xs, ys = path.T.tolist()
+        ax.plot(xs[:-1], ys[:-1], "o-", color=color, linewidth=width, ms=2.2, mew=0)
+        arrow = {"arrowstyle": "-|>", "mutation_scale": 7, "color": color, "linewidth": width}
+        ax.annotate(
+            "", (xs[-1], ys[-1]), (xs[-2], ys[-2]), arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0}
         )
-    _style_rows(ax, len(bars))
+        ax.plot(xs[-1], ys[-1], "o", color=color, ms=0.01)  # within the limits
+    ax.margins(x=0.12, y=0.12)
+    ax.set_yticks([])
+    ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"], fontsize=SMALL_SIZE)
+    ax.spines[["left", "bottom"]].set(color=MUTED, linewidth=0.4)
+    line = below + _SQUARE + AXIS_ROOM - 0.16
+    start, end = _ends(result)
+    half = (room - _UPWARDS) / 2 - 0.05
+    names = [page.ruler.clip(name, half, SMALL_SIZE) for name in (f"← 0: {start}", f"1: {end} →")]
+    colors = (_BACKWARD, _FORWARD) if result.regions else (MUTED, INK)
+    page.write(left + _UPWARDS, line, names[:1], color=colors[0])
+    page.write(left + room, line, names[1:], color=colors[1], align="right")
+    return line + line_height(SMALL_SIZE), ax
 
 
-def _key(result: ShiftResult) -> list[str]:
-    """Return the legend of the interventions, with their rank correlations."""
-    ranks = result.rank_correlations
-    lines = []
-    for name in [*result.causal, *(["consensus"] if "consensus" in ranks else [])]:
-        rho = f", {_rho(ranks[name])}" if name in ranks else ""
-        lines.append(f"{_SIGNS.get(name, '')} {name}{rho}".strip())
+def _ends(result: ShiftResult) -> tuple[str, str]:
+    """Return what is at 0 and at 1."""
+    if result.regions:
+        first, second = (literal(region, 40) for region in result.regions)
+        return second, first
+    return result.without, "here"
+
+
+def _label_path(ax: Axes, result: ShiftResult) -> None:
+    """Label the start and the end of both paths, and some layers.
+
+    Call it when the axes have their final place, because overlaps are measured on the page.
+    """
+    assert result.plane is not None
+    path, reference = result.plane.path.numpy(), result.plane.reference_path.numpy()
+    last = len(path) - 1
+    every = max(1, -(-last // 6))
+    layers = [layer for layer in range(1, last) if layer % every == 0]
+    labels = {"static": (path[0], MUTED), "here": (path[-1], INK)}
+    labels[result.without] = (reference[-1], MUTED)
+    for region, ends, color in zip(
+        result.regions, result.plane.region_ends, (_FORWARD, _BACKWARD), strict=False
+    ):
+        labels[literal(region, 20)] = (ends[0].numpy(), color)
+    labels |= {f"layer {n}" if n == layers[0] else str(n): (path[n], INK) for n in layers}
+    places = np.array([place for place, _ in labels.values()])
+    anchors = np.concatenate([path, reference, *(e.numpy() for e in result.plane.region_ends)])
+    textalloc.allocate(
+        ax,
+        places[:, 0],
+        places[:, 1],
+        list(labels),
+        x_scatter=anchors[:, 0],
+        y_scatter=anchors[:, 1],
+        x_lines=[path[:, 0], reference[:, 0]],
+        y_lines=[path[:, 1], reference[:, 1]],
+        textsize=SMALL_SIZE,
+        textcolor=[color for _, color in labels.values()],
+        linecolor=FAINT,
+        linewidth=0.5,
+        min_distance=0.015,
+        max_distance=0.2,
+        margin=0.006,
+        nbr_candidates=400,
+        draw_all=False,
+    )
+
+
+@dataclass(frozen=True)
+class _Word:
+    """One word of the text on the page, with its bars in inches from the left edge."""
+
+    index: int
+    text: str
+    left: float
+    width: float
+
+    @property
+    def middle(self) -> float:
+        return self.left + self.width / 2
+
+
+def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> float:
+    """Write the text with two bars below each word; return the lower edge."""
+    room = page.right - left
+    top = page.subtitle(left, top, _sentence_title(result), room) + 0.02
+    top = _draw_key(page, result, left, top, room) + 0.08
+    contributions = [result.share(number) for number in result.contributions[1]]
+    effects = (
+        [float("nan")] * len(contributions)
+        if result.effect is None
+        else [result.share(number) for number in result.effect]
+    )
+    numbered = _numbered(contributions) | _numbered(effects)
+    lines = _break_lines(page, result, contributions, numbered, room)
+    extents = [_extent(result, line, contributions, effects) for line in lines]
+    span = max(high - low for low, high in extents) or 1.0
+    fixed = line_height(TEXT_SIZE) + _ROW_GAP
+    numbers = [_NUMBER * ((low < 0) + (high > 0)) for low, high in extents]
+    kept = _longest_lines(lines, contributions, int(_TALLEST / (fixed + 2 * _NUMBER)))
+    free = _TALLEST - sum(fixed + numbers[n] for n in kept)
+    bars = sum(extents[n][1] - extents[n][0] for n in kept) or 1.0
+    scale = span / min(_HIGHEST[left > page.left], free * span / bars)
+    for number, (line, (low, high)) in enumerate(zip(lines, extents, strict=True)):
+        if number not in kept:
+            if number - 1 in kept or number == 0:
+                top = _skip(page, lines, kept, number, contributions, left, top)
+            continue
+        for word in line:
+            _write_word(page, result, word, left, top)
+        limits = low - scale * _NUMBER * (low < 0), high + scale * _NUMBER * (high > 0)
+        tall = max(0.02, (limits[1] - limits[0]) / scale)
+        ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall)
+        ax.set(xlim=(0, room), ylim=(limits[0], limits[0] + tall * scale))
+        ax.axis("off")
+        _draw_bars(ax, result, line, contributions, effects, scale)
+        top += fixed + tall
+    return top
+
+
+def _extent(
+    result: ShiftResult, line: Sequence[_Word], *shares: Sequence[float]
+) -> tuple[float, float]:
+    """Return the lowest and the highest end of the bars of a line, and 0."""
+    ends = [0.0, *(each[word.index] for each in shares for word in line)]
+    ends += [result.share(effect[word.index]) for effect in result.causal.values() for word in line]
+    known = [end for end in ends if end == end]
+    return min(known), max(known)
+
+
+def _sentence_title(result: ShiftResult) -> str:
+    is_all = result.contributions[0] == "all paths"
+    word = literal(result.word, 20)
+    brought = "What each word brought" if is_all else f"What “{word}” reads from each word"
+    return f"{brought}, and what {result.changing} it takes" if result.causal else brought
+
+
+def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: float) -> float:
+    """Write what the bars are, beside a sample of each; return the lower edge."""
+    is_all = result.contributions[0] == "all paths"
+    first, second = (_FORWARD, _BACKWARD)
+    entries = [(first, first, "brought" if is_all else "read from it")]
+    if result.causal:
+        entries.append(("white", INK, f"lost by {result.changing} it"))
+    line, x = line_height(SMALL_SIZE), left
+    for face, edge, label in entries:
+        if x > left and x + 0.11 + page.ruler.width(label, SMALL_SIZE) > left + room:
+            x, top = left, top + line
+        ax = page.axes(x, top + 0.02, 0.07, line - 0.04)
+        ax.axis("off")
+        ax.set(xlim=(0, 1), ylim=(0, 1))
+        ax.bar(0.5, 1, width=1, color=face, edgecolor=edge, linewidth=0.6, clip_on=False)
+        page.write(x + 0.11, top, [label])
+        x += 0.11 + page.ruler.width(label, SMALL_SIZE) + 0.15
+    start, end = _ends(result)
+    names = [(f"↑ toward {end}", first), (f"↓ toward {start}", second)]
+    if not result.regions:
+        names = [("↓ back", second)] if min(result.contributions[1]) < 0 else []
+    for name, color in names:
+        wide = page.ruler.width(name, SMALL_SIZE)
+        if x > left and x + wide > left + room:
+            x, top = left, top + line
+        name = page.ruler.clip(name, room, SMALL_SIZE)
+        page.write(x, top, [name], color=color)
+        x += wide + 0.15
+    return top + line
+
+
+def _numbered(shares: Sequence[float]) -> set[int]:
+    """Return the words of which the numbers are written."""
+    sizes = {n: abs(share) for n, share in enumerate(shares) if share == share}
+    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_NUMBERED]
+    return {n for n in largest if sizes[n] > 0 and sizes[n] >= _WORTH * sizes[largest[0]]}
+
+
+def _break_lines(
+    page: Page,
+    result: ShiftResult,
+    contributions: Sequence[float],
+    numbered: set[int],
+    room: float,
+) -> list[list[_Word]]:
+    """Return the words in lines of about the same length, each word with room for its bars."""
+    largest = max(map(abs, contributions))
+    words = []
+    for index, word in enumerate(result.words):
+        if result.special[index] and abs(contributions[index]) <= _SEEN * largest:
+            continue
+        text = page.ruler.clip(literal(word, 60), room - _BLANK, TEXT_SIZE)
+        least = _NUMBERED_CELL if index in numbered else _CELL
+        wide = page.ruler.width(text, TEXT_SIZE, _weight(result, index, text)) + _BLANK
+        words.append(_Word(index, text, 0.0, min(room, max(wide, least))))
+    lines = _fill_lines(words, room)
+    full = room
+    while len(narrower := _fill_lines(words, 0.97 * room)) == len(lines) and room > _CELL:
+        lines, room = narrower, 0.97 * room
+    stretch = min(_STRETCH, full / max(line[-1].left + line[-1].width for line in lines))
+    wider = [replace(word, width=min(full, stretch * word.width)) for word in words]
+    return _fill_lines(wider, stretch * room * (1 + 1e-9))
+
+
+def _fill_lines(words: Sequence[_Word], room: float) -> list[list[_Word]]:
+    """Return words in lines, as many in each as fit."""
+    lines: list[list[_Word]] = [[]]
+    for word in words:
+        left = lines[-1][-1].left + lines[-1][-1].width if lines[-1] else 0.0
+        if lines[-1] and left + word.width > room:
+            lines.append([])
+            left = 0.0
+        lines[-1].append(replace(word, left=left))
     return lines
 
 
-def _rho(rho: float) -> str:
-    return f"ρ {rho:.2f}".replace("-", "\N{MINUS SIGN}")
+def _weight(result: ShiftResult, index: int, text: str) -> str:
+    """Return the font weight of a word: bold for the one that is explained, if the font has it."""
+    return "bold" if index == result.at and text.isascii() else "normal"
 
 
-def _draw_map(
-    page: Page, result: ShiftResult, labels: Ticks, left: float, top: float, tall: float
+def _longest_lines(
+    lines: Sequence[Sequence[_Word]], contributions: Sequence[float], most: int
+) -> set[int]:
+    """Return the lines with the largest contributions, if there are more lines than fit."""
+    largest = [max(abs(contributions[word.index]) for word in line) for line in lines]
+    order = sorted(range(len(lines)), key=lambda line: -largest[line])
+    return set(order[: max(1, most)])
+
+
+def _skip(
+    page: Page,
+    lines: Sequence[Sequence[_Word]],
+    kept: set[int],
+    first: int,
+    contributions: Sequence[float],
+    left: float,
+    top: float,
 ) -> float:
-    """Draw the direct contribution of each word in each layer; return the lower edge."""
-    right = page.right - BAR_ROOM
-    below = _heading(page, left, top, "By word and layer")
-    ax = page.axes(left, below, right - left, tall)
-    table = result.by_word(result.decomposition.table.sum(1)).T  # (W, L)
-    others = table[[index for index in range(len(table)) if index != result.at]]
-    # The word itself often contributes most.
-    largest = range_of(others) if others.abs().sum() > 0 else None
-    mesh = draw_values(ax, table, largest=largest, lines=len(table) <= _LINED)
-    labels.apply(ax, "y")
-    shown = np.arange(0, table.shape[1], max(1, table.shape[1] // 12))
-    ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
-    ax.tick_params(axis="x", length=0)
-    ax.set_xlabel("layer", color=MUTED)
-    _draw_color_bar(page, mesh, right, below, min(tall, 1.2))
-    return below + tall + AXIS_ROOM
+    """Write how many words are left out from a line on, and their sum; return the lower edge."""
+    end = min((line for line in kept if line > first), default=len(lines))
+    words = [word.index for line in lines[first:end] for word in line]
+    total = f"{sum(contributions[n] for n in words):.2f}".replace("-", "\N{MINUS SIGN}")
+    text = f"… {len(words)} words, together {total} …"
+    return page.write(left, top, [text], color=MUTED) + _ROW_GAP
 
 
-def _draw_panels(page: Page, result: ShiftResult, top: float) -> float:
-    """Draw the panels without words, side by side; return their lower edge."""
-    # The title, what is drawn, and the inches for the labels on its left.
-    panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
-        ("Directly, by head", _draw_by_head, 0.3),
-        ("Directly, by layer", _draw_value_and_routing, 0.3),
-        ("Residual stream", _draw_residual_stream, 0.55),
-    ]
-    if result.path is not None:
-        panels.append(("On the axis", _draw_axis, 0.3))
-    for name in result.head_effects:
-        panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
-    width = page.right - page.left
-    columns = 2 if width > _NARROW else 1
-    if width > WIDE:
-        columns = 3 if len(panels) > 4 else len(panels)
-    room = (width - _GAP * (columns - 1)) / columns
-    for number, (title, draw, labels) in enumerate(panels):
-        if number and number % columns == 0:
-            top += _SMALL + 0.2 + AXIS_ROOM + 0.2
-        left = page.left + (number % columns) * (room + _GAP) + labels
-        across = room - labels - (BAR_ROOM if draw is _draw_by_head else 0)
-        below = _heading(page, left, top, title)
-        ax = page.axes(left, below, across, _SMALL)
-        mesh = draw(ax, result)
-        if mesh is not None:
-            _draw_color_bar(page, mesh, left + across, below, _SMALL)
-        if draw is _draw_value_and_routing:
-            key = below + _SMALL + AXIS_ROOM - 0.1
-            page.write(left, key, ["■ value"], color=_VALUE)
-            page.write(left + 0.6, key, ["■ routing"], color=_ROUTING)
-    return top + 0.2 + _SMALL + AXIS_ROOM + 0.1
-
-
-def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
-    """Draw the direct contribution of each head: layers down, heads across."""
-    table = result.decomposition.table.sum(-1)
-    mesh = draw_values(ax, table, lines=True)
-    layers, heads = (np.arange(0, count, max(1, count // 6)) for count in table.shape)
-    ax.set_yticks(layers + 0.5, [str(layer) for layer in layers])
-    ax.set_xticks(heads + 0.5, [str(head) for head in heads])
-    ax.set_ylabel("layer", color=MUTED)
-    ax.set_xlabel("head", color=MUTED)
-    ax.tick_params(length=0)
-    return mesh
-
-
-def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
-    """Draw the value and the routing part of each layer as two bars."""
-    split = result.decomposition
-    rows = np.arange(len(split.value))
-    ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=_VALUE)
-    ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=_ROUTING)
-    _style_rows(ax, len(rows))
-    ax.set_yticks(rows + 0.5, [str(layer) for layer in rows])
-    ax.set_ylabel("layer", color=MUTED)
-
-
-def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
-    """Draw what was added to the residual stream, from the static to the contextual vector."""
-    stream = result.residual_stream
-    parts = {
-        "attention": stream.attention.sum().item(),
-        "MLPs": stream.mlp.sum().item(),
-        "biases": stream.bias,
-        "own": stream.own,
-    }
-    starts = np.cumsum([0.0, *parts.values()])
-    _draw_bars(ax, list(parts.values()), starts[:-1].tolist())
-    ax.axvline(stream.total, color=MUTED, linewidth=0.5, linestyle=(0, (2, 2)))
-    _style_rows(ax, len(parts))
-    ax.set_yticks(np.arange(len(parts)) + 0.5, list(parts))
-
-
-def _draw_axis(ax: Axes, result: ShiftResult) -> None:
-    """Draw the place of the word between the regions, as it enters each layer and at the end."""
-    assert result.path is not None
-    layers = np.arange(len(result.path))
-    for place, name in zip((1, 0), result.regions, strict=True):
-        ax.axhline(place, color=MUTED, linewidth=0.5, linestyle=(0, (2, 2)))
-        ax.annotate(
-            name, (1, place), xycoords=("axes fraction", "data"), xytext=(-1, 1.5),
-            textcoords="offset points", ha="right", va="bottom", color=MUTED, fontsize=SMALL_SIZE,
-            parse_math=False,
-        )  # fmt: skip
-    ax.plot(layers, result.path.tolist(), "o-", color=ACCENT, linewidth=1.0, ms=2.5)
-    ax.margins(y=0.18)
-    ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
-    ax.set_xlabel("entering layer", color=MUTED)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
-    """Draw the direct or the total effect of patching each head against its contribution."""
-    split = result.decomposition.table.sum(-1).flatten().tolist()
-    effects = result.head_effects[name].flatten().tolist()
-    ax.axline((0, 0), slope=1, color=MUTED, linewidth=0.5, zorder=0)
-    ax.plot(split, effects, "o", color=CYCLE[0], mec="white", ms=2.8, mew=0.3)
-    ax.set_xlabel("its contribution", color=MUTED)
-    ax.set_ylabel("patching one head", color=MUTED)
-    if name in (ranks := result.head_rank_correlations):
-        ax.annotate(
-            _rho(ranks[name]), (0, 1), xycoords="axes fraction", xytext=(3, -1),
-            textcoords="offset points", va="top", color=MUTED, fontsize=SMALL_SIZE,
-        )  # fmt: skip
-    ax.spines[["top", "right"]].set_visible(False)
+def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: float) -> None:
+    color = MUTED if result.special[word.index] else INK
+    weight = _weight(result, word.index, word.text)
+    wide = page.ruler.width(word.text, TEXT_SIZE, weight)
+    middle = left + word.middle
+    page.write(
+        middle, top, [word.text], points=TEXT_SIZE, color=color, weight=weight, align="center"
+    )
+    if word.index == result.at:
+        under = top + 0.9 * line_height(TEXT_SIZE)
+        page.line([(middle - wide / 2, under), (middle + wide / 2, under)])
 
 
 def _draw_bars(
-    ax: Axes, lengths: list[float], starts: list[float], color: str | None = None
+    ax: Axes,
+    result: ShiftResult,
+    line: Sequence[_Word],
+    contributions: Sequence[float],
+    effects: Sequence[float],
+    scale: float,
 ) -> None:
-    """Draw horizontal bars, colored by sign unless a color is given."""
-    signed = [value_colors()(0.8 if length > 0 else 0.2) for length in lengths]
-    rows = np.arange(len(lengths)) + 0.5
-    ax.barh(rows, lengths, left=starts, height=0.62, color=color or signed)
+    """Draw two bars for each word of a line. scale : of the axis, per inch."""
+    ax.plot(
+        [line[0].left, line[-1].left + line[-1].width],
+        [0, 0],
+        color=MUTED,
+        linewidth=0.5,
+        clip_on=False,
+    )
+    with_numbers = _numbered(contributions), _numbered(effects)
+    is_one = all(effect != effect for effect in effects)
+    for word in line:
+        brought, lost = contributions[word.index], effects[word.index]
+        place = word.middle - (0 if is_one or lost != lost else _APART)
+        color = _FORWARD if brought > 0 else _BACKWARD
+        ax.bar(place, brought, width=_BAR, color=color, linewidth=0)
+        if word.index in with_numbers[0]:
+            _write_number(ax, place, brought, scale, color, -1 if place < word.middle else 0)
+        if lost != lost:
+            continue
+        place = word.middle + _APART
+        ax.bar(place, lost, width=_BAR, color="white", edgecolor=INK, linewidth=0.6)
+        several = [result.share(effect[word.index]) for effect in result.causal.values()]
+        low, high = min(several), max(several)
+        if len(several) > 1:
+            ax.plot([place, place], [low, high], color=INK, linewidth=0.6)
+        if word.index in with_numbers[1]:
+            _write_number(ax, place, lost, scale, INK, 1, end=high if lost > 0 else low)
 
 
-def _style_rows(ax: Axes, rows: int) -> None:
-    ax.axvline(0, color=MUTED, linewidth=0.5)
-    ax.set_ylim(rows, 0)
-    ax.set_yticks([])
-    ax.spines[["left", "top", "right"]].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    ax.locator_params(axis="x", nbins=4)
-    ax.use_sticky_edges = False
-    ax.margins(x=0.05)
+def _write_number(
+    ax: Axes,
+    place: float,
+    share: float,
+    scale: float,
+    color: Any,
+    side: int,
+    end: float | None = None,
+) -> None:
+    """Write a number at the end of its bar.
 
-
-def _heading(page: Page, left: float, top: float, text: str) -> float:
-    return page.write(left, top, [text], points=TEXT_SIZE, weight="bold") + 0.04
-
-
-def _draw_color_bar(page: Page, mesh: ScalarMappable, left: float, top: float, tall: float) -> None:
-    color_bar(mesh, page.axes(left + BAR_GAP, top, BAR_WIDTH, tall), "contribution")
+    side : -1 to the left of the middle, 1 to the right. end : of what is drawn; by default the bar.
+    """
+    text = "\N{MINUS SIGN}" * (share < 0) + f"{abs(share):.2f}".removeprefix("0")
+    tip = (share if end is None else end) + 0.015 * scale * (1 if share > 0 else -1)
+    ax.text(
+        place - side * _BAR / 2, tip, text, fontsize=NUMBER_SIZE, color=color,
+        ha={-1: "right", 0: "center", 1: "left"}[side], va="bottom" if share > 0 else "top",
+    )  # fmt: skip

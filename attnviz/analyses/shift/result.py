@@ -21,10 +21,18 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
-_FEWEST = 3  # sources that can be ranked
+_FEWEST = 3  # numbers that can be ranked
+_RANKABLE = 6  # words, or heads: ρ of fewer is no statistic
 _LONGEST = 14  # letters of a word in a table
+_LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _RANKED = 5  # words of each ranking
 _NOTHING = 1e-6  # of the largest: not worth a rank
+_CONFIRMED = 0.25  # of a contribution: a smaller effect of changing the word does not confirm it
+_FAR = 0.1  # of the way between two regions: less is no movement to speak of
+_STRONGER = 1.5  # times its effect: another word moves more
+_CHANGING = {
+    "mask": "masking", "replace": "replacing", "knock-out": "knocking out", "delete": "deleting",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +105,28 @@ class ResidualStream(Savable):
 
 
 @dataclass(frozen=True, eq=False)
+class ShiftPlane(Savable):
+    """The path of a word through the layers, in one plane of the space of the hidden states.
+
+    Across is the direction of the shift. One unit is the whole way: from the center of the second
+    region to that of the first, or without regions from the end in the reference to the end in the
+    text. Upwards is the direction orthogonal to it along which the two paths extend most, in the
+    same unit, from the static vector.
+    """
+
+    path: Tensor  # in the text, as it enters each layer and at the end, (L + 1, 2)
+    reference_path: Tensor  # in the reference, (L + 1, 2)
+    region_ends: tuple[Tensor, ...]  # the end of each text of the regions, (n, 2) each
+    way: float  # the length of one unit, in units of the hidden state
+    size: float  # the norm of the word's vector at the end
+    explained: float  # the share of the other variance of the paths that is upwards
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        return f"ShiftPlane({len(self.path)} places, one unit is {self.way:.2f})"
+
+
+@dataclass(frozen=True, eq=False)
 class ShiftResult(Result):
     """What moved a word's vector in a text, with the proof of the sum and a causal check.
 
@@ -153,6 +183,8 @@ class ShiftResult(Result):
     replaced : tuple of str
         The word of the reference text in place of each word; "" where both are the same. Empty if
         the reference is no other text.
+    plane : ShiftPlane or None
+        The path of the word through the layers. None in files of older versions.
     """
 
     word: str
@@ -177,6 +209,7 @@ class ShiftResult(Result):
     methods: Mapping[str, Tensor] = field(default_factory=dict)
     total_effect: Tensor | None = None
     replaced: tuple[str, ...] = ()
+    plane: ShiftPlane | None = None
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -246,13 +279,13 @@ class ShiftResult(Result):
     def rank_correlations(self) -> dict[str, float]:
         """Spearman's ρ of the credits with each intervention, and with their consensus.
 
-        Empty if the credits of fewer than three sources differ.
+        Empty if the credits of fewer than six sources differ: ρ of a few words is no statistic.
         """
         credit = self.credit[self.sources]
         if not self.sources:
             return {}
         distinct = set((credit / credit.abs().max() * 1e6).round().tolist())
-        return {} if len(distinct) < _FEWEST else self._rank_correlations(self.credit)
+        return {} if len(distinct) < _RANKABLE else self._rank_correlations(self.credit)
 
     @property
     def method_correlations(self) -> dict[str, dict[str, float]]:
@@ -266,6 +299,8 @@ class ShiftResult(Result):
     def _rank_correlations(self, attribution: Tensor) -> dict[str, float]:
         """Return Spearman's ρ of an attribution (W,) with each intervention that can be ranked."""
         rows, effects = self.sources, self._effects
+        if len(rows) < _RANKABLE:
+            return {}
         rhos = {name: spearman(attribution[rows], lost[rows]) for name, lost in effects.items()}
         return {name: rho for name, rho in rhos.items() if rho is not None}
 
@@ -307,6 +342,17 @@ class ShiftResult(Result):
             ("ledger_mlp", "ledger MLP", stream.mlp, ("layer",)),
             ("path", "path", self.path, ("layer",)),
             ("distances", "distance", self.distances, ("layer", "region")),
+            *self._paths(),
+        ]
+
+    def _paths(self) -> list[tuple[str, str, Tensor | None, tuple[str, ...]]]:
+        """Return the paths in the plane like `_quantities`."""
+        if self.plane is None:
+            return []
+        along, text, reference = ("layer", "axis"), self.plane.path, self.plane.reference_path
+        return [
+            ("plane_path", "path in the plane", text, along),
+            ("plane_reference_path", "path of the reference in the plane", reference, along),
         ]
 
     def to_arrays(self) -> dict[str, Tensor]:
@@ -332,7 +378,9 @@ class ShiftResult(Result):
             "special": list(self.special),
             "reference": self.reference,
             "replaced": {self.names[index]: self.replaced[index] for index in self.entries},
+            "headline": self.headline,
             "conclusion": self.conclusion(),
+            "way": self.way,
             "regions": list(self.regions),
             "total": split.total,
             "start": split.start,
@@ -354,6 +402,7 @@ class ShiftResult(Result):
     def columns_of_table(self) -> Columns:
         """Return one quantity after the other; a column that one does not depend on is empty."""
         labels = {"token": self.tokens, "word": self.words, "region": self.regions}
+        labels["axis"] = ("across", "upwards")
         tables: list[Columns] = []
         for _, quantity, numbers, dimensions in self._quantities():
             if numbers is None:
@@ -423,47 +472,212 @@ class ShiftResult(Result):
         for start in range(0, len(columns), count):
             yield _table(words | dict(columns[start : start + count]), justify="right")
 
+    @property
+    def way(self) -> float | None:
+        """The length of the way of which contributions are shares, in units of the hidden state.
+
+        With regions, it leads from the center of the second to that of the first; else from the end
+        in the reference to the end in the text. None if it is not known.
+        """
+        if not self.regions:
+            return self.decomposition.total
+        return None if self.plane is None else self.plane.way
+
+    @property
+    def effect(self) -> Tensor | None:
+        """The effect of changing each word, the mean of the interventions, (W,). None without."""
+        return torch.stack(list(self.causal.values())).mean(0) if self.causal else None
+
+    @property
+    def changing(self) -> str:
+        """What was done to a word to measure its effect, as a verb: "masking"."""
+        names = list(self.causal)
+        return _CHANGING.get(names[0], "changing") if len(names) == 1 else "changing"
+
+    def share(self, number: Tensor | float) -> float:
+        """Return a number as a share of the way, if this is known."""
+        return float(number) / (self.way or 1.0)
+
     def conclusion(self) -> str:
         """Return what moved the word, without what is so by construction."""
-        return " ".join(self._what_differs() if self.entries else self._what_contributed())
+        place = self._best_place() if self.entries else ()
+        return " ".join([f"{self.headline}.", *self.details, *place])
 
-    def _what_contributed(self) -> Iterator[str]:
-        """Yield the word that contributed most over all paths, and the effect of changing it."""
-        split = self.decomposition
-        toward = self.credit * (1 if split.total > 0 else -1)
-        most = int(toward.argmax())
-        if toward[most] > _NOTHING * split.length:
-            effects = {name: lost[most].item() for name, lost in self.causal.items()}
-            changed = f"; effect of changing it: {_listed(effects)}" if most in self.sources else ""
-            yield (
-                f"“{literal(self.names[most])}” contributed most, {_number(self.credit[most])} of "
-                f"{_number(split.total)}{changed}."
-            )
+    @property
+    def headline(self) -> str:
+        """What moved the word, in one sentence: the title of the figure."""
+        if self.entries == [self.at]:
+            return self._headline_of_itself()
+        return self._headline_of_a_pair() if len(self.entries) == 1 else self._headline_of_words()
 
-    def _what_differs(self) -> Iterator[str]:
-        """Yield where a difference of two texts enters, and how it reaches the word directly."""
-        split, names = self.decomposition, [f"“{literal(name)}”" for name in self.names]
-        total, entries = _number(split.total), self.entries
-        pairs = [f"{names[n]} (“{literal(self.replaced[n])}” in the reference)" for n in entries]
-        if len(entries) == 1:
-            yield f"All of the shift starts at {pairs[0]}, the only difference."
+    @property
+    def details(self) -> list[str]:
+        """The sentences that follow the headline."""
+        return list(self._reached() if self.entries else self._measured())
+
+    def _name(self, index: int) -> str:
+        return f"“{literal(self.names[index], _LONGEST_NAME)}”"
+
+    @property
+    def _candidates(self) -> list[int]:
+        """The other words that may have moved the word: those that differ in the reference."""
+        return [index for index in self.entries or self.sources if index != self.at]
+
+    @property
+    def _top(self) -> int | None:
+        """The other word that contributed most, None if no word did."""
+        top = max(self._candidates, key=lambda index: abs(self.credit[index].item()), default=None)
+        is_nothing = top is None or abs(self.credit[top]) <= _NOTHING * self.decomposition.length
+        return None if is_nothing else top
+
+    def _is_near(self, top: int) -> bool:
+        """Return whether no word contributed a movement between two regions to speak of."""
+        is_known = self.regions and self.way is not None
+        return bool(is_known and abs(self.share(self.credit[top])) < _FAR)
+
+    def _strongest(self, sign: Tensor) -> int:
+        """Return the other word whose change takes most of a movement of this sign back."""
+        assert self.effect is not None
+        back = (self.effect * sign).tolist()
+        return max(self._candidates, key=back.__getitem__)
+
+    def _ends(self, length: float) -> tuple[str, str]:
+        """Return where a movement of such a sign comes from, and where it leads."""
+        if self.regions:
+            first, second = (literal(region, _LONGEST_NAME) for region in self.regions)
         else:
-            shares = [f"{_number(self.credit[n])} starts at {names[n]}" for n in entries]
-            yield f"The differences are {_joined(pairs)}. Of {total}, {_joined(shares)}."
+            first, second = "its place here", f"its place {self.without}"
+        return (second, first) if length >= 0 else (first, second)
+
+    @property
+    def without(self) -> str:
+        """The reference in short, for a label."""
+        if self.entries:
+            replaced = dict.fromkeys(literal(self.replaced[n], 14) for n in self.entries)
+            return f"with {_joined([f'“{other}”' for other in replaced])}"
+        if "may read only itself" in self.reference:
+            return "alone"
+        is_masked = "all other words are" in self.reference
+        return "with all else masked" if is_masked else "in the reference"
+
+    def _movement(self, length: Tensor | float) -> str:
+        """Return a movement along the axis in words."""
+        start, end = self._ends(float(length))
+        if self.way is None:
+            return f"by {_number(abs(float(length)))} toward {end}"
+        return f"{_number(abs(self.share(length)))} of the way from {start} to {end}"
+
+    def _headline_of_itself(self) -> str:
+        """Say how much of the difference to another word is there without any context."""
+        word, other = self._name(self.at), f"“{literal(self.replaced[self.at])}”"
+        start = self.decomposition.start
+        if self.regions:
+            return f"In place of {other}, {word} itself makes {self._movement(start)}"
+        return f"{self.share(start):.0%} of what parts {word} from {other} is in the words alone"
+
+    def _headline_of_a_pair(self) -> str:
+        """Say how far a different word moves the word: that it does so is no finding."""
+        word, entry = self._name(self.at), self.entries[0]
+        pair = f"{self._name(entry)} in place of “{literal(self.replaced[entry])}”"
+        total = self.decomposition.total
+        if self.regions:
+            return f"{pair} moves {word} {self._movement(total)}"
+        share = "" if self.plane is None else f", {abs(total) / self.plane.size:.0%} of its length"
+        return f"{pair} moves {word} by {_number(total)}{share}"
+
+    def _headline_of_words(self) -> str:
+        """Say which word moved the word most, if the effect of changing it agrees."""
+        top, word = self._top, self._name(self.at)
+        if top is None:
+            return f"No other word moved {word}"
+        credit, name = self.credit[top], self._name(top)
+        movement = self._movement(credit)
+        if self._is_near(top):
+            between = _joined([literal(region, _LONGEST_NAME) for region in self.regions])
+            most = self._share(credit.abs())
+            return f"The split credits no word with more than {most} of the way between {between}"
+        effects = self.effect
+        if effects is None or effects[top].isnan():
+            return f"The split credits {name} with {movement}, but no effect was measured"
+        effect = effects[top] * credit.sign()
+        if effect < _CONFIRMED * credit.abs():
+            is_opposed = effect <= -_CONFIRMED * credit.abs()
+            how = "moves it further that way" if is_opposed else "hardly moves it back"
+            return f"The split credits {name} with {movement}, but {self.changing} {name} {how}"
+        strongest = self._strongest(credit.sign())
+        if effects[strongest] * credit.sign() > _STRONGER * effect:
+            return (
+                f"The split credits {name} most, with {movement}, but {self.changing} "
+                f"{self._name(strongest)} moves {word} more"
+            )
+        return f"{name} {'pulled' if self.regions else 'moved'} {word} {movement}"
+
+    def _measured(self) -> Iterator[str]:
+        """Yield the effect of changing the word that contributed most, and where all words lead."""
+        top, effects, word = self._top, self.effect, self._name(self.at)
+        if top is not None and effects is not None and not effects[top].isnan():
+            sign = self.credit[top].sign()
+            changed = f"{self.changing.capitalize()} {self._name(top)}"
+            effect, strongest = effects[top] * sign, self._strongest(sign)
+            if self._is_near(top):
+                furthest = max(self._candidates, key=effects.abs().tolist().__getitem__)
+                changed = f"{self.changing.capitalize()} {self._name(furthest)}"
+                yield f"{changed} moves it most, by {self._share(effects[furthest].abs())}."
+            elif effect < 0:
+                yield f"{changed} moves it {self._share(-effect)} further that way."
+            elif strongest == top:
+                yield f"{changed} takes {self._share(effect)} of the way back."
+            else:
+                most = (
+                    f"{self._name(strongest)} takes most, {self._share(effects[strongest] * sign)}"
+                )
+                yield f"{changed} takes {self._share(effect)} of the way back; {most}."
+        if self.regions:
+            total = self.decomposition.total
+            yield f"In all, the sentence moves {word} {self._movement(total)}."
+            if self.plane is not None:
+                first, second = (literal(region, _LONGEST_NAME) for region in self.regions)
+                place = _number(self.plane.path[-1, 0])
+                yield f"It ends at {place}, where {second} is 0 and {first} is 1."
+
+    def _reached(self) -> Iterator[str]:
+        """Yield where a difference of two texts enters, and how it reaches the word directly."""
+        split, entries = self.decomposition, self.entries
+        sign = 1 if split.total > 0 else -1
+
+        def share(number: Tensor | float) -> str:
+            return self._share(number * sign)
+
+        pairs = [
+            f"{self._name(n)} (“{literal(self.replaced[n])}” in the reference)" for n in entries
+        ]
+        if len(entries) == 1:
+            yield f"All of it starts at {pairs[0]}, the only difference."
+        else:
+            shares = [f"{share(self.credit[n])} starts at {self._name(n)}" for n in entries]
+            yield f"The differences are {_joined(pairs)}. {_joined(shares)}."
         others = [n for n in entries if n != self.at]
-        rest = [n for n in range(len(names)) if n not in (*others, self.at)]
-        parts = [f"{_number(self.direct[n])} directly from {names[n]}" for n in others]
-        parts += [f"{_number(self.direct[self.at])} from itself"]
-        parts += [f"{_number(self.direct[rest].sum())} from other tokens"]
-        own = f", besides {_number(split.start)} that it starts with" if split.start else ""
-        yield f"Of {total}, {names[self.at]} takes {_joined(parts)}{own}."
+        rest = [n for n in range(len(self.words)) if n not in (*others, self.at)]
+        parts = [f"{share(self.direct[n])} directly from {self._name(n)}" for n in others]
+        parts += [f"{share(self.direct[self.at])} from itself"]
+        parts += [f"{share(self.direct[rest].sum())} from other tokens"]
+        own = f", besides {share(split.start)} that it starts with" if split.start else ""
+        total = f"Of {share(split.total)}" if self.regions else "Of the whole"
+        yield f"{total}, {self._name(self.at)} takes {_joined(parts)}{own}."
+
+    def _share(self, number: Tensor | float) -> str:
+        return _number(self.share(number))
+
+    def _best_place(self) -> Iterator[str]:
+        """Yield the layer and the head that carry most of a difference to the word."""
+        split = self.decomposition
         by_head = split.table.sum(-1)
         toward = by_head * (1 if split.total > 0 else -1)
         best = int(toward.sum(1).argmax())
         layer, head = divmod(int(toward.argmax()), by_head.shape[1])
         yield (
-            f"The strongest layer is {best} ({_number(by_head[best].sum())}), the strongest head "
-            f"{head} of layer {layer} ({_number(by_head[layer, head])})."
+            f"The strongest layer is {best} ({self._share(toward[best].sum())}), the strongest "
+            f"head {head} of layer {layer} ({self._share(toward[layer, head])})."
         )
 
     def _conclusions(self) -> Iterator[str]:
@@ -471,9 +685,10 @@ class ShiftResult(Result):
         split = self.decomposition
         unit = "along the axis" if self.regions else "along itself"
         start = f" plus {_number(split.start)} that differed at the start" if split.start else ""
+        way = f" of {_number(self.way)} for the whole way" if self.regions and self.way else ""
         yield (
-            f"the shift {unit}, in units of the hidden state: {_number(split.total)}; all paths "
-            f"sum to it (error {split.credit_error:.0e} of its length), and so do value and "
+            f"the shift {unit}, in units of the hidden state: {_number(split.total)}{way}; all "
+            f"paths sum to it (error {split.credit_error:.0e} of its length), and so do value and "
             f"routing, the direct parts{start} (error {split.error:.0e})"
         )
         if conclusion := self.conclusion():

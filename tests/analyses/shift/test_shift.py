@@ -5,9 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from families import tiny
+from figures.test_layout import check_layout
+from matplotlib.colors import to_hex
 from readable_text import check_texts
 from rich.console import Console
 from torch.testing import assert_close
@@ -19,8 +22,17 @@ from attnviz.analyses.shift.compute import read_regions
 from attnviz.analyses.shift.result import spearman
 from attnviz.app import run
 from attnviz.errors import InputError, ModelError
+from attnviz.figures import style
 
 CASH = "The bank was full of cash."
+PAIR = "The bank was full of {mud|cash}."
+SAT = "We sat on the bank of the river."
+SIDES = {"water": "Reeds grew along the muddy bank.", "money": "The bank lends money."}
+SHORES = {
+    "water": "The boat drifted past the bank of the lake.",
+    "money": "The bank approved the loan.",
+}
+FRUITS = {"tech": ["I love computers", "I love laptops"], "fruit": ["I love pears", "I love plums"]}
 REGIONS = {"tech": ["computer", "I love phones"], "fruit": ["banana", "I love cherries"]}
 
 
@@ -98,7 +110,7 @@ def test_direct_and_total_effects_are_named_alike_everywhere(verified):
     with console.capture() as capture:
         console.print(verified)
     assert "with the effect of patching: direct effect 0.99, total effect 0." in capture.get()
-    figure = attnviz.plot.shift(verified)
+    figure = attnviz.plot.shift(verified, details=True)
     shown = " ".join(text.get_text() for text, _ in check_texts(figure))
     for name, rho in verified.head_rank_correlations.items():
         assert name.capitalize() in shown
@@ -166,77 +178,233 @@ def test_a_minimal_pair(model):
     )
 
 
-def test_the_conclusion_of_a_pair_says_how_the_difference_reaches_the_word(model):
-    """The whole shift starts at “cash” by construction; who passes it on is not fixed."""
-    pair = attnviz.shift("bank", "The bank was full of {mud|cash}.", model=model)
-    assert pair.replaced == ("", "", "", "", "", "", "mud", "", "")
-    assert pair.entries == [6]
-    direct = pair.decomposition.table.sum((0, 1))
-    cash, itself = direct[6].item(), direct[2].item()
-    rest = direct.sum().item() - cash - itself
-    assert cash + itself + rest == pytest.approx(pair.decomposition.total, rel=1e-5)
-    by_head = pair.decomposition.table.sum(-1)
-    assert by_head.sum(1).argmax() == 5
-    assert divmod(by_head.argmax().item(), 12) == (5, 11)
-    expected = (
-        "All of the shift starts at “cash” (“mud” in the reference), the only difference. Of "
-        f"4.18, “bank” takes {cash:.2f} directly from “cash”, {itself:.2f} from itself and "
-        f"{rest:.2f} from other tokens. The strongest layer is 5 ({by_head[5].sum():.2f}), the "
-        f"strongest head 11 of layer 5 ({by_head[5, 11]:.2f})."
+def texts_of(result, **options):
+    return [text.get_text() for text, _ in check_texts(attnviz.plot.shift(result, **options))]
+
+
+def words_of(result, **options):
+    return " ".join(texts_of(result, **options))
+
+
+def test_the_headline_is_the_word_that_contributed_most_if_its_effect_agrees(model):
+    """Each claim again from the plain arrays and from a plain run."""
+    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+    river = result.names.index("river")
+    assert result.credit.abs().argmax() == river
+    bank = model.tokenizer.convert_tokens_to_ids("bank")
+    first, second = (
+        end_of(model, text, model.tokenizer(text).input_ids.index(bank)) for text in SHORES.values()
     )
-    assert pair.conclusion() == pair.about()["conclusion"] == expected
-    assert pair.about()["replaced"] == {"cash": "mud"}
-    name, bars = pair.contributions
-    assert name == "direct parts"
-    assert_close(bars, direct)
-    console = Console(width=1000)
-    with console.capture() as capture:
-        console.print(pair)
-    assert expected in capture.get()
-    assert "contributed most" not in capture.get()
-    for width in (89, 183):
-        texts = [text.get_text() for text, _ in check_texts(attnviz.plot.shift(pair, width=width))]
-        assert expected in " ".join(texts)
-        assert "Directly, by word" in texts
-        assert "Over all paths" not in texts
+    way = (first - second).norm().item()
+    share = result.credit[river].item() / way
+    assert result.way == pytest.approx(way, rel=1e-4)
+    assert result.headline == f"“river” pulled “bank” {share:.2f} of the way from money to water"
+    masked = SAT.replace("river", "[MASK]")
+    lost = (end_of(model, SAT, 5) - end_of(model, masked, 5)) @ (first - second) / way**2
+    assert f"Masking “river” takes {lost:.2f} of the way back" in result.conclusion()
+    place = (end_of(model, SAT, 5) - second) @ (first - second) / way**2
+    assert f"It ends at {place:.2f}, where money is 0 and water is 1." in result.conclusion()
+    alone = attnviz.shift("bank", SAT, model=model)
+    share = alone.credit.max().item() / alone.decomposition.total
+    assert alone.headline == (
+        f"“river” moved “bank” {share:.2f} of the way from its place alone to its place here"
+    )
 
 
-def test_the_conclusion_of_several_differences_has_the_part_of_each(model):
+def test_the_headline_names_the_direction_of_the_movement(model):
+    result = attnviz.shift("apple", "I love apple pie", toward=FRUITS, model=model)
+    pie = result.names.index("pie")
+    assert result.credit[pie] < 0
+    share = -result.credit[pie].item() / result.way
+    assert result.headline == f"“pie” pulled “apple” {share:.2f} of the way from tech to fruit"
+
+
+def altered(result, index, factor):
+    """Return a result in which the effect of changing one word is another."""
+    causal = {name: effect.clone() for name, effect in result.causal.items()}
+    for effect in causal.values():
+        effect[index] = factor * result.credit[index]
+    return replace(result, causal=causal)
+
+
+def test_the_headline_says_where_the_effect_disagrees(model):
+    result = attnviz.shift("bank", SAT, toward=SIDES, model=model)
+    river, of = result.names.index("river"), result.names.index("of")
+    hardly, further = altered(result, river, 0.2), altered(result, river, -0.5)
+    credits = f"The split credits “river” with {result.share(result.credit[river]):.2f} of the way"
+    assert hardly.headline.startswith(credits)
+    assert hardly.headline.endswith("but masking “river” hardly moves it back")
+    assert further.headline.endswith("but masking “river” moves it further that way")
+    back = -result.share(further.effect[river])
+    assert f"Masking “river” moves it {back:.2f} further that way." in further.conclusion()
+    other = altered(altered(result, river, 0.5), of, 4.0)
+    assert other.headline.startswith("The split credits “river” most, with ")
+    assert other.headline.endswith("but masking “of” moves “bank” more")
+    unmeasured = replace(result, causal={})
+    assert unmeasured.headline.startswith(credits)
+    assert unmeasured.headline.endswith("but no effect was measured")
+    for each in (hardly, further, other, unmeasured):
+        assert "pulled" not in words_of(each)
+        assert each.headline in " ".join(texts_of(each, width=89))
+    assert "lost by" not in words_of(unmeasured)
+
+
+def test_two_differences_of_which_the_stronger_is_not_confirmed(model):
     pair = attnviz.shift("bank", "The {muddy|rich} bank was full of {mud|cash}.", model=model)
     rich, cash = pair.credit[[2, 7]].tolist()
     assert pair.entries == [2, 7]
-    assert (
-        f"Of 7.28, {rich:.2f} starts at “rich” and {cash:.2f} starts at “cash”."
-        in pair.conclusion()
+    assert rich > cash
+    assert pair.effect[2] < 0.25 * rich
+    assert pair.headline == (
+        f"The split credits “rich” with {rich / pair.way:.2f} of the way from its place with "
+        "“muddy” and “mud” to its place here, but masking “rich” hardly moves it back"
     )
+    starts = f"{rich / pair.way:.2f} starts at “rich” and {cash / pair.way:.2f} starts at “cash”."
+    assert starts in pair.conclusion()
     assert pair.contributions[0] == "all paths"
 
 
-def test_the_conclusion_of_a_pair_of_the_word_itself_has_what_it_starts_with(model):
+def test_small_contributions_between_two_regions_are_no_pull(model):
+    result = attnviz.shift("bank", CASH, toward=SIDES, model=model)
+    small = replace(
+        result,
+        decomposition=replace(
+            result.decomposition, credit=result.decomposition.credit * 0.09 * result.way
+            / result.credit[result.sources].abs().max()
+        ),
+    )  # fmt: skip
+    assert small.headline == (
+        "The split credits no word with more than 0.09 of the way between water and money"
+    )
+    furthest = max(small.sources, key=lambda index: abs(small.effect[index].item()))
+    size = abs(small.share(small.effect[furthest]))
+    assert f"Masking “{small.names[furthest]}” moves it most, by {size:.2f}." in small.conclusion()
+
+
+def test_a_pair_credits_no_word_because_all_others_are_the_same(model):
+    """The whole shift starts at “cash” by construction; who passes it on is not fixed."""
+    pair = attnviz.shift("bank", PAIR, model=model)
+    assert pair.replaced == ("", "", "", "", "", "", "mud", "", "")
+    assert pair.entries == [6]
+    direct = pair.decomposition.table.sum((0, 1)) / pair.decomposition.total
+    cash, itself = direct[6].item(), direct[2].item()
+    rest = direct.sum().item() - cash - itself
+    assert cash + itself + rest == pytest.approx(1, rel=1e-5)
+    by_head = pair.decomposition.table.sum(-1) / pair.decomposition.total
+    assert by_head.sum(1).argmax() == 5
+    assert divmod(by_head.argmax().item(), 12) == (5, 11)
+    size = pair.decomposition.length / end_of(model, CASH, 2).norm()
+    assert (
+        pair.headline == f"“cash” in place of “mud” moves “bank” by 4.18, {size:.0%} of its length"
+    )
+    assert (
+        pair.conclusion()
+        == pair.about()["conclusion"]
+        == (
+            f"{pair.headline}. All of it starts at “cash” (“mud” in the reference), the only "
+            f"difference. Of the whole, “bank” takes {cash:.2f} directly from “cash”, {itself:.2f} "
+            f"from itself and {rest:.2f} from other tokens. The strongest layer is 5 "
+            f"({by_head[5].sum():.2f}), the strongest head 11 of layer 5 ({by_head[5, 11]:.2f})."
+        )
+    )
+    assert pair.about()["replaced"] == {"cash": "mud"}
+    name, bars = pair.contributions
+    assert name == "direct parts"
+    assert_close(bars, direct * pair.decomposition.total)
+    console = Console(width=1000)
+    with console.capture() as capture:
+        console.print(pair)
+    assert pair.conclusion() in capture.get()
+    for width in (89, 183):
+        shown = words_of(pair, width=width)
+        assert pair.headline in shown
+        assert "What “bank” reads from each word, and what masking it takes" in shown
+        assert "brought" not in shown.lower()
+        assert "Directly, by word" in words_of(pair, width=width, details=True)
+
+
+def test_a_pair_between_two_regions_may_move_either_way(model):
+    pair = attnviz.shift("bank", PAIR, toward=SIDES, model=model)
+    share = pair.share(pair.decomposition.total)
+    assert share < 0
+    assert pair.headline == (
+        f"“cash” in place of “mud” moves “bank” {-share:.2f} of the way from water to money"
+    )
+    assert f"Of {-share:.2f}, “bank” takes " in pair.conclusion()
+    back = attnviz.shift("bank", "The bank was full of {cash|mud}.", toward=SIDES, model=model)
+    assert back.headline == (
+        f"“mud” in place of “cash” moves “bank” {-share:.2f} of the way from money to water"
+    )
+
+
+def test_a_pair_of_the_word_itself_has_what_it_starts_with(model):
     pair = attnviz.shift("bank", "the {river|bank} of cash", model=model)
     assert pair.entries == [pair.at]
-    own = pair.decomposition.start
+    own = pair.decomposition.start / pair.decomposition.total
+    assert pair.headline == f"{own:.0%} of what parts “bank” from “river” is in the words alone"
     assert f", besides {own:.2f} that it starts with." in pair.conclusion()
     assert pair.contributions[0] == "all paths"
 
 
+@pytest.mark.parametrize("text", [SAT, CASH, "He robbed the bank.", "bank bank the bank"])
 @pytest.mark.parametrize("reference", ["gate", "mask"])
-def test_without_another_text_the_conclusion_is_the_word_that_contributed_most(model, reference):
-    result = attnviz.shift("bank", CASH, reference=reference, model=model)
-    assert result.replaced == ()
-    most = result.credit.argmax()
-    assert result.conclusion().startswith(f"“{result.words[most]}” contributed most, ")
-    effect = result.causal["mask"][most]
-    assert result.conclusion().endswith(f"; effect of changing it: mask {effect:.2f}.")
+def test_the_word_itself_is_never_credited(model, text, reference):
+    result = attnviz.shift("bank#1" if "bank bank" in text else "bank", text, reference=reference,
+                           model=model)  # fmt: skip
+    credit = result.decomposition.credit.clone()
+    credit[list(result.positions[result.at])] = 100.0
+    loud = replace(result, decomposition=replace(result.decomposition, credit=credit))
+    assert loud.headline.partition(" moved ")[0] != f"“{result.word}”"
+    assert loud.headline == result.headline
 
 
-def test_the_caption_explains_only_what_is_shown(bank, model):
-    pair = attnviz.shift("bank", "The bank was full of {mud|cash}.", model=model)
-    for result, is_ranked in ((bank, True), (pair, False)):
-        figure = attnviz.plot.shift(result)
-        shown = " ".join(text.get_text() for text, _ in check_texts(figure))
-        assert ("ρ" in shown) == is_ranked == bool(result.rank_correlations)
-        assert "in units of the hidden state" in shown
+def test_the_path_in_the_plane_ends_where_the_shift_ends(model):
+    """Both ends again from plain runs; between them is the total of the decomposition."""
+    for text, reference in ((SAT, None), (CASH, CASH.replace("cash", "mud")), (SAT, "mask")):
+        for toward in (None, SIDES):
+            result = attnviz.shift("bank", text, toward=toward, reference=reference, model=model)
+            plane, split = result.plane, result.decomposition
+            gap = (plane.path[-1] - plane.reference_path[-1])[0].item()
+            assert gap == pytest.approx(split.total / result.way, abs=1e-5)
+            assert_close(plane.path[0], plane.reference_path[0])  # the same static vector
+            end, static = end_of(model, text, result.positions[result.at][0]), plane.path[0]
+            assert plane.size == pytest.approx(end.norm().item(), rel=1e-5)
+            assert static[1] == pytest.approx(0, abs=1e-9)
+            assert plane.path.shape == plane.reference_path.shape == (7, 2)
+            assert 0 < plane.explained < 1
+            if toward is None:
+                assert plane.reference_path[-1, 0] == pytest.approx(0, abs=1e-6)
+                assert plane.path[-1, 0] == pytest.approx(1, abs=1e-5)
+            else:
+                water, money = (ends[:, 0].mean() for ends in plane.region_ends)
+                assert_close(torch.stack([water, money]), torch.tensor([1.0, 0.0]).double())
+                assert plane.path[-1, 0] == pytest.approx(result.path[-1].item(), abs=1e-5)
+
+
+def test_distances_in_the_plane_are_those_of_the_states(model):
+    """A plane in which nothing is stretched: no distance grows, and along the axis all is kept."""
+    result = attnviz.shift("bank", SAT, model=model)
+    with torch.no_grad():
+        ids = model.tokenizer(SAT, return_tensors="pt")
+        states = model.module(**ids, output_hidden_states=True).hidden_states
+    states = torch.stack(states)[:, 0, 5].double() / result.way
+    plane = result.plane.path
+    assert (torch.cdist(plane, plane) <= torch.cdist(states, states) + 1e-6).all()
+    along = states @ result.decomposition.direction.double()
+    assert_close(plane[:, 0] - plane[-1, 0], along - along[-1], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("count", [3, 5, 6])
+def test_fewer_than_six_words_have_no_rank_correlation(model, count):
+    words = ["lend", "gold", "and", "silver", "to", "nobody"][:count]
+    result = attnviz.shift("banks", f"banks {' '.join(words)}", verify_causally=True, model=model)
+    assert len(result.sources) == count
+    assert bool(result.rank_correlations) == (count >= 6)
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(result)
+    assert ("rank correlation ρ of all paths" in capture.get()) == (count >= 6)
+    assert ("mask, ρ" in words_of(result, details=True)) == (count >= 6)
 
 
 @pytest.mark.parametrize("texts", [CASH, [CASH], ["The bank lends.", CASH], CASH.upper()])
@@ -303,17 +471,139 @@ def test_an_encoder_decoder_is_refused(tokenizer):
         attnviz.shift("bank", CASH, model=model)
 
 
-@pytest.mark.parametrize("width", [40, 89, 120, 183])
-def test_the_figure_can_be_read(bank, verified, apple, width):
-    for result in (bank, verified, apple):
+def panels(figure):
+    """Return the titles of the panels, which are bold and smaller than that of the page."""
+    size = style.TEXT_SIZE
+    bold = [t for t in figure.texts if t.get_fontweight() == "bold" and t.get_fontsize() == size]
+    return [text.get_text() for text in bold if " " in text.get_text()]
+
+
+LONG = (
+    "After a long week in the office the tired accountant walked slowly down to the bank of the "
+    "river, where she sat in the wet grass, watched two small boats drift past, ate her sandwich, "
+    "and thought about money."
+)
+GERMAN = "Die Donaudampfschifffahrtsgesellschaftskapitänin saß am Ufer der Bank und las"
+
+
+@pytest.fixture(scope="module")
+def several(model, verified, apple):
+    """Return results that are hard to draw."""
+    causal = attnviz.load(tiny("gpt2"), tokenizer=model.tokenizer)
+    return {
+        "verified": verified,
+        "apple": apple,
+        "long": attnviz.shift("bank", LONG, toward=SIDES, model=model),
+        "longer": attnviz.shift("bank#1", f"{LONG} " * 5, model=model),
+        "german": attnviz.shift("Bank", GERMAN, model=model),
+        "pair": attnviz.shift("bank", PAIR, toward=SIDES, model=model),
+        "causal": attnviz.shift("bank", SAT, model=causal),
+        "unmeasured": replace(apple, causal={}),
+        "of an older version": replace(apple, plane=None),
+        "one word": attnviz.shift("bank", "bank closed", model=model),
+    }
+
+
+@pytest.mark.parametrize("width", [40, 60, 89, 120, 183, 300])
+def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several, width):
+    for name, result in several.items():
+        for details in (False, True):
+            figure = attnviz.plot.shift(result, width=width, details=details)
+            check_layout(figure)
+            if width >= 89:
+                assert figure.get_size_inches()[1] * 25.4 <= 247, (name, details)
+            plt.close(figure)
+
+
+def test_two_panels_by_default_and_all_others_with_details(several):
+    for name, result in several.items():
+        titles = panels(attnviz.plot.shift(result))
+        assert len(titles) == 2 - (result.plane is None), name
+        assert titles[-1].startswith("What ")
+        others = panels(attnviz.plot.shift(result, details=True))
+        assert {"By word and layer", "Directly, by head", "Residual stream"} < set(others)
+        assert ("Between the regions" in others) == (result.path is not None)
+        assert ("Total effect" in others) == ("Direct effect" in others) == (name == "verified")
+        assert not set(others) & set(titles)
+
+
+def test_every_panel_of_the_details_has_a_name_on_its_horizontal_axis(verified, apple):
+    for result in (verified, apple):
+        for width in (89, 183):
+            figure = attnviz.plot.shift(result, details=True, width=width)
+            drawn = [ax for ax in figure.axes if ax.axison and ax.get_label().isdigit()]
+            bars = [ax for ax in drawn if ax.get_ylabel() == "contribution"]
+            assert all(ax.get_xlabel() for ax in drawn if ax not in bars)
+
+
+def test_the_bars_are_the_measured_numbers(model):
+    result = attnviz.shift("bank", SAT, toward=SIDES, model=model)
+    figure = attnviz.plot.shift(result)
+    heights = [
+        bar.get_height() for ax in figure.axes for bar in ax.patches if bar.get_width() < 0.5
+    ]
+    brought = [result.share(n) for n in result.credit[1:-1]]
+    lost = [result.share(n) for n in result.effect[result.sources]]
+    assert sorted(heights) == pytest.approx(sorted([*brought, *lost]), abs=1e-9)
+    shown = texts_of(result)
+    top, most = max(brought), max(lost)
+    assert {f"{top:.2f}"[1:], f"{most:.2f}"[1:]} <= set(shown)
+    assert "[CLS]" not in shown  # in this reference special tokens can always be read
+    assert {"← 0: money", "1: water →", "static", "alone", "here", "layer 1"} <= set(shown)
+
+
+def test_long_bars_have_their_whole_number(model):
+    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+    river = result.names.index("river")
+    factor = 10.25 / result.share(result.credit[river])
+    assert "10.25" in texts_of(altered(result, river, factor))
+    assert "\N{MINUS SIGN}10.25" in texts_of(altered(result, river, -factor))
+
+
+def test_words_that_do_not_fit_are_counted_with_their_sum(several):
+    result = several["longer"]
+    shown = texts_of(result, width=89)
+    skipped = [text for text in shown if text.startswith("… ")]
+    counts = [int(text.split()[1]) for text in skipped]
+    sums = [float(text.split()[4].replace("\N{MINUS SIGN}", "-")) for text in skipped]
+    figure = attnviz.plot.shift(result, width=89)
+    bars = [bar for ax in figure.axes for bar in ax.patches if bar.get_width() < 0.5]
+    brought = [bar.get_height() for bar in bars if to_hex(bar.get_facecolor()) != "#ffffff"]
+    assert len(skipped) > 1
+    assert sum(counts) + len(brought) == len(result.words) - sum(result.special)
+    rest = result.share(result.credit.sum()) - sum(brought)
+    assert sum(sums) == pytest.approx(rest, abs=0.005 * len(sums))
+    assert max(brought) == pytest.approx(result.share(result.credit.max()))
+
+
+@pytest.mark.parametrize("width", [89, 183])
+def test_a_caption_has_two_lines_and_all_is_in_the_description(several, width):
+    for result in several.values():
         figure = attnviz.plot.shift(result, width=width)
-        said = " ".join(text.get_text() for text, _ in check_texts(figure))
-        assert "completeness error" in said
-        assert "○ mask, ρ 0.94" in said or result is apple or width == 40
-        assert ("◇ delete, ρ" in said) == (result is verified and width > 40)
-        assert ("Total effect" in said) == ("Direct effect" in said) == (result is verified)
-        assert ("On the axis" in said) == (result is apple)
-        assert "Verified: 72 heads" in said
+        source = "read by"
+        lines = [t.get_text() for t in figure.texts if t.get_fontsize() == style.SMALL_SIZE]
+        first = next(n for n, line in enumerate(lines) if source in line)
+        verdict = next(n for n, line in enumerate(lines) if "verified" in line.lower())
+        assert verdict - first <= 2
+        assert "completeness error" in figure.get_label()
+        assert "in a separate run" in figure.get_label() or not result.causal
+
+
+def test_the_caption_explains_only_what_is_shown(bank, model):
+    pair = attnviz.shift("bank", PAIR, model=model)
+    for result, is_ranked in ((bank, True), (pair, False)):
+        shown = words_of(result, details=True, caption="full")
+        assert ("ρ" in shown) == is_ranked == bool(result.rank_correlations)
+        assert "units of the hidden state" in shown
+
+
+def test_the_command_draws_the_details(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for option in ([], ["--details"]):
+        assert run(["shift", "bank", CASH, "-o", "x.svg", *option]) == 0
+        svg = Path("x.svg").read_text()
+        assert ("Residual stream" in svg) == bool(option)
+        assert ("through the layers" in svg) != bool(option)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors", ".png"])
@@ -323,7 +613,8 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
     out = capsys.readouterr().out
     assert "compared with “The bank was full of mud.”" in out
     out = " ".join(out.split())
-    assert "All of the shift starts at “cash” (“mud” in the reference), the only difference." in out
+    assert "“cash” in place of “mud” moves “bank” by 4.18" in out
+    assert "All of it starts at “cash” (“mud” in the reference), the only difference." in out
     assert "correlation" not in out  # only one word differs, so there is no ranking
     assert "by raw attention" in out
     assert [path.name for path in Path().iterdir()] == [f"x{suffix}"]
