@@ -324,6 +324,7 @@ def _describe_result(
     if computation is not None and computation.changes:
         notes.append(f"model as loaded: {computation.summary}")
     return {
+        "model": literal(result.provenance.model, 80),
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),

@@ -188,7 +188,7 @@ def make_frame(page: str, title: str) -> str:
 
 @cache
 def static(name: str) -> str:
-    """Return a file of the built front end: attnviz.iife.js, attnviz.es.js or attnviz.css."""
+    """Return a file of the built front end, such as attnviz.iife.js or attnviz.css."""
     return (files("attnviz.interactive") / "static" / name).read_text("utf-8")
 
 

@@ -93,6 +93,12 @@ class Reader:
         expect(tip).to_be_visible()
         return tip.inner_text()
 
+    def word(self, label):
+        return self.page.locator(".headline .word").get_by_text(label, exact=True).first
+
+    def background(self, label):
+        return self.word(label).evaluate("word => getComputedStyle(word).backgroundColor")
+
     def control(self, name):
         return self.page.locator(f"[data-control='{name}']")
 
@@ -110,6 +116,30 @@ class Reader:
             return data.filter((_, n) => n % 4 === 3).reduce((a, b) => a + b) / (80 * 400);
         }"""
         return self.page.evaluate(script)
+
+    def color(self, **place):
+        """Return the color at a position, a third of a cell away from its middle."""
+        script = """({x, y}) => {
+            const canvas = document.querySelector('.stage canvas');
+            const {left, top} = canvas.getBoundingClientRect();
+            const at = [Math.round(x - left - 10), Math.round(y - top - 10), 1, 1];
+            return [...canvas.getContext('2d').getImageData(...at).data];
+        }"""
+        return self.page.evaluate(script, self.locate(**place))
+
+    def dark(self, top, rows):
+        """Return how many pixels of some rows of the drawing are dark and gray, as letters are."""
+        script = """([top, rows]) => {
+            const canvas = document.querySelector('.stage canvas');
+            const {data} = canvas.getContext('2d').getImageData(100, top, canvas.width - 100, rows);
+            let count = 0;
+            for (let n = 0; n < data.length; n += 4) {
+                const [r, g, b, a] = data.slice(n, n + 4);
+                count += a > 250 && Math.max(r, g, b) < 90 && Math.max(r, g, b) - Math.min(r, g, b) < 12;
+            }
+            return count;
+        }"""
+        return self.page.evaluate(script, [round(top), rows])
 
     def alpha(self, **place):
         """Return the opacity at a position, 0 to 255, a third of a cell away from its number."""
@@ -202,7 +232,7 @@ def test_the_number_under_the_pointer_matches_the_record(read, result, layer, he
             value, rounding = number(tip)
             weight = drawn.weights[row, column].item()
             assert value == pytest.approx(weight, abs=widest * error + rounding)
-            assert tip.startswith(f"{drawn.rows[row]} ← {drawn.columns[column]}  ")
+            assert tip.startswith(f"{drawn.rows[row]} → {drawn.columns[column]}  ")
 
 
 @cache
@@ -252,7 +282,7 @@ def test_hovering_shows_the_lines_of_one_token_and_a_click_locks_them(read):
     assert locked != calm
     reader.hover(part="lines", query=6)  # the locked query stays and is described
     assert reader.picture() == locked
-    assert "←" in reader.tip()
+    assert "→" in reader.tip()
     reader.click(part="lines", query=3)
     assert not reader.state()["lock"]
     reader.click(part="lines", key=0)
@@ -428,7 +458,7 @@ def test_strange_tokens_are_text(open_page, result):
     reader.settle()
     for index, text in enumerate(SHOWN[: len(axis["labels"])]):
         tip = reader.hover(part="matrix", query=index, key=index).tip()
-        assert tip.startswith(f"{text} ← {text}  ")
+        assert tip.startswith(f"{text} → {text}  ")
     assert reader.page.evaluate("window.ran") is None
     assert reader.page.locator("img").count() == 0
     for name in VIEWS:
@@ -455,7 +485,7 @@ def test_the_keyboard_alone_is_sufficient(read):
     assert [reader.state()[name] for name in ("view", "layer", "heads")] == ["head", 1, [1]]
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         keys.press(key)
-    assert reader.tip().startswith("The ← The")
+    assert reader.tip().startswith("The → The")
     keys.press("Enter")
     reader.settle()
     assert [reader.state()[name] for name in ("query", "key", "lock")] == [1, 1, True]
@@ -468,12 +498,16 @@ def test_the_keyboard_alone_is_sufficient(read):
 def test_the_keyboard_selects_another_token(read):
     for name in ("token", "steps"):
         reader = read().show(view=name, query=6)
-        reader.page.locator(".stage canvas").focus()
-        for key in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter"):
+        reader.page.keyboard.press("Tab")  # the text is the first stop, whatever its length
+        first = reader.page.evaluate("document.activeElement.dataset.position")
+        for key in ("ArrowRight", "ArrowRight", "Enter"):
             reader.page.keyboard.press(key)
         reader.settle()
-        assert reader.state()["query"] == 7
+        assert first == "0"
+        assert reader.state()["query"] == 2
         assert reader.state()["view"] == name
+        reader.page.keyboard.press("Tab")
+        assert "word" not in reader.page.evaluate("document.activeElement.className")
 
 
 def test_the_caption_describes_how_weights_were_processed(read):
@@ -497,8 +531,9 @@ def test_the_token_view_shows_one_row_of_every_head(read, result):
             value, rounding = number(reader.hover(layer=layer, head=head, **place).tip())
             drawn = weights_of(result, layer, [head], words=False, special="keep").weights
             assert value == pytest.approx(expected(drawn).item(), abs=2e-5 + rounding)
-    reader.click(part="text", key=2)
-    assert reader.state()["key"] == 2
+    reader.word("##hom").click()
+    reader.settle()
+    assert reader.state()["key"] == 4
     reader.click(layer=2, head=7, part="rows", query=3)
     assert (reader.state()["view"], reader.state()["heads"]) == ("head", [7])
 
@@ -693,7 +728,7 @@ def test_a_short_streamed_text_is_shown_like_any_other(read, result, tmp_path):
     wanted = weights_of(result, 3, 2, words=True, special="remove")
     tip = reader.hover(part="matrix", query=2, key=6).tip()
     rows, _ = unit_positions(result, words=True, special="remove")
-    assert tip.startswith("unfathomable ← train ")
+    assert tip.startswith("unfathomable → train ")
     value, half = number(tip)
     expected = wanted.weights[rows.index(2), rows.index(6)]
     assert value == pytest.approx(float(expected), abs=half + 2e-3)
@@ -713,6 +748,125 @@ def test_it_works_in_the_frame_of_a_notebook(open_page, result):
     with page.expect_download() as started:
         frame.locator("[data-control='save-svg']").click()
     ET.parse(started.value.path())
+
+
+PAGE = """() => {
+    const box = (element) => {
+        const {left, top, right, bottom} = element.getBoundingClientRect();
+        return {left, top, right, bottom};
+    };
+    const shown = [...document.querySelectorAll('.attnviz *')].filter(
+        (each) => !each.closest('.spoken') && each.checkVisibility({visibilityProperty: true}));
+    return {
+        boxes: shown.map((each) => ({name: each.className || each.tagName, ...box(each)})),
+        texts: ['.headline .text', '.proof', '.hint', '.bars', '.stage canvas', 'footer'].map(
+            (name) => box(document.querySelector(name))),
+        height: document.documentElement.scrollHeight,
+    };
+}"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 800)])
+@pytest.mark.parametrize("compared", [False, True])
+def test_the_first_screen_shows_the_text_and_all_heads_uncut(read, saved, width, height, compared):
+    path = saved("two", other=OTHER) if compared else saved("short")
+    reader = read(path, width=width, height=height)
+    seen = reader.page.evaluate(PAGE)
+    assert seen["height"] <= height  # nothing to scroll to
+    for box in seen["boxes"]:
+        assert box["left"] >= 0, box
+        assert box["right"] <= width, box
+        assert box["bottom"] <= height, box
+    texts = seen["texts"]
+    for one, other in itertools.combinations(texts, 2):  # no part lies over another
+        apart = one["bottom"] <= other["top"] or other["bottom"] <= one["top"]
+        aside = one["right"] <= other["left"] or other["right"] <= one["left"]
+        assert apart or aside, (one, other)
+    for head in ((0, 0), (5, 0), (5, 11)):
+        place = reader.locate(layer=head[0], head=head[1])
+        assert 0 < place["x"] < width
+        assert texts[4]["top"] < place["y"] < texts[4]["bottom"]
+    for label in ("old", "left", "time"):
+        expect(reader.word(label)).to_be_in_viewport(ratio=1)
+    expect(reader.page.locator(".proof")).to_contain_text("all-MiniLM-L6-v2")
+    expect(reader.page.locator(".hint")).to_contain_text("Each square is one head.")
+
+
+def test_the_verdict_is_a_chip_that_opens(read, result):
+    reader = read()
+    summary = data_of(result)[0]["results"][0]["summary"]
+    chip, whole = reader.control("verdict"), reader.page.locator(".verdict .whole")
+    expect(reader.page.locator(".verdict .brief")).to_have_text("✓ verified")
+    expect(whole).to_be_hidden()
+    chip.hover()
+    expect(whole).to_be_visible()
+    expect(whole).to_have_text(summary)
+    reader.away()
+    expect(whole).to_be_hidden()
+    chip.focus()
+    expect(whole).to_be_visible()
+
+
+def test_a_word_of_the_headline_opens_its_row_in_every_head(read):
+    reader = read()
+    reader.word("train").click()
+    reader.settle()
+    assert (reader.state()["view"], reader.state()["query"]) == ("token", 6)
+    expect(reader.word("train")).to_have_class(re.compile("chosen"))
+
+
+def test_the_text_is_colored_by_the_weights_of_the_word_under_the_pointer(read, result):
+    reader = read().show(view="head", layer=1, heads=[4, 7], words=False)
+    clear = "rgba(0, 0, 0, 0)"
+    assert reader.background("station") == clear
+    drawn = weights_of(result, 1, [4, 7], words=False, special="keep")
+    reader.word("train").hover()
+    expect(reader.page.locator(".hint")).to_contain_text("mean of 2 heads")
+    row = drawn.weights[6].tolist()
+    alphas = reader.page.evaluate("""[...document.querySelectorAll('.headline .word')].map(
+        (word) => Number(/([\\d.]+)\\)$/.exec(getComputedStyle(word).backgroundColor)[1]))""")
+    words = range(1, len(row) - 1)  # special tokens have a scale of their own
+    largest = max(row[at] for at in words)
+    for at in words:
+        assert alphas[at] == pytest.approx(0.85 * row[at] / largest, abs=0.01)
+    best = max(range(len(row)), key=lambda at: row[at])
+    expect(reader.page.locator(".hint")).to_contain_text(f"train → {drawn.columns[best]} ")
+    reader.away()
+    expect(reader.page.locator(".hint")).to_contain_text("Each line is a weight")
+    assert reader.background("station") == clear
+    reader.word("train").click()  # the colors stay with the locked word
+    reader.away()
+    expect(reader.page.locator(".hint")).to_contain_text("train → ")
+
+
+def test_masked_cells_differ_from_cells_of_no_weight(tokenizer, open_page, tmp_path):
+    result = attnviz.attend(TEXT, model=attnviz.load(tiny("llama"), tokenizer=tokenizer))
+    view(result, show="head", layer=1, head=0, words=False).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", height=1400))
+    reader.settle()
+    weights = result.record(1).weights(0)
+    nearly = (weights > 0) & (weights < 1e-3)
+    row, column = nearly.nonzero()[0].tolist()
+    colors = [
+        reader.color(part="matrix", query=query, key=key)
+        for query, key in ((row, column), (0, 3), (2, 5))
+    ]
+    assert min(colors[0]) > 250  # no weight is white
+    for masked in colors[1:]:
+        assert masked == [233, 233, 233, 255]
+    assert "0 (masked)" in reader.hover(part="matrix", query=0, key=3).tip()
+
+
+def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):
+    reader = read(saved("short"), height=420).show(view="token", query=6)
+    reader.page.mouse.wheel(0, 300)
+    reader.page.wait_for_function("scrollY > 100")
+    reader.picture()
+    hidden = reader.page.evaluate(
+        "-document.querySelector('.stage canvas').getBoundingClientRect().top"
+    )
+    assert hidden > 60  # the names were drawn above this line
+    assert reader.dark(top=hidden, rows=16) > 100  # pixels of letters at the top of the window
 
 
 def test_heads_with_exact_weights_are_offered(read, saved):

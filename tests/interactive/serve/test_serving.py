@@ -85,8 +85,7 @@ def leaving(server, reader, path, asked, length=None):
 
 def test_the_page_and_its_options(reader):
     page = reader.get("/").text
-    assert 'name="attnviz-live"' in page
-    for link in ("/static/attnviz.iife.js", "/static/attnviz.css"):
+    for link in ("/static/attnviz.live.js", "/static/attnviz.live.css"):
         assert link in page
         assert reader.get(link).status_code == 200
     about = reader.get("/about").json()

@@ -53,6 +53,8 @@ export interface Scale {
   /** Whether some numbers lie beyond the ends; they get the last color. */
   over?: boolean;
   label: string;
+  /** The color of masked cells, as four bytes. */
+  masked?: number[];
 }
 
 /** Return the index of a value among the 256 colors. */
@@ -91,13 +93,15 @@ export interface Theme {
   accent: string;
   weights: MapName;
   signed: MapName;
+  /** The color of masked cells, as four bytes. */
+  masked: number[];
   lines: string[];
 }
 export const LIGHT: Theme = {
   dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd",
-  accent: "#d1495b", weights: "devon_r", signed: "vik", lines: CYCLE,
+  accent: "#d1495b", weights: "devon_r", signed: "vik", masked: [233, 233, 233, 255], lines: CYCLE,
 };
 export const DARK: Theme = {
   dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47",
-  accent: "#ff7d8c", weights: "oslo", signed: "berlin", lines: LIGHTER,
+  accent: "#ff7d8c", weights: "oslo", signed: "berlin", masked: [52, 54, 58, 255], lines: LIGHTER,
 };

@@ -43,6 +43,7 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
 
   const main: Control[] = [
     tabs(change),
+    ...(two ? [choice("show", "Show", [["first", `1: ${first}`], ["second", `2: ${second}`], ["difference", "1 − 2"]], change)] : []),
     ...(stacks.length > 1 ? [choice("stack", "Stack", stacks.map(({ name, title }) => [name, title]), change)] : []),
     only(layers(change, stack), (state) => !inGrid(state)),
     only(heads(change, layer, theme), (state) => !inGrid(state)),
@@ -50,7 +51,6 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
     only(some("only", "Heads", change, (state) => [...new Set(stack(state).layers.flatMap(({ heads }) => heads))]), inGrid),
   ];
   const more: Control[] = [
-    ...(two ? [choice("show", "Show", [["first", `1: ${first}`], ["second", `2: ${second}`], ["difference", "1 − 2"]], change)] : []),
     only(choice("by", "Weights", [["query", "outgoing"], ["key", "incoming"]], change), ({ view }) => view === "token"),
     only(words(change), ({ view }) => view !== "steps"),
     only(choice("special", "Special tokens", [["keep", "keep"], ["hide", "hide"], ["remove", "remove"]], change), ({ view }) => view !== "steps"),
@@ -63,8 +63,13 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
   const all = [...main, ...more];
   const row = (name: string, label: string, some: Control[]) =>
     el("div", { class: name, role: "group", "aria-label": label }, ...some.map(({ node }) => node));
+  // A narrow window shows the tabs alone until the other controls are unfolded.
+  const fold = el("button", { type: "button", class: "fold", "data-control": "fold", "aria-expanded": "false", click: () => {
+    fold.setAttribute("aria-expanded", String(node.classList.toggle("open")));
+  } }, "Settings");
+  const node = el("div", { class: "bars" }, row("bar", "What is shown", main), fold, row("bar more", "How it is shown", more));
   return {
-    node: el("div", { class: "bars" }, row("bar", "What is shown", main), row("bar more", "How it is shown", more)),
+    node,
     follow: (state) => all.forEach((control) => control.follow(state)),
   };
 }

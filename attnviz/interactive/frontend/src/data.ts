@@ -11,6 +11,7 @@ export interface Payload {
 export type ViewName = "grid" | "head" | "token" | "steps";
 export interface Result {
   name: string;
+  model: string;
   source: string;
   verdict: "verified" | "failed" | "not proven";
   summary: string;

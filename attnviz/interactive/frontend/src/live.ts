@@ -1,5 +1,6 @@
 /** The page of `attnviz serve`: it sends forms to the server and shows the answers. */
 
+import "./page.css";
 import "./live.css";
 import { unpack, type Payload } from "./data";
 import { download, el } from "./dom";
@@ -23,7 +24,7 @@ interface Page {
 const NARROW = 620; // pixels; figures are narrow in narrower windows
 const POLL = 400; // milliseconds between queue requests
 
-export async function live(): Promise<void> {
+async function live(): Promise<void> {
   const root = document.getElementById("attnviz")!;
   root.classList.add("attnviz", "live");
   const night = matchMedia("(prefers-color-scheme: dark)");
@@ -202,7 +203,7 @@ function attention(root: HTMLElement): Page["show"] {
     const inner = el("div");
     new MutationObserver(() => (root.dataset.theme = inner.dataset.theme)).observe(inner, { attributeFilter: ["data-theme"] });
     into.replaceChildren(inner);
-    view = mount(inner, { payload, block: unpack(blocks, payload.blocks) }, { state });
+    view = mount(inner, { payload, block: unpack(blocks, payload.blocks) }, { state, fill: true });
   };
 }
 
@@ -224,3 +225,5 @@ function figure(title: (asked: Asked) => string): Page["show"] {
     );
   };
 }
+
+void live();

@@ -88,6 +88,8 @@ export function isAlike(units: Units, other: Units): boolean {
 export interface Table {
   values: Float32Array;
   errors: Float32Array;
+  /** 1 where no piece of the query may read a piece of the key. */
+  masked: Uint8Array;
 }
 
 /**
@@ -104,7 +106,7 @@ export function merge(
   renormalize: boolean,
 ): Table {
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
-  const table = { values: new Float32Array(R * C), errors: new Float32Array(R) };
+  const table = { values: new Float32Array(R * C), errors: new Float32Array(R), masked: new Uint8Array(R * C) };
   const { of, positions } = columns.units;
   const widest = positions.reduce((most, { length }) => Math.max(most, length), 1);
   for (let r = 0; r < R; r++) {
@@ -115,7 +117,10 @@ export function merge(
       for (let j = 0; j < of.length; j++) if (of[j] >= 0) sums[of[j]] += weights[j] / pieces.length;
     }
     const kept = renormalize ? sums.reduce((a, b) => a + b, 0) || 1 : 1;
-    for (let c = 0; c < C; c++) table.values[r * C + c] = sums[columns.from + c] / kept;
+    for (let c = 0; c < C; c++) {
+      table.values[r * C + c] = sums[columns.from + c] / kept;
+      table.masked[r * C + c] = Number(sums[columns.from + c] === 0);
+    }
     // Most of the errors in the divisor cancel.
     const divided = renormalize ? Math.sqrt(positions.length) : 0;
     table.errors[r] = (error * (widest + divided)) / kept;

@@ -18,6 +18,8 @@ export interface Look {
   layers: { layer: Layer; heads: number[] }[];
   rows: Side;
   columns: Side;
+  /** All queries and all keys, even where the map pools them. */
+  units: [Units, Units];
   /** Tokens per cell and side; 1 for single cells. */
   cell: number;
   /** Whether the numbers are differences. */
@@ -50,8 +52,8 @@ export class Reader {
 
   constructor(private source: Source) {}
 
-  /** Load and compute the data of a state; long computations yield, so that the page stays responsive. */
-  async look(state: State): Promise<Look> {
+  /** Load and compute the data of a state, unpooled where `exact` and possible; long computations yield, so that the page stays responsive. */
+  async look(state: State, exact = false): Promise<Look> {
     const { results } = this.source.payload;
     const both = state.show === "difference" && state.view !== "steps";
     const shown = both ? results.slice(0, 2) : [results[state.show === "second" ? 1 : 0]];
@@ -59,7 +61,7 @@ export class Reader {
     const layers = layersOf(state, stacks[0]);
     const places = stacks.map((stack) => (layer: number, head: number) => placeOf(stack, layer, head));
     const wanted = layers.flatMap(({ layer, heads }) => heads.map((head) => [layer.layer, head] as const));
-    const { rows, columns, pooled, cell, notes } = sidesOf(state, shown, stacks, layers);
+    const { rows, columns, units, pooled, cell, notes } = sidesOf(state, shown, stacks, layers, exact);
 
     for (const place of places) {
       const found = wanted.map(([layer, head]) => place(layer, head));
@@ -77,7 +79,7 @@ export class Reader {
     };
     const vectors = (layer: number, head: number) => this.vectors(places[0](layer, head).exact);
     const signed = shown.length > 1;
-    return { state, result: shown[0], stack: stacks[0], layers, rows, columns, cell, signed, notes, table, vectors };
+    return { state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, table, vectors };
   }
 
   private async load(codes: (Codes | null)[]): Promise<void> {
@@ -161,7 +163,8 @@ function sidesOf(
   shown: Result[],
   stacks: Stack[],
   layers: Look["layers"],
-): { rows: Side; columns: Side; pooled: boolean; cell: number; notes: string[] } {
+  exact: boolean,
+): { rows: Side; columns: Side; units: [Units, Units]; pooled: boolean; cell: number; notes: string[] } {
   const steps = state.view === "steps";
   const axes = stacks.map(({ queries, keys }, n) => [shown[n].axes[queries], shown[n].axes[keys]]);
   const split = (words: boolean) =>
@@ -186,24 +189,25 @@ function sidesOf(
     if (state.view === "token" && state.by === "key") return [rows, one(columns, state.key ?? axes[0][1].word)];
     return state.view === "token" || steps ? [one(rows, state.query ?? axes[0][0].word), columns] : [rows, columns];
   };
-  const [rows, columns] = cut(join(0, units), join(1, units));
+  const joined: [Units, Units] = [join(0, units), join(1, units)];
+  const [rows, columns] = cut(...joined);
   const size = Math.max(rows.to - rows.from, columns.to - columns.from);
   const poolable = !steps && layers.every(({ layer }) => layer.pooled);
   const isExact = layers.every(({ layer, heads }) => heads.every((head) => layer.exact[layer.heads.indexOf(head)]));
-  if (!poolable || (size <= WIDE && isExact)) return { rows, columns, pooled: false, cell: 1, notes };
+  if (!poolable || ((exact || size <= WIDE) && isExact)) return { rows, columns, units: joined, pooled: false, cell: 1, notes };
   const { cell, rows: down, columns: across } = layers[0].layer.pooled!;
-  if (cell === 1) return { rows, columns, pooled: true, cell, notes }; // a short text: nothing is pooled
+  if (cell === 1) return { rows, columns, units: joined, pooled: true, cell, notes }; // a short text: nothing is pooled
   const cells = axes.map(([left, right]) => [cellsOf(left, cell, down), cellsOf(right, cell, across)]);
   const [left, right] = cut(join(0, cells), join(1, cells));
   const keptSpecial = state.special === "keep" ? [] : ["special tokens are included"];
   if (isExact && state.view === "token" && state.by === "query") {
     notes.push(`Each cell joins ${cell} keys, whose weights are summed`, ...keptSpecial);
-    return { rows, columns: right, pooled: false, cell, notes };
+    return { rows, columns: right, units: joined, pooled: false, cell, notes };
   }
   notes.push(`Each cell joins ${cell} × ${cell} tokens: weights summed over keys, averaged over queries`, ...keptSpecial);
   if (!isExact) notes.push(ONLY_POOLED);
   else if (state.view === "head") notes.push("zoom in for single tokens: wheel, pinch, or + on the map");
-  return { rows: left, columns: right, pooled: true, cell, notes };
+  return { rows: left, columns: right, units: joined, pooled: true, cell, notes };
 }
 
 /** Treat a side of cells as single positions, for the numbers of a pooled map. */
@@ -225,5 +229,6 @@ function subtract(first: Table, second: Table): Table {
   return {
     values: first.values.map((value, n) => value - second.values[n]),
     errors: first.errors.map((error, n) => error + second.errors[n]),
+    masked: first.masked.map((masked, n) => masked & second.masked[n]),
   };
 }

@@ -23,7 +23,8 @@ export type Line = (string | { token: string })[];
 export interface Scene {
   height: number;
   label: string;
-  draw(pen: Pen, at: Spot | null): void;
+  /** `above`: the height of what has scrolled out of the window; labels stay below it. */
+  draw(pen: Pen, at: Spot | null, above: number): void;
   hit(x: number, y: number): Spot | null;
   /** The next place for an arrow key. */
   move(at: Spot | null, right: number, down: number): Spot;
@@ -39,6 +40,8 @@ export interface Setting {
   look: Look;
   theme: Theme;
   width: number;
+  /** The height that a view should not exceed, if its cells allow it. */
+  height: number;
   /** Rows and columns that match the search. */
   found: (label: string) => boolean;
 }
@@ -57,25 +60,31 @@ export function clamp(value: number, low: number, high: number): number {
   return Math.max(low, Math.min(value, high));
 }
 
+const CLEAR = [0, 0, 0, 0];
+
 /** Paint numbers as a picture, one pixel each; values below the threshold stay blank. */
-export function paint(values: ArrayLike<number>, rows: number, columns: number, scale: Scale, threshold = 0): HTMLCanvasElement {
+export function paint(values: ArrayLike<number>, rows: number, columns: number, scale: Scale, threshold = 0, masked?: Uint8Array): HTMLCanvasElement {
   const picture = document.createElement("canvas");
   [picture.width, picture.height] = [columns, rows];
   const context = picture.getContext("2d")!;
   const pixels = context.createImageData(columns, rows);
-  fill(pixels, values, rows, columns, scale, threshold, 0, 0);
+  fill(pixels, values, rows, columns, scale, threshold, 0, 0, masked);
   context.putImageData(pixels, 0, 0);
   return picture;
 }
 
 export function fill(
   { data, width }: ImageData, values: ArrayLike<number>, rows: number, columns: number, scale: Scale,
-  threshold: number, left: number, top: number,
+  threshold: number, left: number, top: number, masked?: Uint8Array,
 ): void {
   const table = palette(scale.map);
   for (let r = 0, n = 0; r < rows; r++) {
     for (let c = 0, to = 4 * ((top + r) * width + left); c < columns; c++, n++, to += 4) {
       const value = values[n];
+      if (masked?.[n]) {
+        data.set(scale.masked ?? CLEAR, to);
+        continue;
+      }
       if (Number.isNaN(value) || (threshold > 0 && Math.abs(value) < threshold)) continue;
       const from = 3 * index(scale, value);
       data[to] = table[from];
@@ -90,11 +99,12 @@ export function fill(
 export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: number, largest = top): Scale {
   const high = Math.max(top, 1e-9);
   const over = largest > 1.005 * high;
-  if (signed) return { map: theme.signed, low: -high, high, log: false, over, label: "difference of weights" };
+  const { masked } = theme;
+  if (signed) return { masked, map: theme.signed, low: -high, high, log: false, over, label: "difference of weights" };
   // In a long text most cells are near zero, as in attnviz.plot.
   const alike = 1 / (columns.to - columns.from);
-  if (cell > 1) return { map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
-  return { map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
+  if (cell > 1) return { masked, map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
+  return { masked, map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
 }
 
 function largest(values: ArrayLike<number>): number {
@@ -144,7 +154,7 @@ export function headroom({ width }: Setting, title: string, scale: Scale | null)
 /** Return the tooltip line of a weight. */
 export function pair(look: Look, row: number, column: number): Line {
   const token = (label: string) => ({ token: literal(label) });
-  return [token(look.rows.units.labels[row]), " ← ", token(look.columns.units.labels[column])];
+  return [token(look.rows.units.labels[row]), " → ", token(look.columns.units.labels[column])];
 }
 
 /** Return the visible unit at which a second text begins, if any. */

@@ -7,16 +7,17 @@ import { clip, literal, number, ranges, weight } from "../text";
 import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // per column
+const MANY = 40; // queries; their map may be higher than the window
 const MOST_LINES = 6000;
 const FEW_LINES = 400; // few enough to distinguish single lines
 
 export function head(setting: Setting): Scene {
-  const { look, theme, width, found } = setting;
+  const { look, theme, width, height: tallest, found } = setting;
   const { state, rows, columns } = look;
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
   const heads = look.layers[0].heads;
   const tables = heads.map((head) => look.table(state.layer, head));
-  const { values: mean, errors } = look.table(state.layer, ...heads);
+  const { values: mean, errors, masked } = look.table(state.layer, ...heads);
   const top = topOf(mean, R, C, rows.units.special.slice(rows.from, rows.to));
   const scale = scaleOf(look, theme, top, quantile(mean, 1));
   const title = `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
@@ -25,19 +26,20 @@ export function head(setting: Setting): Scene {
   const gap = stacked ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
   // The matrix takes the width that its cells can fill; the lines take the rest.
-  const cell = clamp(660 / R, 4, 54);
+  const cell = clamp(Math.max(R > MANY ? 600 : 320, tallest - upper - 70) / R, 4, 54);
   const left = stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
   const [most, below] = [Math.max(m, n), 26];
   const narrow = clamp(420 / most, 10.5, 24);
 
   const cells = matrix({
-    values: mean, scale, theme, threshold: state.threshold,
+    values: mean, masked, scale, theme, threshold: state.threshold,
     rows: rows.units.labels.slice(rows.from, rows.to),
     columns: columns.units.labels.slice(columns.from, columns.to),
     x: stacked ? 0 : left + gap,
-    y: upper + 22 + (stacked ? most * narrow + below : 0),
+    y: stacked ? upper + 22 + most * narrow + below : upper - 8,
     width: stacked ? width : width - left - gap,
     largest: cell,
+    tallest: stacked || R > MANY ? undefined : Math.max(320, tallest - upper),
     breaks: splits(rows),
     splits: splits(columns),
     xName: "key (attended to)",
@@ -48,7 +50,7 @@ export function head(setting: Setting): Scene {
   const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
   const lower = most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
-  const place = { x: 0, y: upper + 22, w: left, h: lower };
+  const place = { x: 0, y: stacked ? upper + 22 : cells.cells.y, w: left, h: lower };
   const several = heads.length > 1;
   const height = Math.max(place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
 
@@ -61,12 +63,12 @@ export function head(setting: Setting): Scene {
       value === null || value === undefined || value < from || value >= to ? null : value - from;
     return { row: inner(spot?.row, rows.from, rows.to), column: inner(spot?.column, columns.from, columns.to) };
   }
-  function draw(pen: Pen, at: Spot | null): void {
+  function draw(pen: Pen, at: Spot | null, above: number): void {
     const spot = focus(at);
     heading(pen, setting, title, scale);
     drawLines(pen, spot.row, spot.column);
     drawTokens(pen, spot.row, spot.column);
-    cells.draw(pen, spot.row, spot.column);
+    cells.draw(pen, spot.row, spot.column, above);
   }
   function drawLines(pen: Pen, r: number | null, c: number | null): void {
     const lines: [number, number, number, number][] = []; // share, row, column, head
@@ -96,8 +98,8 @@ export function head(setting: Setting): Scene {
   }
   function drawTokens(pen: Pen, r: number | null, c: number | null): void {
     const muted = { size: 11, fill: theme.muted };
-    pen.text("query", tokens, upper + 8, { ...muted, align: "right" });
-    pen.text("key", left - tokens, upper + 8, muted);
+    pen.text("query →", tokens, place.y - 14, { ...muted, align: "right" });
+    pen.text("→ key", left - tokens, place.y - 14, muted);
     if (several) drawNames(pen);
     const size = clamp(Math.floor(row - 1), 9, 13);
     const write = (label: string, i: number, align: "left" | "right", pointed: boolean) => {
@@ -121,8 +123,8 @@ export function head(setting: Setting): Scene {
     const each = Math.min(30, (left - 2 * tokens) / heads.length);
     heads.forEach((head, h) => {
       const x = left / 2 + (h - (heads.length - 1) / 2) * each;
-      pen.rect(x - each / 2 + 1, upper + 14, each - 2, 3, theme.lines[h % theme.lines.length]);
-      if (each > 13) pen.text(String(head), x, upper + 6, { size: 10, fill: theme.muted, align: "center" });
+      pen.rect(x - each / 2 + 1, place.y - 8, each - 2, 3, theme.lines[h % theme.lines.length]);
+      if (each > 13) pen.text(String(head), x, place.y - 16, { size: 10, fill: theme.muted, align: "center" });
     });
   }
   function hit(x: number, y: number): Spot | null {

@@ -1,7 +1,6 @@
 /** How a weight is computed, for one query: q, k, their product, the score and the softmax. */
 
 import { color, type Scale } from "../colors";
-import { flow } from "../flow";
 import { isHidden, scores } from "../formula";
 import { measure, wrap, type Pen } from "../pen";
 import type { Rule } from "../data";
@@ -30,10 +29,9 @@ export function steps(setting: Setting): Scene | null {
   const signed = (high: number, label: string): Scale => ({ map: theme.signed, low: -high, high, log: false, label });
   const values = signed(top, "entries of q and k");
   const products = signed(Math.max(...product.map((each) => quantile(each, 1)), 1e-9), "q × k");
-  const title = `Layer ${state.layer}, head ${head}, step by step`;
+  const title = `Layer ${state.layer}, head ${head}: how “${literal(rows.units.labels[i])}” weighs the keys`;
   const upper = headroom(setting, title, values);
   const said = wrap(formula(rule, d), width, 12);
-  const text = flow(rows.units, i, upper + said.length * 17 + 12, width, theme, found);
 
   const narrow = width < 620;
   const labels = narrow ? 62 : 110;
@@ -44,7 +42,7 @@ export function steps(setting: Setting): Scene | null {
   const x = [labels + gap, labels + strip + 2 * gap];
   const score = x[1] + strip + gap + numbers;
   const bar = score + gap;
-  const y = upper + said.length * 17 + 12 + text.height + 22;
+  const y = upper + said.length * 17 + 26;
   const first = y + ROW + 26;
   const height = first + keys.length * ROW + (keys.length < columns.to - columns.from ? 24 : 6);
   const pictures = {
@@ -57,7 +55,6 @@ export function steps(setting: Setting): Scene | null {
   function draw(pen: Pen, at: Spot | null): void {
     heading(pen, setting, title, values);
     said.forEach((line, n) => pen.text(line, 0, upper + 8 + n * 17, { size: 12, fill: theme.ink }));
-    text.draw(pen, i, at?.part === "text" ? at.row! : null);
     const muted = { size: 11, fill: theme.muted };
     pen.text("q", x[0], y - 9, muted);
     pen.image(pictures.query, [0, 0, d, 1], x[0], y, strip, ROW - 4);
@@ -94,8 +91,6 @@ export function steps(setting: Setting): Scene | null {
     for (const left of x) pen.frame(left + c * w, first, w, keys.length * ROW - 3, theme.accent);
   }
   function hit(px: number, py: number): Spot | null {
-    const unit = text.at(px, py);
-    if (unit !== null) return { part: "text", row: unit };
     const isQuery = inside({ x: 0, y, w: x[0] + strip, h: ROW }, px, py);
     const n = Math.floor((py - first) / ROW);
     if (!isQuery && (n < 0 || n >= keys.length || px > width)) return null;
@@ -106,32 +101,27 @@ export function steps(setting: Setting): Scene | null {
     }
     return { part: "score", row: i, column };
   }
-  function say({ part, row, column, dimension: c }: Spot): Line[] {
-    if (part === "text") return [[{ token: literal(rows.units.labels[row!]) }], ["click to select it"]];
+  function say({ column, dimension: c }: Spot): Line[] {
     const query = { token: literal(rows.units.labels[i]) };
     if (column === undefined) return [["q of ", query], ...(c === undefined ? [] : [[`dimension ${c}: ${fixed(q[c])}`]])];
-    const names: Line = [query, " ← ", { token: literal(label(column)) }];
+    const names: Line = [query, " → ", { token: literal(label(column)) }];
     const entry = key[column * d + (c ?? 0)];
     if (c !== undefined) return [names, [`dimension ${c}: q ${fixed(q[c])} × k ${fixed(entry)} = ${fixed(q[c] * entry)}`]];
     const why = isHidden(rule, i, column) ? "masked: hidden from this query" : `score ${fixed(all[column])}, weight ${number(weights[column], error)}`;
     return [names, [why]];
   }
-  function press({ part, row, column }: Spot): Partial<State> {
-    if (part === "text") return { query: rows.units.positions[row!][0], key: null };
+  function press({ column }: Spot): Partial<State> {
     return column === undefined ? {} : { key: columns.units.positions[column][0], query: rows.units.positions[i][0], lock: true };
   }
   return {
     height, draw, hit, say, press,
     label: `${title}: of the token ${literal(rows.units.labels[i])}, ${keys.length} keys`,
-    place: ({ part, row, column, dimension }) => {
-      if (part === "text") return text.place(row ?? i);
+    place: ({ part, column, dimension }) => {
       const across = dimension === undefined ? score - 10 : x[part === "product" ? 1 : 0] + ((dimension + 0.5) / d) * strip;
       if (column === undefined) return [across, y + ROW / 2 - 2];
       return keys.includes(column) ? [across, first + keys.indexOf(column) * ROW + ROW / 2 - 2] : null;
     },
     move: (at, right, down) => {
-      const above = at && at.part !== "text" && keys.indexOf(at.column ?? -1) <= 0 && down < 0;
-      if (above || (at?.part === "text" && down <= 0)) return { part: "text", row: text.beside(above ? i : at!.row!, right) };
       const n = clamp(keys.indexOf(at?.column ?? -1) + (at?.column === undefined ? 1 : down), 0, keys.length - 1);
       const c = at?.dimension === undefined ? (right ? 0 : undefined) : clamp(at.dimension + right, 0, d - 1);
       return { part: c === undefined ? "score" : "product", row: i, column: keys[n], dimension: c };

@@ -1,0 +1,142 @@
+/** The top of a page: the text with words to click, the model, the verdict, and one line of help. */
+
+import type { Theme } from "./colors";
+import type { Payload } from "./data";
+import { el } from "./dom";
+import type { Units } from "./maps";
+import type { Look } from "./reader";
+import type { Spread, Word } from "./spread";
+import type { State } from "./state";
+import { literal } from "./text";
+
+const HELP: Record<State["view"], string> = {
+  grid: "Each square is one head. Rows look at columns. Click one.",
+  head: "Each line is a weight, from a query (left) to a key (right). Click a word to keep its lines.",
+  token: "Each row is one head, and each column a word. Click a row to open its head, or a word above.",
+  steps: "Query times key gives a score, and softmax turns scores into weights. Click a word above for its steps.",
+};
+
+const MIXED = 85; // percent of color of the word with the largest weight
+const SHORT = 120; // characters of a text in large letters
+
+export interface Headline {
+  /** The headline, with the verdict in it or, if it is an alarm, below it. */
+  nodes: HTMLElement[];
+  follow(look: Look, found: (label: string) => boolean): void;
+  /** Color the words by the weights of one of them, special tokens in gray; null removes the colors. */
+  paint(spread: Spread | null, theme: Theme): void;
+}
+
+export function headline({ results }: Payload, verdict: HTMLElement, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
+  const text = el("div", { class: "text" });
+  const model = el("span", { class: "model" });
+  const help = el("p", { class: "hint", "aria-live": "off" });
+  const proof = el("div", { class: "proof" }, model);
+  const node = el("header", { class: "headline" }, text, proof, help);
+  let lines: { side: Word["side"]; units: Units; words: HTMLElement[] }[] = [];
+  let drawn: unknown[] = [];
+  let view: State["view"] = "grid";
+
+  const wordOf = (event: Event): Word | null => {
+    const target = event.target instanceof Element ? event.target.closest<HTMLElement>(".word") : null;
+    return target && { side: target.dataset.side as Word["side"], position: Number(target.dataset.position) };
+  };
+  text.addEventListener("mouseover", (event) => on.point(wordOf(event)));
+  text.addEventListener("mouseleave", () => on.point(null));
+  text.addEventListener("focusin", (event) => on.point(wordOf(event)));
+  text.addEventListener("focusout", () => on.point(null));
+  text.addEventListener("click", (event) => {
+    const word = wordOf(event);
+    if (word) on.press(word);
+  });
+  text.addEventListener("keydown", ({ key, target }) => {
+    const words = lines.flatMap(({ words }) => words);
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[key];
+    const next = step && words[words.indexOf(target as HTMLElement) + step];
+    if (next) stop(next).focus();
+  });
+  /** Make a word the one that the Tab key reaches. */
+  function stop(word: HTMLElement): HTMLElement {
+    for (const other of lines.flatMap(({ words }) => words)) other.tabIndex = other === word ? 0 : -1;
+    return word;
+  }
+  function build(look: Look): void {
+    const [queries, keys] = look.units;
+    const line = (side: Word["side"], units: Units, name: string) => {
+      const words = units.labels.map((label, unit) =>
+        el("button", {
+          type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0],
+          class: `word${units.special[unit] ? " special" : ""}${/^[.,;:!?…)\]}»”’%]+$/.test(label) ? " tight" : ""}`,
+        }, literal(label)));
+      const starts = el("span", { class: "side" }, name);
+      return { side, units, words, node: el("p", { role: "group", "aria-label": name || "Text" }, ...(name ? [starts] : []), ...words) };
+    };
+    const alone = look.stack.queries === look.stack.keys;
+    const made = alone ? [line("query", queries, "")] : [line("query", queries, "queries"), line("key", keys, "keys")];
+    lines = made;
+    text.classList.toggle("short", made.reduce((sum, { units }) => sum + units.labels.join(" ").length, 0) <= SHORT);
+    text.replaceChildren(...made.map(({ node }) => node));
+    if (made[0].words.length) stop(made[0].words[0]);
+  }
+  return {
+    nodes: [node, verdict],
+    follow(look, found) {
+      const isProven = verdict.dataset.verdict === "verified";
+      if (isProven && verdict.parentElement !== proof) proof.append(verdict);
+      if (!isProven && verdict.parentElement === proof) node.after(verdict); // it stays in the window
+      const now = [look.result, ...look.units];
+      if (now.some((part, n) => part !== drawn[n] && JSON.stringify(part) !== JSON.stringify(drawn[n]))) build(look);
+      drawn = now;
+      view = look.state.view;
+      model.textContent = [...new Set((look.signed ? results : [look.result]).map(({ model }) => model))].join(" and ");
+      help.textContent = HELP[view];
+      const chosen = chosenOf(look);
+      for (const { side, units, words } of lines) {
+        const unit = chosen === null || chosen.side !== side ? -1 : units.of[chosen.position];
+        words.forEach((word, n) => {
+          word.classList.toggle("chosen", n === unit);
+          word.classList.toggle("found", found(units.labels[n]));
+        });
+        if (unit >= 0) show(words[unit]);
+      }
+    },
+    paint(spread, theme) {
+      for (const { side, units, words } of lines) {
+        words.forEach((word, n) => {
+          const shown = spread && (side === spread.side || lines.length === 1) ? spread.of(units.positions[n][0]) : 0;
+          const gray = units.special[n] && !spread?.signed;
+          const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
+          const ink = gray ? theme.muted : theme.lines[Number(shown < 0)];
+          word.style.background = share ? `color-mix(in srgb, ${ink} ${Math.round(MIXED * share)}%, transparent)` : "";
+          word.style.color = share > 0.6 ? theme.ground : "";
+        });
+      }
+      help.textContent = spread ? spread.said : HELP[view];
+    },
+  };
+  /** Scroll a long text to a word, without scrolling the page. */
+  function show(word: HTMLElement): void {
+    const [inner, outer] = [word.getBoundingClientRect(), text.getBoundingClientRect()];
+    if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += inner.top - outer.top - 30;
+  }
+}
+
+/** Return the word that the view is about, if any. */
+export function chosenOf({ state, rows, columns }: Look): Word | null {
+  if (state.view === "token" && state.by === "key") return { side: "key", position: columns.units.positions[columns.from][0] };
+  if (state.view === "token" || state.view === "steps") return { side: "query", position: rows.units.positions[rows.from][0] };
+  if (state.view === "grid" || !state.lock) return null;
+  if (state.query !== null) return { side: "query", position: state.query };
+  return state.key === null ? null : { side: "key", position: state.key };
+}
+
+/** Return the change of state of a click on a word. */
+export function pressed({ side, position }: Word, state: State): Partial<State> {
+  const by = side === "key" || (state.view === "token" && state.by === "key") ? "key" : "query";
+  if (state.view === "steps") return by === "query" ? { query: position, key: null } : {};
+  if (state.view === "head") {
+    const again = state.lock && state[by] === position;
+    return { query: null, key: null, [by]: position, lock: !again };
+  }
+  return { view: "token", by, ...(by === "query" ? { query: position } : { key: position }) };
+}
