@@ -24,7 +24,8 @@ from torch import Tensor
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
 from attnviz.results import AttentionRecord, AttentionResult, Axis, MaskRule, StreamedAttention
-from attnviz.results.axis import literal, source
+from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import find_words, literal, source
 
 _LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
 _ZERO = 2**15  # the code of 0 where numbers have a sign
@@ -316,6 +317,7 @@ def _describe_result(
             "special": [index for index, special in enumerate(axis.special) if special],
             "word": choose_word(axis),
             "second": axis.segments.index(1) if 1 in axis.segments else None,
+            "generated": _first_generated(axis, result.provenance),
         }
         for axis in axes
     ]
@@ -332,6 +334,20 @@ def _describe_result(
         "axes": described_axes,
         "stacks": stacks,
     }
+
+
+def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
+    """Return the first position that the model generated; None without one, or if unknown."""
+    if provenance.generated is None or provenance.text is None:
+        return None
+    prompt = [provenance.text[start:end] for start, end in find_words(provenance.text)]
+    if not prompt or list(axis.word_labels[: len(prompt)]) != prompt:
+        return (
+            None  # the decoder of an encoder–decoder, or a tokenizer that cannot place its pieces
+        )
+    last = max(position for position, word in enumerate(axis.words) if word == len(prompt) - 1)
+    later = (position for position in range(last + 1, len(axis)) if not axis.special[position])
+    return next(later, None)
 
 
 def _stack_name(start: dict[str, Any], stacks: Sequence[dict[str, Any]]) -> str:

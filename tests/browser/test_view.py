@@ -135,7 +135,8 @@ class Reader:
             let count = 0;
             for (let n = 0; n < data.length; n += 4) {
                 const [r, g, b, a] = data.slice(n, n + 4);
-                count += a > 250 && Math.max(r, g, b) < 90 && Math.max(r, g, b) - Math.min(r, g, b) < 12;
+                const [low, high] = [Math.min(r, g, b), Math.max(r, g, b)];
+                count += a > 250 && high < 90 && high - low < 12;
             }
             return count;
         }"""
@@ -855,6 +856,22 @@ def test_masked_cells_differ_from_cells_of_no_weight(tokenizer, open_page, tmp_p
     for masked in colors[1:]:
         assert masked == [233, 233, 233, 255]
     assert "0 (masked)" in reader.hover(part="matrix", query=0, key=3).tip()
+
+
+def test_generated_words_stand_apart(tokenizer, open_page, tmp_path):
+    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    result = attnviz.attend("the train left", model=model, generate=5)
+    prompt = model.attend("the train left").record(0).query_axis
+    view(result, show="head", words=False).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", height=1400))
+    reader.settle()
+    generated = reader.page.locator(".made .word")
+    labels = result.record(0).query_axis.labels[len(prompt) :]
+    assert generated.all_inner_texts() == list(labels)
+    assert reader.page.locator(".word").count() == len(prompt) + len(labels)
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    assert started.value.path().read_text("utf-8").count(">generated</text>") == 2  # both sides
 
 
 def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):

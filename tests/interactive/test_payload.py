@@ -189,6 +189,19 @@ def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(model):
     assert axis["special"] == [0, 4, 8]
 
 
+def test_the_first_generated_position_follows_the_prompt(tokenizer):
+    llama = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    for prompt in ("the train left", "the the the"):
+        result = llama.attend(prompt, generate=5)
+        (axis,) = attnviz.view(result).data()["payload"]["results"][0]["axes"]
+        assert axis["generated"] == len(llama.attend(prompt).record(0).query_axis)
+    (axis,) = attnviz.view(llama.attend("the train")).data()["payload"]["results"][0]["axes"]
+    assert axis["generated"] is None
+    t5 = attnviz.load(tiny("t5"), tokenizer=tokenizer).attend("the train left", generate=5)
+    axes = attnviz.view(t5).data()["payload"]["results"][0]["axes"]
+    assert [axis["generated"] for axis in axes] == [None, None]  # its decoder has no prompt
+
+
 def test_maps_that_do_not_fit_are_pooled_with_a_note(long):
     data = attnviz.view(long, size=2.0).data()
     found = list(travelled(data))

@@ -25,6 +25,8 @@ export interface Axis {
   wordLabels: string[];
   special: number[];
   second: number | null;
+  /** The first position that the model generated. */
+  generated: number | null;
   /** The first position with content: the default selection. */
   word: number;
 }

@@ -60,6 +60,9 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
     for (const other of lines.flatMap(({ words }) => words)) other.tabIndex = other === word ? 0 : -1;
     return word;
   }
+  function named(name: string): HTMLElement {
+    return el("span", { class: "side" }, name);
+  }
   function build(look: Look): void {
     const [queries, keys] = look.units;
     const line = (side: Word["side"], units: Units, name: string) => {
@@ -68,8 +71,10 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
           type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0],
           class: `word${units.special[unit] ? " special" : ""}${/^[.,;:!?…)\]}»”’%]+$/.test(label) ? " tight" : ""}`,
         }, literal(label)));
-      const starts = el("span", { class: "side" }, name);
-      return { side, units, words, node: el("p", { role: "group", "aria-label": name || "Text" }, ...(name ? [starts] : []), ...words) };
+      const parts: Node[] = name ? [named(name)] : [];
+      if (units.generated === null) parts.push(...words);
+      else parts.push(...words.slice(0, units.generated), el("span", { class: "made" }, named("generated"), ...words.slice(units.generated)));
+      return { side, units, words, node: el("p", { role: "group", "aria-label": name || "Text" }, ...parts) };
     };
     const alone = look.stack.queries === look.stack.keys;
     const made = alone ? [line("query", queries, "")] : [line("query", queries, "queries"), line("key", keys, "keys")];

@@ -11,6 +11,8 @@ export interface Units {
   of: Int32Array;
   /** The first unit of the second text of a pair. */
   second: number | null;
+  /** The first unit that the model generated. */
+  generated: number | null;
 }
 /** The visible units, from the first up to but not including the last. */
 export interface Side {
@@ -55,8 +57,11 @@ function make(axis: Axis, positions: number[][], labels: string[]): Units {
   positions.forEach((some, unit) => some.forEach((position) => (of[position] = unit)));
   const special = new Set(axis.special);
   const isSpecial = (some: number[]) => some.length > 0 && some.every((at) => special.has(at));
-  const second = axis.second === null ? -1 : positions.findIndex(([first]) => first >= axis.second!);
-  return { labels, positions, of, special: positions.map(isSpecial), second: second > 0 ? second : null };
+  const unitOf = (position: number | null) => {
+    const unit = position === null ? -1 : positions.findIndex(([first]) => first >= position);
+    return unit > 0 ? unit : null;
+  };
+  return { labels, positions, of, special: positions.map(isSpecial), second: unitOf(axis.second), generated: unitOf(axis.generated) };
 }
 
 /** Return the units that have a position in first ≤ position < end. */

@@ -29,6 +29,8 @@ export interface Plan {
   /** Names of blocks of rows, for rows too low for labels of their own. */
   blocks?: { name: string; from: number; to: number }[];
   splits?: number[];
+  /** The first generated row and column. */
+  generated?: { row: number | null; column: number | null };
 }
 export interface Matrix {
   cells: Box;
@@ -49,7 +51,8 @@ export function matrix(plan: Plan): Matrix {
   const [rows, columns] = [plan.rows.map(literal), plan.columns.map(literal)];
   const widest = (labels: string[], size: number) => labels.reduce((most, label) => Math.max(most, measure(label, size, true)), 0);
   const left = 22 + Math.min(plan.width * 0.28, 120, widest(rows, 12));
-  const across = Math.min(plan.largest, (plan.width - left) / C);
+  const right = plan.generated?.row == null ? 0 : NAME; // room for a bracket
+  const across = Math.min(plan.largest, (plan.width - left - right) / C);
   const labelled = (cw: number) => {
     const turned = widest(columns, size(cw)) > cw - 4;
     return { cw, turned, over: 8 + (turned ? Math.min(110, widest(columns, size(cw))) : size(cw) + 2) };
@@ -75,12 +78,30 @@ export function matrix(plan: Plan): Matrix {
     for (const r of plan.breaks ?? []) pen.line(cells.x - 4, cells.y + r * ch, cells.x + cells.w, cells.y + r * ch, theme.muted, 0.75);
     for (const c of plan.splits ?? []) pen.line(cells.x + c * cw, cells.y, cells.x + c * cw, cells.y + cells.h, theme.muted, 0.75);
     if (numbered) numbers(pen);
+    brackets(pen);
     rowLabels(pen, row);
     const [x, y] = [cells.x + (column ?? 0) * cw, cells.y + (row ?? 0) * ch];
     if (row !== null) pen.frame(cells.x, y, cells.w, ch, theme.accent, column === null ? 1.5 : 0.75);
     if (column !== null) pen.frame(x, cells.y, cw, cells.h, theme.accent, row === null ? 1.5 : 0.75);
     if (row !== null && column !== null) pen.frame(x, y, cw, ch, theme.accent, 2);
     columnLabels(pen, column);
+  }
+  /** Mark the text that the model generated. */
+  function brackets(pen: Pen): void {
+    const { row = null, column = null } = plan.generated ?? {};
+    const words = { size: 11, fill: theme.muted };
+    if (row !== null) {
+      const [x, from, to] = [cells.x + cells.w + 5, cells.y + row * ch + 1, cells.y + cells.h - 1];
+      pen.line(x, from, x, to, theme.muted);
+      for (const y of [from, to]) pen.line(x - 3, y, x, y, theme.muted);
+      if (to - from > 56) pen.text("generated", x + 8, (from + to) / 2, { ...words, align: "center", turned: true });
+    }
+    if (column !== null) {
+      const [y, from, to] = [plan.y + NAME - 2, cells.x + column * cw + 1, cells.x + cells.w - 1];
+      pen.line(from, y, to, y, theme.muted);
+      for (const x of [from, to]) pen.line(x, y, x, y + 3, theme.muted);
+      pen.text("generated", to, y - 8, { ...words, align: "right" });
+    }
   }
   /** Mark masked cells, which differ from cells with a weight of nearly 0. */
   function hatch(pen: Pen): void {

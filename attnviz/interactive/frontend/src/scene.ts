@@ -157,9 +157,13 @@ export function pair(look: Look, row: number, column: number): Line {
   return [token(look.rows.units.labels[row]), " → ", token(look.columns.units.labels[column])];
 }
 
-/** Return the visible unit at which a second text begins, if any. */
+/** Return the visible units at which a second text or the generated text begins. */
 export function splits({ units, from, to }: Side): number[] {
-  return units.second !== null && units.second > from && units.second < to ? [units.second - from] : [];
+  return [units.second, units.generated].flatMap((unit) => (unit !== null && unit > from && unit < to ? [unit - from] : []));
+}
+/** Return the first visible unit that was generated, if any. */
+export function generated({ units, from, to }: Side): number | null {
+  return units.generated !== null && units.generated < to ? Math.max(units.generated - from, 0) : null;
 }
 
 export function span(positions: number[]): string {

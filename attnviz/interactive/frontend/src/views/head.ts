@@ -4,7 +4,7 @@ import { type Scale } from "../colors";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
 import { clip, literal, number, ranges, weight } from "../text";
-import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, generated, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // per column
 const MANY = 40; // queries; their map may be higher than the window
@@ -42,6 +42,7 @@ export function head(setting: Setting): Scene {
     tallest: stacked || R > MANY ? undefined : Math.max(320, tallest - upper),
     breaks: splits(rows),
     splits: splits(columns),
+    generated: { row: generated(rows), column: generated(columns) },
     xName: "key (attended to)",
     yName: "query (attending)",
     found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
@@ -101,6 +102,11 @@ export function head(setting: Setting): Scene {
     pen.text("query →", tokens, place.y - 14, { ...muted, align: "right" });
     pen.text("→ key", left - tokens, place.y - 14, muted);
     if (several) drawNames(pen);
+    for (const [side, x, most] of [[rows, tokens, m], [columns, left - tokens, n]] as const) {
+      const [first, end] = [generated(side), x === tokens ? 0 : left];
+      if (first === null || first >= most) continue;
+      pen.line(x, middle(first - 0.5), end, middle(first - 0.5), theme.muted, 0.75);
+    }
     const size = clamp(Math.floor(row - 1), 9, 13);
     const write = (label: string, i: number, align: "left" | "right", pointed: boolean) => {
       const bold = pointed;

@@ -2,7 +2,7 @@
 
 import { matrix } from "../matrix";
 import type { Pen } from "../pen";
-import { clamp, heading, headroom, pair, quantile, scaleOf, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, generated, heading, headroom, pair, quantile, scaleOf, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 import { literal, number, weight } from "../text";
 import type { State } from "../state";
 
@@ -36,6 +36,7 @@ export function token(setting: Setting): Scene {
     columns: others.units.labels.slice(others.from, others.to),
     x: 0, y: upper - 8, width,
     largest: 120, splits: splits(others),
+    generated: { row: null, column: generated(others) },
     xName: gives ? "key (attended to)" : "query (attending)",
     yName: "layer.head",
     found: { row: () => false, column: (c) => found(others.units.labels[others.from + c]) },
