@@ -8,6 +8,7 @@ of the page.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
 import zlib
@@ -19,6 +20,7 @@ from itertools import accumulate, takewhile
 from typing import Any, Literal, NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
@@ -32,6 +34,7 @@ _ZERO = 2**15  # the code of 0 where numbers have a sign
 _OVERVIEW_LEVELS = 2**10 - 1
 _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most
+_PICTURE_SIDE = 384  # pixels of a picture, at most
 _HEAD_BYTES = 80  # of JSON about a head, at most, beside its codes and its rule
 _ADDRESS_BYTES = 45  # of JSON that say where codes lie, at most
 _NOTES_BYTES = 600  # of the notes, at most
@@ -318,6 +321,8 @@ def _describe_result(
             "word": choose_word(axis),
             "second": axis.segments.index(1) if 1 in axis.segments else None,
             "generated": _first_generated(axis, result.provenance),
+            "patches": axis.patches,
+            "frames": axis.seconds is not None,
         }
         for axis in axes
     ]
@@ -330,10 +335,19 @@ def _describe_result(
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
+        "image": None if result.image is None else _data_address(result.image),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": described_axes,
         "stacks": stacks,
     }
+
+
+def _data_address(image: Tensor) -> str:
+    """Return a picture (H, W, 3) as the address of a JPEG that contains it."""
+    picture, file = Image.fromarray(image.cpu().numpy()), io.BytesIO()
+    picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
+    picture.save(file, "JPEG", quality=85)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
 def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
@@ -342,9 +356,7 @@ def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
         return None
     prompt = [provenance.text[start:end] for start, end in find_words(provenance.text)]
     if not prompt or list(axis.word_labels[: len(prompt)]) != prompt:
-        return (
-            None  # the decoder of an encoder–decoder, or a tokenizer that cannot place its pieces
-        )
+        return None  # a decoder without a prompt, or pieces without places
     last = max(position for position, word in enumerate(axis.words) if word == len(prompt) - 1)
     later = (position for position in range(last + 1, len(axis)) if not axis.special[position])
     return next(later, None)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
+from media import RATE, chirp, picture, seeing
 from PIL import Image
 from playwright.sync_api import expect
 
@@ -141,6 +142,21 @@ class Reader:
             return count;
         }"""
         return self.page.evaluate(script, [round(top), rows])
+
+    def patches(self, rows, columns):
+        """Return the mean lightness of each patch of the picture once it is drawn."""
+        self.picture()
+        script = """([rows, columns]) => {
+            const canvas = document.querySelector('.picture canvas');
+            const [w, h] = [canvas.width / columns, canvas.height / rows];
+            return Array.from({length: rows * columns}, (_, n) => {
+                const at = [(n % columns) * w, Math.floor(n / columns) * h, w, h].map(Math.round);
+                const {data} = canvas.getContext('2d').getImageData(...at);
+                const colors = data.filter((_, k) => k % 4 < 3);
+                return colors.reduce((a, b) => a + b) / colors.length;
+            });
+        }"""
+        return self.page.evaluate(script, [rows, columns])
 
     def alpha(self, **place):
         """Return the opacity at a position, 0 to 255, a third of a cell away from its number."""
@@ -872,6 +888,59 @@ def test_generated_words_stand_apart(tokenizer, open_page, tmp_path):
     with reader.page.expect_download() as started:
         reader.control("save-svg").click()
     assert started.value.path().read_text("utf-8").count(">generated</text>") == 2  # both sides
+
+
+def test_a_picture_is_lit_where_the_patch_under_the_pointer_looks(tokenizer, open_page, tmp_path):
+    result = seeing("vit", tokenizer).attend(image=picture())
+    record = result.record(0)
+    view(result, show="head", layer=0, head=1).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", height=1000))
+    reader.settle()
+    canvas = reader.page.locator(".picture canvas")
+    expect(canvas).to_be_visible()
+    assert reader.page.locator(".headline .word").all_inner_texts() == ["[CLS]"]
+    patches = record.key_axis.patches
+    rows, columns = (1 + max(patch[side] for patch in patches if patch) for side in (0, 1))
+    plain = np.array(reader.patches(rows, columns))
+    original = result.image.double().mean(-1).numpy()
+    tall, wide = original.shape[0] // rows, original.shape[1] // columns
+    means = original.reshape(rows, tall, columns, wide).mean((1, 3)).flatten()
+    np.testing.assert_allclose(plain, means, atol=12)  # the picture itself, as a JPEG
+    position = patches.index((1, 2))
+    box = canvas.bounding_box()
+    x = box["x"] + box["width"] * 2.5 / columns
+    y = box["y"] + box["height"] * 1.5 / rows
+    reader.page.mouse.move(x, y)
+    expect(reader.page.locator(".hint")).to_contain_text(f"{record.query_axis.labels[position]} → ")
+    weights = record.weights(1)[position]
+    order = [patches.index((r, c)) for r in range(rows) for c in range(columns)]
+    shares = (weights[order] / weights[order].max()).numpy()
+    light = np.array(reader.patches(rows, columns)) / plain
+    others = np.array(order) != position  # the patch under the pointer has a frame
+    np.testing.assert_allclose(light[others], (1 - 0.8 * (1 - shares))[others], atol=0.03)
+    reader.page.mouse.click(x, y)
+    reader.settle()
+    assert (reader.state()["query"], reader.state()["lock"]) == (position, True)
+    reader.show(view="grid", lock=False)
+    canvas.focus()
+    reader.page.keyboard.press("ArrowRight")
+    reader.page.keyboard.press("Enter")
+    reader.settle()
+    assert (reader.state()["view"], reader.state()["query"]) == ("token", patches.index((1, 3)))
+
+
+def test_the_frames_of_a_sound_are_a_strip(tokenizer, open_page, tmp_path):
+    result = seeing("wav2vec2", tokenizer).attend(audio=chirp(), sampling_rate=RATE)
+    view(result).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html"))
+    reader.settle()
+    frames = reader.page.locator(".headline .frame")
+    assert frames.count() == len(result.record(0).query_axis)
+    frames.nth(3).hover()
+    expect(reader.page.locator(".hint")).to_contain_text("→ ")
+    frames.nth(3).click()
+    reader.settle()
+    assert (reader.state()["view"], reader.state()["query"]) == ("token", 3)
 
 
 def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):

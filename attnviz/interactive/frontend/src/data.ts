@@ -15,6 +15,8 @@ export interface Result {
   source: string;
   verdict: "verified" | "failed" | "not proven";
   summary: string;
+  /** The picture that the model read, as a data address. */
+  image: string | null;
   notes: string[];
   axes: Axis[];
   stacks: Stack[];
@@ -27,6 +29,10 @@ export interface Axis {
   second: number | null;
   /** The first position that the model generated. */
   generated: number | null;
+  /** The row and the column of each position that is a patch of the picture. */
+  patches: ([row: number, column: number] | null)[] | null;
+  /** Whether positions are frames of a sound. */
+  frames: boolean;
   /** The first position with content: the default selection. */
   word: number;
 }

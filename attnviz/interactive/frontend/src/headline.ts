@@ -1,10 +1,12 @@
 /** The top of a page: the text with words to click, the model, the verdict, and one line of help. */
 
 import type { Theme } from "./colors";
-import type { Payload } from "./data";
+import type { Axis, Payload } from "./data";
 import { el } from "./dom";
 import type { Units } from "./maps";
 import type { Look } from "./reader";
+import { isPicture } from "./picture";
+import type { Spot } from "./scene";
 import type { Spread, Word } from "./spread";
 import type { State } from "./state";
 import { literal } from "./text";
@@ -17,6 +19,7 @@ const HELP: Record<State["view"], string> = {
 };
 
 const MIXED = 85; // percent of color of the word with the largest weight
+const MOST_FRAMES = 400; // of a sound, to be drawn as a strip
 const SHORT = 120; // characters of a text in large letters
 
 export interface Headline {
@@ -27,15 +30,23 @@ export interface Headline {
   paint(spread: Spread | null, theme: Theme): void;
 }
 
+/** The words of the queries or of the keys; patches of a picture have none. */
+interface Line {
+  side: Word["side"];
+  units: Units;
+  words: (HTMLElement | null)[];
+  node: HTMLElement;
+}
+
 export function headline({ results }: Payload, verdict: HTMLElement, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
   const text = el("div", { class: "text" });
   const model = el("span", { class: "model" });
   const help = el("p", { class: "hint", "aria-live": "off" });
   const proof = el("div", { class: "proof" }, model);
   const node = el("header", { class: "headline" }, text, proof, help);
-  let lines: { side: Word["side"]; units: Units; words: HTMLElement[] }[] = [];
+  let lines: Line[] = [];
   let drawn: unknown[] = [];
-  let view: State["view"] = "grid";
+  let base = "";
 
   const wordOf = (event: Event): Word | null => {
     const target = event.target instanceof Element ? event.target.closest<HTMLElement>(".word") : null;
@@ -50,38 +61,42 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
     if (word) on.press(word);
   });
   text.addEventListener("keydown", ({ key, target }) => {
-    const words = lines.flatMap(({ words }) => words);
+    const words = all();
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[key];
     const next = step && words[words.indexOf(target as HTMLElement) + step];
     if (next) stop(next).focus();
   });
+  const all = () => lines.flatMap(({ words }) => words.filter((word) => word !== null));
   /** Make a word the one that the Tab key reaches. */
   function stop(word: HTMLElement): HTMLElement {
-    for (const other of lines.flatMap(({ words }) => words)) other.tabIndex = other === word ? 0 : -1;
+    for (const other of all()) other.tabIndex = other === word ? 0 : -1;
     return word;
   }
   function named(name: string): HTMLElement {
     return el("span", { class: "side" }, name);
   }
   function build(look: Look): void {
-    const [queries, keys] = look.units;
-    const line = (side: Word["side"], units: Units, name: string) => {
+    const { result, stack } = look;
+    const line = (side: Word["side"], units: Units, { patches, frames }: Axis, name: string): Line => {
       const words = units.labels.map((label, unit) =>
-        el("button", {
-          type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0],
-          class: `word${units.special[unit] ? " special" : ""}${/^[.,;:!?…)\]}»”’%]+$/.test(label) ? " tight" : ""}`,
-        }, literal(label)));
+        patches?.[units.positions[unit][0]] || (frames && units.labels.length > MOST_FRAMES) ? null : el("button", {
+          type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0], title: frames && literal(label), "aria-label": frames && literal(label),
+          class: `word${units.special[unit] ? " special" : ""}${frames ? " frame" : ""}${/^[.,;:!?…)\]}»”’%]+$/.test(label) ? " tight" : ""}`,
+        }, frames ? "" : literal(label)));
+      const shown = (from: number, to?: number) => words.slice(from, to).filter((word) => word !== null);
       const parts: Node[] = name ? [named(name)] : [];
-      if (units.generated === null) parts.push(...words);
-      else parts.push(...words.slice(0, units.generated), el("span", { class: "made" }, named("generated"), ...words.slice(units.generated)));
-      return { side, units, words, node: el("p", { role: "group", "aria-label": name || "Text" }, ...parts) };
+      if (patches || frames) parts.push(named(result.name));
+      if (units.generated === null) parts.push(...shown(0));
+      else parts.push(...shown(0, units.generated), el("span", { class: "made" }, named("generated"), ...shown(units.generated)));
+      return { side, units, words, node: el("p", { class: frames && "frames", role: "group", "aria-label": name || "Text" }, ...parts) };
     };
-    const alone = look.stack.queries === look.stack.keys;
-    const made = alone ? [line("query", queries, "")] : [line("query", queries, "queries"), line("key", keys, "keys")];
-    lines = made;
-    text.classList.toggle("short", made.reduce((sum, { units }) => sum + units.labels.join(" ").length, 0) <= SHORT);
-    text.replaceChildren(...made.map(({ node }) => node));
-    if (made[0].words.length) stop(made[0].words[0]);
+    const [queries, keys] = [result.axes[stack.queries], result.axes[stack.keys]];
+    lines = queries === keys ? [line("query", look.units[0], queries, "")]
+      : [line("query", look.units[0], queries, "queries"), line("key", look.units[1], keys, "keys")];
+    const letters = all().reduce((sum, word) => sum + word.textContent!.length + 1, 0);
+    text.classList.toggle("short", letters <= SHORT);
+    text.replaceChildren(...lines.map(({ node }) => node));
+    if (all().length) stop(all()[0]);
   }
   return {
     nodes: [node, verdict],
@@ -92,23 +107,24 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
       const now = [look.result, ...look.units];
       if (now.some((part, n) => part !== drawn[n] && JSON.stringify(part) !== JSON.stringify(drawn[n]))) build(look);
       drawn = now;
-      view = look.state.view;
       model.textContent = [...new Set((look.signed ? results : [look.result]).map(({ model }) => model))].join(" and ");
-      help.textContent = HELP[view];
+      help.textContent = base = `${HELP[look.state.view]}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
       const chosen = chosenOf(look);
       for (const { side, units, words } of lines) {
         const unit = chosen === null || chosen.side !== side ? -1 : units.of[chosen.position];
         words.forEach((word, n) => {
+          if (!word) return;
           word.classList.toggle("chosen", n === unit);
           word.classList.toggle("found", found(units.labels[n]));
         });
-        if (unit >= 0) show(words[unit]);
+        if (words[unit]) show(words[unit]);
       }
     },
     paint(spread, theme) {
       for (const { side, units, words } of lines) {
         words.forEach((word, n) => {
-          const shown = spread && (side === spread.side || lines.length === 1) ? spread.of(units.positions[n][0]) : 0;
+          if (!word) return;
+          const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
           const gray = units.special[n] && !spread?.signed;
           const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
           const ink = gray ? theme.muted : theme.lines[Number(shown < 0)];
@@ -116,7 +132,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
           word.style.color = share > 0.6 ? theme.ground : "";
         });
       }
-      help.textContent = spread ? spread.said : HELP[view];
+      help.textContent = spread ? spread.said : base;
     },
   };
   /** Scroll a long text to a word, without scrolling the page. */
@@ -133,6 +149,12 @@ export function chosenOf({ state, rows, columns }: Look): Word | null {
   if (state.view === "grid" || !state.lock) return null;
   if (state.query !== null) return { side: "query", position: state.query };
   return state.key === null ? null : { side: "key", position: state.key };
+}
+
+/** Return the word of a place in a view. */
+export function wordOf({ rows, columns }: Look, at: Spot | null): Word | null {
+  if (at?.row !== undefined) return { side: "query", position: rows.units.positions[at.row][0] };
+  return at?.column === undefined ? null : { side: "key", position: columns.units.positions[at.column][0] };
 }
 
 /** Return the change of state of a click on a word. */

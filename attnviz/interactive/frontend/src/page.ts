@@ -5,7 +5,7 @@ import { controls } from "./controls";
 import type { Source } from "./data";
 import { el } from "./dom";
 import { footer, offer } from "./footer";
-import { chosenOf, headline, pressed } from "./headline";
+import { chosenOf, headline, pressed, wordOf } from "./headline";
 import { CanvasPen } from "./pen";
 import { Reader, type Look } from "./reader";
 import { save } from "./save";
@@ -13,6 +13,7 @@ import type { Scene, Setting, Spot } from "./scene";
 import { spread, type Spread, type Word } from "./spread";
 import { read, selection, sound, startOf, write, type Selection, type State } from "./state";
 import { tooltip } from "./tooltip";
+import { picture } from "./picture";
 import { pointing } from "./pointing";
 import { grid } from "./views/grid";
 import { head } from "./views/head";
@@ -76,9 +77,11 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   const notice = el("div", { class: "notice", role: "status" });
   const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind) });
   const foot = footer(payload);
-  const title = headline(payload, foot.verdict, { point: hover, press: (word) => change(pressed(word, state)) });
+  const press = (word: Word) => change(pressed(word, state));
+  const title = headline(payload, foot.verdict, { point: hover, press });
+  const seen = picture(payload.results, { ready: () => look && build(look), point: hover, press });
   root.classList.add("attnviz");
-  root.replaceChildren(...title.nodes, bars.node, stage, notice, foot.node);
+  root.replaceChildren(...title.nodes, bars.node, el("div", { class: "body" }, seen.node, stage), notice, foot.node);
 
   function change(changed: Partial<State>): void {
     const before = state;
@@ -124,6 +127,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     const isFound = (label: string) => wanted !== "" && label.toLocaleLowerCase().includes(wanted);
     foot.follow(look);
     title.follow(look, isFound);
+    seen.follow(look, chosenOf(look));
     offer(notice, look, look.state, true, change);
     stage.hidden = false;
     const [width, height] = [roomy(), tall()];
@@ -146,8 +150,12 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   /** Color the text by the weights of the word under the pointer, or else of the chosen one. */
   function color(): void {
     if (!look) return;
-    const [turn, word, dark] = [++colored, hovered ?? chosenOf(look), theme()];
-    const done = (found: Spread | null) => turn === colored && title.paint(found, dark);
+    const [turn, word, colors] = [++colored, hovered ?? chosenOf(look), theme()];
+    const done = (found: Spread | null) => {
+      if (turn !== colored) return;
+      title.paint(found, colors);
+      seen.paint(found, hovered, colors);
+    };
     if (word) void spread(reader, look.state, word).then(done);
     else done(null);
   }
@@ -170,6 +178,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       frame = requestAnimationFrame(draw);
     }
     pointer = [x, y];
+    if (state.view === "head" && look) hover(wordOf(look, to));
     tell();
   }
   /** Show the tooltip of the pointed place. */

@@ -17,6 +17,8 @@ export interface Word {
 export interface Spread {
   /** Which of the two the weights belong to: the other side than that of the word. */
   side: Word["side"];
+  /** Whether queries and keys are the same text. */
+  alone: boolean;
   of(position: number): number;
   /** The largest weight of a word; special tokens may have larger ones. */
   top: number;
@@ -41,7 +43,7 @@ export async function spread(reader: Reader, state: State, { side, position }: W
   const who = tables.length > 1 ? `mean of ${tables.length} heads` : `layer ${look.layers[0].layer.layer}, head ${look.layers[0].heads[0]}`;
   const most = largest(theirs, of);
   return {
-    of, side: gives ? "key" : "query", signed: look.signed,
+    of, side: gives ? "key" : "query", alone: look.stack.queries === look.stack.keys, signed: look.signed,
     top: Math.max(quantile(words.length ? words : values, 1), 1e-9),
     said: `${gives ? `${name} → ${most}` : `${most} → ${name}`} (${who})`,
   };

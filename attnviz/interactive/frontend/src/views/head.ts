@@ -3,6 +3,7 @@
 import { type Scale } from "../colors";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
+import { isPicture } from "../picture";
 import { clip, literal, number, ranges, weight } from "../text";
 import { clamp, generated, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
@@ -22,12 +23,13 @@ export function head(setting: Setting): Scene {
   const scale = scaleOf(look, theme, top, quantile(mean, 1));
   const title = `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
   const upper = headroom(setting, title, scale);
-  const stacked = width < 720;
-  const gap = stacked ? 0 : 40;
+  const bare = isPicture(look.result.axes[look.stack.queries]); // lines between patches say nothing
+  const stacked = width < 720 && !bare;
+  const gap = stacked || bare ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
   // The matrix takes the width that its cells can fill; the lines take the rest.
   const cell = clamp(Math.max(R > MANY ? 600 : 320, tallest - upper - 70) / R, 4, 54);
-  const left = stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
+  const left = bare ? 0 : stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
   const [most, below] = [Math.max(m, n), 26];
   const narrow = clamp(420 / most, 10.5, 24);
 
@@ -49,7 +51,7 @@ export function head(setting: Setting): Scene {
   });
   // Next to the matrix, tokens align with its rows.
   const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
-  const lower = most * row;
+  const lower = bare ? 0 : most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
   const place = { x: 0, y: stacked ? upper + 22 : cells.cells.y, w: left, h: lower };
   const several = heads.length > 1;
@@ -67,8 +69,8 @@ export function head(setting: Setting): Scene {
   function draw(pen: Pen, at: Spot | null, above: number): void {
     const spot = focus(at);
     heading(pen, setting, title, scale);
-    drawLines(pen, spot.row, spot.column);
-    drawTokens(pen, spot.row, spot.column);
+    if (!bare) drawLines(pen, spot.row, spot.column);
+    if (!bare) drawTokens(pen, spot.row, spot.column);
     cells.draw(pen, spot.row, spot.column, above);
   }
   function drawLines(pen: Pen, r: number | null, c: number | null): void {
