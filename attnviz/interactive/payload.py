@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import Any, Literal, NamedTuple
@@ -73,6 +74,7 @@ def make_payload(
     overviews = [_overviews(blocks, of_result) for of_result in attentions]
     heads = _rank_heads(results[0], attentions, overviews[0])
     names = name_results(results)
+    aligned = align_stacks(*attentions) if len(attentions) == 2 else {}
 
     def fill(encodings: Mapping[HeadKey, Encoding]) -> dict[str, Any]:
         exact = [
@@ -93,6 +95,7 @@ def make_payload(
             "blocks": blocks.places,
             "start": {**start, "stack": _stack_name(start, shown[0]["stacks"])},
             "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
+            **({"aligned": aligned} if aligned else {}),
         }
 
     smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY))
@@ -268,10 +271,12 @@ def shape(attention: Attention) -> tuple[str, int, tuple[int, ...], int | None, 
     """Return what two attentions must share so that their weights can be compared.
 
     Their stack, layer and heads, how many tokens a cell joins (None for whole maps), and the
-    numbers of queries and keys without padding.
+    numbers of queries and keys without padding; 0 for short texts, whose words are aligned.
     """
     cell = attention.summary.cell if isinstance(attention, StreamedAttention) else None
     m, n = (axis.padding.count(False) for axis in (attention.query_axis, attention.key_axis))
+    if _is_short(attention):
+        m = n = 0
     return attention.stack, attention.layer, head_numbers(attention), cell, m, n
 
 
@@ -360,6 +365,61 @@ def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
     last = max(position for position, word in enumerate(axis.words) if word == len(prompt) - 1)
     later = (position for position in range(last + 1, len(axis)) if not axis.special[position])
     return next(later, None)
+
+
+def align_stacks(
+    first: Sequence[Attention], second: Sequence[Attention]
+) -> dict[str, list[list[tuple[int, int]]]]:
+    """Return the words that two texts share, for the queries and keys of each stack.
+
+    A stack whose words have the same pieces in both texts is left out: its positions correspond.
+    """
+    aligned: dict[str, list[list[tuple[int, int]]]] = {}
+    for one, other in zip(first, second, strict=True):
+        sides = [(one.query_axis, other.query_axis), (one.key_axis, other.key_axis)]
+        differs = any(a.words != b.words for a, b in sides) and _is_short(one) and _is_short(other)
+        if differs and one.stack not in aligned:
+            aligned[one.stack] = [align(a, b) for a, b in sides]
+            for (axis, _), pairs in zip(sides, aligned[one.stack], strict=True):
+                if all(axis.special[position] for position, _ in pairs):
+                    raise InputError(
+                        "The two texts differ in length and share no word, so no weights can be "
+                        "compared. Choose texts that share words."
+                    )
+    return aligned
+
+
+def _is_short(attention: Attention) -> bool:
+    """Whether the page has the whole maps of a text, and knows its words."""
+    axes = attention.query_axis, attention.key_axis
+    is_text = all(axis.word_labels for axis in axes)
+    is_whole = isinstance(attention, AttentionRecord)
+    return is_whole and is_text and max(map(len, axes)) <= _OVERVIEW_SIDE
+
+
+def align(first: Axis, second: Axis) -> list[tuple[int, int]]:
+    """Return the first positions of words that stand in both texts, in order.
+
+    A run of words that replaces as many others counts as the same words.
+    """
+    (starts, words), (other_starts, other_words) = _words(first), _words(second)
+    pairs: list[tuple[int, int]] = []
+    for kind, a, b, c, d in SequenceMatcher(None, words, other_words, False).get_opcodes():
+        has_special = any(special for special, _ in words[a:b] + other_words[c:d])
+        if kind == "equal" or (kind == "replace" and b - a == d - c and not has_special):
+            pairs += zip(starts[a:b], other_starts[c:d], strict=True)
+    return pairs
+
+
+def _words(axis: Axis) -> tuple[list[int], list[tuple[bool, str]]]:
+    """Return where each word begins, and whether it is a special token, with its text."""
+    starts, words = [], []
+    for position, word in enumerate(axis.words):
+        if word is None or word not in axis.words[:position]:
+            starts.append(position)
+            label = axis.labels[position] if word is None else axis.word_labels[word].casefold()
+            words.append((axis.special[position], label))
+    return starts, words
 
 
 def _stack_name(start: dict[str, Any], stacks: Sequence[dict[str, Any]]) -> str:
@@ -612,7 +672,7 @@ class Codes:
         """The codes in base64, deflated: all low bytes, then all high bytes where there are any."""
         planes = [self.codes & 255] + ([self.codes >> 8] if self.levels > 255 else [])
         data = b"".join(plane.to(torch.uint8).numpy().tobytes() for plane in planes)
-        compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
         return base64.b64encode(compressor.compress(data) + compressor.flush()).decode("ascii")
 
     @cached_property

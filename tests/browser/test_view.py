@@ -401,6 +401,127 @@ def test_two_results_are_compared(read, saved, result):
     assert "train" in footer
 
 
+def test_a_comparison_opens_on_the_difference_in_one_pair_of_colors(read, saved, result):
+    reader = read(saved("two", other=OTHER))
+    assert reader.state()["show"] == "difference"
+    expect(reader.word("train | ship")).to_be_visible()
+    reader.show(view="head", layer=2, heads=[9], words=False)
+    one, other = (
+        weights_of(each, 2, [9], words=False, special="keep").weights
+        for each in (result, attnviz.attend(OTHER))
+    )
+    difference = one - other
+    for sign in (1, -1):
+        row, column = divmod((sign * difference).argmax().item(), len(difference))
+        red, _, blue, _ = reader.color(part="matrix", query=row, key=column)
+        assert (red > blue) == (sign > 0)  # more in the first text is red
+        reader.click(part="matrix", query=row, key=column)
+        with reader.page.expect_download() as started:
+            reader.control("save-svg").click()
+        svg = ET.fromstring(started.value.path().read_text("utf-8"))
+        (line,) = svg.findall("{http://www.w3.org/2000/svg}path")
+        red, _, blue = map(int, re.findall(r"\d+", line.get("stroke")))
+        assert (red > blue) == (sign > 0)
+        reader.page.keyboard.press("Escape")
+        reader.settle()
+    row, column = divmod(difference.abs().argmin().item(), len(difference))
+    assert reader.color(part="matrix", query=row, key=column)[3] == 0  # no difference, no color
+
+
+def test_texts_of_different_lengths_are_compared_by_their_common_words(read, saved, result):
+    longer = "The unfathomable old train left a station today"
+    other = attnviz.attend(longer)
+    reader = read(saved("unequal", other=longer)).show(view="head", layer=1, heads=[4])
+    maps = [weights_of(each, 1, [4], words=True, special="keep") for each in (result, other)]
+    common = ["[CLS]", "The", "unfathomable", "train", "left", "station", "[SEP]"]
+    first, second = ([list(map_.rows).index(word) for word in common] for map_ in maps)
+    places, _ = unit_positions(result, words=True, special="keep")
+    for special in ("keep", "remove"):  # rows are renormalized over all words of their text
+        reader.show(special=special)
+        maps = [weights_of(each, 1, [4], words=True, special=special) for each in (result, other)]
+        cut = int(special == "remove")
+        for a, b in itertools.product(range(cut, 7 - cut), repeat=2):
+            tip = reader.hover(part="matrix", query=places[first[a]], key=places[first[b]]).tip()
+            value, rounding = number(tip)
+            expected = (
+                maps[0].weights[first[a] - cut, first[b] - cut]
+                - maps[1].weights[second[a] - cut, second[b] - cut]
+            )
+            assert value == pytest.approx(expected.item(), abs=2e-3 + rounding), tip
+            assert tip.startswith(f"{common[a]} → {common[b]}  ")
+    reader.show(special="keep")
+    expect(reader.page.locator(".notice")).to_contain_text("Only words that stand in both texts")
+    reader.show(show="second", query=len(other.record(0).query_axis) - 2, key=None, lock=True)
+    assert reader.state()["query"] == len(other.record(0).query_axis) - 2
+    expect(reader.word("today")).to_have_class(re.compile("chosen"))
+
+
+def test_heads_are_averaged_across_layers(read, result):
+    reader = read()
+    reader.control("layers").fill("1, 3-4")
+    reader.control("layers").press("Enter")
+    reader.control("only").fill("0-5")
+    reader.control("only").press("Enter")
+    reader.control("mean").click()
+    reader.settle()
+    reader.show(words=False)
+    maps = [
+        weights_of(result, layer, list(range(6)), words=False, special="keep").weights
+        for layer in (1, 3, 4)
+    ]
+    mean = sum(maps) / len(maps)
+    for query, key in ((0, 0), (3, 5), (8, 2)):
+        tip = reader.hover(part="matrix", query=query, key=key).tip()
+        value, rounding = number(tip)
+        assert value == pytest.approx(mean[query, key].item(), abs=1e-4 + rounding)
+        assert "mean of 18 heads, layers 1, 3–4" in tip
+    reader.control("layer").select_option("3")
+    reader.settle()
+    assert (reader.state()["mean"], reader.state()["layer"]) == (False, 3)
+
+
+def test_a_filter_that_names_no_head_is_answered(read):
+    reader = read()
+    for typed in ("foo", "3, foo", "77"):
+        reader.control("only").fill(typed)
+        reader.control("only").press("Enter")
+        odd = typed.split(", ")[-1]
+        notice = reader.page.locator(".notice")
+        expect(notice).to_have_text(
+            f"Heads: “{odd}” names none. Type numbers from 0–11, such as 0 or 0-2."
+        )
+        expect(reader.control("only")).to_have_value(typed)
+        assert reader.state()["only"] is None
+    reader.control("only").fill("3")
+    reader.control("only").press("Enter")
+    reader.settle()
+    expect(notice).to_be_hidden()
+    assert reader.state()["only"] == [3]
+
+
+def test_removed_special_tokens_fade_heads_that_keep_little(read, result):
+    reader = read().show(special="remove")
+    left = torch.stack([
+        torch.stack([
+            weights_of(result, layer, [head], words=True, special="hide").weights.sum(1).mean()
+            for head in range(12)
+        ])
+        for layer in range(6)
+    ])  # fmt: skip
+    removed = round(100 * (1 - left.mean().item()))
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    svg = ET.fromstring(started.value.path().read_text("utf-8"))
+    texts = [each.text for each in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(f"special tokens had {removed} %" in (text or "") for text in texts)
+    veils = [float(rect.get("opacity")) for rect in svg.iter("{http://www.w3.org/2000/svg}rect")
+             if rect.get("opacity")]  # fmt: skip
+    assert veils == pytest.approx((0.85 * (1 - left) ** 2).flatten().tolist(), abs=0.006)
+    layer, head = divmod(left.argmin().item(), 12)
+    tip = reader.hover(layer=layer, head=head).tip()
+    assert f"special tokens had {round(100 * (1 - left.min().item()))} %" in tip
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_is_saved_as_svg_and_png(read, result, name):
     reader = read().show(view=name, layer=1, heads=[4])

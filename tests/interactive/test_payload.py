@@ -286,21 +286,45 @@ def test_two_results_are_compared_weight_by_weight(model):
     for number, result in enumerate((one, other)):
         for _, layer, head, ways, error in travelled(data, number):
             assert np.abs(ways[0] - in_float64(result.record(layer), head)).max() <= error + 1e-12
-    longer = attnviz.attend("The bank was full of old mud.", model=model)
-    with pytest.raises(InputError, match=r"same shape.* on 9 and .* on 10"):
-        attnviz.view(one, compare=longer)
+    assert "aligned" not in data["payload"]
 
 
 def test_comparisons_ignore_padding(model):
     short, full = attnviz.attend(["the train left", "the train left the station"], model=model)
     alone = attnviz.attend("the train left", model=model)
-    with pytest.raises(InputError, match=r"on 5 and 6 × 12 on 7\."):
-        attnviz.view(short, compare=full)
+    aligned = attnviz.view(short, compare=full).data()["payload"]["aligned"]
+    pairs = [(n, n) for n in range(4)] + [(4, 6)]  # the last is [SEP]
+    assert aligned == {"encoder": [pairs, pairs]}
     lengths = [
         len(each["axes"][0]["labels"])
         for each in attnviz.view(short, compare=alone).data()["payload"]["results"]
     ]
     assert lengths == [5, 5]
+
+
+def test_texts_of_different_lengths_are_aligned_by_their_words(model):
+    def align(*texts):
+        page = attnviz.view(
+            *[attnviz.attend(text, model=model) for text in texts[:1]],
+            compare=attnviz.attend(texts[1], model=model),
+        ).data()["payload"]
+        queries, keys = page["aligned"]["encoder"]
+        assert queries == keys
+        names = [result["axes"][0]["labels"] for result in page["results"]]
+        return [(names[0][a], names[1][b]) for a, b in queries]
+
+    assert align("the old train left", "The train left early today") == [
+        ("[CLS]", "[CLS]"), ("the", "the"), ("train", "train"), ("left", "left"),
+        ("[SEP]", "[SEP]"),
+    ]  # fmt: skip
+    assert align("a train left the unfathomable station", "a ship left the station today")[:3] == [
+        ("[CLS]", "[CLS]"), ("a", "a"), ("train", "ship"),  # in the same place
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="share no word"):
+        align("train", "ships and boats")
+    long = [attnviz.attend("the train left " * n, model=model) for n in (30, 31)]
+    with pytest.raises(InputError, match=r"same shape.* on 92 and .* on 95"):
+        attnviz.view(long[0], compare=long[1])
 
 
 def test_texts_with_different_pooling_are_not_compared(model):

@@ -103,9 +103,9 @@ def test_two_texts_are_compared(reader):
     asked = {"text": "the bank of the river", "compare": "the bank of the city"}
     answer = reader.post("/attention", json=asked).json()
     assert len(answer["payload"]["results"]) == 2
-    wrong = reader.post("/attention", json={**asked, "compare": "one more of quite another length"})
+    wrong = reader.post("/attention", json={**asked, "compare": "one more and no other word"})
     assert wrong.status_code == 400
-    assert "same shape" in wrong.text
+    assert "share no word" in wrong.text
 
 
 @pytest.mark.parametrize(

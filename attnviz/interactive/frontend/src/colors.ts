@@ -53,6 +53,8 @@ export interface Scale {
   /** Whether some numbers lie beyond the ends; they get the last color. */
   over?: boolean;
   label: string;
+  /** Numbers below this size stay blank: no difference. */
+  blank?: number;
   /** The color of masked cells, as four bytes. */
   masked?: number[];
 }
@@ -61,6 +63,11 @@ export interface Scale {
 export function index({ low, high, log }: Scale, value: number): number {
   const share = log ? Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value - low) / (high - low);
   return Math.round(255 * Math.min(1, Math.max(0, share)));
+}
+
+/** Return the color of a difference in lines and text: that of a large one in maps. */
+export function signedInk({ signed }: Theme, isNegative: boolean): string {
+  return color({ map: signed, low: -1, high: 1, log: false, label: "" }, isNegative ? -0.7 : 0.7);
 }
 
 export function color(scale: Scale, value: number): string {

@@ -7,7 +7,11 @@ export interface Payload {
   blocks: [start: number, length: number][];
   start: { stack: string; layer: number; head: number; view: ViewName; words: boolean };
   notes: string[];
+  /** Of two results whose words differ in pieces or in number: the words that are compared. */
+  aligned?: Record<string, Aligned>;
 }
+/** For the queries and the keys of a stack: the first positions of each pair of words. */
+export type Aligned = [queries: [number, number][], keys: [number, number][]];
 export type ViewName = "grid" | "head" | "token" | "steps";
 export interface Result {
   name: string;

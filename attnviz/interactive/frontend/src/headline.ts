@@ -1,6 +1,6 @@
 /** The top of a page: the text with words to click, the model, the verdict, and one line of help. */
 
-import type { Theme } from "./colors";
+import { signedInk, type Theme } from "./colors";
 import type { Axis, Payload } from "./data";
 import { el } from "./dom";
 import type { Units } from "./maps";
@@ -127,7 +127,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
           const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
           const gray = units.special[n] && !spread?.signed;
           const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
-          const ink = gray ? theme.muted : theme.lines[Number(shown < 0)];
+          const ink = gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0];
           word.style.background = share ? `color-mix(in srgb, ${ink} ${Math.round(MIXED * share)}%, transparent)` : "";
           word.style.color = share > 0.6 ? theme.ground : "";
         });

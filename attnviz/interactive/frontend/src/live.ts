@@ -78,7 +78,7 @@ function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
       path: "/attention", title: "Attention", show: attention(root),
       fields: {
         text: { label: "Sentence", value: "the train left the station on time", hint: `${most} Press Enter to show it.` },
-        compare: { label: "Compare with", hint: "A second sentence with the same number of tokens.", optional: true },
+        compare: { label: "Compare with", hint: "A second sentence: the page shows the difference.", optional: true },
       },
     },
     {

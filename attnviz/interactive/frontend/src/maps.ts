@@ -13,6 +13,8 @@ export interface Units {
   second: number | null;
   /** The first unit that the model generated. */
   generated: number | null;
+  /** The positions among which rows are renormalized, if they are not only those of the units. */
+  counted?: Int32Array;
 }
 /** The visible units, from the first up to but not including the last. */
 export interface Side {
@@ -89,12 +91,23 @@ export function isAlike(units: Units, other: Units): boolean {
   return String(units.positions) === String(other.positions);
 }
 
+/** Return the units that begin at some positions, in their order. */
+export function chosenUnits(units: Units, positions: number[]): Units {
+  const some = positions.map((position) => units.of[position]);
+  const of = new Int32Array(units.of.length).fill(-1);
+  some.forEach((unit, n) => units.positions[unit].forEach((position) => (of[position] = n)));
+  const at = <T>(all: T[]) => some.map((unit) => all[unit]);
+  return { labels: at(units.labels), special: at(units.special), positions: at(units.positions), of, second: null, generated: null, counted: units.of };
+}
+
 /** Weights of a map's visible rows and columns, and their maximum error by row. */
 export interface Table {
   values: Float32Array;
   errors: Float32Array;
   /** 1 where no piece of the query may read a piece of the key. */
   masked: Uint8Array;
+  /** The share of each row's weight that removed tokens have left; 1 if none were removed. */
+  kept: Float32Array;
 }
 
 /**
@@ -111,17 +124,22 @@ export function merge(
   renormalize: boolean,
 ): Table {
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
-  const table = { values: new Float32Array(R * C), errors: new Float32Array(R), masked: new Uint8Array(R * C) };
-  const { of, positions } = columns.units;
+  const table = { values: new Float32Array(R * C), errors: new Float32Array(R), masked: new Uint8Array(R * C), kept: new Float32Array(R).fill(1) };
+  const { of, positions, counted = of } = columns.units;
   const widest = positions.reduce((most, { length }) => Math.max(most, length), 1);
   for (let r = 0; r < R; r++) {
     const pieces = rows.units.positions[rows.from + r];
     const sums = new Float64Array(positions.length);
+    let left = 0;
     for (const piece of pieces) {
       const weights = row(piece);
-      for (let j = 0; j < of.length; j++) if (of[j] >= 0) sums[of[j]] += weights[j] / pieces.length;
+      for (let j = 0; j < of.length; j++) {
+        if (of[j] >= 0) sums[of[j]] += weights[j] / pieces.length;
+        if (counted[j] >= 0) left += weights[j] / pieces.length;
+      }
     }
-    const kept = renormalize ? sums.reduce((a, b) => a + b, 0) || 1 : 1;
+    const kept = renormalize ? left || 1 : 1;
+    table.kept[r] = renormalize ? left : 1;
     for (let c = 0; c < C; c++) {
       table.values[r * C + c] = sums[columns.from + c] / kept;
       table.masked[r * C + c] = Number(sums[columns.from + c] === 0);

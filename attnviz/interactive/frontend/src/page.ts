@@ -11,7 +11,7 @@ import { Reader, type Look } from "./reader";
 import { save } from "./save";
 import type { Scene, Setting, Spot } from "./scene";
 import { spread, type Spread, type Word } from "./spread";
-import { read, selection, sound, startOf, write, type Selection, type State } from "./state";
+import { read, selection, sizesOf, sound, startOf, write, type Selection, type State } from "./state";
 import { tooltip } from "./tooltip";
 import { picture } from "./picture";
 import { pointing } from "./pointing";
@@ -75,7 +75,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   const tall = () => (options.fill || options.hash ? innerHeight - (stage.getBoundingClientRect().top + scrollY) - foot.node.offsetHeight - BELOW : USUAL);
   const fineness = () => Math.max(1, devicePixelRatio);
   const notice = el("div", { class: "notice", role: "status" });
-  const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind) });
+  const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind), tell: announce });
   const foot = footer(payload);
   const press = (word: Word) => change(pressed(word, state));
   const title = headline(payload, foot.verdict, { point: hover, press });
@@ -187,6 +187,10 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     if (lines.length) tip.show(lines, ...pointer, stage.clientWidth);
     else tip.hide();
   }
+  function announce(line: string): void {
+    notice.textContent = line;
+    notice.hidden = false;
+  }
   /** Go to the next match of the search. */
   function next(): void {
     if (!look || !state.find.trim()) return;
@@ -202,8 +206,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     change({ query: position, key: null, range, lock: state.view === "head", view: state.view === "grid" ? "token" : state.view });
   }
   function sizes(): [number, number] {
-    const stack = payload.results[0].stacks.find(({ name }) => name === state.stack)!;
-    return [stack.queries, stack.keys].map((axis) => payload.results[0].axes[axis].labels.length) as [number, number];
+    return sizesOf(state, payload);
   }
   function keep(kind: "svg" | "png"): void {
     if (!scene || !look) return;

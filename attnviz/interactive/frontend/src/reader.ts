@@ -1,8 +1,8 @@
 /** From a state to the numbers to draw: maps, rows, columns and scale. */
 
-import { decode, type Codes, type Exact, type Layer, type Result, type Rule, type Source, type Stack } from "./data";
+import { decode, type Aligned, type Codes, type Exact, type Layer, type Result, type Rule, type Source, type Stack } from "./data";
 import { weights } from "./formula";
-import { cellsOf, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
+import { cellsOf, chosenUnits, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
 import type { State } from "./state";
 
 /** Cells per side above which the pooled map is shown, if there is one. */
@@ -27,6 +27,8 @@ export interface Look {
   notes: string[];
   /** The weights of one head, or the mean of several. */
   table(layer: number, ...heads: number[]): Table;
+  /** The mean of all heads of these layers. */
+  mean(): Table;
   vectors(layer: number, head: number): Vectors | null;
 }
 /** The inputs to the weights of a head. query: (m, d), key: (n, d); weights: of one query, within the error. */
@@ -61,25 +63,27 @@ export class Reader {
     const layers = layersOf(state, stacks[0]);
     const places = stacks.map((stack) => (layer: number, head: number) => placeOf(stack, layer, head));
     const wanted = layers.flatMap(({ layer, heads }) => heads.map((head) => [layer.layer, head] as const));
-    const { rows, columns, units, pooled, cell, notes } = sidesOf(state, shown, stacks, layers, exact);
+    const aligned = both ? this.source.payload.aligned?.[stacks[0].name] : undefined;
+    const { rows, columns, own, units, pooled, cell, notes } = sidesOf(state, shown, stacks, layers, exact, aligned);
 
-    for (const place of places) {
+    for (const [n, place] of places.entries()) {
       const found = wanted.map(([layer, head]) => place(layer, head));
       await this.load(found.flatMap(({ layer, exact }) => (pooled ? [layer.pooled!.maps] : codesOf(exact, state.view))));
-      if (!pooled && state.view !== "steps") await this.compute(found, rows);
+      if (!pooled && state.view !== "steps") await this.compute(found, own[n][0]);
     }
     const renormalize = state.special === "remove" && cell === 1;
-    const table = (layer: number, ...heads: number[]): Table => {
-      const [first, second] = places.map((place) => {
-        const found = heads.map((head) => place(layer, head));
+    const joined = (heads: (readonly [number, number])[]): Table => {
+      const [first, second] = places.map((place, n) => {
+        const found = heads.map(([layer, head]) => place(layer, head));
         const [row, error] = mean(found.map((each) => (pooled ? this.pooledRow(each) : this.exactRow(each.exact!))));
-        return merge(row, error, ...(cell > 1 && pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalize);
+        return merge(row, error, ...(cell > 1 && pooled ? [single(rows), single(columns)] as const : own[n]), renormalize);
       });
       return second ? subtract(first, second) : first;
     };
     const vectors = (layer: number, head: number) => this.vectors(places[0](layer, head).exact);
+    const table = (layer: number, ...heads: number[]) => joined(heads.map((head) => [layer, head] as const));
     const signed = shown.length > 1;
-    return { state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, table, vectors };
+    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, table, vectors };
   }
 
   private async load(codes: (Codes | null)[]): Promise<void> {
@@ -139,7 +143,7 @@ export class Reader {
 }
 
 function layersOf(state: State, stack: Stack): Look["layers"] {
-  const one = state.view === "head" || state.view === "steps";
+  const one = state.view === "steps" || (state.view === "head" && !state.mean);
   const seen = (layer: Layer) => (one ? layer.layer === state.layer : !state.layers || state.layers.includes(layer.layer));
   const heads = (layer: Layer) =>
     one ? state.heads : layer.heads.filter((head) => !state.only || state.only.includes(head));
@@ -164,14 +168,21 @@ function sidesOf(
   stacks: Stack[],
   layers: Look["layers"],
   exact: boolean,
-): { rows: Side; columns: Side; units: [Units, Units]; pooled: boolean; cell: number; notes: string[] } {
+  aligned?: Aligned,
+): { rows: Side; columns: Side; own: [Side, Side][]; units: [Units, Units]; pooled: boolean; cell: number; notes: string[] } {
   const steps = state.view === "steps";
   const axes = stacks.map(({ queries, keys }, n) => [shown[n].axes[queries], shown[n].axes[keys]]);
   const split = (words: boolean) =>
     axes.map((pair) => pair.map((axis) => unitsOf(axis, words && !steps, state.special === "keep" || steps)));
   const notes = steps && state.show === "difference" ? ["The step-by-step view shows the first text"] : [];
-  let units = split(state.words);
-  if (units.length > 1 && !(isAlike(units[0][0], units[1][0]) && isAlike(units[0][1], units[1][1]))) {
+  let units = split(state.words || aligned !== undefined);
+  if (aligned) {
+    const all = units.map(([queries]) => queries.labels.length);
+    const isThere = (side: number) => (pair: [number, number]) => pair.every((position, n) => units[n][side].of[position] >= 0);
+    units = units.map((pair, n) => pair.map((axis, side) => chosenUnits(axis, aligned[side].filter(isThere(side)).map((both) => both[n]))));
+    const count = units[0][0].labels.length;
+    notes.push(`Only words that stand in both texts are compared: ${count} of ${all[0]} in text 1 and of ${all[1]} in text 2`);
+  } else if (units.length > 1 && !(isAlike(units[0][0], units[1][0]) && isAlike(units[0][1], units[1][1]))) {
     notes.push("The words of the two texts have different pieces, so pieces are compared");
     units = split(false);
   }
@@ -191,23 +202,25 @@ function sidesOf(
   };
   const joined: [Units, Units] = [join(0, units), join(1, units)];
   const [rows, columns] = cut(...joined);
+  const own = units.map((pair) => [{ ...rows, units: pair[0] }, { ...columns, units: pair[1] }] as [Side, Side]);
   const size = Math.max(rows.to - rows.from, columns.to - columns.from);
-  const poolable = !steps && layers.every(({ layer }) => layer.pooled);
+  const poolable = !steps && !aligned && layers.every(({ layer }) => layer.pooled);
   const isExact = layers.every(({ layer, heads }) => heads.every((head) => layer.exact[layer.heads.indexOf(head)]));
-  if (!poolable || ((exact || size <= WIDE) && isExact)) return { rows, columns, units: joined, pooled: false, cell: 1, notes };
+  if (!poolable || ((exact || size <= WIDE) && isExact)) return { rows, columns, own, units: joined, pooled: false, cell: 1, notes };
   const { cell, rows: down, columns: across } = layers[0].layer.pooled!;
-  if (cell === 1) return { rows, columns, units: joined, pooled: true, cell, notes }; // a short text: nothing is pooled
+  if (cell === 1) return { rows, columns, own, units: joined, pooled: true, cell, notes }; // a short text: nothing is pooled
   const cells = axes.map(([left, right]) => [cellsOf(left, cell, down), cellsOf(right, cell, across)]);
   const [left, right] = cut(join(0, cells), join(1, cells));
   const keptSpecial = state.special === "keep" ? [] : ["special tokens are included"];
   if (isExact && state.view === "token" && state.by === "query") {
     notes.push(`Each cell joins ${cell} keys, whose weights are summed`, ...keptSpecial);
-    return { rows, columns: right, units: joined, pooled: false, cell, notes };
+    const cellular = cells.map((pair, n) => [own[n][0], { ...right, units: pair[1] }] as [Side, Side]);
+    return { rows, columns: right, own: cellular, units: joined, pooled: false, cell, notes };
   }
   notes.push(`Each cell joins ${cell} × ${cell} tokens: weights summed over keys, averaged over queries`, ...keptSpecial);
   if (!isExact) notes.push(ONLY_POOLED);
   else if (state.view === "head") notes.push("zoom in for single tokens: wheel, pinch, or + on the map");
-  return { rows: left, columns: right, units: joined, pooled: true, cell, notes };
+  return { rows: left, columns: right, own: axes.map(() => [left, right]), units: joined, pooled: true, cell, notes };
 }
 
 /** Treat a side of cells as single positions, for the numbers of a pooled map. */
@@ -230,5 +243,6 @@ function subtract(first: Table, second: Table): Table {
     values: first.values.map((value, n) => value - second.values[n]),
     errors: first.errors.map((error, n) => error + second.errors[n]),
     masked: first.masked.map((masked, n) => masked & second.masked[n]),
+    kept: first.kept.map((kept, n) => (kept + second.kept[n]) / 2),
   };
 }

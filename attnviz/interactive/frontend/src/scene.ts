@@ -85,7 +85,7 @@ export function fill(
         data.set(scale.masked ?? CLEAR, to);
         continue;
       }
-      if (Number.isNaN(value) || (threshold > 0 && Math.abs(value) < threshold)) continue;
+      if (Number.isNaN(value) || Math.abs(value) < Math.max(threshold, scale.blank ?? 0)) continue;
       const from = 3 * index(scale, value);
       data[to] = table[from];
       data[to + 1] = table[from + 1];
@@ -100,7 +100,7 @@ export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: numb
   const high = Math.max(top, 1e-9);
   const over = largest > 1.005 * high;
   const { masked } = theme;
-  if (signed) return { masked, map: theme.signed, low: -high, high, log: false, over, label: "difference of weights" };
+  if (signed) return { masked, map: theme.signed, low: -high, high, log: false, over, blank: high / 100, label: "weight in 1 − weight in 2" };
   // In a long text most cells are near zero, as in attnviz.plot.
   const alike = 1 / (columns.to - columns.from);
   if (cell > 1) return { masked, map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
@@ -149,6 +149,14 @@ function isNarrow(width: number, title: string, scale: Scale): boolean {
 /** Return the height of a heading. */
 export function headroom({ width }: Setting, title: string, scale: Scale | null): number {
   return scale && isNarrow(width, title, scale) ? TITLE + 26 : TITLE + 4;
+}
+
+/** Return how much weight removed special tokens have taken, if any: special tokens had 61 %. */
+export function removed(look: Look, kept: Float32Array[]): string {
+  if (look.state.special !== "remove" || look.cell > 1) return "";
+  const sum = kept.reduce((sum, rows) => sum + rows.reduce((a, b) => a + b, 0), 0);
+  const count = kept.reduce((count, rows) => count + rows.length, 0);
+  return `special tokens had ${Math.round(100 * (1 - sum / count))} %`;
 }
 
 /** Return the tooltip line of a weight. */

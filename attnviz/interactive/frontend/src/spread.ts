@@ -28,19 +28,19 @@ export interface Spread {
 }
 
 export async function spread(reader: Reader, state: State, { side, position }: Word): Promise<Spread> {
-  const one = state.view === "head" || state.view === "steps";
+  const one = state.view === "steps" || (state.view === "head" && !state.mean);
   const heads = state.view === "steps" ? state.heads.slice(0, 1) : state.heads;
-  const some = { ...(one && { layers: [state.layer], only: heads }), ...(state.view === "steps" && { words: false, special: "keep" as const }) };
+  const some = { ...(one && { layers: [state.layer], only: heads }), ...(state.view === "steps" && { words: false, special: "keep" as const, show: state.show === "second" ? "second" as const : "first" as const }) };
   const look = await reader.look({ ...state, ...some, view: "token", by: side, [side]: position, range: null }, true);
   const gives = side === "query";
   const others = (gives ? look.columns : look.rows).units;
-  const tables = look.layers.flatMap(({ layer, heads }) => heads.map((head) => look.table(layer.layer, head).values));
-  const values = tables[0].map((_, n) => tables.reduce((sum, values) => sum + values[n], 0) / tables.length);
+  const { values } = look.mean();
+  const count = look.layers.reduce((sum, { heads }) => sum + heads.length, 0);
   const words = values.filter((_, n) => !others.special[n]);
   const of = (at: number) => (others.of[at] < 0 ? 0 : values[others.of[at]]);
   const [mine, theirs] = gives ? look.units : [look.units[1], look.units[0]];
   const name = literal(mine.labels[mine.of[position]] ?? "");
-  const who = tables.length > 1 ? `mean of ${tables.length} heads` : `layer ${look.layers[0].layer.layer}, head ${look.layers[0].heads[0]}`;
+  const who = count > 1 ? `mean of ${count} heads` : `layer ${look.layers[0].layer.layer}, head ${look.layers[0].heads[0]}`;
   const most = largest(theirs, of);
   return {
     of, side: gives ? "key" : "query", alone: look.stack.queries === look.stack.keys, signed: look.signed,

@@ -1,11 +1,11 @@
 /** One head or several heads of a layer: lines between tokens, and the matrix of the same weights. */
 
-import { type Scale } from "../colors";
+import { signedInk, type Scale } from "../colors";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
 import { isPicture } from "../picture";
 import { clip, literal, number, ranges, weight } from "../text";
-import { clamp, generated, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, generated, heading, headroom, inside, pair, quantile, removed, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // per column
 const MANY = 40; // queries; their map may be higher than the window
@@ -16,12 +16,17 @@ export function head(setting: Setting): Scene {
   const { look, theme, width, height: tallest, found } = setting;
   const { state, rows, columns } = look;
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
-  const heads = look.layers[0].heads;
-  const tables = heads.map((head) => look.table(state.layer, head));
-  const { values: mean, errors, masked } = look.table(state.layer, ...heads);
+  const all = look.mean();
+  const heads = state.mean ? [0] : look.layers[0].heads; // a mean is drawn like one head
+  const tables = state.mean ? [all] : heads.map((head) => look.table(state.layer, head));
+  const { values: mean, errors, masked } = all;
   const top = topOf(mean, R, C, rows.units.special.slice(rows.from, rows.to));
   const scale = scaleOf(look, theme, top, quantile(mean, 1));
-  const title = `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
+  const count = look.layers.reduce((sum, { heads }) => sum + heads.length, 0);
+  const layers = look.layers.map(({ layer }) => layer.layer);
+  const name = state.mean ? `Mean of ${count} heads, layer${layers.length > 1 ? "s" : ""} ${ranges(layers)}` : `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
+  const less = removed(look, tables.map(({ kept }) => kept));
+  const title = less ? `${name}; ${less}` : name;
   const upper = headroom(setting, title, scale);
   const bare = isPicture(look.result.axes[look.stack.queries]); // lines between patches say nothing
   const stacked = width < 720 && !bare;
@@ -91,7 +96,7 @@ export function head(setting: Setting): Scene {
     const faint = Math.min(1, Math.sqrt(FEW_LINES / lines.length));
     for (const [share, i, j, h] of lines.slice(-MOST_LINES)) {
       const negative = look.signed && tables[h].values[i * C + j] < 0;
-      const stroke = theme.lines[look.signed ? Number(!negative) : h % theme.lines.length];
+      const stroke = look.signed ? signedInk(theme, negative) : theme.lines[h % theme.lines.length];
       const beside = several ? (h / (heads.length - 1) - 0.5) * Math.min(0.5 * row, 14) : 0;
       pen.curve(tokens + 8, middle(i) + beside, left - tokens - 8, middle(j) + beside, stroke, 0.6 + 2.6 * share * faint, faint * (0.08 + (0.87 * share) / strongest));
     }
@@ -125,7 +130,7 @@ export function head(setting: Setting): Scene {
   /** Shade tokens by the weights to or from the selected one. */
   function shade(pen: Pen, { log, high }: Scale, x: number, i: number, value: number): void {
     const share = Math.min(1, Math.abs(value) / (log ? high : top));
-    pen.rect(x, middle(i) - row / 2 + 0.5, tokens, row - 1, theme.lines[0], 0.45 * share);
+    pen.rect(x, middle(i) - row / 2 + 0.5, tokens, row - 1, look.signed ? signedInk(theme, value < 0) : theme.lines[0], 0.45 * share);
   }
   function drawNames(pen: Pen): void {
     const each = Math.min(30, (left - 2 * tokens) / heads.length);
@@ -147,7 +152,7 @@ export function head(setting: Setting): Scene {
     return x >= left - tokens - 8 && i < n ? { part: "lines", column: columns.from + i } : null;
   }
   function say({ row, column }: Spot): Line[] {
-    const where = [`${title.toLowerCase()}${several ? ", mean" : ""}`];
+    const where = [`${name.toLowerCase()}${several ? ", mean" : ""}`];
     if (row !== undefined && column !== undefined) {
       const [r, c] = [row - rows.from, column - columns.from];
       const value = (look.signed ? number : weight)(mean[r * C + c], errors[r]);

@@ -71,7 +71,7 @@ export function token(setting: Setting): Scene {
   function press(at: Spot): Partial<State> {
     if (at.layer === undefined) return {};
     const position = mine.units.positions[mine.from][0];
-    return { view: "head", layer: at.layer, heads: [at.head!], lock: true, ...(gives ? { query: position, key: null } : { key: position, query: null }) };
+    return { view: "head", layer: at.layer, heads: [at.head!], mean: false, lock: true, ...(gives ? { query: position, key: null } : { key: position, query: null }) };
   }
   return {
     height: rows.box.y + rows.box.h + 4,
