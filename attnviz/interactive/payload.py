@@ -29,14 +29,16 @@ from attnviz.errors import InputError, ModelError
 from attnviz.results import AttentionRecord, AttentionResult, Axis, MaskRule, StreamedAttention
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import find_words, literal, source
+from attnviz.results.projection import recompute
 
 _LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
-_ZERO = 2**15  # the code of 0 where numbers have a sign
+_COLOR_LEVELS = 2**8 - 1  # of numbers that are mainly seen as colors
 _OVERVIEW_LEVELS = 2**10 - 1
 _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most
 _PICTURE_SIDE = 384  # pixels of a picture, at most
-_HEAD_BYTES = 80  # of JSON about a head, at most, beside its codes and its rule
+_HEAD_BYTES = 95  # of JSON about a head, at most, beside its codes and its rule
+_VALUE_BYTES = 110  # of JSON about the values of a head, at most
 _ADDRESS_BYTES = 45  # of JSON that say where codes lie, at most
 _NOTES_BYTES = 600  # of the notes, at most
 _BLOCK_CELLS = 2**22  # weights in memory at once while an error is measured
@@ -76,14 +78,17 @@ def make_payload(
     names = name_results(results)
     aligned = align_stacks(*attentions) if len(attentions) == 2 else {}
 
-    def fill(encodings: Mapping[HeadKey, Encoding]) -> dict[str, Any]:
+    def fill(encodings: Mapping[HeadKey, Encoding], mixes: Sequence[Mixes]) -> dict[str, Any]:
         exact = [
             _encode({key: twins[number] for key, twins in heads.items()}, encodings, blocks)
             for number in range(len(results))
         ]
+        for of_result, of_mixes in zip(exact, mixes, strict=True):
+            _add_values(of_result, heads, of_mixes, blocks)
+        parts = zip(results, attentions, overviews, exact, mixes, strict=True)
         shown = [
-            {"name": names[number], **_describe_result(*parts)}
-            for number, parts in enumerate(zip(results, attentions, overviews, exact, strict=True))
+            {"name": name, **_describe_result(*part, blocks)}
+            for name, part in zip(names, parts, strict=True)
         ]
         errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
@@ -98,7 +103,8 @@ def make_payload(
             **({"aligned": aligned} if aligned else {}),
         }
 
-    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY))
+    without: list[Mixes] = [{} for _ in results]
+    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), without)
     room = limit - len(compact_json(smallest)) - len(blocks.text) - _NOTES_BYTES
     encodings = dict(zip(heads, choose_encodings(list(heads.values()), room), strict=True))
     invisible = any(
@@ -111,7 +117,65 @@ def make_payload(
             f"its script it has {max(0, limit) / 1e6:.2f} MB. Give it a larger size (size=, "
             "--size)."
         )
-    return fill(encodings), blocks.text
+    mixes = without
+    if all(encoding.vectors for encoding in encodings.values()):
+        left = room - sum(_sizes(list(heads.values()), list(encodings.values())))
+        mixes = _mixes_that_fit(attentions, left) or without
+    return fill(encodings, mixes), blocks.text
+
+
+class Mix(NamedTuple):
+    """What follows from the weights of an attention: the values of each key head, the output."""
+
+    values: list[Codes]
+    output: Codes | None
+
+
+Mixes = dict[int, Mix]  # by the index of the attention
+
+
+def _mixes_that_fit(attentions: Sequence[Sequence[Attention]], room: int) -> list[Mixes] | None:
+    """Return the values and outputs of all attentions; None if they need more than `room` bytes."""
+    records = [
+        [one if isinstance(one, AttentionRecord) else one.record for one in of_result]
+        for of_result in attentions
+    ]
+    known = [(n, record) for of_result in records for n, record in enumerate(of_result) if record]
+    if sum(record.value.numel() for _, record in known) > room:  # each takes a byte or so
+        return None
+    mixes = [
+        {n: _mix(record) for n, record in enumerate(of_result) if record} for of_result in records
+    ]
+    codes = [
+        code
+        for of_result in mixes
+        for mix in of_result.values()
+        for code in (*mix.values, mix.output)
+        if code is not None
+    ]
+    heads = sum(record.heads for _, record in known)
+    return mixes if sum(code.size for code in codes) + heads * _VALUE_BYTES <= room else None
+
+
+def _mix(record: AttentionRecord) -> Mix:
+    output = recompute(record).get("output")
+    return Mix(
+        [Codes.of_vectors(value.cpu(), _COLOR_LEVELS) for value in record.value],
+        None if output is None else Codes.of_vectors(output[0].cpu(), _COLOR_LEVELS),
+    )
+
+
+def _add_values(
+    exact: dict[HeadKey, dict[str, Any]],
+    heads: Mapping[HeadKey, Sequence[Head]],
+    mixes: Mixes,
+    blocks: Blocks,
+) -> None:
+    """Add the values to what a page holds of each head; heads may share them."""
+    places = {index: [blocks.add(code) for code in mix.values] for index, mix in mixes.items()}
+    for (index, number), head in exact.items():
+        key_head = heads[index, number][0].key_head
+        head["value"] = places[index][key_head] if index in places else None
 
 
 def compact_json(data: Any) -> str:
@@ -285,6 +349,8 @@ def _describe_result(
     attentions: Sequence[Attention],
     overviews: Sequence[dict[str, Any] | None],
     exact: Mapping[HeadKey, dict[str, Any]],
+    mixes: Mixes,
+    blocks: Blocks,
 ) -> dict[str, Any]:
     """Return what a page shows of one result."""
     axes: list[Axis] = []
@@ -299,6 +365,8 @@ def _describe_result(
             "pooled": overviews[index],
             "exact": [exact.get((index, head)) for head in numbers],
         }
+        if index in mixes and (output := mixes[index].output) is not None:
+            layer["output"] = blocks.add(output)
         groups.setdefault((attention.stack, *sides), []).append(layer)
     stacks = []
     names = [name for name, *_ in groups]
@@ -622,7 +690,7 @@ class Codes:
         int64, any shape.
     kind : {"root", "linear"}
         "root": a number is scale · (code / levels)², and 0 only where it was 0. "linear": it is
-        scale · (code - 2¹⁵).
+        scale · (code - (levels + 1) / 2).
     levels : int
         The largest code, at most 65,535.
     scale : Tensor
@@ -649,28 +717,32 @@ class Codes:
         return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
 
     @classmethod
-    def of_vectors(cls, vectors: Tensor) -> Codes:
-        """Quantize signed numbers (n, d), in even steps of 1/32,767 of the largest.
+    def of_vectors(cls, vectors: Tensor, levels: int = 2**16 - 1) -> Codes:
+        """Quantize signed numbers (n, d), by default in even steps of 1/32,767 of the largest.
 
         For the largest numbers, which dominate a score, that is finer than float16.
         """
-        wide = _finite(vectors)
-        scale = wide.abs().max().clamp(min=1e-30) / (_ZERO - 1)
-        return cls((wide / scale).round().long() + _ZERO, "linear", 2**16 - 1, scale)
+        wide, zero = _finite(vectors), (levels + 1) // 2
+        scale = wide.abs().max().clamp(min=1e-30) / (zero - 1)
+        return cls((wide / scale).round().long() + zero, "linear", levels, scale)
 
     @property
     def values(self) -> Tensor:
         """The numbers that the codes stand for, float64."""
         codes = self.codes.double()
         if self.kind == "linear":
-            return (codes - _ZERO) * self.scale
+            return (codes - (self.levels + 1) // 2) * self.scale
         scale = self.scale[:, None, None] if self.scale.dim() else self.scale
         return scale * (codes / self.levels) ** 2
 
     @cached_property
     def text(self) -> str:
-        """The codes in base64, deflated: all low bytes, then all high bytes where there are any."""
-        planes = [self.codes & 255] + ([self.codes >> 8] if self.levels > 255 else [])
+        """The codes in base64, deflated: all low bytes, then all high bytes where there are any.
+
+        Maps are written column by column, as the weights to one key are alike.
+        """
+        codes = self.codes.mT.contiguous() if self.kind == "root" else self.codes
+        planes = [codes & 255] + ([codes >> 8] if self.levels > 255 else [])
         data = b"".join(plane.to(torch.uint8).numpy().tobytes() for plane in planes)
         compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
         return base64.b64encode(compressor.compress(data) + compressor.flush()).decode("ascii")

@@ -21,6 +21,7 @@ import attnviz
 from attnviz.interactive.payload import Head
 from attnviz.interactive.view import make_page, view
 from attnviz.results import one_result
+from attnviz.results.projection import recompute
 
 TEXT = "The unfathomable train left the old station on time"
 OTHER = "The unfathomable ship left the old harbour on time"
@@ -689,6 +690,27 @@ def test_steps_show_how_a_weight_is_computed(read, result):
     tip = reader.hover(part="product", query=6, key=3, dimension=7).tip().replace("−", "-")
     entries = [float(each) for each in re.findall(r"-?\d+\.\d+(?:e-\d+)?", tip.splitlines()[1])]
     assert entries == pytest.approx([float(q[7]), float(k[3, 7]), float(q[7] * k[3, 7])], abs=2e-3)
+
+
+def test_steps_go_on_to_the_output(read, result):
+    reader = read().show(view="steps", layer=1, heads=[4], query=6)
+    record = result.record(1)
+    stages = recompute(record)
+    weights, V = record.weights(4).double(), record.value[4].double()
+    width = V.shape[1]
+    expected = {
+        ("sum", 7): (weights @ V)[6, 7],
+        ("heads", 9 * width + 3): stages["head output"][9, 6, 3],
+        ("output", 101): stages["output"][0, 6, 101],
+    }
+    for (part, dimension), value in expected.items():
+        tip = reader.hover(part=part, dimension=dimension).tip()
+        said, rounding = number(tip.splitlines()[1])
+        assert said == pytest.approx(value.item(), abs=0.01 + rounding)
+    tip = reader.hover(part="weighted", key=3, dimension=5).tip()
+    said, rounding = number(tip.split("= ")[1])
+    assert said == pytest.approx((weights[6, 3] * V[3, 5]).item(), abs=0.01 + rounding)
+    assert reader.hover(part="heads", dimension=9 * width + 3).tip().startswith("head 9, ")
 
 
 @pytest.mark.parametrize("family", ["bloom", "t5-encoder", "mpnet"])

@@ -18,6 +18,7 @@ from media import picture, seeing
 import attnviz
 from attnviz.errors import InputError, OutputError
 from attnviz.interactive.payload import Codes, Head
+from attnviz.results.projection import recompute
 
 SENTENCE = " ".join(TEXTS[0:2])
 FAMILIES = [
@@ -33,11 +34,14 @@ def numbers(about, blocks, places):
     size, planes = np.prod(about["shape"]), 1 + (about["levels"] > 255)
     planes = np.frombuffer(data, np.uint8, planes * size, about["at"])
     planes = planes.reshape(-1, size).astype(int)
-    code = sum(plane << 8 * at for at, plane in enumerate(planes)).reshape(about["shape"])
+    code = sum(plane << 8 * at for at, plane in enumerate(planes))
+    *first, m, n = about["shape"]
+    by_column = about["kind"] == "root"
+    code = code.reshape(*first, n, m).swapaxes(-1, -2) if by_column else code.reshape(*first, m, n)
     scale = np.array(about["scale"])
     scale = scale[:, None, None] if scale.ndim else scale
     if about["kind"] == "linear":
-        return scale * (code - 32768)
+        return scale * (code - (about["levels"] + 1) // 2)
     return scale * (code / about["levels"]) ** 2
 
 
@@ -187,6 +191,31 @@ def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(model):
     (axis,) = attnviz.view(result).data()["payload"]["results"][0]["axes"]
     assert axis["labels"][axis["second"]] == "it"
     assert axis["special"] == [0, 4, 8]
+
+
+def test_values_and_outputs_follow_from_the_model(tokenizer):
+    llama = attnviz.load(tiny("llama"), tokenizer=tokenizer).attend("the train left")
+    for result in (attnviz.attend("the train left the station"), llama):
+        data = attnviz.view(result).data()
+        blocks, places = data["blocks"], data["payload"]["blocks"]
+        (stack,) = data["payload"]["results"][0]["stacks"]
+        for record, layer in zip(result, stack["layers"], strict=True):
+            shared = record.heads // record.key_heads
+            for head, exact in zip(layer["heads"], layer["exact"], strict=True):
+                V = numbers(exact["value"], blocks, places)
+                expected = record.value[head // shared].numpy()
+                np.testing.assert_allclose(V, expected, atol=np.abs(expected).max() / 250)
+            output = numbers(layer["output"], blocks, places)
+            expected = recompute(record)["output"][0].numpy()
+            np.testing.assert_allclose(output, expected, atol=np.abs(expected).max() / 250)
+
+
+def test_values_are_left_out_where_they_do_not_fit(long, sixty_four):
+    for result in (long, sixty_four):
+        (stack,) = attnviz.view(result).data()["payload"]["results"][0]["stacks"]
+        exact = [head for layer in stack["layers"] for head in layer["exact"]]
+        assert all(head["value"] is None for head in exact)
+        assert all("output" not in layer for layer in stack["layers"])
 
 
 def test_the_first_generated_position_follows_the_prompt(tokenizer):

@@ -30,6 +30,8 @@ export interface Look {
   /** The mean of all heads of these layers. */
   mean(): Table;
   vectors(layer: number, head: number): Vectors | null;
+  /** Null if the page has no values. */
+  mix(layer: number, head: number, i: number): Mix | null;
 }
 /** The inputs to the weights of a head. query: (m, d), key: (n, d); weights: of one query, within the error. */
 export interface Vectors {
@@ -39,6 +41,15 @@ export interface Vectors {
   rule: Rule;
   weights(i: number): Float64Array;
   error: number;
+}
+/** What follows from the weights of one query. value: (n, d) of one head; heads: αV of all heads, side by side. */
+export interface Mix {
+  value: Float32Array;
+  d: number;
+  heads: Float32Array;
+  output: Float32Array | null;
+  /** Of the values (and so of the heads), and of the output. */
+  errors: [number, number];
 }
 /** The weights of one position over all positions, and their maximum error. */
 type Rows = [(position: number) => ArrayLike<number>, number];
@@ -69,7 +80,8 @@ export class Reader {
     for (const [n, place] of places.entries()) {
       const found = wanted.map(([layer, head]) => place(layer, head));
       await this.load(found.flatMap(({ layer, exact }) => (pooled ? [layer.pooled!.maps] : codesOf(exact, state.view))));
-      if (!pooled && state.view !== "steps") await this.compute(found, own[n][0]);
+      if (state.view === "steps") await this.load(found.flatMap(({ layer }) => [...layer.exact.flatMap((exact) => codesOf(exact, "steps")), layer.output ?? null]));
+      else if (!pooled) await this.compute(found, own[n][0]);
     }
     const renormalize = state.special === "remove" && cell === 1;
     const joined = (heads: (readonly [number, number])[]): Table => {
@@ -82,8 +94,9 @@ export class Reader {
     };
     const vectors = (layer: number, head: number) => this.vectors(places[0](layer, head).exact);
     const table = (layer: number, ...heads: number[]) => joined(heads.map((head) => [layer, head] as const));
+    const mix = (layer: number, head: number, i: number) => this.mix(places[0](layer, head), i);
     const signed = shown.length > 1;
-    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, table, vectors };
+    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, table, vectors, mix };
   }
 
   private async load(codes: (Codes | null)[]): Promise<void> {
@@ -93,21 +106,21 @@ export class Reader {
     missing.forEach((block, n) => this.bytes.set(block, found[n]));
   }
 
-  private part(codes: Codes, start: number, count: number): Float32Array {
-    return decode(codes, this.bytes.get(codes.block)!, start, count);
+  private part(codes: Codes, start: number, count: number, step = 1): Float32Array {
+    return decode(codes, this.bytes.get(codes.block)!, start, count, step);
   }
 
   private exactRow(exact: Exact): Rows {
     if (exact.map === null) return [(i) => this.known.get(exact)!.get(i)!, exact.error];
     const { map } = exact;
-    return [(i) => this.part(map, i * map.shape[1], map.shape[1]), exact.error];
+    return [(i) => this.part(map, i, map.shape[1], map.shape[0]), exact.error];
   }
 
   private pooledRow({ layer, head }: Place): Rows {
     const { maps, rows, columns } = layer.pooled!;
     const at = layer.heads.indexOf(head);
     const scale = typeof maps.scale === "number" ? maps.scale : maps.scale[at];
-    return [(r) => this.part(maps, (at * rows + r) * columns, columns), scale / maps.levels];
+    return [(r) => this.part(maps, at * rows * columns + r, columns, rows), scale / maps.levels];
   }
 
   private vectors(exact: Exact | null): Vectors | null {
@@ -116,8 +129,26 @@ export class Reader {
     const { rule, map } = exact;
     const d = exact.key.shape[1];
     const computed = (i: number) => weights(query.subarray(i * d, (i + 1) * d), key, rule, i);
-    const given = (i: number) => Float64Array.from(this.part(map!, i * map!.shape[1], map!.shape[1]));
+    const given = (i: number) => Float64Array.from(this.part(map!, i, map!.shape[1], map!.shape[0]));
     return { query, key, d, rule, weights: map ? given : computed, error: exact.error };
+  }
+
+  private mix({ layer, exact }: Place, i: number): Mix | null {
+    if (!exact?.value) return null;
+    const whole = (codes: Codes) => this.part(codes, 0, codes.shape[0] * codes.shape[1]);
+    const d = exact.value.shape[1];
+    const heads = new Float32Array(layer.exact.length * d);
+    for (const [h, each] of layer.exact.entries()) {
+      if (!each?.value) return null;
+      const [weights, value] = [this.vectors(each)!.weights(i), whole(each.value)];
+      weights.forEach((weight, j) => {
+        for (let c = 0; weight && c < d; c++) heads[h * d + c] += weight * value[j * d + c];
+      });
+    }
+    const output = layer.output ? this.part(layer.output, i * layer.output.shape[1], layer.output.shape[1]) : null;
+    const error = (codes: Codes | undefined) => (codes ? Number(codes.scale) / 2 : 0);
+    const worst = Math.max(...layer.exact.map((each) => error(each!.value!)));
+    return { value: whole(exact.value), d, heads, output, errors: [worst, error(layer.output)] };
   }
 
   /** Recompute rows of heads whose q and k are stored instead of their maps. */
@@ -157,7 +188,7 @@ function placeOf(stack: Stack, layer: number, head: number): Place {
 
 function codesOf(exact: Exact | null, view: State["view"]): (Codes | null)[] {
   if (!exact) return [];
-  if (view === "steps") return [exact.query, exact.key, exact.map];
+  if (view === "steps") return [exact.query, exact.key, exact.value, exact.map];
   return exact.map ? [exact.map] : [exact.query, exact.key];
 }
 
