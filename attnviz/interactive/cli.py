@@ -29,7 +29,7 @@ def view(
     inputs: InputOptions,
     compare: Annotated[
         str | None,
-        typer.Option(help="Second text to compare with. It needs the same number of tokens."),
+        typer.Option(help="Second text to compare with, word by word."),
     ] = None,
     layer: Layer = None,
     head: Head = None,

@@ -8,17 +8,20 @@ of the page.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import Any, Literal, NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
@@ -31,14 +34,18 @@ from attnviz.results import (
     MaskRule,
     StreamedAttention,
 )
-from attnviz.results.axis import literal, source
+from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import find_words, literal, source
+from attnviz.results.projection import recompute
 
 _LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
-_ZERO = 2**15  # the code of 0 where numbers have a sign
+_COLOR_LEVELS = 2**8 - 1  # of numbers that are mainly seen as colors
 _OVERVIEW_LEVELS = 2**10 - 1
 _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most
-_HEAD_BYTES = 80  # of JSON about a head, at most, beside its codes and its rule
+_PICTURE_SIDE = 384  # pixels of a picture, at most
+_HEAD_BYTES = 95  # of JSON about a head, at most, beside its codes and its rule
+_VALUE_BYTES = 110  # of JSON about the values of a head, at most
 _ADDRESS_BYTES = 45  # of JSON that say where codes lie, at most
 _NOTES_BYTES = 600  # of the notes, at most
 _BLOCK_CELLS = 2**22  # weights in memory at once while an error is measured
@@ -76,15 +83,19 @@ def make_payload(
     overviews = [_overviews(blocks, of_result) for of_result in attentions]
     heads = _rank_heads(results[0], attentions, overviews[0])
     names = name_results(results)
+    aligned = align_stacks(*attentions) if len(attentions) == 2 else {}
 
-    def fill(encodings: Mapping[HeadKey, Encoding]) -> dict[str, Any]:
+    def fill(encodings: Mapping[HeadKey, Encoding], mixes: Sequence[Mixes]) -> dict[str, Any]:
         exact = [
             _encode({key: twins[number] for key, twins in heads.items()}, encodings, blocks)
             for number in range(len(results))
         ]
+        for of_result, of_mixes in zip(exact, mixes, strict=True):
+            _add_values(of_result, heads, of_mixes, blocks)
+        parts = zip(results, attentions, overviews, exact, mixes, strict=True)
         shown = [
-            {"name": names[number], **_describe_result(*parts)}
-            for number, parts in enumerate(zip(results, attentions, overviews, exact, strict=True))
+            {"name": name, **_describe_result(*part, blocks)}
+            for name, part in zip(names, parts, strict=True)
         ]
         errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
@@ -96,9 +107,11 @@ def make_payload(
             "blocks": blocks.places,
             "start": {**start, "stack": _stack_name(start, shown[0]["stacks"])},
             "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
+            **({"aligned": aligned} if aligned else {}),
         }
 
-    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY))
+    without: list[Mixes] = [{} for _ in results]
+    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), without)
     room = limit - len(compact_json(smallest)) - len(blocks.text) - _NOTES_BYTES
     encodings = dict(zip(heads, choose_encodings(list(heads.values()), room), strict=True))
     invisible = any(
@@ -111,7 +124,65 @@ def make_payload(
             f"its script it has {max(0, limit) / 1e6:.2f} MB. Give it a larger size (size=, "
             "--size)."
         )
-    return fill(encodings), blocks.text
+    mixes = without
+    if all(encoding.vectors for encoding in encodings.values()):
+        left = room - sum(_sizes(list(heads.values()), list(encodings.values())))
+        mixes = _mixes_that_fit(attentions, left) or without
+    return fill(encodings, mixes), blocks.text
+
+
+class Mix(NamedTuple):
+    """What follows from the weights of an attention: the values of each key head, the output."""
+
+    values: list[Codes]
+    output: Codes | None
+
+
+Mixes = dict[int, Mix]  # by the index of the attention
+
+
+def _mixes_that_fit(attentions: Sequence[Sequence[Attention]], room: int) -> list[Mixes] | None:
+    """Return the values and outputs of all attentions; None if they need more than `room` bytes."""
+    records = [
+        [one if isinstance(one, AttentionRecord) else one.record for one in of_result]
+        for of_result in attentions
+    ]
+    known = [(n, record) for of_result in records for n, record in enumerate(of_result) if record]
+    if sum(record.value.numel() for _, record in known) > room:  # each takes a byte or so
+        return None
+    mixes = [
+        {n: _mix(record) for n, record in enumerate(of_result) if record} for of_result in records
+    ]
+    codes = [
+        code
+        for of_result in mixes
+        for mix in of_result.values()
+        for code in (*mix.values, mix.output)
+        if code is not None
+    ]
+    heads = sum(record.heads for _, record in known)
+    return mixes if sum(code.size for code in codes) + heads * _VALUE_BYTES <= room else None
+
+
+def _mix(record: AttentionRecord) -> Mix:
+    output = recompute(record).get("output")
+    return Mix(
+        [Codes.of_vectors(value.cpu(), _COLOR_LEVELS) for value in record.value],
+        None if output is None else Codes.of_vectors(output[0].cpu(), _COLOR_LEVELS),
+    )
+
+
+def _add_values(
+    exact: dict[HeadKey, dict[str, Any]],
+    heads: Mapping[HeadKey, Sequence[Head]],
+    mixes: Mixes,
+    blocks: Blocks,
+) -> None:
+    """Add the values to what a page holds of each head; heads may share them."""
+    places = {index: [blocks.add(code) for code in mix.values] for index, mix in mixes.items()}
+    for (index, number), head in exact.items():
+        key_head = heads[index, number][0].key_head
+        head["value"] = places[index][key_head] if index in places else None
 
 
 def compact_json(data: Any) -> str:
@@ -276,10 +347,12 @@ def shape(attention: Attention) -> tuple[str, int, tuple[int, ...], int | None, 
     """Return what two attentions must share so that their weights can be compared.
 
     Their stack, layer and heads, how many tokens a cell joins (None for whole maps), and the
-    numbers of queries and keys without padding.
+    numbers of queries and keys without padding; 0 for short texts, whose words are aligned.
     """
     cell = attention.summary.cell if isinstance(attention, StreamedAttention) else None
     m, n = (axis.padding.count(False) for axis in (attention.query_axis, attention.key_axis))
+    if _is_short(attention):
+        m = n = 0
     return attention.stack, attention.layer, head_numbers(attention), cell, m, n
 
 
@@ -288,6 +361,8 @@ def _describe_result(
     attentions: Sequence[Attention],
     overviews: Sequence[dict[str, Any] | None],
     exact: Mapping[HeadKey, dict[str, Any]],
+    mixes: Mixes,
+    blocks: Blocks,
 ) -> dict[str, Any]:
     """Return what a page shows of one result."""
     axes: list[Axis] = []
@@ -302,6 +377,8 @@ def _describe_result(
             "pooled": overviews[index],
             "exact": [exact.get((index, head)) for head in numbers],
         }
+        if index in mixes and (output := mixes[index].output) is not None:
+            layer["output"] = blocks.add(output)
         groups.setdefault((attention.stack, *sides), []).append(layer)
     stacks = []
     names = [name for name, *_ in groups]
@@ -328,6 +405,9 @@ def _describe_result(
             "special": [index for index, special in enumerate(axis.special) if special],
             "word": choose_word(axis),
             "second": axis.segments.index(1) if 1 in axis.segments else None,
+            "generated": _first_generated(axis, result.provenance),
+            "patches": axis.patches,
+            "frames": axis.seconds is not None,
         }
         for axis in axes
     ]
@@ -336,13 +416,90 @@ def _describe_result(
     if computation is not None and computation.changes:
         notes.append(f"model as loaded: {computation.summary}")
     return {
+        "model": literal(result.provenance.model, 80),
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
+        "image": None if result.image is None else _data_address(result.image),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": described_axes,
         "stacks": stacks,
     }
+
+
+def _data_address(image: Tensor) -> str:
+    """Return a picture (H, W, 3) as the address of a JPEG that contains it."""
+    picture, file = Image.fromarray(image.cpu().numpy()), io.BytesIO()
+    picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
+    picture.save(file, "JPEG", quality=85)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
+    """Return the first position that the model generated; None without one, or if unknown."""
+    if provenance.generated is None or provenance.text is None:
+        return None
+    prompt = [provenance.text[start:end] for start, end in find_words(provenance.text)]
+    if not prompt or list(axis.word_labels[: len(prompt)]) != prompt:
+        return None  # a decoder without a prompt, or pieces without places
+    last = max(position for position, word in enumerate(axis.words) if word == len(prompt) - 1)
+    later = (position for position in range(last + 1, len(axis)) if not axis.special[position])
+    return next(later, None)
+
+
+def align_stacks(
+    first: Sequence[Attention], second: Sequence[Attention]
+) -> dict[str, list[list[tuple[int, int]]]]:
+    """Return the words that two texts share, for the queries and keys of each stack.
+
+    A stack whose words have the same pieces in both texts is left out: its positions correspond.
+    """
+    aligned: dict[str, list[list[tuple[int, int]]]] = {}
+    for one, other in zip(first, second, strict=True):
+        sides = [(one.query_axis, other.query_axis), (one.key_axis, other.key_axis)]
+        differs = any(a.words != b.words for a, b in sides) and _is_short(one) and _is_short(other)
+        if differs and one.stack not in aligned:
+            aligned[one.stack] = [align(a, b) for a, b in sides]
+            for (axis, _), pairs in zip(sides, aligned[one.stack], strict=True):
+                if all(axis.special[position] for position, _ in pairs):
+                    raise InputError(
+                        "The two texts differ in length and share no word, so no weights can be "
+                        "compared. Choose texts that share words."
+                    )
+    return aligned
+
+
+def _is_short(attention: Attention) -> bool:
+    """Whether the page has the whole maps of a text, and knows its words."""
+    axes = attention.query_axis, attention.key_axis
+    is_text = all(axis.word_labels for axis in axes)
+    is_whole = isinstance(attention, AttentionRecord)
+    return is_whole and is_text and max(map(len, axes)) <= _OVERVIEW_SIDE
+
+
+def align(first: Axis, second: Axis) -> list[tuple[int, int]]:
+    """Return the first positions of words that stand in both texts, in order.
+
+    A run of words that replaces as many others counts as the same words.
+    """
+    (starts, words), (other_starts, other_words) = _words(first), _words(second)
+    pairs: list[tuple[int, int]] = []
+    for kind, a, b, c, d in SequenceMatcher(None, words, other_words, False).get_opcodes():
+        has_special = any(special for special, _ in words[a:b] + other_words[c:d])
+        if kind == "equal" or (kind == "replace" and b - a == d - c and not has_special):
+            pairs += zip(starts[a:b], other_starts[c:d], strict=True)
+    return pairs
+
+
+def _words(axis: Axis) -> tuple[list[int], list[tuple[bool, str]]]:
+    """Return where each word begins, and whether it is a special token, with its text."""
+    starts, words = [], []
+    for position, word in enumerate(axis.words):
+        if word is None or word not in axis.words[:position]:
+            starts.append(position)
+            label = axis.labels[position] if word is None else axis.word_labels[word].casefold()
+            words.append((axis.special[position], label))
+    return starts, words
 
 
 def _stack_name(start: dict[str, Any], stacks: Sequence[dict[str, Any]]) -> str:
@@ -552,7 +709,7 @@ class Codes:
         int64, any shape.
     kind : {"root", "linear"}
         "root": a number is scale · (code / levels)², and 0 only where it was 0. "linear": it is
-        scale · (code - 2¹⁵).
+        scale · (code - (levels + 1) / 2).
     levels : int
         The largest code, at most 65,535.
     scale : Tensor
@@ -579,30 +736,34 @@ class Codes:
         return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
 
     @classmethod
-    def of_vectors(cls, vectors: Tensor) -> Codes:
-        """Quantize signed numbers (n, d), in even steps of 1/32,767 of the largest.
+    def of_vectors(cls, vectors: Tensor, levels: int = 2**16 - 1) -> Codes:
+        """Quantize signed numbers (n, d), by default in even steps of 1/32,767 of the largest.
 
         For the largest numbers, which dominate a score, that is finer than float16.
         """
-        wide = _finite(vectors)
-        scale = wide.abs().max().clamp(min=1e-30) / (_ZERO - 1)
-        return cls((wide / scale).round().long() + _ZERO, "linear", 2**16 - 1, scale)
+        wide, zero = _finite(vectors), (levels + 1) // 2
+        scale = wide.abs().max().clamp(min=1e-30) / (zero - 1)
+        return cls((wide / scale).round().long() + zero, "linear", levels, scale)
 
     @property
     def values(self) -> Tensor:
         """The numbers that the codes stand for, float64."""
         codes = self.codes.double()
         if self.kind == "linear":
-            return (codes - _ZERO) * self.scale
+            return (codes - (self.levels + 1) // 2) * self.scale
         scale = self.scale[:, None, None] if self.scale.dim() else self.scale
         return scale * (codes / self.levels) ** 2
 
     @cached_property
     def text(self) -> str:
-        """The codes in base64, deflated: all low bytes, then all high bytes where there are any."""
-        planes = [self.codes & 255] + ([self.codes >> 8] if self.levels > 255 else [])
+        """The codes in base64, deflated: all low bytes, then all high bytes where there are any.
+
+        Maps are written column by column, as the weights to one key are alike.
+        """
+        codes = self.codes.mT.contiguous() if self.kind == "root" else self.codes
+        planes = [codes & 255] + ([codes >> 8] if self.levels > 255 else [])
         data = b"".join(plane.to(torch.uint8).numpy().tobytes() for plane in planes)
-        compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
         return base64.b64encode(compressor.compress(data) + compressor.flush()).decode("ascii")
 
     @cached_property

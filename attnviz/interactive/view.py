@@ -50,8 +50,8 @@ def view(
     result : AttentionResult
         From `attend`, also of a long text.
     compare : AttentionResult, optional
-        A second result with the same number of layers, heads and tokens. The page shows the
-        difference.
+        A second result of the same layers and heads. The page opens on the difference. Texts of up
+        to 64 tokens are aligned by their words, longer ones need the same number of tokens.
     layer, head : int, optional
         The head to show first, counted from 0. By default the head that relates the content words
         of the text most.
@@ -190,7 +190,7 @@ def make_frame(page: str, title: str) -> str:
 
 @cache
 def static(name: str) -> str:
-    """Return a file of the built front end: attnviz.iife.js, attnviz.es.js or attnviz.css."""
+    """Return a file of the built front end, such as attnviz.iife.js or attnviz.css."""
     return (files("attnviz.interactive") / "static" / name).read_text("utf-8")
 
 
@@ -215,11 +215,16 @@ def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
     shapes = [[shape(a) for a in result.streamed or result.records] for result in (first, second)]
     if shapes[0] == shapes[1]:
         return
+    lengths = [
+        (result.streamed or result.records)[0].query_axis.padding.count(False)
+        for result in (first, second)
+    ]
     sizes = [
-        f"{len(of_result)} × {len(of_result[0][2])} on {of_result[0][4]:,}" for of_result in shapes
+        f"{len(of_result)} × {len(of_result[0][2])} on {length:,}"
+        for of_result, length in zip(shapes, lengths, strict=True)
     ]
     raise InputError(
         "Only results of the same shape can be compared weight by weight, but these have layers × "
-        f"heads on tokens: {sizes[0]} and {sizes[1]}. Choose words that the model splits alike, "
-        "and use the same mode for both texts."
+        f"heads on tokens: {sizes[0]} and {sizes[1]}. Use one model and one mode, and for more "
+        "than 64 tokens texts of the same length."
     )

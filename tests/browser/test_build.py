@@ -9,7 +9,9 @@ from pathlib import Path
 import attnviz.interactive.view
 
 ROOM = Path(attnviz.interactive.view.__file__).parent
-FILES = "attnviz.iife.js", "attnviz.es.js", "attnviz.css"
+FILES = (
+    "attnviz.iife.js", "attnviz.css", "attnviz.es.js", "attnviz.live.js", "attnviz.live.css",
+)  # fmt: skip
 
 
 def test_the_committed_files_match_a_fresh_build(npm, tmp_path):

@@ -88,6 +88,7 @@ def notebook(folder):
 def expect_view(frame):
     """Expect what a reader sees first: maps, the verdict, and a tooltip under the pointer."""
     expect(frame.locator(".stage[aria-busy=false]")).to_be_visible(timeout=120_000)
+    frame.locator("[data-control=verdict]").hover()  # a chip, which opens
     expect(frame.get_by_text("verified: 72 heads recomputed in float64")).to_be_visible()
     canvas = frame.locator("canvas")
     image = Image.open(io.BytesIO(canvas.screenshot())).convert("RGB")

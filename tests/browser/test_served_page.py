@@ -34,9 +34,8 @@ def asked(page, n):
 
 
 def test_a_typed_sentence_is_shown_and_the_selection_stays(page):
-    shown = page()
+    shown = page()  # it shows its first sentence at once
     sentence = shown.get_by_label("Sentence").first
-    shown.keyboard.press("Enter")
     expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
     expect(shown.locator(".answer .verdict").first).to_contain_text("verified: 72 heads")
     shown.get_by_role("button", name="Token", exact=True).click()
@@ -64,7 +63,7 @@ def test_a_figure_of_a_word(page, tab, n, drawn):
     panel = asked(shown, n)
     panel.get_by_label("Word", exact=False).last.fill(drawn)
     panel.get_by_role("button", name="Show").click()
-    image = panel.get_by_role("img")
+    image = panel.locator("figure img")
     expect(image).to_be_visible(timeout=120_000)
     expect(image).to_have_attribute("src", re.compile("^blob:"))
     expect(image).to_have_js_property("complete", True)
@@ -72,18 +71,68 @@ def test_a_figure_of_a_word(page, tab, n, drawn):
     expect(panel.locator(".verdict")).to_contain_text("verified")
 
 
-def test_errors_are_shown_and_the_last_answer_stays(page):
+def test_an_error_takes_the_place_of_the_last_answer(page):
     shown = page(expects=["400"])
-    shown.keyboard.press("Enter")
     expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
     shown.get_by_label("Sentence").first.fill("go " * 100)
     shown.keyboard.press("Enter")
     expect(asked(shown, 0).get_by_role("status").first).to_contain_text("at most 64 are read here")
-    expect(shown.locator("canvas")).to_be_visible()
+    expect(shown.locator("canvas")).to_have_count(0)
+    shown.get_by_label("Sentence").first.fill("the train left")
+    shown.keyboard.press("Enter")
+    expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
+
+
+def test_what_was_typed_outlives_a_reload(page):
+    shown = page()
+    shown.get_by_label("Sentence").first.fill("she sat by the bank")
+    shown.get_by_role("tab", name="Shift").click()
+    asked(shown, 2).get_by_label("Word", exact=False).last.fill("was")
+    shown.get_by_role("tab", name="Attention").click()
+    shown.reload()
+    expect(shown.locator("footer .source")).to_contain_text("she sat by the bank", timeout=120_000)
+    expect(shown.get_by_label("Sentence").first).to_have_value("she sat by the bank")
+    shown.get_by_role("tab", name="Shift").click()
+    expect(asked(shown, 2).get_by_label("Word", exact=False).last).to_have_value("was")
+
+
+SENTENCES = {
+    "river": ["We sat on the bank of the river.", "The bank was full of mud and reeds."],
+    "money": ["The bank lent us the money.", "She works in a bank and counts cash."],
+}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_senses_of_own_sentences_are_read_at_their_dots(page, dark):
+    shown = page(dark=dark)
+    shown.get_by_role("tab", name="Senses").click()
+    panel = asked(shown, 1)
+    typed = [f"{sense}: {text}" for sense, texts in SENTENCES.items() for text in texts]
+    panel.get_by_label("Word", exact=True).fill("bank")
+    own = panel.get_by_label("Your own sentences")
+    own.fill(typed[0])
+    own.press("End")
+    own.press("Enter")  # a new line, not a request
+    own.press_sequentially("\n".join(typed[1:]), delay=0)
+    panel.get_by_role("button", name="Show").click()
+    dots = panel.locator(".plane circle")
+    expect(dots).to_have_count(4, timeout=120_000)
+    rows = panel.locator(".sentences li")
+    assert rows.all_inner_texts() == [text for texts in SENTENCES.values() for text in texts]
+    expect(panel.locator("h3")).to_have_text(list(SENTENCES))
+    dots.nth(2).hover()
+    expect(panel.locator("li.marked")).to_have_text("The bank lent us the money.")
+    places = dots.evaluate_all("dots => dots.map((dot) => dot.getAttribute('cx'))")
+    panel.locator("[data-control='state']").press("Home")
+    expect(panel.locator("output")).to_contain_text("entering layer 0")
+    assert dots.evaluate_all("dots => dots.map((dot) => dot.getAttribute('cx'))") != places
+    image = panel.get_by_role("img").last
+    assert (image.evaluate("image => getComputedStyle(image).filter") != "none") == dark
 
 
 def test_markup_is_text(page):
     shown = page()
+    expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
     odd = "</script><img src=x onerror=\"document.title='run'\"> \u202e abc \U0001f600"
     shown.get_by_label("Sentence").first.fill(odd)
     shown.keyboard.press("Enter")
@@ -150,7 +199,9 @@ def test_a_page_on_another_port_cannot_frame_request_or_read(served, browser):
         served.stranger() as asking,
     ):
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        context.new_page().goto(served.link)  # the cookie is set, from the same site
+        own = context.new_page()
+        own.goto(served.link)  # the cookie is set, from the same site
+        expect(own.locator("canvas")).to_be_visible(timeout=120_000)
         before = asking.get("/health").json()["served"]
         page, posts = context.new_page(), []
         page.on("response", lambda got: posts.append((got.url, got.status)))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
+from media import RATE, chirp, picture, seeing
 from PIL import Image
 from playwright.sync_api import expect
 
@@ -20,6 +21,7 @@ import attnviz
 from attnviz.interactive.payload import Head
 from attnviz.interactive.view import make_page, view
 from attnviz.results import one_result
+from attnviz.results.projection import recompute
 
 TEXT = "The unfathomable train left the old station on time"
 OTHER = "The unfathomable ship left the old harbour on time"
@@ -93,6 +95,12 @@ class Reader:
         expect(tip).to_be_visible()
         return tip.inner_text()
 
+    def word(self, label):
+        return self.page.locator(".headline .word").get_by_text(label, exact=True).first
+
+    def background(self, label):
+        return self.word(label).evaluate("word => getComputedStyle(word).backgroundColor")
+
     def control(self, name):
         return self.page.locator(f"[data-control='{name}']")
 
@@ -110,6 +118,46 @@ class Reader:
             return data.filter((_, n) => n % 4 === 3).reduce((a, b) => a + b) / (80 * 400);
         }"""
         return self.page.evaluate(script)
+
+    def color(self, **place):
+        """Return the color at a position, a third of a cell away from its middle."""
+        script = """({x, y}) => {
+            const canvas = document.querySelector('.stage canvas');
+            const {left, top} = canvas.getBoundingClientRect();
+            const at = [Math.round(x - left - 10), Math.round(y - top - 10), 1, 1];
+            return [...canvas.getContext('2d').getImageData(...at).data];
+        }"""
+        return self.page.evaluate(script, self.locate(**place))
+
+    def dark(self, top, rows):
+        """Return how many pixels of some rows of the drawing are dark and gray, as letters are."""
+        script = """([top, rows]) => {
+            const canvas = document.querySelector('.stage canvas');
+            const {data} = canvas.getContext('2d').getImageData(100, top, canvas.width - 100, rows);
+            let count = 0;
+            for (let n = 0; n < data.length; n += 4) {
+                const [r, g, b, a] = data.slice(n, n + 4);
+                const [low, high] = [Math.min(r, g, b), Math.max(r, g, b)];
+                count += a > 250 && high < 90 && high - low < 12;
+            }
+            return count;
+        }"""
+        return self.page.evaluate(script, [round(top), rows])
+
+    def patches(self, rows, columns):
+        """Return the mean lightness of each patch of the picture once it is drawn."""
+        self.picture()
+        script = """([rows, columns]) => {
+            const canvas = document.querySelector('.picture canvas');
+            const [w, h] = [canvas.width / columns, canvas.height / rows];
+            return Array.from({length: rows * columns}, (_, n) => {
+                const at = [(n % columns) * w, Math.floor(n / columns) * h, w, h].map(Math.round);
+                const {data} = canvas.getContext('2d').getImageData(...at);
+                const colors = data.filter((_, k) => k % 4 < 3);
+                return colors.reduce((a, b) => a + b) / colors.length;
+            });
+        }"""
+        return self.page.evaluate(script, [rows, columns])
 
     def alpha(self, **place):
         """Return the opacity at a position, 0 to 255, a third of a cell away from its number."""
@@ -202,7 +250,7 @@ def test_the_number_under_the_pointer_matches_the_record(read, result, layer, he
             value, rounding = number(tip)
             weight = drawn.weights[row, column].item()
             assert value == pytest.approx(weight, abs=widest * error + rounding)
-            assert tip.startswith(f"{drawn.rows[row]} ← {drawn.columns[column]}  ")
+            assert tip.startswith(f"{drawn.rows[row]} → {drawn.columns[column]}  ")
 
 
 @cache
@@ -252,7 +300,7 @@ def test_hovering_shows_the_lines_of_one_token_and_a_click_locks_them(read):
     assert locked != calm
     reader.hover(part="lines", query=6)  # the locked query stays and is described
     assert reader.picture() == locked
-    assert "←" in reader.tip()
+    assert "→" in reader.tip()
     reader.click(part="lines", query=3)
     assert not reader.state()["lock"]
     reader.click(part="lines", key=0)
@@ -354,6 +402,127 @@ def test_two_results_are_compared(read, saved, result):
     assert "train" in footer
 
 
+def test_a_comparison_opens_on_the_difference_in_one_pair_of_colors(read, saved, result):
+    reader = read(saved("two", other=OTHER))
+    assert reader.state()["show"] == "difference"
+    expect(reader.word("train | ship")).to_be_visible()
+    reader.show(view="head", layer=2, heads=[9], words=False)
+    one, other = (
+        weights_of(each, 2, [9], words=False, special="keep").weights
+        for each in (result, attnviz.attend(OTHER))
+    )
+    difference = one - other
+    for sign in (1, -1):
+        row, column = divmod((sign * difference).argmax().item(), len(difference))
+        red, _, blue, _ = reader.color(part="matrix", query=row, key=column)
+        assert (red > blue) == (sign > 0)  # more in the first text is red
+        reader.click(part="matrix", query=row, key=column)
+        with reader.page.expect_download() as started:
+            reader.control("save-svg").click()
+        svg = ET.fromstring(started.value.path().read_text("utf-8"))
+        (line,) = svg.findall("{http://www.w3.org/2000/svg}path")
+        red, _, blue = map(int, re.findall(r"\d+", line.get("stroke")))
+        assert (red > blue) == (sign > 0)
+        reader.page.keyboard.press("Escape")
+        reader.settle()
+    row, column = divmod(difference.abs().argmin().item(), len(difference))
+    assert reader.color(part="matrix", query=row, key=column)[3] == 0  # no difference, no color
+
+
+def test_texts_of_different_lengths_are_compared_by_their_common_words(read, saved, result):
+    longer = "The unfathomable old train left a station today"
+    other = attnviz.attend(longer)
+    reader = read(saved("unequal", other=longer)).show(view="head", layer=1, heads=[4])
+    maps = [weights_of(each, 1, [4], words=True, special="keep") for each in (result, other)]
+    common = ["[CLS]", "The", "unfathomable", "train", "left", "station", "[SEP]"]
+    first, second = ([list(map_.rows).index(word) for word in common] for map_ in maps)
+    places, _ = unit_positions(result, words=True, special="keep")
+    for special in ("keep", "remove"):  # rows are renormalized over all words of their text
+        reader.show(special=special)
+        maps = [weights_of(each, 1, [4], words=True, special=special) for each in (result, other)]
+        cut = int(special == "remove")
+        for a, b in itertools.product(range(cut, 7 - cut), repeat=2):
+            tip = reader.hover(part="matrix", query=places[first[a]], key=places[first[b]]).tip()
+            value, rounding = number(tip)
+            expected = (
+                maps[0].weights[first[a] - cut, first[b] - cut]
+                - maps[1].weights[second[a] - cut, second[b] - cut]
+            )
+            assert value == pytest.approx(expected.item(), abs=2e-3 + rounding), tip
+            assert tip.startswith(f"{common[a]} → {common[b]}  ")
+    reader.show(special="keep")
+    expect(reader.page.locator(".notice")).to_contain_text("Only words that stand in both texts")
+    reader.show(show="second", query=len(other.record(0).query_axis) - 2, key=None, lock=True)
+    assert reader.state()["query"] == len(other.record(0).query_axis) - 2
+    expect(reader.word("today")).to_have_class(re.compile("chosen"))
+
+
+def test_heads_are_averaged_across_layers(read, result):
+    reader = read()
+    reader.control("layers").fill("1, 3-4")
+    reader.control("layers").press("Enter")
+    reader.control("only").fill("0-5")
+    reader.control("only").press("Enter")
+    reader.control("mean").click()
+    reader.settle()
+    reader.show(words=False)
+    maps = [
+        weights_of(result, layer, list(range(6)), words=False, special="keep").weights
+        for layer in (1, 3, 4)
+    ]
+    mean = sum(maps) / len(maps)
+    for query, key in ((0, 0), (3, 5), (8, 2)):
+        tip = reader.hover(part="matrix", query=query, key=key).tip()
+        value, rounding = number(tip)
+        assert value == pytest.approx(mean[query, key].item(), abs=1e-4 + rounding)
+        assert "mean of 18 heads, layers 1, 3–4" in tip
+    reader.control("layer").select_option("3")
+    reader.settle()
+    assert (reader.state()["mean"], reader.state()["layer"]) == (False, 3)
+
+
+def test_a_filter_that_names_no_head_is_answered(read):
+    reader = read()
+    for typed in ("foo", "3, foo", "77"):
+        reader.control("only").fill(typed)
+        reader.control("only").press("Enter")
+        odd = typed.split(", ")[-1]
+        notice = reader.page.locator(".notice")
+        expect(notice).to_have_text(
+            f"Heads: “{odd}” names none. Type numbers from 0–11, such as 0 or 0-2."
+        )
+        expect(reader.control("only")).to_have_value(typed)
+        assert reader.state()["only"] is None
+    reader.control("only").fill("3")
+    reader.control("only").press("Enter")
+    reader.settle()
+    expect(notice).to_be_hidden()
+    assert reader.state()["only"] == [3]
+
+
+def test_removed_special_tokens_fade_heads_that_keep_little(read, result):
+    reader = read().show(special="remove")
+    left = torch.stack([
+        torch.stack([
+            weights_of(result, layer, [head], words=True, special="hide").weights.sum(1).mean()
+            for head in range(12)
+        ])
+        for layer in range(6)
+    ])  # fmt: skip
+    removed = round(100 * (1 - left.mean().item()))
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    svg = ET.fromstring(started.value.path().read_text("utf-8"))
+    texts = [each.text for each in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(f"special tokens had {removed} %" in (text or "") for text in texts)
+    veils = [float(rect.get("opacity")) for rect in svg.iter("{http://www.w3.org/2000/svg}rect")
+             if rect.get("opacity")]  # fmt: skip
+    assert veils == pytest.approx((0.85 * (1 - left) ** 2).flatten().tolist(), abs=0.006)
+    layer, head = divmod(left.argmin().item(), 12)
+    tip = reader.hover(layer=layer, head=head).tip()
+    assert f"special tokens had {round(100 * (1 - left.min().item()))} %" in tip
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_is_saved_as_svg_and_png(read, result, name):
     reader = read().show(view=name, layer=1, heads=[4])
@@ -428,7 +597,7 @@ def test_strange_tokens_are_text(open_page, result):
     reader.settle()
     for index, text in enumerate(SHOWN[: len(axis["labels"])]):
         tip = reader.hover(part="matrix", query=index, key=index).tip()
-        assert tip.startswith(f"{text} ← {text}  ")
+        assert tip.startswith(f"{text} → {text}  ")
     assert reader.page.evaluate("window.ran") is None
     assert reader.page.locator("img").count() == 0
     for name in VIEWS:
@@ -455,7 +624,7 @@ def test_the_keyboard_alone_is_sufficient(read):
     assert [reader.state()[name] for name in ("view", "layer", "heads")] == ["head", 1, [1]]
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         keys.press(key)
-    assert reader.tip().startswith("The ← The")
+    assert reader.tip().startswith("The → The")
     keys.press("Enter")
     reader.settle()
     assert [reader.state()[name] for name in ("query", "key", "lock")] == [1, 1, True]
@@ -468,12 +637,16 @@ def test_the_keyboard_alone_is_sufficient(read):
 def test_the_keyboard_selects_another_token(read):
     for name in ("token", "steps"):
         reader = read().show(view=name, query=6)
-        reader.page.locator(".stage canvas").focus()
-        for key in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter"):
+        reader.page.keyboard.press("Tab")  # the text is the first stop, whatever its length
+        first = reader.page.evaluate("document.activeElement.dataset.position")
+        for key in ("ArrowRight", "ArrowRight", "Enter"):
             reader.page.keyboard.press(key)
         reader.settle()
-        assert reader.state()["query"] == 7
+        assert first == "0"
+        assert reader.state()["query"] == 2
         assert reader.state()["view"] == name
+        reader.page.keyboard.press("Tab")
+        assert "word" not in reader.page.evaluate("document.activeElement.className")
 
 
 def test_the_caption_describes_how_weights_were_processed(read):
@@ -497,8 +670,9 @@ def test_the_token_view_shows_one_row_of_every_head(read, result):
             value, rounding = number(reader.hover(layer=layer, head=head, **place).tip())
             drawn = weights_of(result, layer, [head], words=False, special="keep").weights
             assert value == pytest.approx(expected(drawn).item(), abs=2e-5 + rounding)
-    reader.click(part="text", key=2)
-    assert reader.state()["key"] == 2
+    reader.word("##hom").click()
+    reader.settle()
+    assert reader.state()["key"] == 4
     reader.click(layer=2, head=7, part="rows", query=3)
     assert (reader.state()["view"], reader.state()["heads"]) == ("head", [7])
 
@@ -516,6 +690,27 @@ def test_steps_show_how_a_weight_is_computed(read, result):
     tip = reader.hover(part="product", query=6, key=3, dimension=7).tip().replace("−", "-")
     entries = [float(each) for each in re.findall(r"-?\d+\.\d+(?:e-\d+)?", tip.splitlines()[1])]
     assert entries == pytest.approx([float(q[7]), float(k[3, 7]), float(q[7] * k[3, 7])], abs=2e-3)
+
+
+def test_steps_go_on_to_the_output(read, result):
+    reader = read().show(view="steps", layer=1, heads=[4], query=6)
+    record = result.record(1)
+    stages = recompute(record)
+    weights, V = record.weights(4).double(), record.value[4].double()
+    width = V.shape[1]
+    expected = {
+        ("sum", 7): (weights @ V)[6, 7],
+        ("heads", 9 * width + 3): stages["head output"][9, 6, 3],
+        ("output", 101): stages["output"][0, 6, 101],
+    }
+    for (part, dimension), value in expected.items():
+        tip = reader.hover(part=part, dimension=dimension).tip()
+        said, rounding = number(tip.splitlines()[1])
+        assert said == pytest.approx(value.item(), abs=0.01 + rounding)
+    tip = reader.hover(part="weighted", key=3, dimension=5).tip()
+    said, rounding = number(tip.split("= ")[1])
+    assert said == pytest.approx((weights[6, 3] * V[3, 5]).item(), abs=0.01 + rounding)
+    assert reader.hover(part="heads", dimension=9 * width + 3).tip().startswith("head 9, ")
 
 
 @pytest.mark.parametrize("family", ["bloom", "t5-encoder", "mpnet"])
@@ -693,7 +888,7 @@ def test_a_short_streamed_text_is_shown_like_any_other(read, result, tmp_path):
     wanted = weights_of(result, 3, 2, words=True, special="remove")
     tip = reader.hover(part="matrix", query=2, key=6).tip()
     rows, _ = unit_positions(result, words=True, special="remove")
-    assert tip.startswith("unfathomable ← train ")
+    assert tip.startswith("unfathomable → train ")
     value, half = number(tip)
     expected = wanted.weights[rows.index(2), rows.index(6)]
     assert value == pytest.approx(float(expected), abs=half + 2e-3)
@@ -713,6 +908,194 @@ def test_it_works_in_the_frame_of_a_notebook(open_page, result):
     with page.expect_download() as started:
         frame.locator("[data-control='save-svg']").click()
     ET.parse(started.value.path())
+
+
+PAGE = """() => {
+    const box = (element) => {
+        const {left, top, right, bottom} = element.getBoundingClientRect();
+        return {left, top, right, bottom};
+    };
+    const shown = [...document.querySelectorAll('.attnviz *')].filter(
+        (each) => !each.closest('.spoken') && each.checkVisibility({visibilityProperty: true}));
+    return {
+        boxes: shown.map((each) => ({name: each.className || each.tagName, ...box(each)})),
+        texts: ['.headline .text', '.proof', '.hint', '.bars', '.stage canvas', 'footer'].map(
+            (name) => box(document.querySelector(name))),
+        height: document.documentElement.scrollHeight,
+    };
+}"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 800)])
+@pytest.mark.parametrize("compared", [False, True])
+def test_the_first_screen_shows_the_text_and_all_heads_uncut(read, saved, width, height, compared):
+    path = saved("two", other=OTHER) if compared else saved("short")
+    reader = read(path, width=width, height=height)
+    seen = reader.page.evaluate(PAGE)
+    assert seen["height"] <= height  # nothing to scroll to
+    for box in seen["boxes"]:
+        assert box["left"] >= 0, box
+        assert box["right"] <= width, box
+        assert box["bottom"] <= height, box
+    texts = seen["texts"]
+    for one, other in itertools.combinations(texts, 2):  # no part lies over another
+        apart = one["bottom"] <= other["top"] or other["bottom"] <= one["top"]
+        aside = one["right"] <= other["left"] or other["right"] <= one["left"]
+        assert apart or aside, (one, other)
+    for head in ((0, 0), (5, 0), (5, 11)):
+        place = reader.locate(layer=head[0], head=head[1])
+        assert 0 < place["x"] < width
+        assert texts[4]["top"] < place["y"] < texts[4]["bottom"]
+    for label in ("old", "left", "time"):
+        expect(reader.word(label)).to_be_in_viewport(ratio=1)
+    expect(reader.page.locator(".proof")).to_contain_text("all-MiniLM-L6-v2")
+    expect(reader.page.locator(".hint")).to_contain_text("Each square is one head.")
+
+
+def test_the_verdict_is_a_chip_that_opens(read, result):
+    reader = read()
+    summary = data_of(result)[0]["results"][0]["summary"]
+    chip, whole = reader.control("verdict"), reader.page.locator(".verdict .whole")
+    expect(reader.page.locator(".verdict .brief")).to_have_text("✓ verified")
+    expect(whole).to_be_hidden()
+    chip.hover()
+    expect(whole).to_be_visible()
+    expect(whole).to_have_text(summary)
+    reader.away()
+    expect(whole).to_be_hidden()
+    chip.focus()
+    expect(whole).to_be_visible()
+
+
+def test_a_word_of_the_headline_opens_its_row_in_every_head(read):
+    reader = read()
+    reader.word("train").click()
+    reader.settle()
+    assert (reader.state()["view"], reader.state()["query"]) == ("token", 6)
+    expect(reader.word("train")).to_have_class(re.compile("chosen"))
+
+
+def test_the_text_is_colored_by_the_weights_of_the_word_under_the_pointer(read, result):
+    reader = read().show(view="head", layer=1, heads=[4, 7], words=False)
+    clear = "rgba(0, 0, 0, 0)"
+    assert reader.background("station") == clear
+    drawn = weights_of(result, 1, [4, 7], words=False, special="keep")
+    reader.word("train").hover()
+    expect(reader.page.locator(".hint")).to_contain_text("mean of 2 heads")
+    row = drawn.weights[6].tolist()
+    alphas = reader.page.evaluate("""[...document.querySelectorAll('.headline .word')].map(
+        (word) => Number(/([\\d.]+)\\)$/.exec(getComputedStyle(word).backgroundColor)[1]))""")
+    words = range(1, len(row) - 1)  # special tokens have a scale of their own
+    largest = max(row[at] for at in words)
+    for at in words:
+        assert alphas[at] == pytest.approx(0.85 * row[at] / largest, abs=0.01)
+    best = max(range(len(row)), key=lambda at: row[at])
+    expect(reader.page.locator(".hint")).to_contain_text(f"train → {drawn.columns[best]} ")
+    reader.away()
+    expect(reader.page.locator(".hint")).to_contain_text("Each line is a weight")
+    assert reader.background("station") == clear
+    reader.word("train").click()  # the colors stay with the locked word
+    reader.away()
+    expect(reader.page.locator(".hint")).to_contain_text("train → ")
+
+
+def test_masked_cells_differ_from_cells_of_no_weight(tokenizer, open_page, tmp_path):
+    result = attnviz.attend(TEXT, model=attnviz.load(tiny("llama"), tokenizer=tokenizer))
+    view(result, show="head", layer=1, head=0, words=False).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", height=1400))
+    reader.settle()
+    weights = result.record(1).weights(0)
+    nearly = (weights > 0) & (weights < 1e-3)
+    row, column = nearly.nonzero()[0].tolist()
+    colors = [
+        reader.color(part="matrix", query=query, key=key)
+        for query, key in ((row, column), (0, 3), (2, 5))
+    ]
+    assert min(colors[0]) > 250  # no weight is white
+    for masked in colors[1:]:
+        assert masked == [233, 233, 233, 255]
+    assert "0 (masked)" in reader.hover(part="matrix", query=0, key=3).tip()
+
+
+def test_generated_words_stand_apart(tokenizer, open_page, tmp_path):
+    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    result = attnviz.attend("the train left", model=model, generate=5)
+    prompt = model.attend("the train left").record(0).query_axis
+    view(result, show="head", words=False).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", height=1400))
+    reader.settle()
+    generated = reader.page.locator(".made .word")
+    labels = result.record(0).query_axis.labels[len(prompt) :]
+    assert generated.all_inner_texts() == list(labels)
+    assert reader.page.locator(".word").count() == len(prompt) + len(labels)
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    assert started.value.path().read_text("utf-8").count(">generated</text>") == 2  # both sides
+
+
+def test_a_picture_is_lit_where_the_patch_under_the_pointer_looks(tokenizer, open_page, tmp_path):
+    result = seeing("vit", tokenizer).attend(image=picture())
+    record = result.record(0)
+    view(result, show="head", layer=0, head=1).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", height=1000))
+    reader.settle()
+    canvas = reader.page.locator(".picture canvas")
+    expect(canvas).to_be_visible()
+    assert reader.page.locator(".headline .word").all_inner_texts() == ["[CLS]"]
+    patches = record.key_axis.patches
+    rows, columns = (1 + max(patch[side] for patch in patches if patch) for side in (0, 1))
+    plain = np.array(reader.patches(rows, columns))
+    original = result.image.double().mean(-1).numpy()
+    tall, wide = original.shape[0] // rows, original.shape[1] // columns
+    means = original.reshape(rows, tall, columns, wide).mean((1, 3)).flatten()
+    np.testing.assert_allclose(plain, means, atol=12)  # the picture itself, as a JPEG
+    position = patches.index((1, 2))
+    box = canvas.bounding_box()
+    x = box["x"] + box["width"] * 2.5 / columns
+    y = box["y"] + box["height"] * 1.5 / rows
+    reader.page.mouse.move(x, y)
+    expect(reader.page.locator(".hint")).to_contain_text(f"{record.query_axis.labels[position]} → ")
+    weights = record.weights(1)[position]
+    order = [patches.index((r, c)) for r in range(rows) for c in range(columns)]
+    shares = (weights[order] / weights[order].max()).numpy()
+    light = np.array(reader.patches(rows, columns)) / plain
+    others = np.array(order) != position  # the patch under the pointer has a frame
+    np.testing.assert_allclose(light[others], (1 - 0.8 * (1 - shares))[others], atol=0.03)
+    reader.page.mouse.click(x, y)
+    reader.settle()
+    assert (reader.state()["query"], reader.state()["lock"]) == (position, True)
+    reader.show(view="grid", lock=False)
+    canvas.focus()
+    reader.page.keyboard.press("ArrowRight")
+    reader.page.keyboard.press("Enter")
+    reader.settle()
+    assert (reader.state()["view"], reader.state()["query"]) == ("token", patches.index((1, 3)))
+
+
+def test_the_frames_of_a_sound_are_a_strip(tokenizer, open_page, tmp_path):
+    result = seeing("wav2vec2", tokenizer).attend(audio=chirp(), sampling_rate=RATE)
+    view(result).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html"))
+    reader.settle()
+    frames = reader.page.locator(".headline .frame")
+    assert frames.count() == len(result.record(0).query_axis)
+    frames.nth(3).hover()
+    expect(reader.page.locator(".hint")).to_contain_text("→ ")
+    frames.nth(3).click()
+    reader.settle()
+    assert (reader.state()["view"], reader.state()["query"]) == ("token", 3)
+
+
+def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):
+    reader = read(saved("short"), height=420).show(view="token", query=6)
+    reader.page.mouse.wheel(0, 300)
+    reader.page.wait_for_function("scrollY > 100")
+    reader.picture()
+    hidden = reader.page.evaluate(
+        "-document.querySelector('.stage canvas').getBoundingClientRect().top"
+    )
+    assert hidden > 60  # the names were drawn above this line
+    assert reader.dark(top=hidden, rows=16) > 100  # pixels of letters at the top of the window
 
 
 def test_heads_with_exact_weights_are_offered(read, saved):

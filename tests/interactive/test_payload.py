@@ -18,6 +18,7 @@ from media import picture, seeing
 import attnviz
 from attnviz.errors import InputError, OutputError
 from attnviz.interactive.payload import Codes, Head
+from attnviz.results.projection import recompute
 
 SENTENCE = " ".join(TEXTS[0:2])
 FAMILIES = [
@@ -33,11 +34,14 @@ def numbers(about, blocks, places):
     size, planes = np.prod(about["shape"]), 1 + (about["levels"] > 255)
     planes = np.frombuffer(data, np.uint8, planes * size, about["at"])
     planes = planes.reshape(-1, size).astype(int)
-    code = sum(plane << 8 * at for at, plane in enumerate(planes)).reshape(about["shape"])
+    code = sum(plane << 8 * at for at, plane in enumerate(planes))
+    *first, m, n = about["shape"]
+    by_column = about["kind"] == "root"
+    code = code.reshape(*first, n, m).swapaxes(-1, -2) if by_column else code.reshape(*first, m, n)
     scale = np.array(about["scale"])
     scale = scale[:, None, None] if scale.ndim else scale
     if about["kind"] == "linear":
-        return scale * (code - 32768)
+        return scale * (code - (about["levels"] + 1) // 2)
     return scale * (code / about["levels"]) ** 2
 
 
@@ -189,6 +193,44 @@ def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(model):
     assert axis["special"] == [0, 4, 8]
 
 
+def test_values_and_outputs_follow_from_the_model(tokenizer):
+    llama = attnviz.load(tiny("llama"), tokenizer=tokenizer).attend("the train left")
+    for result in (attnviz.attend("the train left the station"), llama):
+        data = attnviz.view(result).data()
+        blocks, places = data["blocks"], data["payload"]["blocks"]
+        (stack,) = data["payload"]["results"][0]["stacks"]
+        for record, layer in zip(result, stack["layers"], strict=True):
+            shared = record.heads // record.key_heads
+            for head, exact in zip(layer["heads"], layer["exact"], strict=True):
+                V = numbers(exact["value"], blocks, places)
+                expected = record.value[head // shared].numpy()
+                np.testing.assert_allclose(V, expected, atol=np.abs(expected).max() / 250)
+            output = numbers(layer["output"], blocks, places)
+            expected = recompute(record)["output"][0].numpy()
+            np.testing.assert_allclose(output, expected, atol=np.abs(expected).max() / 250)
+
+
+def test_values_are_left_out_where_they_do_not_fit(long, sixty_four):
+    for result in (long, sixty_four):
+        (stack,) = attnviz.view(result).data()["payload"]["results"][0]["stacks"]
+        exact = [head for layer in stack["layers"] for head in layer["exact"]]
+        assert all(head["value"] is None for head in exact)
+        assert all("output" not in layer for layer in stack["layers"])
+
+
+def test_the_first_generated_position_follows_the_prompt(tokenizer):
+    llama = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    for prompt in ("the train left", "the the the"):
+        result = llama.attend(prompt, generate=5)
+        (axis,) = attnviz.view(result).data()["payload"]["results"][0]["axes"]
+        assert axis["generated"] == len(llama.attend(prompt).record(0).query_axis)
+    (axis,) = attnviz.view(llama.attend("the train")).data()["payload"]["results"][0]["axes"]
+    assert axis["generated"] is None
+    t5 = attnviz.load(tiny("t5"), tokenizer=tokenizer).attend("the train left", generate=5)
+    axes = attnviz.view(t5).data()["payload"]["results"][0]["axes"]
+    assert [axis["generated"] for axis in axes] == [None, None]  # its decoder has no prompt
+
+
 def test_maps_that_do_not_fit_are_pooled_with_a_note(long):
     data = attnviz.view(long, size=2.0).data()
     found = list(travelled(data))
@@ -273,21 +315,45 @@ def test_two_results_are_compared_weight_by_weight(model):
     for number, result in enumerate((one, other)):
         for _, layer, head, ways, error in travelled(data, number):
             assert np.abs(ways[0] - in_float64(result.record(layer), head)).max() <= error + 1e-12
-    longer = attnviz.attend("The bank was full of old mud.", model=model)
-    with pytest.raises(InputError, match=r"same shape.* on 9 and .* on 10"):
-        attnviz.view(one, compare=longer)
+    assert "aligned" not in data["payload"]
 
 
 def test_comparisons_ignore_padding(model):
     short, full = attnviz.attend(["the train left", "the train left the station"], model=model)
     alone = attnviz.attend("the train left", model=model)
-    with pytest.raises(InputError, match=r"on 5 and 6 × 12 on 7\."):
-        attnviz.view(short, compare=full)
+    aligned = attnviz.view(short, compare=full).data()["payload"]["aligned"]
+    pairs = [(n, n) for n in range(4)] + [(4, 6)]  # the last is [SEP]
+    assert aligned == {"encoder": [pairs, pairs]}
     lengths = [
         len(each["axes"][0]["labels"])
         for each in attnviz.view(short, compare=alone).data()["payload"]["results"]
     ]
     assert lengths == [5, 5]
+
+
+def test_texts_of_different_lengths_are_aligned_by_their_words(model):
+    def align(*texts):
+        page = attnviz.view(
+            *[attnviz.attend(text, model=model) for text in texts[:1]],
+            compare=attnviz.attend(texts[1], model=model),
+        ).data()["payload"]
+        queries, keys = page["aligned"]["encoder"]
+        assert queries == keys
+        names = [result["axes"][0]["labels"] for result in page["results"]]
+        return [(names[0][a], names[1][b]) for a, b in queries]
+
+    assert align("the old train left", "The train left early today") == [
+        ("[CLS]", "[CLS]"), ("the", "the"), ("train", "train"), ("left", "left"),
+        ("[SEP]", "[SEP]"),
+    ]  # fmt: skip
+    assert align("a train left the unfathomable station", "a ship left the station today")[:3] == [
+        ("[CLS]", "[CLS]"), ("a", "a"), ("train", "ship"),  # in the same place
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="share no word"):
+        align("train", "ships and boats")
+    long = [attnviz.attend("the train left " * n, model=model) for n in (30, 31)]
+    with pytest.raises(InputError, match=r"same shape.* on 92 and .* on 95"):
+        attnviz.view(long[0], compare=long[1])
 
 
 def test_texts_with_different_pooling_are_not_compared(model):

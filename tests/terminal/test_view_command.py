@@ -30,7 +30,7 @@ def test_two_texts(capsys):
         (["text", "-o", "view.png"], 2, ".html"),
         (["text", "-o", "none/view.html"], 4, "Create it first"),
         ([""], 2, "at least one word"),
-        (["a text", "--compare", "another text than that"], 2, "same shape"),
+        (["a text", "--compare", "no other words than those"], 2, "share no word"),
         (["a text", "--compare", ""], 2, "at least one word"),
         (["a text", "--size", "0"], 2, "above 0"),
         (["a text", "--show", "all"], 2, "--show"),

@@ -11,7 +11,8 @@ const ascii: Plugin = {
   },
 };
 
-// `vite build` makes the page's script and style sheet, `vite build --mode es` the widget's module.
+// `vite build` makes the script and style sheet of a saved page, `--mode es` the widget's module, and
+// `--mode live` the script and style sheet of the served page.
 export default defineConfig(({ mode }) => ({
   plugins: [ascii],
   build: {
@@ -26,11 +27,11 @@ export default defineConfig(({ mode }) => ({
       mode === "es"
         ? { entry: "src/widget.ts", formats: ["es"], fileName: () => "attnviz.es.js" }
         : {
-            entry: "src/main.ts",
+            entry: mode === "live" ? "src/live.ts" : "src/main.ts",
             formats: ["iife"],
             name: "attnviz",
-            fileName: () => "attnviz.iife.js",
-            cssFileName: "attnviz",
+            fileName: () => (mode === "live" ? "attnviz.live.js" : "attnviz.iife.js"),
+            cssFileName: mode === "live" ? "attnviz.live" : "attnviz",
           },
   },
 }));

@@ -50,12 +50,12 @@ from attnviz.terminal.options import ModelOptions
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>attnviz</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="attnviz-live"><link rel="icon" href="data:,">
-<link rel="stylesheet" href="/static/attnviz.css">
-<script src="/static/attnviz.iife.js" defer></script></head>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/static/attnviz.live.css">
+<script src="/static/attnviz.live.js" defer></script></head>
 <body><main id="attnviz"></main></body></html>
 """
-_STATIC = {"attnviz.iife.js": "text/javascript", "attnviz.css": "text/css"}
+_STATIC = {"attnviz.live.js": "text/javascript", "attnviz.live.css": "text/css"}
 _PUBLIC = "/health"  # needs no token: its answer contains nothing that was typed
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "

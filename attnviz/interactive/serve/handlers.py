@@ -23,7 +23,10 @@ from attnviz.runtime.progress import part, track
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from attnviz.analyses.senses.result import SensesResult
+
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
+_MAX_SENTENCES = 64  # of a word
 Work: TypeAlias = Callable[[], dict[str, Any]]
 
 
@@ -54,15 +57,19 @@ class Handlers:
     def senses(self, query: Query) -> Work:
         """Draw in which layers the senses of a word separate."""
         model, word = self._model(query), _text(query, "word")
-        if word.strip() not in bundled():
+        sentences = _sentences(query)
+        if not sentences and word.strip().casefold() not in bundled():
             raise InputError(
-                f"{word[:40]!r} has no bundled sentences. Type one of {', '.join(bundled())}."
+                f"{word[:40]!r} has no bundled sentences. Type your own, or one of "
+                f"{', '.join(bundled())}."
             )
 
         def work() -> dict[str, Any]:
             from attnviz.analyses.senses.plot import senses as draw
 
-            return _figure(partial(senses, word, model=model), draw, query)
+            self._expect_short(model, [text for texts in sentences.values() for text in texts])
+            compute = partial(senses, word, sentences or None, model=model)
+            return _figure(compute, draw, query, _occurrences)
 
         return work
 
@@ -110,10 +117,61 @@ def answer(work: Work) -> bytes:
     return json.dumps({**data, "warnings": list(dict.fromkeys(messages))}).encode()
 
 
+def _sentences(query: Query) -> dict[str, list[str]]:
+    """Return the sentences of each sense, typed as "sense: sentence" on a line each."""
+    typed = query.get("sentences") or ""
+    if not isinstance(typed, str):
+        raise InputError(f"The sentences must be a string, not {type(typed).__name__}. Type some.")
+    sentences: dict[str, list[str]] = {}
+    for number, line in enumerate(filter(str.strip, typed.splitlines()), 1):
+        sense, colon, sentence = line.partition(":")
+        if not (sense.strip() and colon and sentence.strip()):
+            raise InputError(
+                f"Sentence {number} has no sense. Type the sense and a colon before it, as in "
+                "“river: We sat on the bank.”"
+            )
+        sentences.setdefault(sense.strip(), []).append(sentence.strip())
+    count = sum(map(len, sentences.values()))
+    if count > _MAX_SENTENCES:
+        raise InputError(f"{count} sentences are too many here. Type at most {_MAX_SENTENCES}.")
+    return sentences
+
+
+def _occurrences(result: SensesResult) -> dict[str, Any]:
+    """Return the sentences, and where their words lie in the plane of each state."""
+    return {
+        "occurrences": {
+            "senses": result.senses,
+            "occurrences": [
+                {
+                    "sentence": found.sentence,
+                    "sense": result.senses.index(found.sense),
+                    "start": found.start,
+                    "end": found.end,
+                }
+                for found in result.occurrences
+            ],
+            "states": [
+                {
+                    "name": result.state_name(state),
+                    "places": result.plane[state].tolist(),
+                    "right": result.right[state].tolist(),
+                    "accuracy": score.accuracy,
+                }
+                for state, score in enumerate(result.scores)
+            ],
+            "best": result.best,
+        }
+    }
+
+
 def _figure(
-    compute: Callable[[], Any], draw: Callable[..., Figure], query: Query
+    compute: Callable[[], Any],
+    draw: Callable[..., Figure],
+    query: Query,
+    more: Callable[[Any], dict[str, Any]] = lambda _: {},
 ) -> dict[str, Any]:
-    """Return the figure of a result as SVG, with its verdict and notes."""
+    """Return the figure of a result as SVG, its verdict and notes, and `more` of the result."""
     from attnviz.figures.layout import render
 
     with part(0, 2, "the model reads"):
@@ -126,6 +184,7 @@ def _figure(
         "verdict": result.agreement.verdict,
         "summary": result.agreement.summary(),
         "notes": list(result.notes),
+        **more(result),
     }
 
 

@@ -13,7 +13,7 @@ from attnviz.interactive.serve.queue import JobQueue
 
 TEXT = {"text": "the train left"}
 POSTS = ["/attention", "/senses", "/shift"]
-PAGES = ["/", "/about", "/static/attnviz.iife.js", "/turn/1", *POSTS]
+PAGES = ["/", "/about", "/static/attnviz.live.js", "/turn/1", *POSTS]
 
 
 def refused(answer, status):
@@ -128,7 +128,7 @@ def test_a_token_becomes_a_cookie_that_no_script_reads(server):
 def test_a_token_is_no_key_to_any_other_path(server, stranger):
     token = server.link.partition("?")[2]
     refused(stranger.get(f"/about?{token}"), 403)
-    refused(stranger.get(f"/static/attnviz.css?{token}"), 403)
+    refused(stranger.get(f"/static/attnviz.live.css?{token}"), 403)
 
 
 def test_the_link_that_a_browser_is_started_with_works_once():
@@ -182,7 +182,7 @@ def test_a_huge_body_in_chunks(server, reader):
         "/static/",
         "/static",
         "/../../etc/passwd",
-        "/static/attnviz.iife.js%00.css",
+        "/static/attnviz.live.js%00.css",
         "/static/..\\app.py",
     ],
 )
@@ -203,7 +203,7 @@ def test_other_methods(reader, path, method):
     refused(reader.request(method, path, headers={"Content-Type": "application/json"}), 405)
 
 
-@pytest.mark.parametrize("path", ["/", "/about", "/health", "/static/attnviz.css"])
+@pytest.mark.parametrize("path", ["/", "/about", "/health", "/static/attnviz.live.css"])
 def test_pages_accept_only_get(reader, path):
     refused(reader.post(path, json=TEXT), 405)
 
@@ -239,7 +239,7 @@ def test_more_tokens_than_the_model_can_read(reader):
 
 def test_a_word_without_sentences_has_a_readable_answer(reader):
     told = refused(reader.post("/senses", json={"word": "zebra"}), 400)
-    assert "'zebra' has no bundled sentences. Type one of bank, " in told
+    assert "'zebra' has no bundled sentences. Type your own, or one of bank, " in told
     assert "--sense" not in told
 
 

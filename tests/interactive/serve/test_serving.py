@@ -43,9 +43,9 @@ def maps(data):
             raw = zlib.decompress(base64.b64decode(data["blocks"][at : at + length]), -15)
             count = np.prod(codes["shape"]) * (1 + (codes["levels"] > 255))
             planes = np.frombuffer(raw, np.uint8, count, codes["at"])
-            planes = planes.reshape(-1, *codes["shape"]).astype(float)
+            planes = planes.reshape(-1, *codes["shape"][::-1]).astype(float)  # column by column
             code = planes[0] + (256 * planes[1] if codes["levels"] > 255 else 0)
-            weights = codes["scale"] * (code / codes["levels"]) ** 2
+            weights = codes["scale"] * (code.T / codes["levels"]) ** 2
             found[layer["layer"], head] = weights, exact["error"]
     return found
 
@@ -85,8 +85,7 @@ def leaving(server, reader, path, asked, length=None):
 
 def test_the_page_and_its_options(reader):
     page = reader.get("/").text
-    assert 'name="attnviz-live"' in page
-    for link in ("/static/attnviz.iife.js", "/static/attnviz.css"):
+    for link in ("/static/attnviz.live.js", "/static/attnviz.live.css"):
         assert link in page
         assert reader.get(link).status_code == 200
     about = reader.get("/about").json()
@@ -104,9 +103,9 @@ def test_two_texts_are_compared(reader):
     asked = {"text": "the bank of the river", "compare": "the bank of the city"}
     answer = reader.post("/attention", json=asked).json()
     assert len(answer["payload"]["results"]) == 2
-    wrong = reader.post("/attention", json={**asked, "compare": "one more of quite another length"})
+    wrong = reader.post("/attention", json={**asked, "compare": "one more and no other word"})
     assert wrong.status_code == 400
-    assert "same shape" in wrong.text
+    assert "share no word" in wrong.text
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,45 @@ def test_a_missing_font_is_reported_to_the_reader_only(reader):
 def test_a_word_without_sentences(reader, word):
     answer = reader.post("/senses", json={"word": word})
     assert answer.status_code == 400
-    assert "has no bundled sentences. Type one of bank, " in answer.text
+    assert "has no bundled sentences. Type your own, or one of bank, " in answer.text
+
+
+OWN_RIVER = ["on the bank of the river", "the muddy bank"]
+OWN_MONEY = ["a bank loan", "a big bank"]
+
+
+def test_senses_of_own_sentences(reader):
+    lines = (
+        [f"river: {text}" for text in OWN_RIVER] + [""] + [f"money: {text}" for text in OWN_MONEY]
+    )
+    own = {"word": "bank", "sentences": "\n".join(lines)}
+    answer = reader.post("/senses", json=own).json()
+    found = answer["occurrences"]
+    assert found["senses"] == ["river", "money"]
+    assert [each["sense"] for each in found["occurrences"]] == [0, 0, 1, 1]
+    for each in found["occurrences"]:
+        assert each["sentence"][each["start"] : each["end"]] == "bank"
+    result = attnviz.senses("bank", {"river": OWN_RIVER, "money": OWN_MONEY})
+    assert found["best"] == result.best
+    for state, expected in zip(found["states"], result.plane, strict=True):
+        np.testing.assert_allclose(state["places"], expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "said"),
+    [
+        ("river: a bank\nno sense here", "Sentence 2 has no sense. Type the sense and a colon"),
+        ("river: a bank\n: a bank", "Sentence 2 has no sense"),
+        ("river: a bank\nriver: the bank", "At least two senses"),
+        ("river: a bank\n" * 65, "65 sentences are too many here. Type at most 64."),
+        (["a bank"], "The sentences must be a string, not list"),
+        (f"river: a bank\nriver: {'bank ' * 600}\nmoney: a\nmoney: b", "are read here. Shorten"),
+    ],
+)
+def test_own_sentences_that_cannot_be_read(reader, sentences, said):
+    answer = reader.post("/senses", json={"word": "bank", "sentences": sentences})
+    assert answer.status_code == 400
+    assert said in answer.text
 
 
 def test_two_hundred_requests_of_twenty_clients_are_all_answered_correctly(server, reader, small):

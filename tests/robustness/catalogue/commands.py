@@ -28,7 +28,10 @@ COMMANDS = {
         "view 'the train' --compare 'a station' -m tiny", leaves="view.html"
     ),
     "a page of two lengths": both(
-        "view 'the train' --compare 'the train left' -m tiny", 2, "same shape"
+        "view 'the train' --compare 'the train left' -m tiny", leaves="view.html"
+    ),
+    "a page of texts without a common word": both(
+        "view 'the train' --compare 'a ship left' -m tiny", 2, "share no word"
     ),
     "a page of one text and none": both(
         "view 'the train' --compare '' -m tiny", 2, "at least one word"

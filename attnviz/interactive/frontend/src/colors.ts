@@ -53,12 +53,21 @@ export interface Scale {
   /** Whether some numbers lie beyond the ends; they get the last color. */
   over?: boolean;
   label: string;
+  /** Numbers below this size stay blank: no difference. */
+  blank?: number;
+  /** The color of masked cells, as four bytes. */
+  masked?: number[];
 }
 
 /** Return the index of a value among the 256 colors. */
 export function index({ low, high, log }: Scale, value: number): number {
   const share = log ? Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value - low) / (high - low);
   return Math.round(255 * Math.min(1, Math.max(0, share)));
+}
+
+/** Return the color of a difference in lines and text: that of a large one in maps. */
+export function signedInk({ signed }: Theme, isNegative: boolean): string {
+  return color({ map: signed, low: -1, high: 1, log: false, label: "" }, isNegative ? -0.7 : 0.7);
 }
 
 export function color(scale: Scale, value: number): string {
@@ -91,13 +100,15 @@ export interface Theme {
   accent: string;
   weights: MapName;
   signed: MapName;
+  /** The color of masked cells, as four bytes. */
+  masked: number[];
   lines: string[];
 }
 export const LIGHT: Theme = {
   dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd",
-  accent: "#d1495b", weights: "devon_r", signed: "vik", lines: CYCLE,
+  accent: "#d1495b", weights: "devon_r", signed: "vik", masked: [233, 233, 233, 255], lines: CYCLE,
 };
 export const DARK: Theme = {
   dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47",
-  accent: "#ff7d8c", weights: "oslo", signed: "berlin", lines: LIGHTER,
+  accent: "#ff7d8c", weights: "oslo", signed: "berlin", masked: [52, 54, 58, 255], lines: LIGHTER,
 };

@@ -3,7 +3,7 @@
 import type { Layer, Payload, Stack } from "./data";
 import { el } from "./dom";
 import { MOST_HEADS, type State } from "./state";
-import { parseRanges, ranges } from "./text";
+import { literal, parseRanges, ranges } from "./text";
 
 type Change = (changed: Partial<State>) => void;
 interface Control {
@@ -19,9 +19,12 @@ export interface Actions {
   change: Change;
   next(): void;
   save(kind: "svg" | "png"): void;
+  /** Show a line about something that was typed. */
+  tell(line: string): void;
 }
 
 const VIEWS = { grid: "Grid", head: "Head", token: "Token", steps: "Steps" } as const;
+const MEAN = "mean"; // instead of the number of a layer
 const CHIPS = 32; // maximum number of heads with one button each
 const HELP = [
   ["1 – 4", "grid, head, token, steps"],
@@ -39,18 +42,20 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
   const stack = (state: State) => stacks.find(({ name }) => name === state.stack)!;
   const layer = (state: State) => stack(state).layers.find((each) => each.layer === state.layer)!;
   const inGrid = ({ view }: State) => view === "grid" || view === "token";
+  const ofSome = (state: State) => inGrid(state) || (state.view === "head" && state.mean);
   const [first, second] = payload.results.map(({ name }) => name);
 
   const main: Control[] = [
     tabs(change),
+    ...(two ? [choice("show", "Show", [["first", `1: ${first}`], ["second", `2: ${second}`], ["difference", "1 − 2"]], change)] : []),
     ...(stacks.length > 1 ? [choice("stack", "Stack", stacks.map(({ name, title }) => [name, title]), change)] : []),
     only(layers(change, stack), (state) => !inGrid(state)),
-    only(heads(change, layer, theme), (state) => !inGrid(state)),
-    only(some("layers", "Layers", change, (state) => stack(state).layers.map(({ layer }) => layer)), inGrid),
-    only(some("only", "Heads", change, (state) => [...new Set(stack(state).layers.flatMap(({ heads }) => heads))]), inGrid),
+    only(heads(actions, layer, theme), (state) => !ofSome(state)),
+    only(some("layers", "Layers", actions, (state) => stack(state).layers.map(({ layer }) => layer)), ofSome),
+    only(some("only", "Heads", actions, (state) => [...new Set(stack(state).layers.flatMap(({ heads }) => heads))]), ofSome),
+    only(averaging(change), inGrid),
   ];
   const more: Control[] = [
-    ...(two ? [choice("show", "Show", [["first", `1: ${first}`], ["second", `2: ${second}`], ["difference", "1 − 2"]], change)] : []),
     only(choice("by", "Weights", [["query", "outgoing"], ["key", "incoming"]], change), ({ view }) => view === "token"),
     only(words(change), ({ view }) => view !== "steps"),
     only(choice("special", "Special tokens", [["keep", "keep"], ["hide", "hide"], ["remove", "remove"]], change), ({ view }) => view !== "steps"),
@@ -63,8 +68,13 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
   const all = [...main, ...more];
   const row = (name: string, label: string, some: Control[]) =>
     el("div", { class: name, role: "group", "aria-label": label }, ...some.map(({ node }) => node));
+  // A narrow window shows the tabs alone until the other controls are unfolded.
+  const fold = el("button", { type: "button", class: "fold", "data-control": "fold", "aria-expanded": "false", click: () => {
+    fold.setAttribute("aria-expanded", String(node.classList.toggle("open")));
+  } }, "Settings");
+  const node = el("div", { class: "bars" }, row("bar", "What is shown", main), fold, row("bar more", "How it is shown", more));
   return {
-    node: el("div", { class: "bars" }, row("bar", "What is shown", main), row("bar more", "How it is shown", more)),
+    node,
     follow: (state) => all.forEach((control) => control.follow(state)),
   };
 }
@@ -101,26 +111,28 @@ function choice(name: keyof State, label: string, choices: string[][], change: C
 }
 
 function layers(change: Change, stack: (state: State) => Stack): Control {
-  const select = el("select", { "data-control": "layer", change: () => change({ layer: Number(select.value) }) });
+  const select = el("select", { "data-control": "layer", change: () => change(select.value === MEAN ? { mean: true } : { layer: Number(select.value), mean: false }) });
+  const mean = el("option", { value: MEAN }, "mean of all");
   let shown: Stack | null = null;
   return {
     node: field("Layer", select),
     follow: (state) => {
       if (shown !== stack(state)) {
         shown = stack(state);
-        select.replaceChildren(...shown.layers.map(({ layer }) => el("option", { value: layer }, String(layer))));
+        select.replaceChildren(...shown.layers.map(({ layer }) => el("option", { value: layer }, String(layer))), mean);
       }
-      select.value = String(state.layer);
+      mean.hidden = state.view === "steps";
+      select.value = state.mean && state.view !== "steps" ? MEAN : String(state.layer);
     },
   };
 }
 
 /** One toggle button per head; a text field if there are too many heads. */
-function heads(change: Change, layer: (state: State) => Layer, theme: () => string[]): Control {
+function heads({ change, tell }: Actions, layer: (state: State) => Layer, theme: () => string[]): Control {
   const box = el("span", { class: "chips" });
   let numbers = "";
   let now: State;
-  const typed = ranged("heads", (text) => change({ heads: parseRanges(text, layer(now).heads) ?? now.heads }));
+  const typed = ranged("heads", "Heads", () => layer(now).heads, tell, (found) => change({ heads: found ?? now.heads }));
   const toggle = (head: number, alone: boolean) => {
     const on = now.heads.includes(head);
     const rest = now.heads.filter((each) => each !== head);
@@ -154,24 +166,33 @@ function heads(change: Change, layer: (state: State) => Layer, theme: () => stri
   };
 }
 
-function ranged(name: string, change: (text: string) => void): HTMLInputElement {
-  const input = el("input", { type: "text", size: 7, "data-control": name, placeholder: "all", title: "numbers such as 0-3, 7", change: () => change(input.value) });
+/** A field for numbers such as 0-3, 7. What names no number is answered, and nothing changes. */
+function ranged(name: string, what: string, there: () => number[], tell: Actions["tell"], change: (found: number[] | null) => void): HTMLInputElement {
+  const input = el("input", { type: "text", size: 7, "data-control": name, placeholder: "all", title: "numbers such as 0-3, 7", change: () => {
+    const odd = input.value.split(",").map((part) => part.trim()).filter((part) => part && !parseRanges(part, there()));
+    input.setAttribute("aria-invalid", String(odd.length > 0));
+    if (odd.length) tell(`${what}: “${literal(odd.join(", "))}” names none. Type numbers from ${ranges(there())}, such as ${there()[0]} or ${there()[0]}-${there()[Math.min(2, there().length - 1)]}.`);
+    else change(parseRanges(input.value, there()));
+  } });
   return input;
 }
 
-function some(name: "layers" | "only", label: string, change: Change, there: (state: State) => number[]): Control {
+function some(name: "layers" | "only", label: string, { change, tell }: Actions, there: (state: State) => number[]): Control {
   let now: State;
-  const input = ranged(name, (text) => {
-    change({ [name]: parseRanges(text, there(now)) });
-    input.value = ranges(now[name] ?? []);
-  });
+  const input = ranged(name, label, () => there(now), tell, (found) => change({ [name]: found }));
   return {
     node: field(label, input),
     follow: (state) => {
       now = state;
       input.value = ranges(state[name] ?? []);
+      input.removeAttribute("aria-invalid");
     },
   };
+}
+
+function averaging(change: Change): Control {
+  const button = el("button", { type: "button", "data-control": "mean", title: "Show the mean of these heads as one map", click: () => change({ view: "head", mean: true }) }, "Mean of these");
+  return { node: button, follow: () => {} };
 }
 
 function words(change: Change): Control {

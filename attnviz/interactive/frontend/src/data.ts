@@ -7,13 +7,20 @@ export interface Payload {
   blocks: [start: number, length: number][];
   start: { stack: string; layer: number; head: number; view: ViewName; words: boolean };
   notes: string[];
+  /** Of two results whose words differ in pieces or in number: the words that are compared. */
+  aligned?: Record<string, Aligned>;
 }
+/** For the queries and the keys of a stack: the first positions of each pair of words. */
+export type Aligned = [queries: [number, number][], keys: [number, number][]];
 export type ViewName = "grid" | "head" | "token" | "steps";
 export interface Result {
   name: string;
+  model: string;
   source: string;
   verdict: "verified" | "failed" | "not proven";
   summary: string;
+  /** The picture that the model read, as a data address. */
+  image: string | null;
   notes: string[];
   axes: Axis[];
   stacks: Stack[];
@@ -24,6 +31,12 @@ export interface Axis {
   wordLabels: string[];
   special: number[];
   second: number | null;
+  /** The first position that the model generated. */
+  generated: number | null;
+  /** The row and the column of each position that is a patch of the picture. */
+  patches: ([row: number, column: number] | null)[] | null;
+  /** Whether positions are frames of a sound. */
+  frames: boolean;
   /** The first position with content: the default selection. */
   word: number;
 }
@@ -39,6 +52,8 @@ export interface Layer {
   heads: number[];
   pooled: Pooled | null;
   exact: (Exact | null)[];
+  /** The output of the attention, if the page has it. */
+  output?: Codes;
 }
 export interface Pooled {
   cell: number;
@@ -50,6 +65,7 @@ export interface Exact {
   map: Codes | null;
   query: Codes | null;
   key: Codes | null;
+  value: Codes | null;
   rule: Rule | null;
   error: number;
 }
@@ -65,7 +81,8 @@ export interface Rule {
   /** The model adds a custom table to the scores, so the weights come from the map. */
   added: boolean;
 }
-/** 16-bit numbers, from a byte offset of a block: all low bytes, then all high bytes, if any. */
+/** Numbers of one or two bytes, from a byte offset of a block: all low bytes, then all high bytes, if any. Maps ("root") are
+ * written column by column. */
 export interface Codes {
   block: number;
   at: number;
@@ -99,17 +116,17 @@ async function inflate(base64: string): Promise<Uint8Array> {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Return `count` decoded numbers, starting at `start`. */
-export function decode(codes: Codes, bytes: Uint8Array, start: number, count: number): Float32Array {
+/** Return `count` decoded numbers, from `start` on: those that follow it, or every `step`-th. */
+export function decode(codes: Codes, bytes: Uint8Array, start: number, count: number, step = 1): Float32Array {
   const { shape, levels, scale } = codes;
   const size = shape.reduce((product, side) => product * side, 1);
   const stride = size / shape[0];
   const wide = levels > 255;
   const values = new Float32Array(count);
-  for (let n = 0, at = codes.at + start; n < count; n++, at++) {
+  for (let n = 0, at = codes.at + start; n < count; n++, at += step) {
     const code = bytes[at] + (wide ? bytes[size + at] << 8 : 0);
-    const unit = typeof scale === "number" ? scale : scale[Math.floor((start + n) / stride)];
-    values[n] = codes.kind === "root" ? unit * (code / levels) ** 2 : unit * (code - 32768);
+    const unit = typeof scale === "number" ? scale : scale[Math.floor((start + n * step) / stride)];
+    values[n] = codes.kind === "root" ? unit * (code / levels) ** 2 : unit * (code - (levels + 1) / 2);
   }
   return values;
 }

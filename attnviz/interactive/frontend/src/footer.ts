@@ -10,14 +10,16 @@ import { ranges } from "./text";
 const MOST_OFFERED = 12;
 
 export interface Footer {
-  /** The verdict, which stays visible, and the text below it. */
-  nodes: HTMLElement[];
+  node: HTMLElement;
+  /** The verdict: a chip in the headline, or a red line that stays visible. */
+  verdict: HTMLElement;
   follow(look: Look): void;
   caption(look: Look): Caption;
 }
 
 export function footer({ results, notes }: Payload): Footer {
-  const verdict = el("p", { class: "verdict", "data-control": "verdict" });
+  const [brief, whole] = [el("span", { class: "brief" }), el("span", { class: "whole", role: "note" })];
+  const verdict = el("div", { class: "verdict", "data-control": "verdict", tabindex: 0 }, brief, whole);
   const source = el("p", { class: "source" });
   const list = el("ul");
   const about = el("details", {}, el("summary", {}, "About these numbers"), list);
@@ -37,11 +39,14 @@ export function footer({ results, notes }: Payload): Footer {
     ];
   };
   return {
-    nodes: [verdict, el("footer", {}, source, about)],
+    verdict,
+    node: el("footer", {}, source, about),
     follow(look) {
       const result = worst(look);
       verdict.dataset.verdict = result.verdict;
-      verdict.textContent = `${result.verdict === "verified" ? "✓" : "✗"} ${result.summary}`;
+      const isProven = result.verdict === "verified";
+      brief.textContent = isProven ? "✓ verified" : "";
+      whole.textContent = isProven ? result.summary : `✗ ${result.summary}`;
       source.textContent = parts(look).join(". ");
       const all = [...shown(look).flatMap(({ notes }) => notes), ...notes];
       list.replaceChildren(...all.map((note) => el("li", {}, note)));

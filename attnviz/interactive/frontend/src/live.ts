@@ -1,14 +1,16 @@
 /** The page of `attnviz serve`: it sends forms to the server and shows the answers. */
 
+import "./page.css";
 import "./live.css";
 import { unpack, type Payload } from "./data";
 import { download, el } from "./dom";
 import { mount, type View } from "./page";
+import { senses, type Senses } from "./senses";
 
 interface About { models: string[]; words: string[]; max_tokens: number }
 interface Turn { ahead: number; doing: string; done: number }
 interface Attention { payload: Payload; blocks: string; warnings: string[] }
-interface Figure { svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
+interface Figure { occurrences?: Senses; svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
 type Asked = Record<string, string>;
 
 /** A request form, and how its answer is shown. */
@@ -16,14 +18,15 @@ interface Page {
   path: string;
   title: string;
   /** For each field: its label, initial value and purpose. */
-  fields: Record<string, { label: string; value?: string; hint?: string; optional?: boolean; words?: string[] }>;
+  fields: Record<string, { label: string; value?: string; hint?: string; optional?: boolean; words?: string[]; lines?: number }>;
   show(answer: unknown, into: HTMLElement, asked: Asked): void;
 }
 
 const NARROW = 620; // pixels; figures are narrow in narrower windows
 const POLL = 400; // milliseconds between queue requests
+const KEPT = "attnviz"; // where the browser keeps what was typed, until the tab is closed
 
-export async function live(): Promise<void> {
+async function live(): Promise<void> {
   const root = document.getElementById("attnviz")!;
   root.classList.add("attnviz", "live");
   const night = matchMedia("(prefers-color-scheme: dark)");
@@ -41,7 +44,10 @@ export async function live(): Promise<void> {
 
 function build(root: HTMLElement, about: About): void {
   const model = el("select", { "data-control": "model" }, ...about.models.map((name) => el("option", {}, name)));
-  const panels = pages(root, about).map((page) => panel(page, () => model.value));
+  const kept = recall();
+  const panels = pages(root, about).map((page) => panel(page, () => model.value, kept));
+  if (about.models.includes(kept.model)) model.value = kept.model;
+  model.addEventListener("change", () => keep({ model: model.value }));
   const tabs = panels.map(({ title }, n) =>
     el("button", { type: "button", role: "tab", id: `tab-${n}`, "aria-controls": `panel-${n}`, "data-control": `page-${n}`, click: () => open(n) }, title),
   );
@@ -50,6 +56,7 @@ function build(root: HTMLElement, about: About): void {
     node.setAttribute("aria-labelledby", `tab-${n}`);
   });
   function open(chosen: number): void {
+    keep({ open: String(chosen) });
     panels.forEach(({ node }, n) => {
       node.hidden = n !== chosen;
       tabs[n].setAttribute("aria-selected", String(n === chosen));
@@ -66,8 +73,26 @@ function build(root: HTMLElement, about: About): void {
   });
   const top = el("header", { class: "top" }, el("h1", {}, "attnviz"), bar, el("label", { class: "model" }, el("span", {}, "Model"), model));
   root.replaceChildren(top, ...panels.map(({ node }) => node));
-  open(0);
-  panels[0].node.querySelector("textarea")?.select();
+  const first = panels[Number(kept.open)] ? Number(kept.open) : 0;
+  open(first);
+  panels[first].node.querySelector<HTMLInputElement | HTMLTextAreaElement>("textarea, input")?.select();
+  panels[first].submit();
+}
+
+/** Return what was typed before the page was loaded again. */
+function recall(): Asked {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") as Asked;
+  } catch {
+    return {}; // no storage in this browser
+  }
+}
+function keep(changed: Asked): void {
+  try {
+    sessionStorage.setItem(KEPT, JSON.stringify({ ...recall(), ...changed }));
+  } catch {
+    return;
+  }
 }
 
 function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
@@ -77,12 +102,15 @@ function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
       path: "/attention", title: "Attention", show: attention(root),
       fields: {
         text: { label: "Sentence", value: "the train left the station on time", hint: `${most} Press Enter to show it.` },
-        compare: { label: "Compare with", hint: "A second sentence with the same number of tokens.", optional: true },
+        compare: { label: "Compare with", hint: "A second sentence: the page shows the difference.", optional: true },
       },
     },
     {
       path: "/senses", title: "Senses", show: figure(({ word }) => `Where the model separates the senses of “${word}”`),
-      fields: { word: { label: "Word", value: words[0], hint: `Bundled sentences: ${words.join(", ")}.`, words } },
+      fields: {
+        word: { label: "Word", value: words[0], hint: `Bundled sentences: ${words.join(", ")}.`, words },
+        sentences: { label: "Your own sentences", hint: "One on each line after its sense, as in “river: We sat on the bank.” Two or more for each sense.", optional: true, lines: 3 },
+      },
     },
     {
       path: "/shift", title: "Shift", show: figure(({ word }) => `What moved “${word}”`),
@@ -95,11 +123,12 @@ function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
 }
 
 /** A form with its progress message, and the latest answer below it. */
-function panel(page: Page, model: () => string): { title: string; node: HTMLElement } {
+function panel(page: Page, model: () => string, kept: Asked): { title: string; node: HTMLElement; submit(): void } {
   const inputs = Object.entries(page.fields).map(([name, field]) => {
     const more = { name, "aria-describedby": `${page.path}-${name}`, autocomplete: "off", spellcheck: "false", required: !field.optional };
-    const input = name === "word" ? el("input", field.words ? { ...more, list: `${page.path}-words` } : more) : el("textarea", { ...more, rows: 1 });
-    input.value = field.value ?? "";
+    const input = name === "word" ? el("input", field.words ? { ...more, list: `${page.path}-words` } : more) : el("textarea", { ...more, rows: field.lines ?? 1 });
+    input.value = kept[`${page.path} ${name}`] ?? field.value ?? "";
+    input.addEventListener("input", () => keep({ [`${page.path} ${name}`]: input.value }));
     return { name, field, input };
   });
   const said = el("p", { class: "said", role: "status", "aria-live": "polite" });
@@ -135,6 +164,7 @@ function panel(page: Page, model: () => string): { title: string; node: HTMLElem
       page.show(answer, into, asked);
       say((answer as { warnings: string[] }).warnings.join(" "));
     } catch (error) {
+      if (mine === asking && !mine.signal.aborted) into.replaceChildren(); // it answers another question
       tell(mine.signal.aborted ? "Canceled." : told(error), !mine.signal.aborted);
     } finally {
       if (mine === asking) {
@@ -149,13 +179,13 @@ function panel(page: Page, model: () => string): { title: string; node: HTMLElem
     void submit();
   });
   form.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target instanceof HTMLTextAreaElement) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target instanceof HTMLTextAreaElement && event.target.rows === 1) {
       event.preventDefault();
       form.requestSubmit();
     }
     if (event.key === "Escape") asking?.abort();
   });
-  return { title: page.title, node: el("section", { role: "tabpanel" }, form, said, into) };
+  return { title: page.title, node: el("section", { role: "tabpanel" }, form, said, into), submit: () => void submit() };
 }
 
 /** Send a request; meanwhile report the queue position and the progress. */
@@ -202,7 +232,7 @@ function attention(root: HTMLElement): Page["show"] {
     const inner = el("div");
     new MutationObserver(() => (root.dataset.theme = inner.dataset.theme)).observe(inner, { attributeFilter: ["data-theme"] });
     into.replaceChildren(inner);
-    view = mount(inner, { payload, block: unpack(blocks, payload.blocks) }, { state });
+    view = mount(inner, { payload, block: unpack(blocks, payload.blocks) }, { state, fill: true });
   };
 }
 
@@ -210,12 +240,13 @@ function attention(root: HTMLElement): Page["show"] {
 function figure(title: (asked: Asked) => string): Page["show"] {
   let address = "";
   return (answer, into, asked) => {
-    const { svg, verdict, summary } = answer as Figure;
+    const { svg, verdict, summary, occurrences } = answer as Figure;
     const blob = new Blob([svg], { type: "image/svg+xml" });
     URL.revokeObjectURL(address);
     address = URL.createObjectURL(blob);
     const name = `attnviz-${asked.word.replace(/[^\p{L}\p{N}]+/gu, "-")}.svg`;
     into.replaceChildren(
+      ...(occurrences ? [senses(occurrences)] : []),
       el("figure", {},
         el("img", { src: address, alt: `${title(asked)}. ${summary}` }),
         el("figcaption", {},
@@ -224,3 +255,5 @@ function figure(title: (asked: Asked) => string): Page["show"] {
     );
   };
 }
+
+void live();

@@ -2,7 +2,6 @@
 
 import "./page.css";
 import { unpack, type Payload } from "./data";
-import { live } from "./live";
 import { mount } from "./page";
 
 export { mount, unpack };
@@ -13,6 +12,4 @@ if (data && root) {
   const payload = JSON.parse(data.textContent ?? "") as Payload;
   const blocks = document.getElementById("attnviz-blocks")?.textContent ?? "";
   mount(root, { payload, block: unpack(blocks.trim(), payload.blocks) }, { hash: true });
-} else if (document.querySelector('meta[name="attnviz-live"]')) {
-  live();
 }

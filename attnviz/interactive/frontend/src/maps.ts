@@ -11,6 +11,10 @@ export interface Units {
   of: Int32Array;
   /** The first unit of the second text of a pair. */
   second: number | null;
+  /** The first unit that the model generated. */
+  generated: number | null;
+  /** The positions among which rows are renormalized, if they are not only those of the units. */
+  counted?: Int32Array;
 }
 /** The visible units, from the first up to but not including the last. */
 export interface Side {
@@ -55,8 +59,11 @@ function make(axis: Axis, positions: number[][], labels: string[]): Units {
   positions.forEach((some, unit) => some.forEach((position) => (of[position] = unit)));
   const special = new Set(axis.special);
   const isSpecial = (some: number[]) => some.length > 0 && some.every((at) => special.has(at));
-  const second = axis.second === null ? -1 : positions.findIndex(([first]) => first >= axis.second!);
-  return { labels, positions, of, special: positions.map(isSpecial), second: second > 0 ? second : null };
+  const unitOf = (position: number | null) => {
+    const unit = position === null ? -1 : positions.findIndex(([first]) => first >= position);
+    return unit > 0 ? unit : null;
+  };
+  return { labels, positions, of, special: positions.map(isSpecial), second: unitOf(axis.second), generated: unitOf(axis.generated) };
 }
 
 /** Return the units that have a position in first ≤ position < end. */
@@ -84,10 +91,23 @@ export function isAlike(units: Units, other: Units): boolean {
   return String(units.positions) === String(other.positions);
 }
 
+/** Return the units that begin at some positions, in their order. */
+export function chosenUnits(units: Units, positions: number[]): Units {
+  const some = positions.map((position) => units.of[position]);
+  const of = new Int32Array(units.of.length).fill(-1);
+  some.forEach((unit, n) => units.positions[unit].forEach((position) => (of[position] = n)));
+  const at = <T>(all: T[]) => some.map((unit) => all[unit]);
+  return { labels: at(units.labels), special: at(units.special), positions: at(units.positions), of, second: null, generated: null, counted: units.of };
+}
+
 /** Weights of a map's visible rows and columns, and their maximum error by row. */
 export interface Table {
   values: Float32Array;
   errors: Float32Array;
+  /** 1 where no piece of the query may read a piece of the key. */
+  masked: Uint8Array;
+  /** The share of each row's weight that removed tokens have left; 1 if none were removed. */
+  kept: Float32Array;
 }
 
 /**
@@ -104,18 +124,26 @@ export function merge(
   renormalize: boolean,
 ): Table {
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
-  const table = { values: new Float32Array(R * C), errors: new Float32Array(R) };
-  const { of, positions } = columns.units;
+  const table = { values: new Float32Array(R * C), errors: new Float32Array(R), masked: new Uint8Array(R * C), kept: new Float32Array(R).fill(1) };
+  const { of, positions, counted = of } = columns.units;
   const widest = positions.reduce((most, { length }) => Math.max(most, length), 1);
   for (let r = 0; r < R; r++) {
     const pieces = rows.units.positions[rows.from + r];
     const sums = new Float64Array(positions.length);
+    let left = 0;
     for (const piece of pieces) {
       const weights = row(piece);
-      for (let j = 0; j < of.length; j++) if (of[j] >= 0) sums[of[j]] += weights[j] / pieces.length;
+      for (let j = 0; j < of.length; j++) {
+        if (of[j] >= 0) sums[of[j]] += weights[j] / pieces.length;
+        if (counted[j] >= 0) left += weights[j] / pieces.length;
+      }
     }
-    const kept = renormalize ? sums.reduce((a, b) => a + b, 0) || 1 : 1;
-    for (let c = 0; c < C; c++) table.values[r * C + c] = sums[columns.from + c] / kept;
+    const kept = renormalize ? left || 1 : 1;
+    table.kept[r] = renormalize ? left : 1;
+    for (let c = 0; c < C; c++) {
+      table.values[r * C + c] = sums[columns.from + c] / kept;
+      table.masked[r * C + c] = Number(sums[columns.from + c] === 0);
+    }
     // Most of the errors in the divisor cancel.
     const divided = renormalize ? Math.sqrt(positions.length) : 0;
     table.errors[r] = (error * (widest + divided)) / kept;

@@ -7,6 +7,7 @@ import { brief, clip, literal } from "./text";
 
 export interface Plan {
   values: ArrayLike<number>;
+  masked: Uint8Array;
   rows: string[];
   columns: string[];
   scale: Scale;
@@ -18,22 +19,30 @@ export interface Plan {
   /** Largest cell size; cells are square unless `flat` is given. */
   largest: number;
   flat?: number;
+  /** Largest height with labels, if cells are square. */
+  tallest?: number;
   xName: string;
   yName: string;
   found?: { row(r: number): boolean; column(c: number): boolean };
   /** Rows above which, and columns before which, a line is drawn. */
   breaks?: number[];
+  /** Names of blocks of rows, for rows too low for labels of their own. */
+  blocks?: { name: string; from: number; to: number }[];
   splits?: number[];
+  /** The first generated row and column. */
+  generated?: { row: number | null; column: number | null };
 }
 export interface Matrix {
   cells: Box;
   /** Including labels. */
   box: Box;
-  draw(pen: Pen, row: number | null, column: number | null): void;
+  /** `above`: the height of what has scrolled out of the window. */
+  draw(pen: Pen, row: number | null, column: number | null, above: number): void;
   at(x: number, y: number): { row?: number; column?: number } | null;
   center(row: number | null, column: number | null): [number, number];
 }
 
+const NAME = 18; // pixels of height of the name of the columns
 const SMALLEST = 8.8; // px; smallest cell with a label
 
 export function matrix(plan: Plan): Matrix {
@@ -42,28 +51,65 @@ export function matrix(plan: Plan): Matrix {
   const [rows, columns] = [plan.rows.map(literal), plan.columns.map(literal)];
   const widest = (labels: string[], size: number) => labels.reduce((most, label) => Math.max(most, measure(label, size, true)), 0);
   const left = 22 + Math.min(plan.width * 0.28, 120, widest(rows, 12));
-  const cw = Math.min(plan.largest, (plan.width - left) / C);
+  const right = plan.generated?.row == null ? 0 : NAME; // room for a bracket
+  const across = Math.min(plan.largest, (plan.width - left - right) / C);
+  const labelled = (cw: number) => {
+    const turned = widest(columns, size(cw)) > cw - 4;
+    return { cw, turned, over: 8 + (turned ? Math.min(110, widest(columns, size(cw))) : size(cw) + 2) };
+  };
+  const fitting = plan.flat ?? Math.max(SMALLEST, ((plan.tallest ?? Infinity) - NAME - labelled(across).over) / R);
+  const { cw, turned, over } = labelled(plan.flat ? across : Math.min(across, fitting)); // over: the height of the labels
   const ch = plan.flat ?? cw;
-  const cells = { x: plan.x + left, y: plan.y, w: cw * C, h: ch * R };
   const [small, wide] = [size(ch), size(cw)];
-  const turned = widest(columns, wide) > cw - 4;
-  const below = 24 + (turned ? Math.min(110, widest(columns, wide)) : wide + 2);
-  const box = { x: plan.x, y: plan.y, w: left + cells.w, h: cells.h + below };
-  const picture = paint(plan.values, R, C, scale, plan.threshold);
+  const cells = { x: plan.x + left, y: plan.y + NAME + over, w: cw * C, h: ch * R };
+  const box = { x: plan.x, y: plan.y, w: left + cells.w, h: cells.h + NAME + over };
+  const picture = paint(plan.values, R, C, scale, plan.threshold, plan.masked);
   const numbered = cw >= 30 && ch >= 17;
+  const hatched = cw >= 8 && ch >= 8;
+  const smallest = Math.max(plan.threshold, scale.low < 0 ? 0.005 : Math.max(0.005, 1 / C)); // number written
+  let lowered = 0; // pixels, so that the labels of the columns stay in the window
 
-  function draw(pen: Pen, row: number | null, column: number | null): void {
+  function draw(pen: Pen, row: number | null, column: number | null, above: number): void {
+    lowered = clamp(above - cells.y + over, 0, cells.h - ch);
     pen.image(picture, [0, 0, C, R], cells.x, cells.y, cells.w, cells.h);
+    if (hatched) hatch(pen);
     if (cw >= 8 && ch >= 8) lines(pen);
     pen.frame(cells.x, cells.y, cells.w, cells.h, theme.faint, 0.75);
     for (const r of plan.breaks ?? []) pen.line(cells.x - 4, cells.y + r * ch, cells.x + cells.w, cells.y + r * ch, theme.muted, 0.75);
-    for (const c of plan.splits ?? []) pen.line(cells.x + c * cw, cells.y, cells.x + c * cw, cells.y + cells.h + 4, theme.muted, 0.75);
+    for (const c of plan.splits ?? []) pen.line(cells.x + c * cw, cells.y, cells.x + c * cw, cells.y + cells.h, theme.muted, 0.75);
     if (numbered) numbers(pen);
-    labels(pen, row, column);
+    brackets(pen);
+    rowLabels(pen, row);
     const [x, y] = [cells.x + (column ?? 0) * cw, cells.y + (row ?? 0) * ch];
     if (row !== null) pen.frame(cells.x, y, cells.w, ch, theme.accent, column === null ? 1.5 : 0.75);
     if (column !== null) pen.frame(x, cells.y, cw, cells.h, theme.accent, row === null ? 1.5 : 0.75);
     if (row !== null && column !== null) pen.frame(x, y, cw, ch, theme.accent, 2);
+    columnLabels(pen, column);
+  }
+  /** Mark the text that the model generated. */
+  function brackets(pen: Pen): void {
+    const { row = null, column = null } = plan.generated ?? {};
+    const words = { size: 11, fill: theme.muted };
+    if (row !== null) {
+      const [x, from, to] = [cells.x + cells.w + 5, cells.y + row * ch + 1, cells.y + cells.h - 1];
+      pen.line(x, from, x, to, theme.muted);
+      for (const y of [from, to]) pen.line(x - 3, y, x, y, theme.muted);
+      if (to - from > 56) pen.text("generated", x + 8, (from + to) / 2, { ...words, align: "center", turned: true });
+    }
+    if (column !== null) {
+      const [y, from, to] = [plan.y + NAME - 2, cells.x + column * cw + 1, cells.x + cells.w - 1];
+      pen.line(from, y, to, y, theme.muted);
+      for (const x of [from, to]) pen.line(x, y, x, y + 3, theme.muted);
+      pen.text("generated", to, y - 8, { ...words, align: "right" });
+    }
+  }
+  /** Mark masked cells, which differ from cells with a weight of nearly 0. */
+  function hatch(pen: Pen): void {
+    for (let n = 0; n < R * C; n++) {
+      if (!plan.masked[n]) continue;
+      const [x, y] = [cells.x + (n % C) * cw, cells.y + Math.floor(n / C) * ch];
+      pen.line(x + 2, y + ch - 2, x + cw - 2, y + 2, theme.faint, 1);
+    }
   }
   function lines(pen: Pen): void {
     for (let c = 1; c < C; c++) pen.line(cells.x + c * cw, cells.y, cells.x + c * cw, cells.y + cells.h, theme.ground, 0.5);
@@ -73,41 +119,54 @@ export function matrix(plan: Plan): Matrix {
     for (let r = 0, n = 0; r < R; r++) {
       for (let c = 0; c < C; c++, n++) {
         const value = plan.values[n];
-        if (value === 0 || Math.abs(value) < plan.threshold) continue; // masked, or below the threshold
+        if (plan.masked[n] || Math.abs(value) < smallest) continue;
         const fill = isDark(scale, value) ? "#ffffff" : "#1a1a1a";
         pen.text(brief(value), cells.x + (c + 0.5) * cw, cells.y + (r + 0.5) * ch, { size: 10, fill, align: "center" });
       }
     }
   }
-  function labels(pen: Pen, row: number | null, column: number | null): void {
+  const ink = (pointed: boolean, found: boolean | undefined) => (pointed || found ? theme.accent : theme.ink);
+  function rowLabels(pen: Pen, row: number | null): void {
     const room = left - 22;
-    const ink = (pointed: boolean, found: boolean | undefined) => (pointed || found ? theme.accent : theme.ink);
-    every(R, ch, row, (r) => {
+    if (plan.blocks && ch < SMALLEST) blockLabels(pen, row);
+    else every(R, ch, row, (r) => {
       const text = clip(rows[r], room, (some) => measure(some, small, r === row));
       const fill = ink(r === row, plan.found?.row(r));
       pen.text(text, cells.x - 6, cells.y + (r + 0.5) * ch, { size: small, fill, align: "right", bold: r === row });
     });
-    every(C, cw, column, (c) => {
-      const text = clip(columns[c], turned ? below - 24 : cw - 2, (some) => measure(some, wide, c === column));
-      const fill = ink(c === column, plan.found?.column(c));
-      const [x, y] = [cells.x + (c + 0.5) * cw, cells.y + cells.h];
-      if (turned) pen.text(text, x, y + 6, { size: wide, fill, align: "right", turned, bold: c === column });
-      else pen.text(text, x, y + 6 + wide / 2, { size: wide, fill, align: "center", bold: c === column });
-    });
     pen.text(plan.yName, plan.x + 6, cells.y + cells.h / 2, { size: 11, fill: theme.muted, align: "center", turned: true });
-    pen.text(plan.xName, cells.x + cells.w / 2, cells.y + cells.h + below - 8, { size: 11, fill: theme.muted, align: "center" });
+  }
+  function blockLabels(pen: Pen, row: number | null): void {
+    const write = (text: string, at: number, bold: boolean) => pen.text(text, cells.x - 6, cells.y + at * ch, { size: 11, fill: ink(bold, false), align: "right", bold });
+    for (const { name, from, to } of plan.blocks!) {
+      const middle = (from + to) / 2;
+      if (row === null || Math.abs(row + 0.5 - middle) * ch > 12) write(name, middle, false);
+    }
+    if (row !== null) write(rows[row], row + 0.5, true);
+  }
+  function columnLabels(pen: Pen, column: number | null): void {
+    const y = cells.y + lowered;
+    if (lowered) pen.rect(cells.x, y - over, cells.w, over, theme.ground, 0.92);
+    else pen.text(plan.xName, cells.x, plan.y + NAME / 2, { size: 11, fill: theme.muted });
+    every(C, cw, column, (c) => {
+      const text = clip(columns[c], turned ? over - 8 : cw - 2, (some) => measure(some, wide, c === column));
+      const fill = ink(c === column, plan.found?.column(c));
+      const x = cells.x + (c + 0.5) * cw;
+      if (turned) pen.text(text, x, y - 5, { size: wide, fill, turned, bold: c === column });
+      else pen.text(text, x, y - 5 - wide / 2, { size: wide, fill, align: "center", bold: c === column });
+    });
   }
   function at(x: number, y: number): { row?: number; column?: number } | null {
     const row = clamp(Math.floor((y - cells.y) / ch), 0, R - 1);
     const column = clamp(Math.floor((x - cells.x) / cw), 0, C - 1);
+    if (inside({ ...cells, y: cells.y - over + lowered, h: over }, x, y)) return { column };
     if (inside(cells, x, y)) return { row, column };
     if (inside({ ...cells, x: plan.x + 14, w: left - 14 }, x, y)) return { row };
-    if (inside({ ...cells, y: cells.y + cells.h, h: below - 16 }, x, y)) return { column };
     return null;
   }
   function center(row: number | null, column: number | null): [number, number] {
     const x = column === null ? cells.x - 12 : cells.x + (column + 0.5) * cw;
-    return [x, row === null ? cells.y + cells.h + 10 : cells.y + (row + 0.5) * ch];
+    return [x, row === null ? cells.y + lowered - 10 : cells.y + (row + 0.5) * ch];
   }
   return { cells, box, draw, at, center };
 }

@@ -5,12 +5,15 @@ import { controls } from "./controls";
 import type { Source } from "./data";
 import { el } from "./dom";
 import { footer, offer } from "./footer";
+import { chosenOf, headline, pressed, wordOf } from "./headline";
 import { CanvasPen } from "./pen";
 import { Reader, type Look } from "./reader";
 import { save } from "./save";
 import type { Scene, Setting, Spot } from "./scene";
-import { read, selection, sound, startOf, write, type Selection, type State } from "./state";
+import { spread, type Spread, type Word } from "./spread";
+import { read, selection, sizesOf, sound, startOf, write, type Selection, type State } from "./state";
 import { tooltip } from "./tooltip";
+import { picture } from "./picture";
 import { pointing } from "./pointing";
 import { grid } from "./views/grid";
 import { head } from "./views/head";
@@ -20,9 +23,14 @@ import { including } from "./zoom";
 
 const VIEWS: Record<State["view"], (setting: Setting) => Scene | null> = { grid, head, token, steps };
 
+const USUAL = 660; // pixels of height for a view inside a larger page
+const BELOW = 32; // pixels of margin around the footer, below a view
+
 export interface Options {
-  /** Store the state in the page's address. */
+  /** Store the state in the page's address; the view fills the page. */
   hash?: boolean;
+  /** Fit the view into the rest of the window. */
+  fill?: boolean;
   onselect?: (selection: Selection) => void;
   state?: Partial<State>;
 }
@@ -50,6 +58,9 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   let asked = 0;
   let frame = 0;
   let writing = 0;
+  let hovered: Word | null = null;
+  let colored = 0;
+  let inner = 0;
   let written = -Infinity;
   let ready: Promise<void> = Promise.resolve();
 
@@ -60,12 +71,17 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   const tip = tooltip();
   const stage = el("div", { class: "stage" }, canvas, ...tip.nodes);
   const roomy = () => Math.max(240, Math.floor(stage.clientWidth));
+  /** The height from the top of the stage to the end of the window, if the view fills the page. */
+  const tall = () => (options.fill || options.hash ? innerHeight - (stage.getBoundingClientRect().top + scrollY) - foot.node.offsetHeight - BELOW : USUAL);
   const fineness = () => Math.max(1, devicePixelRatio);
   const notice = el("div", { class: "notice", role: "status" });
-  const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind) });
+  const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind), tell: announce });
   const foot = footer(payload);
+  const press = (word: Word) => change(pressed(word, state));
+  const title = headline(payload, foot.verdict, { point: hover, press });
+  const seen = picture(payload.results, { ready: () => look && build(look), point: hover, press });
   root.classList.add("attnviz");
-  root.replaceChildren(bars.node, stage, notice, ...foot.nodes);
+  root.replaceChildren(...title.nodes, bars.node, el("div", { class: "body" }, seen.node, stage), notice, foot.node);
 
   function change(changed: Partial<State>): void {
     const before = state;
@@ -106,14 +122,20 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   }
   function build(found: Look): void {
     look = found;
-    const width = roomy();
     const { view, find } = found.state; // the current state of the page may be newer
     const wanted = find.trim().toLocaleLowerCase();
     const isFound = (label: string) => wanted !== "" && label.toLocaleLowerCase().includes(wanted);
-    scene = VIEWS[view]({ look, theme: theme(), width, found: isFound });
-    offer(notice, look, look.state, scene !== null, change);
     foot.follow(look);
+    title.follow(look, isFound);
+    seen.follow(look, chosenOf(look));
+    offer(notice, look, look.state, true, change);
+    stage.hidden = false;
+    const [width, height] = [roomy(), tall()];
+    inner = innerHeight;
+    scene = VIEWS[view]({ look, theme: theme(), width, height, found: isFound });
+    if (!scene) offer(notice, look, look.state, false, change);
     stage.hidden = scene === null;
+    color();
     if (scene) {
       canvas.setAttribute("aria-label", scene.label);
       const fine = fineness();
@@ -125,12 +147,29 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     }
     stage.setAttribute("aria-busy", "false");
   }
+  /** Color the text by the weights of the word under the pointer, or else of the chosen one. */
+  function color(): void {
+    if (!look) return;
+    const [turn, word, colors] = [++colored, hovered ?? chosenOf(look), theme()];
+    const done = (found: Spread | null) => {
+      if (turn !== colored) return;
+      title.paint(found, colors);
+      seen.paint(found, hovered, colors);
+    };
+    if (word) void spread(reader, look.state, word).then(done);
+    else done(null);
+  }
+  function hover(word: Word | null): void {
+    if (JSON.stringify(word) === JSON.stringify(hovered)) return;
+    hovered = word;
+    color();
+  }
   function draw(): void {
     if (!scene) return;
     const fine = canvas.width / parseFloat(canvas.style.width);
     context.setTransform(fine, 0, 0, fine, 0, 0);
     context.clearRect(0, 0, canvas.width, canvas.height);
-    scene.draw(new CanvasPen(context), at);
+    scene.draw(new CanvasPen(context), at, Math.max(0, -canvas.getBoundingClientRect().top));
   }
   function point(to: Spot | null, x: number, y: number): void {
     if (JSON.stringify(to) !== JSON.stringify(at)) {
@@ -139,6 +178,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       frame = requestAnimationFrame(draw);
     }
     pointer = [x, y];
+    if (state.view === "head" && look) hover(wordOf(look, to));
     tell();
   }
   /** Show the tooltip of the pointed place. */
@@ -146,6 +186,10 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     const lines = at && scene ? scene.say(at) : [];
     if (lines.length) tip.show(lines, ...pointer, stage.clientWidth);
     else tip.hide();
+  }
+  function announce(line: string): void {
+    notice.textContent = line;
+    notice.hidden = false;
   }
   /** Go to the next match of the search. */
   function next(): void {
@@ -162,8 +206,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     change({ query: position, key: null, range, lock: state.view === "head", view: state.view === "grid" ? "token" : state.view });
   }
   function sizes(): [number, number] {
-    const stack = payload.results[0].stacks.find(({ name }) => name === state.stack)!;
-    return [stack.queries, stack.keys].map((axis) => payload.results[0].axes[axis].labels.length) as [number, number];
+    return sizesOf(state, payload);
   }
   function keep(kind: "svg" | "png"): void {
     if (!scene || !look) return;
@@ -177,10 +220,15 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     refresh();
   };
   /** Redraw if the width or the pixel ratio has changed, for example after zooming the page. */
-  const fit = () => look && (roomy() !== parseFloat(canvas.style.width) || canvas.width !== Math.round(roomy() * fineness())) && build(look);
+  const fit = () => look && (roomy() !== parseFloat(canvas.style.width) || canvas.width !== Math.round(roomy() * fineness()) || innerHeight !== inner) && build(look);
   const resized = new ResizeObserver(fit);
   resized.observe(stage);
   addEventListener("resize", fit);
+  const scrolled = () => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(draw);
+  };
+  addEventListener("scroll", scrolled, { passive: true });
   night.addEventListener("change", refresh);
   if (options.hash) addEventListener("hashchange", onhash);
   refresh();
@@ -206,6 +254,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       clearTimeout(writing);
       resized.disconnect();
       removeEventListener("resize", fit);
+      removeEventListener("scroll", scrolled);
       night.removeEventListener("change", refresh);
       removeEventListener("hashchange", onhash);
       root.replaceChildren();

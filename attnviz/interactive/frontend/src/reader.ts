@@ -1,8 +1,8 @@
 /** From a state to the numbers to draw: maps, rows, columns and scale. */
 
-import { decode, type Codes, type Exact, type Layer, type Result, type Rule, type Source, type Stack } from "./data";
+import { decode, type Aligned, type Codes, type Exact, type Layer, type Result, type Rule, type Source, type Stack } from "./data";
 import { weights } from "./formula";
-import { cellsOf, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
+import { cellsOf, chosenUnits, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
 import type { State } from "./state";
 
 /** Cells per side above which the pooled map is shown, if there is one. */
@@ -18,6 +18,8 @@ export interface Look {
   layers: { layer: Layer; heads: number[] }[];
   rows: Side;
   columns: Side;
+  /** All queries and all keys, even where the map pools them. */
+  units: [Units, Units];
   /** Tokens per cell and side; 1 for single cells. */
   cell: number;
   /** Whether the numbers are differences. */
@@ -25,7 +27,11 @@ export interface Look {
   notes: string[];
   /** The weights of one head, or the mean of several. */
   table(layer: number, ...heads: number[]): Table;
+  /** The mean of all heads of these layers. */
+  mean(): Table;
   vectors(layer: number, head: number): Vectors | null;
+  /** Null if the page has no values. */
+  mix(layer: number, head: number, i: number): Mix | null;
 }
 /** The inputs to the weights of a head. query: (m, d), key: (n, d); weights: of one query, within the error. */
 export interface Vectors {
@@ -35,6 +41,15 @@ export interface Vectors {
   rule: Rule;
   weights(i: number): Float64Array;
   error: number;
+}
+/** What follows from the weights of one query. value: (n, d) of one head; heads: αV of all heads, side by side. */
+export interface Mix {
+  value: Float32Array;
+  d: number;
+  heads: Float32Array;
+  output: Float32Array | null;
+  /** Of the values (and so of the heads), and of the output. */
+  errors: [number, number];
 }
 /** The weights of one position over all positions, and their maximum error. */
 type Rows = [(position: number) => ArrayLike<number>, number];
@@ -50,8 +65,8 @@ export class Reader {
 
   constructor(private source: Source) {}
 
-  /** Load and compute the data of a state; long computations yield, so that the page stays responsive. */
-  async look(state: State): Promise<Look> {
+  /** Load and compute the data of a state, unpooled where `exact` and possible; long computations yield, so that the page stays responsive. */
+  async look(state: State, exact = false): Promise<Look> {
     const { results } = this.source.payload;
     const both = state.show === "difference" && state.view !== "steps";
     const shown = both ? results.slice(0, 2) : [results[state.show === "second" ? 1 : 0]];
@@ -59,25 +74,29 @@ export class Reader {
     const layers = layersOf(state, stacks[0]);
     const places = stacks.map((stack) => (layer: number, head: number) => placeOf(stack, layer, head));
     const wanted = layers.flatMap(({ layer, heads }) => heads.map((head) => [layer.layer, head] as const));
-    const { rows, columns, pooled, cell, notes } = sidesOf(state, shown, stacks, layers);
+    const aligned = both ? this.source.payload.aligned?.[stacks[0].name] : undefined;
+    const { rows, columns, own, units, pooled, cell, notes } = sidesOf(state, shown, stacks, layers, exact, aligned);
 
-    for (const place of places) {
+    for (const [n, place] of places.entries()) {
       const found = wanted.map(([layer, head]) => place(layer, head));
       await this.load(found.flatMap(({ layer, exact }) => (pooled ? [layer.pooled!.maps] : codesOf(exact, state.view))));
-      if (!pooled && state.view !== "steps") await this.compute(found, rows);
+      if (state.view === "steps") await this.load(found.flatMap(({ layer }) => [...layer.exact.flatMap((exact) => codesOf(exact, "steps")), layer.output ?? null]));
+      else if (!pooled) await this.compute(found, own[n][0]);
     }
     const renormalize = state.special === "remove" && cell === 1;
-    const table = (layer: number, ...heads: number[]): Table => {
-      const [first, second] = places.map((place) => {
-        const found = heads.map((head) => place(layer, head));
+    const joined = (heads: (readonly [number, number])[]): Table => {
+      const [first, second] = places.map((place, n) => {
+        const found = heads.map(([layer, head]) => place(layer, head));
         const [row, error] = mean(found.map((each) => (pooled ? this.pooledRow(each) : this.exactRow(each.exact!))));
-        return merge(row, error, ...(cell > 1 && pooled ? [single(rows), single(columns)] as const : [rows, columns] as const), renormalize);
+        return merge(row, error, ...(cell > 1 && pooled ? [single(rows), single(columns)] as const : own[n]), renormalize);
       });
       return second ? subtract(first, second) : first;
     };
     const vectors = (layer: number, head: number) => this.vectors(places[0](layer, head).exact);
+    const table = (layer: number, ...heads: number[]) => joined(heads.map((head) => [layer, head] as const));
+    const mix = (layer: number, head: number, i: number) => this.mix(places[0](layer, head), i);
     const signed = shown.length > 1;
-    return { state, result: shown[0], stack: stacks[0], layers, rows, columns, cell, signed, notes, table, vectors };
+    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, table, vectors, mix };
   }
 
   private async load(codes: (Codes | null)[]): Promise<void> {
@@ -87,21 +106,21 @@ export class Reader {
     missing.forEach((block, n) => this.bytes.set(block, found[n]));
   }
 
-  private part(codes: Codes, start: number, count: number): Float32Array {
-    return decode(codes, this.bytes.get(codes.block)!, start, count);
+  private part(codes: Codes, start: number, count: number, step = 1): Float32Array {
+    return decode(codes, this.bytes.get(codes.block)!, start, count, step);
   }
 
   private exactRow(exact: Exact): Rows {
     if (exact.map === null) return [(i) => this.known.get(exact)!.get(i)!, exact.error];
     const { map } = exact;
-    return [(i) => this.part(map, i * map.shape[1], map.shape[1]), exact.error];
+    return [(i) => this.part(map, i, map.shape[1], map.shape[0]), exact.error];
   }
 
   private pooledRow({ layer, head }: Place): Rows {
     const { maps, rows, columns } = layer.pooled!;
     const at = layer.heads.indexOf(head);
     const scale = typeof maps.scale === "number" ? maps.scale : maps.scale[at];
-    return [(r) => this.part(maps, (at * rows + r) * columns, columns), scale / maps.levels];
+    return [(r) => this.part(maps, at * rows * columns + r, columns, rows), scale / maps.levels];
   }
 
   private vectors(exact: Exact | null): Vectors | null {
@@ -110,8 +129,26 @@ export class Reader {
     const { rule, map } = exact;
     const d = exact.key.shape[1];
     const computed = (i: number) => weights(query.subarray(i * d, (i + 1) * d), key, rule, i);
-    const given = (i: number) => Float64Array.from(this.part(map!, i * map!.shape[1], map!.shape[1]));
+    const given = (i: number) => Float64Array.from(this.part(map!, i, map!.shape[1], map!.shape[0]));
     return { query, key, d, rule, weights: map ? given : computed, error: exact.error };
+  }
+
+  private mix({ layer, exact }: Place, i: number): Mix | null {
+    if (!exact?.value) return null;
+    const whole = (codes: Codes) => this.part(codes, 0, codes.shape[0] * codes.shape[1]);
+    const d = exact.value.shape[1];
+    const heads = new Float32Array(layer.exact.length * d);
+    for (const [h, each] of layer.exact.entries()) {
+      if (!each?.value) return null;
+      const [weights, value] = [this.vectors(each)!.weights(i), whole(each.value)];
+      weights.forEach((weight, j) => {
+        for (let c = 0; weight && c < d; c++) heads[h * d + c] += weight * value[j * d + c];
+      });
+    }
+    const output = layer.output ? this.part(layer.output, i * layer.output.shape[1], layer.output.shape[1]) : null;
+    const error = (codes: Codes | undefined) => (codes ? Number(codes.scale) / 2 : 0);
+    const worst = Math.max(...layer.exact.map((each) => error(each!.value!)));
+    return { value: whole(exact.value), d, heads, output, errors: [worst, error(layer.output)] };
   }
 
   /** Recompute rows of heads whose q and k are stored instead of their maps. */
@@ -137,7 +174,7 @@ export class Reader {
 }
 
 function layersOf(state: State, stack: Stack): Look["layers"] {
-  const one = state.view === "head" || state.view === "steps";
+  const one = state.view === "steps" || (state.view === "head" && !state.mean);
   const seen = (layer: Layer) => (one ? layer.layer === state.layer : !state.layers || state.layers.includes(layer.layer));
   const heads = (layer: Layer) =>
     one ? state.heads : layer.heads.filter((head) => !state.only || state.only.includes(head));
@@ -151,7 +188,7 @@ function placeOf(stack: Stack, layer: number, head: number): Place {
 
 function codesOf(exact: Exact | null, view: State["view"]): (Codes | null)[] {
   if (!exact) return [];
-  if (view === "steps") return [exact.query, exact.key, exact.map];
+  if (view === "steps") return [exact.query, exact.key, exact.value, exact.map];
   return exact.map ? [exact.map] : [exact.query, exact.key];
 }
 
@@ -161,14 +198,22 @@ function sidesOf(
   shown: Result[],
   stacks: Stack[],
   layers: Look["layers"],
-): { rows: Side; columns: Side; pooled: boolean; cell: number; notes: string[] } {
+  exact: boolean,
+  aligned?: Aligned,
+): { rows: Side; columns: Side; own: [Side, Side][]; units: [Units, Units]; pooled: boolean; cell: number; notes: string[] } {
   const steps = state.view === "steps";
   const axes = stacks.map(({ queries, keys }, n) => [shown[n].axes[queries], shown[n].axes[keys]]);
   const split = (words: boolean) =>
     axes.map((pair) => pair.map((axis) => unitsOf(axis, words && !steps, state.special === "keep" || steps)));
   const notes = steps && state.show === "difference" ? ["The step-by-step view shows the first text"] : [];
-  let units = split(state.words);
-  if (units.length > 1 && !(isAlike(units[0][0], units[1][0]) && isAlike(units[0][1], units[1][1]))) {
+  let units = split(state.words || aligned !== undefined);
+  if (aligned) {
+    const all = units.map(([queries]) => queries.labels.length);
+    const isThere = (side: number) => (pair: [number, number]) => pair.every((position, n) => units[n][side].of[position] >= 0);
+    units = units.map((pair, n) => pair.map((axis, side) => chosenUnits(axis, aligned[side].filter(isThere(side)).map((both) => both[n]))));
+    const count = units[0][0].labels.length;
+    notes.push(`Only words that stand in both texts are compared: ${count} of ${all[0]} in text 1 and of ${all[1]} in text 2`);
+  } else if (units.length > 1 && !(isAlike(units[0][0], units[1][0]) && isAlike(units[0][1], units[1][1]))) {
     notes.push("The words of the two texts have different pieces, so pieces are compared");
     units = split(false);
   }
@@ -186,24 +231,27 @@ function sidesOf(
     if (state.view === "token" && state.by === "key") return [rows, one(columns, state.key ?? axes[0][1].word)];
     return state.view === "token" || steps ? [one(rows, state.query ?? axes[0][0].word), columns] : [rows, columns];
   };
-  const [rows, columns] = cut(join(0, units), join(1, units));
+  const joined: [Units, Units] = [join(0, units), join(1, units)];
+  const [rows, columns] = cut(...joined);
+  const own = units.map((pair) => [{ ...rows, units: pair[0] }, { ...columns, units: pair[1] }] as [Side, Side]);
   const size = Math.max(rows.to - rows.from, columns.to - columns.from);
-  const poolable = !steps && layers.every(({ layer }) => layer.pooled);
+  const poolable = !steps && !aligned && layers.every(({ layer }) => layer.pooled);
   const isExact = layers.every(({ layer, heads }) => heads.every((head) => layer.exact[layer.heads.indexOf(head)]));
-  if (!poolable || (size <= WIDE && isExact)) return { rows, columns, pooled: false, cell: 1, notes };
+  if (!poolable || ((exact || size <= WIDE) && isExact)) return { rows, columns, own, units: joined, pooled: false, cell: 1, notes };
   const { cell, rows: down, columns: across } = layers[0].layer.pooled!;
-  if (cell === 1) return { rows, columns, pooled: true, cell, notes }; // a short text: nothing is pooled
+  if (cell === 1) return { rows, columns, own, units: joined, pooled: true, cell, notes }; // a short text: nothing is pooled
   const cells = axes.map(([left, right]) => [cellsOf(left, cell, down), cellsOf(right, cell, across)]);
   const [left, right] = cut(join(0, cells), join(1, cells));
   const keptSpecial = state.special === "keep" ? [] : ["special tokens are included"];
   if (isExact && state.view === "token" && state.by === "query") {
     notes.push(`Each cell joins ${cell} keys, whose weights are summed`, ...keptSpecial);
-    return { rows, columns: right, pooled: false, cell, notes };
+    const cellular = cells.map((pair, n) => [own[n][0], { ...right, units: pair[1] }] as [Side, Side]);
+    return { rows, columns: right, own: cellular, units: joined, pooled: false, cell, notes };
   }
   notes.push(`Each cell joins ${cell} × ${cell} tokens: weights summed over keys, averaged over queries`, ...keptSpecial);
   if (!isExact) notes.push(ONLY_POOLED);
   else if (state.view === "head") notes.push("zoom in for single tokens: wheel, pinch, or + on the map");
-  return { rows: left, columns: right, pooled: true, cell, notes };
+  return { rows: left, columns: right, own: axes.map(() => [left, right]), units: joined, pooled: true, cell, notes };
 }
 
 /** Treat a side of cells as single positions, for the numbers of a pooled map. */
@@ -225,5 +273,7 @@ function subtract(first: Table, second: Table): Table {
   return {
     values: first.values.map((value, n) => value - second.values[n]),
     errors: first.errors.map((error, n) => error + second.errors[n]),
+    masked: first.masked.map((masked, n) => masked & second.masked[n]),
+    kept: first.kept.map((kept, n) => (kept + second.kept[n]) / 2),
   };
 }

@@ -20,7 +20,7 @@ export function save(kind: "svg" | "png", name: string, scene: Scene, width: num
   const height = scene.height + (said.length + verdict.length) * LINE + LINE;
   const draw = (pen: Pen) => {
     pen.rect(-MARGIN, -MARGIN, width + 2 * MARGIN, height + 2 * MARGIN, theme.ground);
-    scene.draw(pen, null);
+    scene.draw(pen, null, 0);
     const write = (text: string, n: number, fill: string) => pen.text(text, 0, scene.height + (n + 1) * LINE, { size: SIZE, fill });
     said.forEach((line, n) => write(line, n, theme.muted));
     verdict.forEach((line, n) => write(line, said.length + n, caption.isProven ? theme.ink : theme.accent));

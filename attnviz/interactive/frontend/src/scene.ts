@@ -23,7 +23,8 @@ export type Line = (string | { token: string })[];
 export interface Scene {
   height: number;
   label: string;
-  draw(pen: Pen, at: Spot | null): void;
+  /** `above`: the height of what has scrolled out of the window; labels stay below it. */
+  draw(pen: Pen, at: Spot | null, above: number): void;
   hit(x: number, y: number): Spot | null;
   /** The next place for an arrow key. */
   move(at: Spot | null, right: number, down: number): Spot;
@@ -39,6 +40,8 @@ export interface Setting {
   look: Look;
   theme: Theme;
   width: number;
+  /** The height that a view should not exceed, if its cells allow it. */
+  height: number;
   /** Rows and columns that match the search. */
   found: (label: string) => boolean;
 }
@@ -57,26 +60,32 @@ export function clamp(value: number, low: number, high: number): number {
   return Math.max(low, Math.min(value, high));
 }
 
+const CLEAR = [0, 0, 0, 0];
+
 /** Paint numbers as a picture, one pixel each; values below the threshold stay blank. */
-export function paint(values: ArrayLike<number>, rows: number, columns: number, scale: Scale, threshold = 0): HTMLCanvasElement {
+export function paint(values: ArrayLike<number>, rows: number, columns: number, scale: Scale, threshold = 0, masked?: Uint8Array): HTMLCanvasElement {
   const picture = document.createElement("canvas");
   [picture.width, picture.height] = [columns, rows];
   const context = picture.getContext("2d")!;
   const pixels = context.createImageData(columns, rows);
-  fill(pixels, values, rows, columns, scale, threshold, 0, 0);
+  fill(pixels, values, rows, columns, scale, threshold, 0, 0, masked);
   context.putImageData(pixels, 0, 0);
   return picture;
 }
 
 export function fill(
   { data, width }: ImageData, values: ArrayLike<number>, rows: number, columns: number, scale: Scale,
-  threshold: number, left: number, top: number,
+  threshold: number, left: number, top: number, masked?: Uint8Array,
 ): void {
   const table = palette(scale.map);
   for (let r = 0, n = 0; r < rows; r++) {
     for (let c = 0, to = 4 * ((top + r) * width + left); c < columns; c++, n++, to += 4) {
       const value = values[n];
-      if (Number.isNaN(value) || (threshold > 0 && Math.abs(value) < threshold)) continue;
+      if (masked?.[n]) {
+        data.set(scale.masked ?? CLEAR, to);
+        continue;
+      }
+      if (Number.isNaN(value) || Math.abs(value) < Math.max(threshold, scale.blank ?? 0)) continue;
       const from = 3 * index(scale, value);
       data[to] = table[from];
       data[to + 1] = table[from + 1];
@@ -90,11 +99,12 @@ export function fill(
 export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: number, largest = top): Scale {
   const high = Math.max(top, 1e-9);
   const over = largest > 1.005 * high;
-  if (signed) return { map: theme.signed, low: -high, high, log: false, over, label: "difference of weights" };
+  const { masked } = theme;
+  if (signed) return { masked, map: theme.signed, low: -high, high, log: false, over, blank: high / 100, label: "weight in 1 − weight in 2" };
   // In a long text most cells are near zero, as in attnviz.plot.
   const alike = 1 / (columns.to - columns.from);
-  if (cell > 1) return { map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
-  return { map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
+  if (cell > 1) return { masked, map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
+  return { masked, map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
 }
 
 function largest(values: ArrayLike<number>): number {
@@ -141,15 +151,27 @@ export function headroom({ width }: Setting, title: string, scale: Scale | null)
   return scale && isNarrow(width, title, scale) ? TITLE + 26 : TITLE + 4;
 }
 
+/** Return how much weight removed special tokens have taken, if any: special tokens had 61 %. */
+export function removed(look: Look, kept: Float32Array[]): string {
+  if (look.state.special !== "remove" || look.cell > 1) return "";
+  const sum = kept.reduce((sum, rows) => sum + rows.reduce((a, b) => a + b, 0), 0);
+  const count = kept.reduce((count, rows) => count + rows.length, 0);
+  return `special tokens had ${Math.round(100 * (1 - sum / count))} %`;
+}
+
 /** Return the tooltip line of a weight. */
 export function pair(look: Look, row: number, column: number): Line {
   const token = (label: string) => ({ token: literal(label) });
-  return [token(look.rows.units.labels[row]), " ← ", token(look.columns.units.labels[column])];
+  return [token(look.rows.units.labels[row]), " → ", token(look.columns.units.labels[column])];
 }
 
-/** Return the visible unit at which a second text begins, if any. */
+/** Return the visible units at which a second text or the generated text begins. */
 export function splits({ units, from, to }: Side): number[] {
-  return units.second !== null && units.second > from && units.second < to ? [units.second - from] : [];
+  return [units.second, units.generated].flatMap((unit) => (unit !== null && unit > from && unit < to ? [unit - from] : []));
+}
+/** Return the first visible unit that was generated, if any. */
+export function generated({ units, from, to }: Side): number | null {
+  return units.generated !== null && units.generated < to ? Math.max(units.generated - from, 0) : null;
 }
 
 export function span(positions: number[]): string {

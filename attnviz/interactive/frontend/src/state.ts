@@ -13,6 +13,8 @@ export interface State {
   query: number | null;
   key: number | null;
   lock: boolean;
+  /** Show the mean over all selected layers and heads, in the head view. */
+  mean: boolean;
   words: boolean;
   special: "keep" | "hide" | "remove";
   threshold: number;
@@ -34,11 +36,11 @@ export type Selection = Pick<State, "view" | "stack" | "layer" | "heads" | "quer
 
 export const MOST_HEADS = 12;
 
-export function startOf({ start }: Payload): State {
+export function startOf({ start, results }: Payload): State {
   return {
     view: start.view, stack: start.stack, layer: start.layer, heads: [start.head],
-    query: null, key: null, lock: false, words: start.words, special: "keep", threshold: 0,
-    find: "", show: "first", layers: null, only: null, colors: "shared", by: "query",
+    query: null, key: null, lock: false, mean: false, words: start.words, special: "keep", threshold: 0,
+    find: "", show: results.length > 1 ? "difference" : "first", layers: null, only: null, colors: "shared", by: "query",
     range: null, theme: "auto",
   };
 }
@@ -95,7 +97,7 @@ function parse(given: Map<string, string>): Partial<State> {
   for (const [name, text] of given) {
     if (CHOICES.has(name as keyof State)) found[name] = text;
     else if (name === "stack" || name === "find") found[name] = text.slice(0, 200);
-    else if (name === "lock" || name === "words") found[name] = text === "1";
+    else if (name === "lock" || name === "words" || name === "mean") found[name] = text === "1";
     else if (name === "layer" && whole(text) !== null) found[name] = whole(text);
     else if (name === "query" || name === "key") found[name] = whole(text);
     else if (name === "threshold" && Number.isFinite(Number(text))) found[name] = Number(text);
@@ -121,7 +123,7 @@ export function sound(wanted: State, payload: Payload): State {
     results[0].stacks[0];
   const layer = stack.layers.find(({ layer }) => layer === state.layer) ?? stack.layers[0];
   const heads = state.heads.filter((head) => layer.heads.includes(head)).slice(0, MOST_HEADS);
-  const [m, n] = [stack.queries, stack.keys].map((axis) => results[0].axes[axis].labels.length);
+  const [m, n] = sizesOf(state, payload);
   const inside = (at: number | null, size: number) => (at !== null && at < size ? at : null);
   const some = (numbers: number[] | null, there: number[]) => {
     const found = numbers?.filter((number) => there.includes(number)) ?? [];
@@ -143,6 +145,13 @@ export function sound(wanted: State, payload: Payload): State {
     only: some(state.only, all),
     range: soundRange(state.range, m, n),
   };
+}
+
+/** Return the numbers of queries and keys of the text that is shown. */
+export function sizesOf({ stack, show }: State, { results }: Payload): [number, number] {
+  const { axes, stacks } = results[show === "second" ? 1 : 0] ?? results[0];
+  const { queries, keys } = stacks.find(({ name }) => name === stack) ?? stacks[0];
+  return [axes[queries].labels.length, axes[keys].labels.length];
 }
 
 function soundRange(range: State["range"], m: number, n: number): State["range"] {

@@ -2,81 +2,90 @@
 
 import type { Pen } from "../pen";
 import { number, weight } from "../text";
-import { clamp, fill, heading, headroom, inside, pair, quantile, scaleOf, type Box, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, fill, heading, headroom, inside, pair, quantile, removed, scaleOf, type Box, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const LABELS = 34;
+const NUMBERS = 18; // pixels of height of the numbers of heads
 
 interface Tile extends Box {
   layer: number;
   head: number;
   values: Float32Array;
   errors: Float32Array;
+  /** The share of the weight that is left without special tokens. */
+  left: number;
   from: [number, number, number, number];
 }
 
 export function grid(setting: Setting): Scene {
-  const { look, theme, width } = setting;
+  const { look, theme, width, height: tallest } = setting;
   const [R, C] = [look.rows.to - look.rows.from, look.columns.to - look.columns.from];
   const heads = [...new Set(look.layers.flatMap(({ heads }) => heads))].sort((a, b) => a - b);
   const one = look.layers.length === 1; // a single layer can be wrapped
   const across = one ? Math.min(heads.length, Math.max(2, Math.floor((width - LABELS) / 150))) : heads.length;
   const down = one ? Math.ceil(heads.length / across) : look.layers.length;
-  const step = clamp(Math.min((width - LABELS) / across, 660 / down), Math.min(26, (width - LABELS) / across), 180);
-  const side = step * 0.9;
-  const tall = side * clamp(R / C, 0.3, 1.7);
-  const rise = tall + step * 0.1 + (one ? 14 : 0);
-
   const tables = look.layers.map(({ layer, heads }) => heads.map((head) => look.table(layer.layer, head)));
-  const flat = tables.flat().map(({ values }) => values);
+  const maps = tables.flat();
+  const flat = maps.map(({ values }) => values);
   const shared = scaleOf(look, theme, topOf(flat), flat.reduce((most, values) => Math.max(most, quantile(values, 1)), 0));
   const atlas = document.createElement("canvas");
   [atlas.width, atlas.height] = [across * C, down * R];
   const context = atlas.getContext("2d")!;
   const pixels = context.createImageData(atlas.width, atlas.height);
   const own = look.state.colors === "head";
-  const title = `${look.layers.reduce((sum, { heads }) => sum + heads.length, 0)} heads`;
+  const less = removed(look, maps.map(({ kept }) => kept));
+  const title = `${flat.length} heads${less ? `; ${less}; heads that kept little are pale` : ""}`;
   const scale = own ? null : shared;
-  const top = headroom(setting, title, scale) + (one ? 14 : 0);
+  const top = headroom(setting, title, scale) + (one ? 14 : NUMBERS);
+  const [ratio, name] = [clamp(R / C, 0.3, 1.7), one ? 14 : 0];
+  const widest = (width - LABELS) / across;
+  const step = clamp(Math.min(widest, ((tallest - top - 4) / down - name) / (0.9 * ratio + 0.1)), Math.min(26, widest), 180);
+  const side = step * 0.9;
+  const tall = side * ratio;
+  const rise = tall + step * 0.1 + name;
   const tiles: Tile[] = look.layers.flatMap(({ layer, heads: some }, y) =>
     some.map((head, n) => {
       const place = one ? n : heads.indexOf(head);
       const [column, row] = [place % across, one ? Math.floor(place / across) : y];
-      const { values, errors } = tables[y][n];
+      const { values, errors, masked, kept } = tables[y][n];
       const colors = own ? scaleOf(look, theme, topOf([values])) : shared;
-      fill(pixels, values, R, C, colors, look.state.threshold, column * C, row * R);
+      fill(pixels, values, R, C, colors, look.state.threshold, column * C, row * R, masked);
       const from: Tile["from"] = [column * C, row * R, C, R];
-      return { layer: layer.layer, head, values, errors, from, x: LABELS + column * step, y: top + row * rise, w: side, h: tall };
+      return { layer: layer.layer, head, values, errors, left: kept.reduce((a, b) => a + b, 0) / kept.length, from, x: LABELS + column * step, y: top + row * rise, w: side, h: tall };
     }),
   );
   context.putImageData(pixels, 0, 0);
-  const height = top + down * rise + (one ? 4 : 34);
+  const height = top + down * rise;
   const tileOf = (at: Spot | null) => tiles.find(({ layer, head }) => layer === at?.layer && head === at.head);
 
-  function draw(pen: Pen, at: Spot | null): void {
+  function draw(pen: Pen, at: Spot | null, above: number): void {
     heading(pen, setting, title, scale);
     if (own) pen.text("each head has its own color scale", width, 12, { size: 11, fill: theme.muted, align: "right" });
-    for (const { from, x, y, w, h } of tiles) {
+    for (const { left, from, x, y, w, h } of tiles) {
       pen.image(atlas, from, x, y, w, h);
+      if (left < 1) pen.rect(x, y, w, h, theme.ground, 0.85 * (1 - left) ** 2);
       pen.frame(x, y, w, h, theme.faint, 0.75);
     }
-    numbers(pen);
+    numbers(pen, clamp(above - top + NUMBERS, 0, height - top - tall));
     const pointed = tileOf(at);
     if (pointed) pen.frame(pointed.x - 1.5, pointed.y - 1.5, pointed.w + 3, pointed.h + 3, theme.accent, 2);
   }
-  function numbers(pen: Pen): void {
+  /** Write the numbers of heads and layers; those of heads stay at the top of the window. */
+  function numbers(pen: Pen, lowered: number): void {
     const words = { size: 11, fill: theme.muted };
     if (one) {
       for (const { head, x, y } of tiles) pen.text(`head ${head}`, x, y - 8, words);
       return;
     }
     const every = Math.ceil(16 / step);
-    const below = top + down * rise + 4;
-    heads.forEach((head, n) => n % every || pen.text(String(head), LABELS + n * step + side / 2, below, { ...words, align: "center" }));
+    const y = top - 8 + lowered;
+    if (lowered) pen.rect(0, y - 10, width, 18, theme.ground, 0.9);
+    heads.forEach((head, n) => n % every || pen.text(String(head), LABELS + n * step + side / 2, y, { ...words, align: "center" }));
     look.layers.forEach(({ layer }, n) => {
       if (n % Math.ceil(13 / rise) === 0) pen.text(String(layer.layer), LABELS - 8, top + n * rise + tall / 2, { ...words, align: "right" });
     });
-    pen.text("Head", LABELS + (across * step) / 2, below + 17, { ...words, align: "center" });
-    pen.text("Layer", 7, top + (down * rise) / 2, { ...words, align: "center", turned: true });
+    pen.text("head", 0, y, words);
+    pen.text("layer", 7, top + (down * rise) / 2, { ...words, align: "center", turned: true });
   }
   function say(at: Spot): Line[] {
     const tile = tileOf(at);
@@ -84,8 +93,10 @@ export function grid(setting: Setting): Scene {
     const best = tile.values.reduce((most, value, n) => (Math.abs(value) > Math.abs(tile.values[most]) ? n : most), 0);
     const [row, column] = [Math.floor(best / C), best % C];
     const value = (look.signed ? number : weight)(tile.values[best], tile.errors[row]);
+    const lost = removed(look, [Float32Array.of(tile.left)]);
     return [
       [`Layer ${tile.layer}, head ${tile.head}`],
+      ...(lost ? [[lost]] : []),
       ["largest ", ...pair(look, look.rows.from + row, look.columns.from + column), `  ${value}`],
     ];
   }
@@ -105,7 +116,7 @@ export function grid(setting: Setting): Scene {
       const to = tiles.find((each) => inside({ ...each, w: step, h: rise }, x, y)) ?? from;
       return { layer: to.layer, head: to.head };
     },
-    press: ({ layer, head }) => (layer === undefined ? {} : { view: "head", layer, heads: [head!] }),
+    press: ({ layer, head }) => (layer === undefined ? {} : { view: "head", layer, heads: [head!], mean: false }),
     place: (at) => {
       const tile = tileOf(at);
       return tile ? [tile.x + tile.w / 2, tile.y + tile.h / 2] : null;

@@ -1,54 +1,64 @@
 /** One head or several heads of a layer: lines between tokens, and the matrix of the same weights. */
 
-import { type Scale } from "../colors";
+import { signedInk, type Scale } from "../colors";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
+import { isPicture } from "../picture";
 import { clip, literal, number, ranges, weight } from "../text";
-import { clamp, heading, headroom, inside, pair, quantile, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, generated, heading, headroom, inside, pair, quantile, removed, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // per column
+const MANY = 40; // queries; their map may be higher than the window
 const MOST_LINES = 6000;
 const FEW_LINES = 400; // few enough to distinguish single lines
 
 export function head(setting: Setting): Scene {
-  const { look, theme, width, found } = setting;
+  const { look, theme, width, height: tallest, found } = setting;
   const { state, rows, columns } = look;
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
-  const heads = look.layers[0].heads;
-  const tables = heads.map((head) => look.table(state.layer, head));
-  const { values: mean, errors } = look.table(state.layer, ...heads);
+  const all = look.mean();
+  const heads = state.mean ? [0] : look.layers[0].heads; // a mean is drawn like one head
+  const tables = state.mean ? [all] : heads.map((head) => look.table(state.layer, head));
+  const { values: mean, errors, masked } = all;
   const top = topOf(mean, R, C, rows.units.special.slice(rows.from, rows.to));
   const scale = scaleOf(look, theme, top, quantile(mean, 1));
-  const title = `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
+  const count = look.layers.reduce((sum, { heads }) => sum + heads.length, 0);
+  const layers = look.layers.map(({ layer }) => layer.layer);
+  const name = state.mean ? `Mean of ${count} heads, layer${layers.length > 1 ? "s" : ""} ${ranges(layers)}` : `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
+  const less = removed(look, tables.map(({ kept }) => kept));
+  const title = less ? `${name}; ${less}` : name;
   const upper = headroom(setting, title, scale);
-  const stacked = width < 720;
-  const gap = stacked ? 0 : 40;
+  const bare = isPicture(look.result.axes[look.stack.queries]); // lines between patches say nothing
+  const stacked = width < 720 && !bare;
+  const gap = stacked || bare ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
   // The matrix takes the width that its cells can fill; the lines take the rest.
-  const cell = clamp(660 / R, 4, 54);
-  const left = stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
+  const cell = clamp(Math.max(R > MANY ? 600 : 320, tallest - upper - 70) / R, 4, 54);
+  const left = bare ? 0 : stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
   const [most, below] = [Math.max(m, n), 26];
   const narrow = clamp(420 / most, 10.5, 24);
 
   const cells = matrix({
-    values: mean, scale, theme, threshold: state.threshold,
+    values: mean, masked, scale, theme, threshold: state.threshold,
     rows: rows.units.labels.slice(rows.from, rows.to),
     columns: columns.units.labels.slice(columns.from, columns.to),
     x: stacked ? 0 : left + gap,
-    y: upper + 22 + (stacked ? most * narrow + below : 0),
+    y: stacked ? upper + 22 + most * narrow + below : upper - 8,
     width: stacked ? width : width - left - gap,
     largest: cell,
+    tallest: stacked || R > MANY ? undefined : Math.max(320, tallest - upper),
     breaks: splits(rows),
     splits: splits(columns),
+    generated: { row: generated(rows), column: generated(columns) },
     xName: "key (attended to)",
     yName: "query (attending)",
     found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
   });
   // Next to the matrix, tokens align with its rows.
   const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
-  const lower = most * row;
+  const lower = bare ? 0 : most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
-  const place = { x: 0, y: upper + 22, w: left, h: lower };
+  const place = { x: 0, y: stacked ? upper + 22 : cells.cells.y, w: left, h: lower };
   const several = heads.length > 1;
   const height = Math.max(place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
 
@@ -61,12 +71,12 @@ export function head(setting: Setting): Scene {
       value === null || value === undefined || value < from || value >= to ? null : value - from;
     return { row: inner(spot?.row, rows.from, rows.to), column: inner(spot?.column, columns.from, columns.to) };
   }
-  function draw(pen: Pen, at: Spot | null): void {
+  function draw(pen: Pen, at: Spot | null, above: number): void {
     const spot = focus(at);
     heading(pen, setting, title, scale);
-    drawLines(pen, spot.row, spot.column);
-    drawTokens(pen, spot.row, spot.column);
-    cells.draw(pen, spot.row, spot.column);
+    if (!bare) drawLines(pen, spot.row, spot.column);
+    if (!bare) drawTokens(pen, spot.row, spot.column);
+    cells.draw(pen, spot.row, spot.column, above);
   }
   function drawLines(pen: Pen, r: number | null, c: number | null): void {
     const lines: [number, number, number, number][] = []; // share, row, column, head
@@ -86,7 +96,7 @@ export function head(setting: Setting): Scene {
     const faint = Math.min(1, Math.sqrt(FEW_LINES / lines.length));
     for (const [share, i, j, h] of lines.slice(-MOST_LINES)) {
       const negative = look.signed && tables[h].values[i * C + j] < 0;
-      const stroke = theme.lines[look.signed ? Number(!negative) : h % theme.lines.length];
+      const stroke = look.signed ? signedInk(theme, negative) : theme.lines[h % theme.lines.length];
       const beside = several ? (h / (heads.length - 1) - 0.5) * Math.min(0.5 * row, 14) : 0;
       pen.curve(tokens + 8, middle(i) + beside, left - tokens - 8, middle(j) + beside, stroke, 0.6 + 2.6 * share * faint, faint * (0.08 + (0.87 * share) / strongest));
     }
@@ -96,9 +106,14 @@ export function head(setting: Setting): Scene {
   }
   function drawTokens(pen: Pen, r: number | null, c: number | null): void {
     const muted = { size: 11, fill: theme.muted };
-    pen.text("query", tokens, upper + 8, { ...muted, align: "right" });
-    pen.text("key", left - tokens, upper + 8, muted);
+    pen.text("query →", tokens, place.y - 14, { ...muted, align: "right" });
+    pen.text("→ key", left - tokens, place.y - 14, muted);
     if (several) drawNames(pen);
+    for (const [side, x, most] of [[rows, tokens, m], [columns, left - tokens, n]] as const) {
+      const [first, end] = [generated(side), x === tokens ? 0 : left];
+      if (first === null || first >= most) continue;
+      pen.line(x, middle(first - 0.5), end, middle(first - 0.5), theme.muted, 0.75);
+    }
     const size = clamp(Math.floor(row - 1), 9, 13);
     const write = (label: string, i: number, align: "left" | "right", pointed: boolean) => {
       const bold = pointed;
@@ -115,14 +130,14 @@ export function head(setting: Setting): Scene {
   /** Shade tokens by the weights to or from the selected one. */
   function shade(pen: Pen, { log, high }: Scale, x: number, i: number, value: number): void {
     const share = Math.min(1, Math.abs(value) / (log ? high : top));
-    pen.rect(x, middle(i) - row / 2 + 0.5, tokens, row - 1, theme.lines[0], 0.45 * share);
+    pen.rect(x, middle(i) - row / 2 + 0.5, tokens, row - 1, look.signed ? signedInk(theme, value < 0) : theme.lines[0], 0.45 * share);
   }
   function drawNames(pen: Pen): void {
     const each = Math.min(30, (left - 2 * tokens) / heads.length);
     heads.forEach((head, h) => {
       const x = left / 2 + (h - (heads.length - 1) / 2) * each;
-      pen.rect(x - each / 2 + 1, upper + 14, each - 2, 3, theme.lines[h % theme.lines.length]);
-      if (each > 13) pen.text(String(head), x, upper + 6, { size: 10, fill: theme.muted, align: "center" });
+      pen.rect(x - each / 2 + 1, place.y - 8, each - 2, 3, theme.lines[h % theme.lines.length]);
+      if (each > 13) pen.text(String(head), x, place.y - 16, { size: 10, fill: theme.muted, align: "center" });
     });
   }
   function hit(x: number, y: number): Spot | null {
@@ -137,7 +152,7 @@ export function head(setting: Setting): Scene {
     return x >= left - tokens - 8 && i < n ? { part: "lines", column: columns.from + i } : null;
   }
   function say({ row, column }: Spot): Line[] {
-    const where = [`${title.toLowerCase()}${several ? ", mean" : ""}`];
+    const where = [`${name.toLowerCase()}${several ? ", mean" : ""}`];
     if (row !== undefined && column !== undefined) {
       const [r, c] = [row - rows.from, column - columns.from];
       const value = (look.signed ? number : weight)(mean[r * C + c], errors[r]);

@@ -1,16 +1,16 @@
-/** How a weight is computed, for one query: q, k, their product, the score and the softmax. */
+/** How an output is computed, for one query: q, k, their product, the score, the softmax and what follows. */
 
+import { afterWeights, ROW } from "./mix";
 import { color, type Scale } from "../colors";
-import { flow } from "../flow";
 import { isHidden, scores } from "../formula";
 import { measure, wrap, type Pen } from "../pen";
 import type { Rule } from "../data";
+import type { Look } from "../reader";
 import type { State } from "../state";
 import { clip, literal, number } from "../text";
 import { clamp, heading, headroom, inside, paint, quantile, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_KEYS = 64;
-const ROW = 20;
 
 export function steps(setting: Setting): Scene | null {
   const { look, theme, width, found } = setting;
@@ -30,23 +30,27 @@ export function steps(setting: Setting): Scene | null {
   const signed = (high: number, label: string): Scale => ({ map: theme.signed, low: -high, high, log: false, label });
   const values = signed(top, "entries of q and k");
   const products = signed(Math.max(...product.map((each) => quantile(each, 1)), 1e-9), "q × k");
-  const title = `Layer ${state.layer}, head ${head}, step by step`;
+  const title = `Layer ${state.layer}, head ${head}: how “${literal(rows.units.labels[i])}” ${look.mix(state.layer, head, i) ? "reads" : "weighs"} the keys`;
   const upper = headroom(setting, title, values);
   const said = wrap(formula(rule, d), width, 12);
-  const text = flow(rows.units, i, upper + said.length * 17 + 12, width, theme, found);
 
   const narrow = width < 620;
   const labels = narrow ? 62 : 110;
   const numbers = narrow ? 46 : 62;
   const bars = narrow ? 40 : 120;
   const gap = narrow ? 6 : 14;
-  const strip = Math.max(48, (width - labels - 2 * numbers - bars - 4 * gap) / 2);
-  const x = [labels + gap, labels + strip + 2 * gap];
-  const score = x[1] + strip + gap + numbers;
+  const mix = look.mix(state.layer, head, i);
+  const strips = mix ? 3 : 2;
+  const strip = Math.max(narrow ? 40 : 48, (width - labels - 2 * numbers - bars - (strips + 2) * gap) / strips);
+  const score = labels + 2 * strip + 3 * gap + numbers;
   const bar = score + gap;
-  const y = upper + said.length * 17 + 12 + text.height + 22;
+  const x = [labels + gap, labels + strip + 2 * gap, bar + bars + numbers];
+  const y = upper + said.length * 17 + 26;
   const first = y + ROW + 26;
-  const height = first + keys.length * ROW + (keys.length < columns.to - columns.from ? 24 : 6);
+  const few = keys.length < columns.to - columns.from ? 24 : 6;
+  const after = first + keys.length * ROW + few; // where the rows begin that follow from the weights
+  const mixed = mix && afterWeights(setting, mix, keys, weights, layerHeads(look), head, { x: x[2], strip, first, after, labels });
+  const height = mixed ? mixed.height : after;
   const pictures = {
     query: paint(q, 1, d, values),
     key: paint(join(k, d), keys.length, d, values),
@@ -57,7 +61,6 @@ export function steps(setting: Setting): Scene | null {
   function draw(pen: Pen, at: Spot | null): void {
     heading(pen, setting, title, values);
     said.forEach((line, n) => pen.text(line, 0, upper + 8 + n * 17, { size: 12, fill: theme.ink }));
-    text.draw(pen, i, at?.part === "text" ? at.row! : null);
     const muted = { size: 11, fill: theme.muted };
     pen.text("q", x[0], y - 9, muted);
     pen.image(pictures.query, [0, 0, d, 1], x[0], y, strip, ROW - 4);
@@ -67,9 +70,10 @@ export function steps(setting: Setting): Scene | null {
     pen.text("score", score, first - 11, { ...muted, align: "right" });
     pen.text("weight", bar, first - 11, muted);
     keys.forEach((j, n) => drawKey(pen, j, n, at?.column === j));
+    mixed?.draw(pen, at);
     if (at?.dimension !== undefined) drawDimension(pen, at.dimension);
     if (keys.length < columns.to - columns.from) {
-      pen.text(`the ${keys.length} of ${columns.to - columns.from} keys with the largest weights`, 0, height - 10, muted);
+      pen.text(`the ${keys.length} of ${columns.to - columns.from} keys with the largest weights`, 0, after - 12, muted);
     }
   }
   function drawKey(pen: Pen, j: number, n: number, pointed: boolean): void {
@@ -94,10 +98,10 @@ export function steps(setting: Setting): Scene | null {
     for (const left of x) pen.frame(left + c * w, first, w, keys.length * ROW - 3, theme.accent);
   }
   function hit(px: number, py: number): Spot | null {
-    const unit = text.at(px, py);
-    if (unit !== null) return { part: "text", row: unit };
     const isQuery = inside({ x: 0, y, w: x[0] + strip, h: ROW }, px, py);
     const n = Math.floor((py - first) / ROW);
+    const beyond = mixed?.hit(px, py);
+    if (beyond) return beyond.row === undefined ? { ...beyond, row: i } : beyond;
     if (!isQuery && (n < 0 || n >= keys.length || px > width)) return null;
     const column = isQuery ? undefined : keys[n];
     for (const [part, left] of [[isQuery ? "query" : "key", x[0]], ["product", x[1]]] as const) {
@@ -106,37 +110,40 @@ export function steps(setting: Setting): Scene | null {
     }
     return { part: "score", row: i, column };
   }
-  function say({ part, row, column, dimension: c }: Spot): Line[] {
-    if (part === "text") return [[{ token: literal(rows.units.labels[row!]) }], ["click to select it"]];
+  function say({ part, column, dimension: c }: Spot): Line[] {
+    const told = mixed?.say(part, column, c);
+    if (told) return told;
     const query = { token: literal(rows.units.labels[i]) };
     if (column === undefined) return [["q of ", query], ...(c === undefined ? [] : [[`dimension ${c}: ${fixed(q[c])}`]])];
-    const names: Line = [query, " ← ", { token: literal(label(column)) }];
+    const names: Line = [query, " → ", { token: literal(label(column)) }];
     const entry = key[column * d + (c ?? 0)];
     if (c !== undefined) return [names, [`dimension ${c}: q ${fixed(q[c])} × k ${fixed(entry)} = ${fixed(q[c] * entry)}`]];
     const why = isHidden(rule, i, column) ? "masked: hidden from this query" : `score ${fixed(all[column])}, weight ${number(weights[column], error)}`;
     return [names, [why]];
   }
-  function press({ part, row, column }: Spot): Partial<State> {
-    if (part === "text") return { query: rows.units.positions[row!][0], key: null };
+  function press({ column }: Spot): Partial<State> {
     return column === undefined ? {} : { key: columns.units.positions[column][0], query: rows.units.positions[i][0], lock: true };
   }
   return {
     height, draw, hit, say, press,
     label: `${title}: of the token ${literal(rows.units.labels[i])}, ${keys.length} keys`,
-    place: ({ part, row, column, dimension }) => {
-      if (part === "text") return text.place(row ?? i);
+    place: ({ part, column, dimension }) => {
+      const beyond = mixed?.place(part, column, dimension, keys.indexOf(column ?? -1));
+      if (beyond) return beyond;
       const across = dimension === undefined ? score - 10 : x[part === "product" ? 1 : 0] + ((dimension + 0.5) / d) * strip;
       if (column === undefined) return [across, y + ROW / 2 - 2];
       return keys.includes(column) ? [across, first + keys.indexOf(column) * ROW + ROW / 2 - 2] : null;
     },
     move: (at, right, down) => {
-      const above = at && at.part !== "text" && keys.indexOf(at.column ?? -1) <= 0 && down < 0;
-      if (above || (at?.part === "text" && down <= 0)) return { part: "text", row: text.beside(above ? i : at!.row!, right) };
       const n = clamp(keys.indexOf(at?.column ?? -1) + (at?.column === undefined ? 1 : down), 0, keys.length - 1);
       const c = at?.dimension === undefined ? (right ? 0 : undefined) : clamp(at.dimension + right, 0, d - 1);
       return { part: c === undefined ? "score" : "product", row: i, column: keys[n], dimension: c };
     },
   };
+}
+
+function layerHeads({ state, stack }: Look): number[] {
+  return stack.layers.find(({ layer }) => layer === state.layer)!.heads;
 }
 
 /** Return the formula with the numbers of this head. */

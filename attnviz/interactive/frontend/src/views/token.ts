@@ -1,14 +1,13 @@
 /** One token in all heads: one row per head, with the token's weights to (or from) every other. */
 
-import { flow } from "../flow";
 import { matrix } from "../matrix";
 import type { Pen } from "../pen";
-import { clamp, heading, headroom, pair, quantile, scaleOf, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, generated, heading, headroom, pair, quantile, scaleOf, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 import { literal, number, weight } from "../text";
 import type { State } from "../state";
 
 export function token(setting: Setting): Scene {
-  const { look, theme, width, found } = setting;
+  const { look, theme, width, height: tallest, found } = setting;
   const { state } = look;
   const gives = state.by === "query";
   const [mine, others] = gives ? [look.rows, look.columns] : [look.columns, look.rows];
@@ -16,21 +15,28 @@ export function token(setting: Setting): Scene {
   const tables = all.map(({ layer, head }) => look.table(layer, head));
   const C = others.to - others.from;
   const values = new Float32Array(all.length * C);
-  tables.forEach((table, r) => values.set(table.values, r * C));
+  const masked = new Uint8Array(all.length * C);
+  tables.forEach((table, r) => {
+    values.set(table.values, r * C);
+    masked.set(table.masked, r * C);
+  });
   const scale = scaleOf(look, theme, quantile(values, 0.995), quantile(values, 1));
   const name = literal(mine.units.labels[mine.from]);
   const title = gives ? `What “${name}” attends to` : `What attends to “${name}”`;
   const upper = headroom(setting, title, scale);
-  const text = flow(mine.units, mine.from, upper, width, theme, found);
   const breaks = all.flatMap(({ layer }, r) => (r > 0 && all[r - 1].layer !== layer ? [r] : []));
-  const flat = Math.min(20, Math.max(760 / all.length, Math.min(5, 7000 / all.length)));
-  const step = Math.ceil(9.5 / flat);
+  const flat = clamp(Math.max(tallest - upper - 80, 480) / all.length, Math.min(5, 7000 / all.length), 20);
   const rows = matrix({
-    values, scale, theme, threshold: state.threshold, breaks, flat,
-    rows: all.map(({ layer, head }, r) => (step > 1 ? (r % step ? "" : head === 0 || r === 0 || breaks.includes(r) ? `layer ${layer}` : "·") : `${layer}.${head}`)),
+    values, masked, scale, theme, threshold: state.threshold, breaks, flat,
+    rows: all.map(({ layer, head }) => `${layer}.${head}`),
+    blocks: look.layers.map(({ layer }) => {
+      const of = all.map(({ layer: other }) => other);
+      return { name: `layer ${layer.layer}`, from: of.indexOf(layer.layer), to: of.lastIndexOf(layer.layer) + 1 };
+    }),
     columns: others.units.labels.slice(others.from, others.to),
-    x: 0, y: upper + text.height + 4, width,
+    x: 0, y: upper - 8, width,
     largest: 120, splits: splits(others),
+    generated: { row: null, column: generated(others) },
     xName: gives ? "key (attended to)" : "query (attending)",
     yName: "layer.head",
     found: { row: () => false, column: (c) => found(others.units.labels[others.from + c]) },
@@ -40,24 +46,19 @@ export function token(setting: Setting): Scene {
   const other = (unit: number): Spot => (gives ? { column: unit } : { row: unit });
   const chosen = { ...(gives ? { row: mine.from } : { column: mine.from }) };
 
-  function draw(pen: Pen, at: Spot | null): void {
+  function draw(pen: Pen, at: Spot | null, above: number): void {
     heading(pen, setting, title, scale);
-    const isText = at?.part === "text";
-    text.draw(pen, mine.from, isText ? (gives ? at.row! : at.column!) : null);
-    const r = at && !isText ? rowOf(at) : -1;
-    const c = at && !isText ? otherOf(at) : undefined;
-    rows.draw(pen, r < 0 ? null : r, c === undefined ? null : c - others.from);
+    const r = at ? rowOf(at) : -1;
+    const c = at ? otherOf(at) : undefined;
+    rows.draw(pen, r < 0 ? null : r, c === undefined ? null : c - others.from, above);
   }
   function hit(x: number, y: number): Spot | null {
-    const unit = text.at(x, y);
-    if (unit !== null) return gives ? { part: "text", row: unit } : { part: "text", column: unit };
     const cell = rows.at(x, y);
     if (!cell) return null;
     const found = cell.row === undefined ? {} : all[cell.row];
     return { part: "rows", ...chosen, ...found, ...(cell.column === undefined ? {} : other(others.from + cell.column)) };
   }
   function say(at: Spot): Line[] {
-    if (at.part === "text") return [[{ token: literal(mine.units.labels[gives ? at.row! : at.column!]) }], ["click to select it"]];
     const [r, unit] = [rowOf(at), otherOf(at)];
     const head = r < 0 ? [] : [[`layer ${all[r].layer}, head ${all[r].head}`]];
     if (unit === undefined) return head;
@@ -68,33 +69,21 @@ export function token(setting: Setting): Scene {
     return [[...pair(look, row, column), `  ${(look.signed ? number : weight)(value, error)}`], ...head];
   }
   function press(at: Spot): Partial<State> {
-    if (at.part === "text") {
-      const unit = gives ? at.row! : at.column!;
-      const position = mine.units.positions[unit][0];
-      return gives ? { query: position } : { key: position };
-    }
     if (at.layer === undefined) return {};
     const position = mine.units.positions[mine.from][0];
-    return { view: "head", layer: at.layer, heads: [at.head!], lock: true, ...(gives ? { query: position, key: null } : { key: position, query: null }) };
+    return { view: "head", layer: at.layer, heads: [at.head!], mean: false, lock: true, ...(gives ? { query: position, key: null } : { key: position, query: null }) };
   }
   return {
     height: rows.box.y + rows.box.h + 4,
     label: `${title}: ${all.length} heads down, ${C} tokens across`,
     draw, hit, say, press,
     place: (at) => {
-      if (at.part === "text") return text.place(gives ? at.row! : at.column!);
       const [r, unit] = [rowOf(at), otherOf(at)];
       return rows.center(r < 0 ? null : r, unit === undefined ? null : unit - others.from);
     },
     move: (at, right, down) => {
-      const above = at && at.part !== "text" && rowOf(at) <= 0 && down < 0;
-      if (above || (at?.part === "text" && down <= 0)) {
-        const unit = text.beside(above ? mine.from : (gives ? at.row! : at.column!), right);
-        return gives ? { part: "text", row: unit } : { part: "text", column: unit };
-      }
-      const here = at && at.part !== "text" ? at : null;
-      const r = clamp(here ? rowOf(here) + down : 0, 0, all.length - 1);
-      const unit = clamp((here ? (otherOf(here) ?? others.from) : others.from) + (here ? right : 0), others.from, others.to - 1);
+      const r = clamp(at ? rowOf(at) + down : 0, 0, all.length - 1);
+      const unit = clamp((at ? (otherOf(at) ?? others.from) : others.from) + (at ? right : 0), others.from, others.to - 1);
       return { part: "rows", ...chosen, ...all[r], ...other(unit) };
     },
   };

@@ -1,0 +1,169 @@
+/** The top of a page: the text with words to click, the model, the verdict, and one line of help. */
+
+import { signedInk, type Theme } from "./colors";
+import type { Axis, Payload } from "./data";
+import { el } from "./dom";
+import type { Units } from "./maps";
+import type { Look } from "./reader";
+import { isPicture } from "./picture";
+import type { Spot } from "./scene";
+import type { Spread, Word } from "./spread";
+import type { State } from "./state";
+import { literal } from "./text";
+
+const HELP: Record<State["view"], string> = {
+  grid: "Each square is one head. Rows look at columns. Click one.",
+  head: "Each line is a weight, from a query (left) to a key (right). Click a word to keep its lines.",
+  token: "Each row is one head, and each column a word. Click a row to open its head, or a word above.",
+  steps: "Query times key gives a score, and softmax turns scores into weights. Click a word above for its steps.",
+};
+
+const MIXED = 85; // percent of color of the word with the largest weight
+const MOST_FRAMES = 400; // of a sound, to be drawn as a strip
+const SHORT = 120; // characters of a text in large letters
+
+export interface Headline {
+  /** The headline, with the verdict in it or, if it is an alarm, below it. */
+  nodes: HTMLElement[];
+  follow(look: Look, found: (label: string) => boolean): void;
+  /** Color the words by the weights of one of them, special tokens in gray; null removes the colors. */
+  paint(spread: Spread | null, theme: Theme): void;
+}
+
+/** The words of the queries or of the keys; patches of a picture have none. */
+interface Line {
+  side: Word["side"];
+  units: Units;
+  words: (HTMLElement | null)[];
+  node: HTMLElement;
+}
+
+export function headline({ results }: Payload, verdict: HTMLElement, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
+  const text = el("div", { class: "text" });
+  const model = el("span", { class: "model" });
+  const help = el("p", { class: "hint", "aria-live": "off" });
+  const proof = el("div", { class: "proof" }, model);
+  const node = el("header", { class: "headline" }, text, proof, help);
+  let lines: Line[] = [];
+  let drawn: unknown[] = [];
+  let base = "";
+
+  const wordOf = (event: Event): Word | null => {
+    const target = event.target instanceof Element ? event.target.closest<HTMLElement>(".word") : null;
+    return target && { side: target.dataset.side as Word["side"], position: Number(target.dataset.position) };
+  };
+  text.addEventListener("mouseover", (event) => on.point(wordOf(event)));
+  text.addEventListener("mouseleave", () => on.point(null));
+  text.addEventListener("focusin", (event) => on.point(wordOf(event)));
+  text.addEventListener("focusout", () => on.point(null));
+  text.addEventListener("click", (event) => {
+    const word = wordOf(event);
+    if (word) on.press(word);
+  });
+  text.addEventListener("keydown", ({ key, target }) => {
+    const words = all();
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[key];
+    const next = step && words[words.indexOf(target as HTMLElement) + step];
+    if (next) stop(next).focus();
+  });
+  const all = () => lines.flatMap(({ words }) => words.filter((word) => word !== null));
+  /** Make a word the one that the Tab key reaches. */
+  function stop(word: HTMLElement): HTMLElement {
+    for (const other of all()) other.tabIndex = other === word ? 0 : -1;
+    return word;
+  }
+  function named(name: string): HTMLElement {
+    return el("span", { class: "side" }, name);
+  }
+  function build(look: Look): void {
+    const { result, stack } = look;
+    const line = (side: Word["side"], units: Units, { patches, frames }: Axis, name: string): Line => {
+      const words = units.labels.map((label, unit) =>
+        patches?.[units.positions[unit][0]] || (frames && units.labels.length > MOST_FRAMES) ? null : el("button", {
+          type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0], title: frames && literal(label), "aria-label": frames && literal(label),
+          class: `word${units.special[unit] ? " special" : ""}${frames ? " frame" : ""}${/^[.,;:!?…)\]}»”’%]+$/.test(label) ? " tight" : ""}`,
+        }, frames ? "" : literal(label)));
+      const shown = (from: number, to?: number) => words.slice(from, to).filter((word) => word !== null);
+      const parts: Node[] = name ? [named(name)] : [];
+      if (patches || frames) parts.push(named(result.name));
+      if (units.generated === null) parts.push(...shown(0));
+      else parts.push(...shown(0, units.generated), el("span", { class: "made" }, named("generated"), ...shown(units.generated)));
+      return { side, units, words, node: el("p", { class: frames && "frames", role: "group", "aria-label": name || "Text" }, ...parts) };
+    };
+    const [queries, keys] = [result.axes[stack.queries], result.axes[stack.keys]];
+    lines = queries === keys ? [line("query", look.units[0], queries, "")]
+      : [line("query", look.units[0], queries, "queries"), line("key", look.units[1], keys, "keys")];
+    const letters = all().reduce((sum, word) => sum + word.textContent!.length + 1, 0);
+    text.classList.toggle("short", letters <= SHORT);
+    text.replaceChildren(...lines.map(({ node }) => node));
+    if (all().length) stop(all()[0]);
+  }
+  return {
+    nodes: [node, verdict],
+    follow(look, found) {
+      const isProven = verdict.dataset.verdict === "verified";
+      if (isProven && verdict.parentElement !== proof) proof.append(verdict);
+      if (!isProven && verdict.parentElement === proof) node.after(verdict); // it stays in the window
+      const now = [look.result, ...look.units];
+      if (now.some((part, n) => part !== drawn[n] && JSON.stringify(part) !== JSON.stringify(drawn[n]))) build(look);
+      drawn = now;
+      model.textContent = [...new Set((look.signed ? results : [look.result]).map(({ model }) => model))].join(" and ");
+      help.textContent = base = `${HELP[look.state.view]}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
+      const chosen = chosenOf(look);
+      for (const { side, units, words } of lines) {
+        const unit = chosen === null || chosen.side !== side ? -1 : units.of[chosen.position];
+        words.forEach((word, n) => {
+          if (!word) return;
+          word.classList.toggle("chosen", n === unit);
+          word.classList.toggle("found", found(units.labels[n]));
+        });
+        if (words[unit]) show(words[unit]);
+      }
+    },
+    paint(spread, theme) {
+      for (const { side, units, words } of lines) {
+        words.forEach((word, n) => {
+          if (!word) return;
+          const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
+          const gray = units.special[n] && !spread?.signed;
+          const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
+          const ink = gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0];
+          word.style.background = share ? `color-mix(in srgb, ${ink} ${Math.round(MIXED * share)}%, transparent)` : "";
+          word.style.color = share > 0.6 ? theme.ground : "";
+        });
+      }
+      help.textContent = spread ? spread.said : base;
+    },
+  };
+  /** Scroll a long text to a word, without scrolling the page. */
+  function show(word: HTMLElement): void {
+    const [inner, outer] = [word.getBoundingClientRect(), text.getBoundingClientRect()];
+    if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += inner.top - outer.top - 30;
+  }
+}
+
+/** Return the word that the view is about, if any. */
+export function chosenOf({ state, rows, columns }: Look): Word | null {
+  if (state.view === "token" && state.by === "key") return { side: "key", position: columns.units.positions[columns.from][0] };
+  if (state.view === "token" || state.view === "steps") return { side: "query", position: rows.units.positions[rows.from][0] };
+  if (state.view === "grid" || !state.lock) return null;
+  if (state.query !== null) return { side: "query", position: state.query };
+  return state.key === null ? null : { side: "key", position: state.key };
+}
+
+/** Return the word of a place in a view. */
+export function wordOf({ rows, columns }: Look, at: Spot | null): Word | null {
+  if (at?.row !== undefined) return { side: "query", position: rows.units.positions[at.row][0] };
+  return at?.column === undefined ? null : { side: "key", position: columns.units.positions[at.column][0] };
+}
+
+/** Return the change of state of a click on a word. */
+export function pressed({ side, position }: Word, state: State): Partial<State> {
+  const by = side === "key" || (state.view === "token" && state.by === "key") ? "key" : "query";
+  if (state.view === "steps") return by === "query" ? { query: position, key: null } : {};
+  if (state.view === "head") {
+    const again = state.lock && state[by] === position;
+    return { query: null, key: null, [by]: position, lock: !again };
+  }
+  return { view: "token", by, ...(by === "query" ? { query: position } : { key: position }) };
+}
