@@ -508,12 +508,13 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     scores.sort(key=lambda score: -score.score)
     first = (stack.streamed or stack.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
+    others = f"other {keys}" if queries == keys else keys
     if stack.streamed:
-        meaning = f"mean weight from {queries} to {keys}, piece by piece"
+        meaning = f"mean weight from {queries} to {others}, piece by piece"
     elif _relates_words(stack.records[0]):
         meaning = f"weight between {keys} beyond what distance explains"
     else:
-        meaning = f"mean weight from {queries} to {keys}"
+        meaning = f"mean weight from {queries} to {others}"
     return HeadRanking(tuple(scores), meaning)
 
 
