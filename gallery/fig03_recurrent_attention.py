@@ -48,14 +48,11 @@ with attnviz.plot.style():
     axes["c"].set_title("c  Self-attention")
     axes["d"].set(title="d  Its weights", xlabel="token", ylabel="token")
     fig.colorbar(axes["d"].images[0], ax=[axes["b"], axes["d"]], label="weight", aspect=40)
-    axes["e"].plot(tokens, line, "C1")
-    axes["e"].plot(tokens, tokens, "C1--")
-    axes["e"].axhline(at_once, color="C0")
-    axes["e"].text(15, line[12], "recurrent:\nstates in line", color="C1", ha="right")
+    axes["e"].plot(tokens, line, "C1", tokens, tokens, "C1--", tokens, 0 * tokens + at_once, "C0")
+    axes["e"].text(10, line[12], "recurrent:\nstates in line", color="C1", ha="right")
     axes["e"].text(24, 28, "first x to last h", color="C1", ha="right")
     axes["e"].text(24, 3, "self-attention", color="C0", ha="right")
     axes["e"].set(title="e  Steps", xlabel="tokens", ylabel="steps", ylim=0)
-    title = f"Self-attention takes {at_once} step where recurrence takes {in_line}"
-    fig.suptitle(title, x=0.01, ha="left", weight="bold")
+    fig.suptitle(f"Self-attention takes {at_once} step, recurrence {in_line}", weight="bold")
 text = f"Two toy networks that say {T} of {symbols} symbols backwards"
 fig = attnviz.plot.add_caption(fig, text=text)

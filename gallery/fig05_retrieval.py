@@ -24,8 +24,7 @@ head_map = attnviz.attention_map(result, layer=best.layer, head=best.head, speci
 words, n = head_map.rows, len(head_map.rows)
 
 ranked = attnviz.head_maps(result, special="remove").weights.sort(descending=True).values
-too_few = ranked.cumsum(-1) < share
-words_needed = too_few.sum(-1) + 1  # words on each card, (layers, heads, queries)
+words_needed = (ranked.cumsum(-1) < share).sum(-1) + 1  # on each card, (layers, heads, queries)
 single, few_words = (words_needed == 1).double().mean(), (words_needed <= few).double().mean()
 cards, heads = words_needed.numel(), result.agreement.heads
 counts = words_needed[best.layer, best.head].tolist()
@@ -40,8 +39,7 @@ with attnviz.plot.style():
         word, weights, blue = words[card], head_map.weights[card], counts[card]
         order = weights.argsort(descending=True)
         colors = ["C0"] * blue + ["0.75"] * (n - blue)
-        lengths = (100 * weights[order]).tolist()
-        bars = ax.barh([words[key] for key in order], lengths, color=colors)
+        bars = ax.barh([words[k] for k in order], (100 * weights[order]).tolist(), color=colors)
         ax.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
         ax.set(title=f"query: {word}", xlim=(0, 135 * float(head_map.weights.max())), xticks=[])
         ax.invert_yaxis()
@@ -49,13 +47,11 @@ with attnviz.plot.style():
     bars = histogram.bar(range(1, len(shares)), shares[1:].tolist(), color="0.6")
     histogram.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
     histogram.set(title=f"all {heads} heads", yticks=[])
-    histogram.set(xlabel=f"words that hold {share:.0%}", ylabel="share of queries")
-    histogram.set_xticks(range(1, n))
+    histogram.set(xlabel=f"words that hold {share:.0%}", ylabel="queries", xticks=range(1, n))
     histogram.margins(y=0.15)
     for ax in axes.flat:
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
-    title = f"Attention mixes: {share:.0%} of the weight (blue) is spread over {mean:.1f} words"
-    fig.suptitle(title, x=0.01, ha="left", weight="bold")
+    fig.suptitle(f"{share:.0%} of the weight (blue) is spread over {mean:.1f} words", weight="bold")
 text = f"“{result.provenance.text}”, read by all-MiniLM-L6-v2; layer {best.layer}, head {best.head}"
 fig = attnviz.plot.add_caption(fig, text=[text, *head_map.notes], agreement=result.agreement)

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from media import RATE, SIDE, chirp, picture, seeing
 from PIL import Image
@@ -56,8 +57,9 @@ def page_text(figure):
     return " ".join(text.get_text() for text in figure.texts)
 
 
-def outlined(ax):
-    return [patch.get_xy() for patch in ax.patches if isinstance(patch, Rectangle)]
+def outlined(ax, color=style.ACCENT):
+    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    return [box.get_xy() for box in boxes if to_hex(box.get_edgecolor()) == color]
 
 
 def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
@@ -72,6 +74,7 @@ def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
     assert (mesh.norm.vmin, mesh.norm.vmax) == pytest.approx((-limit, limit))
     heading = next(text.get_text() for text in ax.figure.texts)
     row, column = divmod(int(ratio.argmax()), 4)
+    assert outlined(ax, style.INK) == [(column, row)]
     assert heading == (
         f"The framed patch (3, 1) attends most to patch ({row}, {column}): "
         f"{ratio.max().item():.1f} × even weight"
@@ -123,7 +126,7 @@ def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
 
 def test_the_overview_shows_the_same_query_as_the_chosen_head(vision):
     figure = attnviz.plot.heatmap(vision, patch=(0, 2)).figure
-    assert "Framed among all 8 heads" in page_text(figure)
+    assert "This head among all 8" in page_text(figure)
     mosaic = figure.axes[3].images[0]
     tiles = np.asarray(mosaic.get_array())
     best = attnviz.rank_heads(vision).best

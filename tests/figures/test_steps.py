@@ -26,6 +26,19 @@ def texts(figure):
     return [text.get_text() for text, _ in visible_texts(figure)]
 
 
+@pytest.mark.parametrize("draw", [attnviz.plot.steps, attnviz.plot.attention_vector])
+def test_the_title_names_the_key_with_the_largest_share(taken, draw):
+    V, weights = taken["V"].values, taken["weights"].values[taken.row]
+    vector = weights @ V
+    shares = (weights[:, None] * V) @ vector / (vector @ vector)
+    key = int(shares.argmax())
+    said = " ".join(texts(draw(taken)))
+    assert (
+        f"“{taken.keys[key]}” contributes {float(shares[key]):.0%} of the attention vector of "
+        f"“train”, with a weight of {float(weights[key]):.2f} Layer 5, head 3"
+    ) in said
+
+
 def test_every_stage_is_drawn_with_its_numbers(taken):
     figure = attnviz.plot.steps(taken)
     drawn = [mesh.get_array().data for mesh in meshes(figure)]

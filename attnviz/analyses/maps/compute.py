@@ -559,7 +559,7 @@ def choose_head(
         if layer in (None, score.layer) and (not heads or score.head in heads)
     )
     among = "all heads" if layer is None and not heads else "those asked for"
-    note = f"of {among} this one has the largest {ranking.meaning}: {best.score:.2f}"
+    note = f"of {among} this one has the largest {ranking.meaning}"
     if best.score <= 0:
         note = f"no head has any {ranking.meaning}"
     return best.layer, heads or (best.head,), (note,)

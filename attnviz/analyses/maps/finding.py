@@ -49,10 +49,15 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What a map shows. cell : the (row, column) that the title is about; None if there is none."""
+    """What a map shows.
+
+    cell : the (row, column) that the title is about; None if there is none. reach : how many words
+    away half of the attention goes at most, if the title is about that.
+    """
 
     title: str
     cell: tuple[int, int] | None = None
+    reach: int | None = None
 
 
 def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | None]:
@@ -127,7 +132,11 @@ def of_map(drawn: AttentionMap, pair: tuple[str, str] | None = None) -> Finding 
     if pair is None and (read := _most_read(drawn)) is not None:
         return read
     if is_logarithmic(n) and drawn.rows == drawn.columns:
-        return Finding(_reach(drawn))
+        reach = _reach(drawn)
+        this = "this head's" if len(drawn.heads) == 1 else "these heads'"
+        words = f"{reach} word{'s' * (reach != 1)}"
+        title = f"Half of {this} attention between words stays within {words}"
+        return Finding(title, reach=reach)
     row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
     if weights[row, column] < 2 / n:
         return Finding(
@@ -161,8 +170,8 @@ def _most_read(drawn: AttentionMap) -> Finding | None:
     return Finding(f"Words attend mostly to “{key}”: {share}")
 
 
-def _reach(drawn: AttentionMap) -> str:
-    """Return how far away half of the attention between words goes."""
+def _reach(drawn: AttentionMap) -> int:
+    """Return how many words away half of the attention between words goes at most."""
     words = ~torch.tensor(drawn.special_rows or [False] * len(drawn.rows), device="cpu")
     places = torch.arange(len(words), device="cpu")
     distance = (places[:, None] - places).abs()
@@ -170,8 +179,7 @@ def _reach(drawn: AttentionMap) -> str:
     by_distance = torch.zeros(len(words), dtype=torch.double, device="cpu")
     by_distance.index_add_(0, distance.flatten(), weights.flatten())
     shares = by_distance.cumsum(0) / by_distance.sum()
-    half = int((shares < 0.5).sum())
-    return f"Half of the attention between words goes at most {half} word{'s' * (half != 1)} away"
+    return int((shares < 0.5).sum())
 
 
 def _content(labels: Sequence[str], special: Sequence[bool]) -> Tensor:
@@ -187,11 +195,16 @@ def of_heads(maps: HeadMaps) -> str:
     if not found:
         return f"All {count}" if layers * heads > 1 and not maps.heads else count
     rules = {family.name: family.rule for family in FAMILIES}
-    parts = []
+    parts: list[str] = []
+    said = ""
     for name, number in found.most_common():
-        rule = _singular(rules[name]) if number == 1 else rules[name]
-        parts.append(f"{number} {rule}")
-    return f"Of {count}, {', '.join(parts)}"
+        verb, _, rest = rules[name].partition(" ")
+        # The verb is not repeated.
+        does = "" if verb == said else f"{verb}s " if number == 1 else f"{verb} "
+        parts.append(f"{number} {does}{rest}")
+        said = verb
+    the = "the " * (layers * heads > 1)
+    return f"Of {the}{count}, {', '.join(parts)}"
 
 
 def _singular(rule: str) -> str:

@@ -130,7 +130,7 @@ def draw_head_grid(
     indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM + 0.04)
     rows = math.ceil(heads * _LARGE_TILE / (right - left)) if one_layer else layers
     columns = math.ceil(heads / rows) if one_layer else heads
-    needed = _NAMED_TILE * (1 + one_layer)  # beside the number of the head, or alone
+    needed = _NAMED_TILE * (1.8 if one_layer else 1)  # beside the number of the head, or alone
     is_named = (right - left) / columns > needed and any(names)
     headroom = 0.3 if one_layer else 0.24 if is_named else 0.12
     image, (wide, high) = _tile(weights, scale, rows, columns, headroom=headroom)
@@ -269,6 +269,6 @@ def draw_overview(
     The parameters are those of `draw_head_grid`.
     """
     count = maps.weights.shape[0] * maps.weights.shape[1]
-    title = f"Framed among all {count} heads, on one scale"
+    title = f"This head among all {count}, on one scale"
     top = page.subtitle(place[0], top, title, place[1] - place[0])
     return draw_head_grid(page, maps, place, top, ratios=ratios, marked=marked)

@@ -45,6 +45,7 @@ from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame,
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
 from attnviz.figures.scale import Look, WeightScale
 from attnviz.figures.style import (
+    ACCENT,
     BAR_ROOM,
     BAR_WIDTH,
     FULL_WIDTH,
@@ -458,6 +459,10 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
     if finding is not None and finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
+    if finding is not None and finding.reach is not None:
+        for offset in (-finding.reach, finding.reach):  # the distance that the title names
+            ax.plot([offset, n + offset], [0, n], color=ACCENT, linewidth=0.6, linestyle="--")
+        ax.set(xlim=(0, n), ylim=(m, 0))
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
     elif look.cbar:
@@ -471,6 +476,10 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
         place, marked = (caption_left, page.right), (drawn.layer, drawn.heads)
         end = draw_overview(page, overview, place, end, marked=marked)
     parts = [source(drawn.provenance), *drawn.notes]
+    if drawn.masked is not None:
+        parts.insert(1, "hatched: keys that the query may not attend to")
+    if finding is not None and finding.reach is not None:
+        parts.insert(1, f"dashed: {finding.reach} words away")
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
     if isinstance(scale.norm, LogNorm):
@@ -495,9 +504,8 @@ def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: fl
     label = page.ruler.longest(labels, height, TEXT_SIZE)
     color_bar(words, page.axes(left, top, BAR_WIDTH, height), label)
     for name, bar in others:
-        label = page.ruler.longest(
-            (name.removeprefix("of "), "special", ""), 0.25 * tall, TEXT_SIZE
-        )
+        labels = name.removeprefix("of "), "special", ""
+        label = page.ruler.longest(labels, 0.28 * tall, TEXT_SIZE)
         color_bar(bar, page.axes(left, top + 0.72 * tall, BAR_WIDTH, 0.25 * tall), label)
 
 

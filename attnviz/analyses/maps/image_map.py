@@ -17,12 +17,14 @@ from torch import Tensor
 from attnviz.analyses.maps.head_grid import draw_overview
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError
+from attnviz.figures.cells import frame
 from attnviz.figures.layout import Page, color_bar, line_height
 from attnviz.figures.style import (
     ACCENT,
     BAR_ROOM,
     BAR_WIDTH,
     GAP,
+    INK,
     MARGIN,
     MUTED,
     SMALL_SIZE,
@@ -94,7 +96,8 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
     top = page.write(page.left, top, lines, points=TEXT_SIZE, color=MUTED) + GAP / 2
     below = top + line_height(SMALL_SIZE) + 0.02
     left = MARGIN
-    for name in ("image, as the model reads it", "weight of each patch ÷ even weight"):
+    names = "image, as the model reads it", "weight ÷ even (black: most)"
+    for name in names:
         page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=MUTED)
         left += side + GAP
     image_axes = page.axes(MARGIN, below, side, tall)
@@ -103,6 +106,8 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
     _outline(image_axes, drawn, query)
     ax = page.axes(MARGIN + side + GAP, below, side, tall)
     mappable = draw_over_image(ax, drawn, query)
+    row, column = _most_read(drawn, query)
+    frame(ax, (column, row), (1, 1), INK)
     bar = page.axes(MARGIN + 2 * side + 1.5 * GAP, below, BAR_WIDTH, min(tall, 1.5))
     label = ruler.longest(("weight ÷ even weight", "÷ even", ""), min(tall, 1.5), TEXT_SIZE)
     color_bar(mappable, bar, label, say=times)
@@ -216,10 +221,16 @@ def _doublings(ratio: Tensor) -> tuple[Tensor, float]:
     return doublings, min(_MOST_DOUBLINGS, max(1.0, float(doublings.max())))
 
 
+def _most_read(drawn: AttentionMap, query: int) -> tuple[int, int]:
+    """Return the row and column of the patch that a query gives the most weight."""
+    ratio = _times_even(drawn, query)
+    return divmod(int(ratio.argmax()), ratio.shape[1])
+
+
 def _finding(drawn: AttentionMap, query: int) -> str:
     """Return which patch a query gives the most weight."""
     ratio = _times_even(drawn, query)
-    row, column = divmod(int(ratio.argmax()), ratio.shape[1])
+    row, column = _most_read(drawn, query)
     query_patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
     query_label = literal(drawn.rows[query])
     name = query_label if query_patch is None else f"The framed patch {query_patch}"

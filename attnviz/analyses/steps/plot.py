@@ -118,8 +118,7 @@ def steps(
         )
     with style([*result.queries, *result.keys, source(result.provenance)]):
         page = Page(width * MM, caption)
-        where = selection(result.stack, result.layer, (result.head,))
-        top = page.heading(f"{where}, step by step") + 0.06
+        top = _draw_heading(page, result)
         for names in _rows_of_stages(result, wide=width * MM >= WIDE):
             if names:
                 top = _draw_row(page, result, [result[name] for name in names], top) + _BETWEEN
@@ -180,7 +179,7 @@ def attention_vector(
     result = _as_steps(result, layer, head, word)
     with style([*result.keys, result.word, source(result.provenance)]):
         page = Page(width * MM, caption)
-        top = page.heading(selection(result.stack, result.layer, (result.head,))) + 0.06
+        top = _draw_heading(page, result)
         end = _draw_attention_vector(page, result, top)
         parts = [
             source(result.provenance),
@@ -190,6 +189,21 @@ def attention_vector(
             "the range of the values is that of 99% of them",
         ]
         return page.finish_with_caption(end + _BETWEEN, parts, result.checked_agreement)
+
+
+def _draw_heading(page: Page, result: StepsResult) -> float:
+    """Write which key contributes most to the attention vector, and which head it is."""
+    where = selection(result.stack, result.layer, (result.head,))
+    shares = result.shares
+    if not shares.isfinite().all():
+        return page.heading(where) + 0.06
+    key = int(shares.argmax())
+    weight = float(result["weights"].values[result.row, key])
+    top = page.heading(
+        f"“{literal(result.keys[key])}” contributes {float(shares[key]):.0%} of the attention "
+        f"vector of “{literal(result.word)}”, with a weight of {weight:.2f}"
+    )
+    return page.write(page.left, top, [where], points=TEXT_SIZE, color=MUTED) + 0.06
 
 
 def _as_steps(

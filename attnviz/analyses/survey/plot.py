@@ -105,14 +105,17 @@ def survey(
 def _title(result: SurveyResult) -> str:
     """Return how many heads have which role."""
     roles = Counter(role for role in result.roles if role)
-    model, texts = literal(result.provenance.model), f"on {result.texts:,} texts"
+    model, texts = (
+        literal(result.provenance.model),
+        f"on {result.texts:,} text{'s' * (result.texts != 1)}",
+    )
     if not roles:
         return f"No head of {model} has a confirmed role {texts}"
-    counts = ", ".join(
-        f"{count} {role.replace('rests', 'rest') if count > 1 else role}"
-        for role, count in roles.most_common()
+    role, count = roles.most_common(1)[0]
+    return (
+        f"{sum(roles.values())} of {len(result.heads)} heads have a role {texts}, most often "
+        f"“{role}” ({count})"
     )
-    return f"{sum(roles.values())} of {len(result.heads)} heads have a role {texts}: {counts}"
 
 
 def _colors(result: SurveyResult) -> dict[str, str]:
@@ -170,7 +173,7 @@ def _draw_named(
     named = sorted(mean, key=lambda n: (result.roles[n] in _RESTING, -mean[n]))
     shown = named[:_MOST_NAMED]
     left, right = place
-    title = "Mean weight of the heads with a role, | even weights"
+    title = "Mean weight of heads with a role (line: even weights)"
     top = page.subtitle(left, top, title, right - left) + 0.02
     if not shown:
         return page.write(left, top, ["none"], color=MUTED)
@@ -194,7 +197,7 @@ def _draw_named(
     ax.tick_params(labelsize=SMALL_SIZE)
     bottom = top + height + 0.16
     if len(named) > len(shown):
-        more = f"and {len(named) - len(shown)} more, in the table"
+        more = f"{len(named) - len(shown)} more heads have a role."
         bottom = page.write(left, bottom, [more], color=MUTED)
     return bottom
 
@@ -282,6 +285,7 @@ def _caption(result: SurveyResult) -> list[str]:
     return [
         f"{result.texts:,} texts, {result.tokens:,} tokens, read by "
         f"{literal(result.provenance.model)}{result.provenance.with_changes}",
+        *result.notes,
         "bars with bootstrapped 95% intervals; faint: no significant difference from shuffled keys",
         "each panel: layers down, heads across; means over texts of the mean over tokens other "
         "than special tokens",
@@ -294,7 +298,6 @@ def _caption(result: SurveyResult) -> list[str]:
         f"give to the same keys, on {result.sampled} of the texts; clusters by Ward's method have "
         f"{', '.join(map(str, result.cluster_sizes))} heads",
         *([f"no text has tokens for: {', '.join(missing)}"] if missing else []),
-        *result.notes,
         f"in {result.compared:,} of the texts the statistics differ from those of the model's own "
         f"weights by at most {result.agreement.largest_difference('statistics'):.0e} of the most "
         "they can be",

@@ -104,8 +104,12 @@ def test_the_reach_of_a_long_text(model):
     n = len(drawn.rows)
     distance = (torch.arange(n)[:, None] - torch.arange(n)).abs()
     band = (distance <= 6).float()
-    finding = of_map(replace(drawn, weights=band / band.sum(-1, keepdim=True)))
-    assert finding.title == "Half of the attention between words goes at most 3 words away"
+    drawn = replace(drawn, weights=band / band.sum(-1, keepdim=True))
+    finding = of_map(drawn)
+    assert finding.title == "Half of this head's attention between words stays within 3 words"
+    assert finding.reach == 3
+    ax = attnviz.plot.heatmap(drawn)
+    assert len(ax.lines) == 2
 
 
 def test_the_real_model_has_a_head_of_the_previous_word(train):
@@ -113,9 +117,9 @@ def test_the_real_model_has_a_head_of_the_previous_word(train):
     names = [family and family[0].name for family in head_families(maps)]
     assert names[2] == "previous"  # layer 0, head 2
     assert of_heads(maps) == (
-        f"Of 72 heads, {names.count('special')} rest on special tokens, "
+        f"Of the 72 heads, {names.count('special')} rest on special tokens, "
         f"{names.count('previous')} attend to the previous word, "
-        f"{names.count('next')} attend to the next word"
+        f"{names.count('next')} to the next word"
     )
 
 

@@ -95,15 +95,18 @@ export function fill(
   }
 }
 
+/** Keys from which most weights are too small for a linear scale: attnviz.figures.scale has the same number. */
+const LOGARITHMIC_FROM = 48;
+
 /** Return the color scale of a look, up to `top`. */
 export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: number, largest = top): Scale {
   const high = Math.max(top, 1e-9);
   const over = largest > 1.005 * high;
   const { masked } = theme;
   if (signed) return { masked, map: theme.signed, low: -high, high, log: false, over, blank: high / 100, label: "weight in 1 − weight in 2" };
-  // In a long text most cells are near zero, as in attnviz.plot.
-  const alike = 1 / (columns.to - columns.from);
-  if (cell > 1) return { masked, map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
+  const keys = columns.to - columns.from;
+  const alike = 1 / keys;
+  if (cell > 1 || keys >= LOGARITHMIC_FROM) return { masked, map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
   return { masked, map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
 }
 
