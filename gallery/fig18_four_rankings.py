@@ -49,9 +49,7 @@ with attnviz.plot.style():
     sides = {"toward tech": "C0", "toward fruit": "C1", "no direction": "C4"}
     bars = [plt.Rectangle((0, 0), 1, 1, color=color) for color in sides.values()]
     axes[0, 3].legend(bars, sides, loc="center right")
-    fig.suptitle(
-        "Decomposition and effect agree on the neighbor; attention has no sign", weight="bold"
-    )
+    fig.suptitle("On the neighbor, decomposition and measured effect agree", weight="bold")
 agreement = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 text = "“I love apple phones” and “I love apple pie”, read by all-MiniLM-L6-v2"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=agreement)
