@@ -1,25 +1,16 @@
 """The gallery notebook runs from top to bottom, and is stored without changes."""
 
-from pathlib import Path
-
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
-FILE = Path(__file__).parents[2] / "gallery" / "quickstart.ipynb"
+from tests.notebooks.executing import GALLERY, check_stored, execute
+
+FILE = GALLERY / "quickstart.ipynb"
 
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """Run all cells of the notebook in a separate folder."""
-    folder = tmp_path_factory.mktemp("quickstart")
-    book = nbformat.read(FILE, as_version=4)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
-        where = {"metadata": {"path": str(folder)}}
-        NotebookClient(book, timeout=300, resources=where).execute()  # raises on an error
-    return book, folder
+    return execute(FILE, tmp_path_factory.mktemp("quickstart"))
 
 
 def outputs(book, kind):
@@ -29,11 +20,7 @@ def outputs(book, kind):
 
 
 def test_it_is_stored_without_outputs_and_valid():
-    book = nbformat.read(FILE, as_version=4)
-    nbformat.validate(book)
-    code = [cell for cell in book.cells if cell.cell_type == "code"]
-    assert code
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    check_stored(FILE)
 
 
 def test_it_draws_figures_and_shows_the_view(executed):

@@ -1,26 +1,18 @@
 """The researcher's notebook runs from top to bottom, with no workaround, and shows what it says."""
 
 import json
-from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
-FILE = Path(__file__).parents[2] / "gallery" / "notebooks" / "researcher.ipynb"
+from tests.notebooks.executing import GALLERY, check_stored, execute
+
+FILE = GALLERY / "notebooks" / "researcher.ipynb"
 
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """Run all cells of the notebook in a separate folder."""
-    folder = tmp_path_factory.mktemp("researcher")
-    book = nbformat.read(FILE, as_version=4)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
-        where = {"metadata": {"path": str(folder)}}
-        NotebookClient(book, timeout=300, resources=where).execute()  # raises on an error
-    return book, folder
+    return execute(FILE, tmp_path_factory.mktemp("researcher"))
 
 
 def cell(book, start):
@@ -40,11 +32,7 @@ def shown(book, start, kind="text/html"):
 
 
 def test_it_is_stored_without_outputs_and_valid():
-    book = nbformat.read(FILE, as_version=4)
-    nbformat.validate(book)
-    code = [cell for cell in book.cells if cell.cell_type == "code"]
-    assert code
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    check_stored(FILE)
 
 
 def test_a_result_is_shown_once_with_its_figure(executed):
