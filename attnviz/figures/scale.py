@@ -33,9 +33,7 @@ def weight_norm(weights: Tensor) -> Normalize:
     It ends at the largest weight, which alone has the darkest color. A logarithmic scale begins at
     a third of even weights, a linear one at 0.
     """
-    finite = weights[weights.isfinite()]
-    top = float(finite.max()) if len(finite) else 0.0
-    keys = weights.shape[-1]
+    top, keys = float(weights.max()), weights.shape[-1]
     if is_logarithmic(keys):
         return LogNorm(1 / (_BELOW_EVEN * keys), max(top, _BELOW_EVEN / keys))
     return Normalize(0.0, max(top, 1e-12))
@@ -68,10 +66,8 @@ class Look:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
                 raise InputError(f"{name} must be a number, not {value!r:.60}.")
-        for name in ("ax", "cbar_ax"):
-            value = getattr(self, name, None)
-            if value is not None and not isinstance(value, Axes):
-                raise InputError(f"{name} must be axes of matplotlib, not {value!r:.60}.")
+        if self.cbar_ax is not None and not isinstance(self.cbar_ax, Axes):
+            raise InputError(f"cbar_ax must be axes of matplotlib, not {self.cbar_ax!r:.60}.")
 
     @property
     def sets_colors(self) -> bool:
@@ -98,11 +94,11 @@ class WeightScale:
         """Return the scale of some maps. If no cell is informative, all count as such."""
         if uninformative.all() or is_logarithmic(weights.shape[-1]):
             uninformative = torch.zeros_like(uninformative)
-        hidden = uninformative.expand_as(weights)
+        largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)
         neutral = None
         if uninformative.any():
-            neutral = weight_norm(weights.masked_fill(~hidden, 0.0))
-        norm = weight_norm(weights.masked_fill(hidden, 0.0))
+            neutral = weight_norm(largest.masked_fill(~uninformative, 0.0))
+        norm = weight_norm(largest.masked_fill(uninformative, 0.0))
         return cls(norm, neutral, uninformative, masked)
 
     def with_look(self, look: Look) -> WeightScale:

@@ -20,6 +20,12 @@ def execute(file, folder):
     return book, folder
 
 
+def streams(book):
+    """Return what the cells print, and their warnings, in cell order."""
+    every = [output for cell in book.cells for output in cell.get("outputs", [])]
+    return [output for output in every if output.output_type == "stream"]
+
+
 def check_stored(file):
     """Check that a notebook is valid and stored without outputs."""
     book = nbformat.read(file, as_version=4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.notebooks.executing import GALLERY, check_stored, execute
+from tests.notebooks.executing import GALLERY, check_stored, execute, streams
 
 FILE = GALLERY / "quickstart.ipynb"
 
@@ -34,14 +34,9 @@ def test_it_draws_figures_and_shows_the_view(executed):
 
 def test_the_cells_give_no_warnings(executed):
     book, _ = executed
-    streams = [
-        output
-        for cell in book.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "stream"
-    ]
-    assert [output.name for output in streams] == ["stdout"]
-    assert streams[0].text.startswith("verified: 72 heads recomputed in float64")
+    printed = streams(book)
+    assert [output.name for output in printed] == ["stdout"]
+    assert printed[0].text.startswith("verified: 72 heads recomputed in float64")
 
 
 def test_its_saved_files_exist(executed):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.notebooks.executing import GALLERY, check_stored, execute
+from tests.notebooks.executing import GALLERY, check_stored, execute, streams
 
 FILE = GALLERY / "notebooks" / "researcher.ipynb"
 
@@ -65,11 +65,6 @@ def test_the_check_finds_the_planted_fault(executed):
 
 def test_the_cells_give_no_warnings(executed):
     book, _ = executed
-    streams = [
-        output
-        for cell in book.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "stream"
-    ]
-    assert {output.name for output in streams} == {"stdout"}
-    assert "verified: 12 heads" in streams[-1].text
+    printed = streams(book)
+    assert {output.name for output in printed} == {"stdout"}
+    assert "verified: 12 heads" in printed[-1].text

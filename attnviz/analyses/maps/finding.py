@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.errors import InputError
 from attnviz.figures.scale import is_logarithmic
 from attnviz.results import AxisGeometry
-from attnviz.results.axis import TokenGroups, content_words, literal
+from attnviz.results.axis import TokenGroups, content_words, literal, locate
 
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3
@@ -63,7 +64,7 @@ class Finding:
 def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | None]:
     """Return the family of each map, with the mean weight that its keys get; None without any."""
     weights = maps.weights.reshape(-1, *maps.weights.shape[-2:])
-    words = ~torch.tensor(maps.special_rows or [False] * len(maps.rows), device="cpu")
+    words, _ = maps.is_word
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
         return [None] * len(weights)
     readable = torch.ones(weights.shape[1:], device="cpu")
@@ -106,30 +107,39 @@ def _is_text(maps: HeadMaps | AttentionMap) -> bool:
     return plain and maps.stack != "cross" and maps.rows == maps.columns
 
 
-def of_map(drawn: AttentionMap, pair: tuple[str, str] | None = None) -> Finding | None:
+def cell_of(drawn: AttentionMap, query: str, key: str) -> tuple[int, int] | None:
+    """Return the cell of two words, as `locate` finds them; None if the map does not show them."""
+    rows, columns = drawn.is_word
+    try:
+        return locate(query, _words(drawn.rows, rows)), locate(key, _words(drawn.columns, columns))
+    except InputError:
+        return None
+
+
+def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding | None:
     """Return what the map of a text shows; None for images, audio and pooled maps.
 
-    pair : the query and the key that were asked for.
+    asked : the cell of the words that were asked for.
     """
     m, n = drawn.weights.shape
     if any(side.patches or side.seconds or side.cell > 1 for side in drawn.sides):
         return None
     weights = drawn.weights.float()
-    if pair is not None and pair[0] in drawn.rows and pair[1] in drawn.columns:
-        return _of_cell(drawn, drawn.rows.index(pair[0]), drawn.columns.index(pair[1]))
-    if pair is None and (family := head_families(drawn)[0]) is not None:
+    if asked is not None:
+        return _of_cell(drawn, *asked)
+    if (family := head_families(drawn)[0]) is not None:
         rule, share = _singular(family[0].rule), f"{family[1]:.0%} of its attention"
         return Finding(f"Each word {rule}: {share}{_aside(drawn)}")
-    special_rows = drawn.special_rows or (False,) * m
-    related = _content(drawn.rows, special_rows)[:, None]
-    related = related & _content(drawn.columns, drawn.special_columns or (False,) * n)
+    rows, columns = drawn.is_word
+    related = content_words(_words(drawn.rows, rows))[:, None]
+    related = related & content_words(_words(drawn.columns, columns))
     if drawn.rows == drawn.columns:
         related = related & ~torch.eye(m, dtype=torch.bool, device="cpu")
     if drawn.masked is not None:
         related = related & ~drawn.masked
     if not related.any() or not weights.isfinite().all():
         return None
-    if pair is None and (read := _most_read(drawn)) is not None:
+    if (read := _most_read(drawn)) is not None:
         return read
     if is_logarithmic(n) and drawn.rows == drawn.columns:
         reach = _reach(drawn)
@@ -159,11 +169,10 @@ def _aside(drawn: AttentionMap) -> str:
 
 def _most_read(drawn: AttentionMap) -> Finding | None:
     """Return which word gets most of the attention of all words; None if there is none."""
-    rows = ~torch.tensor(drawn.special_rows or [False] * len(drawn.rows), device="cpu")
+    rows, columns = drawn.is_word
     received = drawn.weights.float()[rows].mean(0)
     column = int(received.argmax())
-    is_special = bool(drawn.special_columns) and drawn.special_columns[column]
-    if rows.sum() < _FEWEST_ROWS or is_special or received[column] < _MOST_READ:
+    if rows.sum() < _FEWEST_ROWS or not columns[column] or received[column] < _MOST_READ:
         return None
     key = literal(drawn.columns[column])
     share = f"{float(received[column]):.0%} of their attention{_aside(drawn)}"
@@ -172,7 +181,7 @@ def _most_read(drawn: AttentionMap) -> Finding | None:
 
 def _reach(drawn: AttentionMap) -> int:
     """Return how many words away half of the attention between words goes at most."""
-    words = ~torch.tensor(drawn.special_rows or [False] * len(drawn.rows), device="cpu")
+    words, _ = drawn.is_word
     places = torch.arange(len(words), device="cpu")
     distance = (places[:, None] - places).abs()
     weights = drawn.weights.double() * (words[:, None] & words)
@@ -182,8 +191,8 @@ def _reach(drawn: AttentionMap) -> int:
     return int((shares < 0.5).sum())
 
 
-def _content(labels: Sequence[str], special: Sequence[bool]) -> Tensor:
-    return content_words(TokenGroups((), tuple(labels), tuple(special), (), AxisGeometry()))
+def _words(labels: Sequence[str], is_word: Tensor) -> TokenGroups:
+    return TokenGroups((), tuple(labels), tuple((~is_word).tolist()), (), AxisGeometry())
 
 
 def of_heads(maps: HeadMaps) -> str:

@@ -179,7 +179,7 @@ def draw_head_grid(
 
 
 def _draw_bars(page: Page, scale: WeightScale, place: tuple[float, float], top: float) -> None:
-    """Draw the color bars side by side, as many as fit, the last one at the right edge."""
+    """Draw as many color bars as fit side by side, aligned with the right edge."""
     left, right = place
     size = max(0.19 * (right - left), _SHORTEST_BAR)
     bars = scale.bars

@@ -29,7 +29,7 @@ from attnviz.analyses.maps.compute import (
     make_overview,
     rank_heads,
 )
-from attnviz.analyses.maps.finding import Finding, of_map
+from attnviz.analyses.maps.finding import Finding, cell_of, of_map
 from attnviz.analyses.maps.head_grid import draw_overview
 from attnviz.analyses.maps.image_map import (
     Patch,
@@ -231,7 +231,8 @@ class SelectedMap:
 
     query : the row that is drawn over an image; None draws rows and columns. overview : the maps of
     all heads, drawn beside the map. ranking : all heads, best first; None if no head had to be
-    chosen. matches : all heads by the weight between the two words that were asked for.
+    chosen. matches : all heads by the weight between the two words that were asked for. asked : the
+    cell of these words; None if the map does not show them.
     """
 
     map: AttentionMap
@@ -239,12 +240,12 @@ class SelectedMap:
     overview: HeadMaps | None = None
     ranking: HeadRanking | None = None
     matches: HeadMatches | None = None
+    asked: tuple[int, int] | None = None
 
     @cached_property
     def finding(self) -> Finding | None:
         """What the map shows, or the weight between the two words that were asked for."""
-        pair = None if self.matches is None else (self.matches.query, self.matches.key)
-        return of_map(self.map, pair)
+        return of_map(self.map, self.asked)
 
 
 def select_map(
@@ -293,7 +294,9 @@ def select_map(
     elif overview is None and reason:
         overview = make_overview(result, words=words, special=special)
     beside = overview if isinstance(overview, HeadMaps) else None
-    return SelectedMap(drawn, query, beside, ranking, matches)
+    whole = rows is None and columns is None
+    asked = cell_of(drawn, *find) if find is not None and whole else None
+    return SelectedMap(drawn, query, beside, ranking, matches, asked)
 
 
 def draw_heatmap(

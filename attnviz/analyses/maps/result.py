@@ -56,17 +56,22 @@ class _LabeledMaps(Result):
     masked: Tensor | None
 
     @property
+    def is_word(self) -> tuple[Tensor, Tensor]:
+        """Which queries (m,) and which keys (n,) are no special tokens."""
+        rows = torch.tensor(self.special_rows or [False] * len(self.rows), device="cpu")
+        columns = torch.tensor(self.special_columns or [False] * len(self.columns), device="cpu")
+        return ~rows, ~columns
+
+    @property
     def uninformative(self) -> Tensor:
         """Which cells say little about the text, (m, n).
 
         Those of special tokens, and the rows of queries that may attend to one key only.
         """
-        m, n = len(self.rows), len(self.columns)
-        rows = torch.tensor(self.special_rows or [False] * m, device="cpu")
-        columns = torch.tensor(self.special_columns or [False] * n, device="cpu")
-        if self.masked is not None and n > 1:
-            rows = rows | ((~self.masked).sum(1) == 1)
-        return rows[:, None] | columns
+        rows, columns = self.is_word
+        if self.masked is not None and len(columns) > 1:
+            rows = rows & ((~self.masked).sum(1) != 1)
+        return ~(rows[:, None] & columns)
 
     def _label_rules(self, *sizes: set[int]) -> Rules:
         yield (

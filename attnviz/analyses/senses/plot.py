@@ -57,11 +57,11 @@ def senses(
 ) -> Figure:
     """Draw how the senses of a word separate.
 
-    Three planes show every occurrence: without context, where the senses are told apart best, and
-    at the output. Some dots have the number of their sentence, which is written below with the word
-    that the occurrence attends to most. Beside them is the accuracy in every layer with its
-    baselines: guessing, shuffled senses, the word without context, and the context without
-    attention.
+    Three planes show every occurrence: without context, in the layer that separates the senses
+    best, and at the output. Some dots have the number of their sentence, which is written below
+    with the word that the occurrence attends to most. Beside them is the accuracy in every layer
+    with its baselines: guessing, shuffled senses, the word without context, and the context
+    without attention.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ import torch
 
 import attnviz
 from attnviz.analyses.maps.finding import head_families, of_heads, of_map
+from attnviz.analyses.maps.heatmap import select_map
 
 
 @pytest.fixture
@@ -89,13 +90,29 @@ def test_nothing_stands_out_of_even_weights(drawn):
 
 def test_words_that_were_asked_for(model):
     result = model.attend("The cat sat on the mat because it was tired.")
-    from attnviz.analyses.maps.heatmap import select_map
-
     selected = select_map(result, find=("it", "cat"))
     weight = selected.matches.heads[0].score
     assert selected.finding.title == f"“it” gives “cat” {weight:.0%} of its attention"
     words = selected.map.rows
     assert selected.finding.cell == (words.index("it"), words.index("cat"))
+
+
+@pytest.mark.parametrize("special", ["keep", "remove"])
+def test_a_word_that_occurs_twice(model, special):
+    result = model.attend("The cat sat on the mat because it was tired.")
+    selected = select_map(result, find=("the#2", "mat"), special=special)
+    words = list(selected.map.rows)
+    second = words.index("the")  # the first is "The"
+    assert selected.finding.cell == (second, words.index("mat"))
+    shown = selected.map.weights[selected.finding.cell]
+    assert f"{shown:.0%} of its attention" in selected.finding.title
+
+
+def test_a_part_without_the_words_that_were_asked_for(model):
+    result = model.attend("The cat sat on the mat because it was tired.")
+    selected = select_map(result, find=("the#2", "mat"), rows=slice(0, 4))
+    assert selected.asked is None
+    assert "the#2" not in selected.finding.title
 
 
 def test_the_reach_of_a_long_text(model):
