@@ -359,7 +359,16 @@ def text_axis(
         padding=[*[False] * len(ids), *[True] * padding],
         segments=[*segments, *[0] * padding],
         texts=texts,
+        whole_words=_is_word_level(tokenizer),
     )
+
+
+def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether the vocabulary holds whole words, as its author delimits them."""
+    from tokenizers.models import WordLevel
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return isinstance(getattr(backend, "model", None), WordLevel)
 
 
 def _segments(encoding: Mapping[str, Any]) -> list[int]:

