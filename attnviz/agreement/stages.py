@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -277,6 +278,7 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
     ignored = ~rows[:, None]
     score = {"score": largest_score(ours["scores"], ours["weights"])} if "weights" in ours else {}
     rounding = _of_rounded_scores(ours["scores"], ours["weights"], ignored) if score else None
+    summed = _of_summed_values(record, ours["weights"], rows) if "head output" in ours else None
     heads, measured = ours.get("head output"), []
     for stage in STAGES:
         if stage not in ours or stage not in expected:
@@ -298,6 +300,8 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
             assert rounding is not None
             numbers["rounding"] = rounding
             numbers |= _measure_logarithms(x, y, z, hidden, precision)
+        elif stage == "head output" and summed is not None:
+            numbers["summed"] = summed
         dy, dz = y - x, z - x
         del triple, y, z
         numbers |= {
@@ -393,6 +397,22 @@ def _of_rounded_scores(scores: Tensor, weights: Tensor, ignored: Tensor) -> Tens
     return (2 * largest * steepest).masked_fill(ignored.squeeze(-1), 0.0).amax(-1)
 
 
+def _of_summed_values(record: AttentionRecord, weights: Tensor, rows: Tensor) -> Tensor | None:
+    """Return by how many eps the order of a long sum may move αV, at most in each head.
+
+    A model that reads one query at a time adds up n products α·V one after the other. Each step is
+    off by half an eps of Σ α|V| at most, and all n by λ√n such errors: by the probabilistic bound
+    of Higham and Mary (2019), λ = 6 is exceeded once in 3e7 sums. None for the short sums that
+    `SUMMATION` covers.
+    """
+    n = len(record.key_axis)
+    if math.sqrt(n) * FLOAT32 <= SUMMATION:
+        return None
+    sums = record.join_shared(weights) @ record.value.to(weights).abs()
+    sums = sums.view(*record.query.shape[:2], -1).masked_fill(~rows[:, None], 0.0)
+    return sums.amax((1, 2)) * (6 * math.sqrt(n) / 2)
+
+
 def hidden_keys(record: AttentionRecord) -> Tensor:
     """Return which keys must have weight exactly 0, by mask or by padding: (1 or H, m, n)."""
     m, n = len(record.query_axis), len(record.key_axis)
@@ -441,6 +461,8 @@ def _check(measured: _Measured, numbers: Numbers) -> StageCheck:
     tolerances = 3 * own_errors + floor
     if stage == "weights":  # our own run may be off by less than the scores were rounded by
         tolerances = tolerances.maximum(FLOOR * FLOAT32 * numbers["rounding"])
+    if "summed" in numbers:
+        tolerances = tolerances.maximum(FLOAT32 * numbers["summed"])
     tolerances = tolerances.clamp(max=tolerance)
     # not (≤), since NaN > tolerance is False
     failed = ~(differences <= tolerances)
