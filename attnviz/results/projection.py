@@ -231,9 +231,17 @@ def recompute(
         stages["head output"] = joined.view(*record.query.shape[:2], -1)
     known = record.projection if "output" in wanted else None
     if known is not None and known.output is not None and known.before_output is not None:
-        heads = _before_output(record, stages["head output"])
-        stages["output"] = _linear(known.output, merge_heads(heads)).unsqueeze(0)
+        stages["output"] = output_of(record, stages["head output"])
     return stages
+
+
+def output_of(record: AttentionRecord, heads: Tensor) -> Tensor:
+    """Return the output (1, m, d_model) that follows from the head outputs (H, m, d_v)."""
+    assert record.projection is not None
+    assert record.projection.output is not None
+    return _linear(record.projection.output, merge_heads(_before_output(record, heads))).unsqueeze(
+        0
+    )
 
 
 def parts_of_output(record: AttentionRecord, heads: Tensor) -> Iterator[Tensor]:
