@@ -122,11 +122,20 @@ def gpu(
 def launches(
     tokens: Annotated[int, typer.Option(help="Length of the text for BERT-base.")] = 512,
     places: Annotated[int, typer.Option(help="Number of places to list for each count.")] = 0,
+    long: Annotated[
+        list[int] | None, typer.Option(help="A length of a text for the shape of an 8B model.")
+    ] = None,
 ) -> None:
-    """Count kernel launches, synchronizations and copies of `attend` on a simulated CUDA device."""
-    from benchmarks.launches import measure
+    """Count kernel launches, synchronizations and copies of `attend` on a simulated CUDA device.
 
-    measure(tokens, places)
+    Those of long texts in a model of the shape of Llama 3 8B are counted without computing.
+    """
+    from benchmarks.launches import measure, measure_long
+
+    if long:
+        measure_long(long)
+    else:
+        measure(tokens, places)
 
 
 @app.command(hidden=True)

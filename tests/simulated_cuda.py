@@ -22,6 +22,11 @@ The tensors are a wrapper subclass, whose operators pass through `__torch_dispat
 (`torch.zeros(3, device="cuda")`) are kernels of the dispatch key CUDA, so no mode is needed, and
 the modes of the tested code may come and go. To the C++ code of torch these tensors are on the CPU,
 because its autograd runs on no device that is absent.
+
+`SimulatedCuda(computes=False)` only counts: operators on large tensors of floating-point numbers
+return zeros, and kernels do not run. What is launched depends on shapes, and on numbers only where
+something differs, so the counts are those of a run that computes. Memory that holds only zeros is
+not used, so a text may be of any length.
 """
 
 from __future__ import annotations
@@ -34,11 +39,13 @@ from collections import Counter
 from contextlib import ExitStack, nullcontext
 from functools import cache, partial
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor
@@ -67,6 +74,7 @@ _INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_im
 # Operators that take a number from a CPU tensor without dimensions, beside the pointwise ones.
 _TAKE_NUMBERS = {"fill", "fill_", "masked_fill", "masked_fill_", "index_put", "index_put_"}
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
+_LARGE = 2**16  # numbers of a tensor that is not computed where a device only counts
 _ATTENTION = {f"_scaled_dot_product_{kind}_attention" for kind in ("flash", "efficient", "cudnn")}
 
 
@@ -95,8 +103,10 @@ class SimulatedCuda:
 
     current: SimulatedCuda | None = None
 
-    def __init__(self, devices: int = 1, capability: tuple[int, int] = (9, 0)) -> None:
-        self.devices, self.capability = devices, capability
+    def __init__(
+        self, devices: int = 1, capability: tuple[int, int] = (9, 0), *, computes: bool = True
+    ) -> None:
+        self.devices, self.capability, self.computes = devices, capability, computes
         self.places: Counter[tuple[str, str]] = Counter()
         self.saved = _SavedStorages(devices)
         self._pending: list[tuple[Tensor, Tensor]] = []
@@ -119,9 +129,14 @@ class SimulatedCuda:
         places = Counter({place: n for (of, place), n in self.places.items() if of == kind})
         return places.most_common(number)
 
-    def count(self, kind: str, operator: str) -> None:
-        """Count one use of the device."""
-        self.places[kind, f"{_place()} {operator}"] += 1
+    def count(self, kind: str, operator: str, number: int = 1) -> None:
+        """Count one use of the device, or a number of "multiply_adds"."""
+        self.places[kind, f"{_place()} {operator}"] += number
+
+    def within(self, kind: str, *files: str) -> int:
+        """Return how often something happened in files or folders of attnviz, or anywhere."""
+        starts = files or ("",)
+        return sum(n for (of, at), n in self.places.items() if of == kind and at.startswith(starts))
 
     def wait(self, operator: str = "synchronize") -> None:
         """Count a synchronization, after which the copies that did not block are complete."""
@@ -246,7 +261,11 @@ def _run(operator, args, kwargs):
     plain_kwargs.pop("pin_memory", None)
     if name in _PRODUCTS and torch.backends.cuda.matmul.fp32_precision == "tf32":
         plain_args = *plain_args[:-2], _tf32(plain_args[-2]), _tf32(plain_args[-1])
-    if name in _ATTENTION:
+    if products := _multiply_adds(operator, plain_args, plain_kwargs):
+        gpu.count("multiply_adds", name, products)
+    if not gpu.computes and _is_large(plain_args, plain_kwargs):
+        result = _uncomputed(operator, plain_args, plain_kwargs)
+    elif name in _ATTENTION:
         result = _attention(operator, plain_args, plain_kwargs)
     elif name == "histc":  # of integers, which the CPU does not count
         result = operator(plain_args[0].float(), *plain_args[1:]).to(plain_args[0].dtype)
@@ -268,6 +287,54 @@ def _run(operator, args, kwargs):
         return written[id(value)] if id(value) in written else CudaTensor(value, target)
 
     return _replace(result, on_device)
+
+
+def _multiply_adds(operator, args, kwargs):
+    """Return the multiply-adds of a product, or of fused attention; 0 for all other operators."""
+    schema, name = operator._schema, operator.overloadpacket.__name__
+    if name in _PRODUCTS:
+        return prod(args[-2].shape) * args[-1].shape[-1]
+    if "_scaled_dot_product" not in name:
+        return 0
+    terms = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+    Q, K, V = (terms[side] for side in ("query", "key", "value"))
+    whole = prod(Q.shape[:-1]) * K.shape[-2] * (Q.shape[-1] + V.shape[-1])
+    return whole // 2 if terms.get("is_causal") else whole
+
+
+def _is_large(args, kwargs):
+    """Return whether an operator takes a large tensor of floating-point numbers."""
+    sizes = [0]
+    _replace(
+        (args, kwargs),
+        lambda v: (
+            sizes.append(v.numel()) if isinstance(v, Tensor) and v.is_floating_point() else None
+        ),
+    )
+    return max(sizes) > _LARGE
+
+
+def _uncomputed(operator, args, kwargs):
+    """Return what an operator on large tensors returns, without its numbers."""
+    if operator._schema.is_mutable:
+        return args[0]  # stays as it is
+    if operator.is_view or operator._schema.returns[0].type.kind() != "TensorType":
+        return operator(*args, **kwargs)
+
+    def on_meta(value):
+        if isinstance(value, Tensor):
+            return value.to("meta")
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    shapes = operator(*_replace(args, on_meta), **_replace(kwargs, on_meta))
+
+    def without_numbers(value):
+        if not isinstance(value, Tensor):
+            return value
+        memory = np.zeros(max(1, value.untyped_storage().nbytes()), np.uint8)  # used when written
+        return torch.from_numpy(memory).view(value.dtype).as_strided(value.shape, value.stride())
+
+    return _replace(shapes, without_numbers)
 
 
 def _replace(value, change):
@@ -572,6 +639,12 @@ class _Kernel:
                     raise DeviceError(f"The kernel's argument {name} is on the CPU.")
             SimulatedCuda.current.count("launches", "triton")
             plain = {n: t.values if isinstance(t, CudaTensor) else t for n, t in terms.items()}
+            h, m, d = terms["q"].shape
+            m = min(m, terms.get("row_tiles", m) * terms["BM"])  # of one launch, on the average
+            products = h * m * terms["k"].shape[1] * d // (2 if terms["after"] == 0 else 1)
+            SimulatedCuda.current.count("multiply_adds", "triton", products)
+            if not SimulatedCuda.current.computes:
+                return None
             with torch.utils._python_dispatch._disable_current_modes():
                 return self.kernel[grid](**plain)
 

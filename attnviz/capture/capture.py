@@ -217,6 +217,7 @@ def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> At
         key_input=select(inputs.key_input),
         rotation=rotation,
         through_interface=call.through_interface,
+        log_softmax=attention.log_softmax,
     )
     return match_projections(
         record,
@@ -318,6 +319,7 @@ def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
         scores=torch.cat([_pad_keys(a.scores, n, -torch.inf) for a in attentions], dim=-2),
         weights=torch.cat([_pad_keys(a.weights, n, 0.0) for a in attentions], dim=-2),
         head_output=_stack_rows([attention.head_output for attention in attentions]),
+        log_softmax=last.attention.log_softmax,
     )
     return replace(
         last,

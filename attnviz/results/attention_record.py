@@ -178,6 +178,8 @@ class AttentionRecord(Savable):
         the other (equal) half; None without one.
     through_interface : whether it was captured at transformers' attention interface, and not among
         the operators that torch executed.
+    log_softmax : whether the model computes its weights as the exponential of a log-softmax in its
+        own precision, and not as a softmax in float32.
     """
 
     path: str
@@ -201,6 +203,7 @@ class AttentionRecord(Savable):
     rotation: tuple[Tensor, Tensor] | None = None
     through_interface: bool = True
     visible: MaskRule | None = None
+    log_softmax: bool = False
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -388,9 +391,11 @@ class AttentionRecord(Savable):
         """Recompute the attention weights: the softmax of `scores` over the keys.
 
         Parameters and result are those of `scores`. The softmax is taken in float32 or wider, as
-        models do. With sinks a row sums to less than 1.
+        models do; a `log_softmax` in the model's own `dtype`. With sinks a row sums to less than 1.
         """
         scores = self.scores(head, rows, dtype)
+        if self.log_softmax and dtype == self.query.dtype:
+            return torch.exp(scores - scores.logsumexp(-1, keepdim=True))
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         sinks = self.sinks
         if sinks is None:

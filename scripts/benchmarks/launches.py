@@ -7,12 +7,15 @@ nothing about time: it finds loops of small launches, and places that wait.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from rich.table import Table
-from transformers import BertConfig, BertModel, PreTrainedModel
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, PreTrainedModel
 
 from benchmarks.measuring import console
 
@@ -23,6 +26,11 @@ from simulated_cuda import SimulatedCuda
 
 import attnviz
 from attnviz.inputs import encode
+from attnviz.streaming import gpu as streaming_gpu
+
+_WIDE, _NARROW = 14336, 64  # of the MLP of Llama 3 8B, and of the model that is counted
+_LAYERS, _WIDTH = 32, 4096
+_MAPS = "streaming", "runtime/compat"  # the files that reduce maps
 
 
 def measure(tokens: int, places: int) -> None:
@@ -58,3 +66,62 @@ def measure(tokens: int, places: int) -> None:
                     lines += [f"{n:8,} {place}" for place, n in gpu.top(kind, places)]
     console.print(table)
     console.print("\n".join(lines), highlight=False, markup=False)
+
+
+def measure_long(lengths: Sequence[int]) -> None:
+    """Print the counts of a streamed text of each length in a model of the shape of Llama 3 8B.
+
+    Nothing is computed. The numbers are zeros, kernels are launched and do not run, and the fused
+    attention passes its comparison with float64. The MLP is narrow, and what a wide one multiplies
+    is added.
+    """
+    config = LlamaConfig(
+        vocab_size=30522, hidden_size=_WIDTH, intermediate_size=_NARROW, num_hidden_layers=_LAYERS,
+        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=max(lengths),
+    )  # fmt: skip
+    module = _without_numbers(config)
+    tokenizer = deepcopy(attnviz.load().tokenizer)
+    tokenizer.model_max_length = max(lengths)
+    agrees = streaming_gpu._agrees
+
+    def counted(*given: Any) -> bool:
+        agrees(*given)
+        return True
+
+    columns = "launches", "of plain", "multiply-adds", "of plain"
+    table = Table("tokens", "part", *columns, title=f"shape of Llama 3 8B, {_LAYERS} layers")
+    with SimulatedCuda(computes=False) as gpu, patch.object(streaming_gpu, "_agrees", counted):
+        model = attnviz.load(module.to("cuda"), tokenizer=tokenizer)
+        for length in lengths:
+            words = ["the train left the station on time ,"] * (length // 8 + 1)
+            text = " ".join(" ".join(words).split()[: length - 2])
+            inputs = encode(model.checkpoint, [text]).inputs
+            kinds, rows = ("launches", "multiply_adds"), {}
+            gpu.clear()
+            with torch.no_grad():
+                module(**inputs, use_cache=False)
+            plain = [gpu.within(kind) for kind in kinds]
+            gpu.clear()
+            model.attend(text, mode="streamed")
+            maps = [gpu.within(kind, *_MAPS) for kind in kinds]
+            whole = [gpu.within(kind) for kind in kinds]
+            rows["maps"] = maps
+            rows["proof"] = [w - m - p for w, m, p in zip(whole, maps, plain, strict=True)]
+            plain[1] += _LAYERS * length * 3 * _WIDTH * (_WIDE - _NARROW)
+            for part, (launches, products) in {"plain forward": plain, **rows}.items():
+                cells = f"{launches:,}", f"{launches / plain[0]:.2f}"
+                table.add_row(
+                    f"{length:,}", part, *cells, f"{products:.2e}", f"{products / plain[1]:.3f}"
+                )
+    console.print(table)
+
+
+def _without_numbers(config: LlamaConfig) -> PreTrainedModel:
+    """Return a model in bfloat16 whose parameters are zeros, in memory that is not used."""
+    with torch.device("meta"):
+        module = LlamaModel(config).to(torch.bfloat16).eval()
+    module.to_empty(device="cpu")
+    for parameter in module.parameters():
+        parameter.data.zero_()
+    module.rotary_emb = type(module.rotary_emb)(config).to(torch.bfloat16)
+    return module

@@ -247,10 +247,6 @@ def architectures(results: dict[Case, Result]) -> str:
 # ------------------------------------------------------------------------------ without a fault
 CAUSES = {
     "bigbird": "transformers itself fails when it leaves block-sparse attention for a short text.",
-    "reformer": (
-        "It computes weights as the exponential of a difference of rounded numbers, which in half "
-        "precision moves whole rows by more than our own run shows."
-    ),
     "funnel": (
         "The weights differ by what the rounding of the scores explains. The output of the head, "
         "which follows from them, is compared more strictly."

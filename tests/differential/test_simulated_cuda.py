@@ -15,6 +15,7 @@ import pytest
 import torch
 from families import FAMILIES, FURTHER, OWN_CODE, TEXTS, TWO_SIDED, tiny
 from simulated_cuda import CudaTensor, DeviceError, SimulatedCuda
+from transformers import LlamaConfig, LlamaModel
 
 import attnviz
 from attnviz.analyses.shift.methods import METHODS
@@ -185,6 +186,25 @@ def test_streamed_maps_come_from_the_kernels(tokenizer, simulated_gpu):
 
 
 # ------------------------------------------------------------------------- the simulated device
+
+
+def test_a_device_that_only_counts_launches_the_same(tokenizer, monkeypatch):
+    counts, config = [], LlamaConfig(
+        vocab_size=30522, hidden_size=64, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, pad_token_id=0,
+    )  # fmt: skip
+    # The operators are compared with float64, which zeros are not.
+    monkeypatch.setattr("attnviz.streaming.gpu._agrees", lambda *_: True)
+    for computes in (True, False):
+        monkeypatch.setattr("simulated_cuda._LARGE", 2**10)
+        with SimulatedCuda(computes=computes) as gpu:
+            module = LlamaModel(config).to(torch.bfloat16).eval()
+            model = attnviz.load(module.to("cuda"), tokenizer=tokenizer)
+            gpu.clear()
+            model.attend(" ".join(TEXTS), mode="streamed", cells=8)
+            counts.append((gpu.counts, gpu.within("multiply_adds")))
+    assert counts[0] == counts[1]
+    assert counts[0][1] > 0
 
 
 def read_elsewhere(data):

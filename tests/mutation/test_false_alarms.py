@@ -14,7 +14,7 @@ from attnviz.agreement.stages import model_values, prove
 from attnviz.capture import capture
 from attnviz.inputs import encode
 
-TINY = ("bert", "gpt2", "llama", "t5")
+TINY = ("bert", "gpt2", "llama", "t5", "reformer")
 
 
 @pytest.fixture(scope="module")

@@ -459,7 +459,7 @@ def interval(accuracy: float, refitted: Tensor, sentences: int) -> tuple[float, 
     variance, relative to that of independent sentences, is 1 plus the part that comes from the
     centroids. That part counts half, since exponential weights are worth half of the sentences
     (Kish 1965) and so double the noise of a centroid. The number of sentences is divided by the
-    result, but at most by 2.5: vectors without any sense have 1.7 to 2.4 times the variance of
+    result, but at most by 2: vectors without any sense have 1.6 to 1.9 times the variance of
     independent sentences.
 
     refitted : the accuracies with weighted sentences.
@@ -467,7 +467,7 @@ def interval(accuracy: float, refitted: Tensor, sentences: int) -> tuple[float, 
     rounded = (sentences * accuracy + 1) / (sentences + 2)  # not 0 or 1, which have no variance
     independent = rounded * (1 - rounded) / (sentences + 1)
     from_centroids = float(refitted.var()) / independent - 1
-    n = sentences / min(max(1 + from_centroids / 2, 1.0), 2.5)
+    n = sentences / min(max(1 + from_centroids / 2, 1.0), 2.0)
     square = _NORMAL**2 / n
     middle = (accuracy + square / 2) / (1 + square)
     half = (accuracy * (1 - accuracy) * square + square**2 / 4) ** 0.5 / (1 + square)

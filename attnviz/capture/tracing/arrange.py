@@ -52,6 +52,7 @@ class Attention:
     compares_all: bool = (
         True  # whether all values that the weights are multiplied by are in `value`
     )
+    log_softmax: bool = False  # as in AttentionRecord
 
     @cached_property
     def is_causal(self) -> bool:
@@ -127,6 +128,7 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
         weights=terms.weights,
         head_output=torch.cat(known_outputs, -1) if len(known_outputs) == len(outputs) else None,
         compares_all=len(compared) == len(uses),
+        log_softmax=provenance.log_sum_exp and terms.scores.dtype == query.dtype,
     )
 
 

@@ -44,6 +44,8 @@ class Provenance:
     offset: Tensor | None = None
     cap: float | None = None
     inner: Tensor | None = None  # what is added before the cap
+    # Of a shift: whether it is the log-sum-exp. Of scores: whether that is subtracted from them.
+    log_sum_exp: bool = False
 
     def fields(self) -> list[Tensor]:
         """Return the tensors that it consists of."""
@@ -54,7 +56,7 @@ class Provenance:
         """Return a provenance of the same kind that consists of other tensors."""
         origin, factor, offset, inner = (*fields, None, None, None)[:4]
         assert origin is not None
-        return Provenance(self.kind, origin, factor, offset, self.cap, inner)
+        return replace(self, origin=origin, factor=factor, offset=offset, inner=inner)
 
     def clone(self) -> Provenance:
         """Return a copy that the rest of the run does not change."""

@@ -162,7 +162,9 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             dim = args[1][0] if isinstance(args[1], list) else args[1]
             if dim in (-1, args[0].dim() - 1):
                 values = result if isinstance(result, Tensor) else result[0]
-                shift = Provenance("shift", torch.zeros_like(values, dtype=torch.long))
+                origin = torch.zeros_like(values, dtype=torch.long)
+                is_log_sum_exp = name == "logsumexp"
+                shift = Provenance("shift", origin, log_sum_exp=is_log_sum_exp)
                 self.provenance.set(values, shift)
                 return
         if not isinstance(result, Tensor) or not result.is_floating_point():
@@ -263,7 +265,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         """Follow a softmax written as an exponential and a division by its sum."""
         if (score := self.provenance.get(tracked, "score")) is None:
             return
-        if _is_distribution(result):  # of scores minus their log-sum-exp
+        if score.log_sum_exp:
             self._normalize(scores, score, -1, result)
         else:
             exponential = self.provenance.depth, scores, score.clone(), result
@@ -351,10 +353,12 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         if len(scores) > 1:
             main = max(scores, key=lambda i: self._rank(scores[i]))
         score = scores[main]
-        if name == "sub" and any(provenance.kind == "shift" for provenance in tracked.values()):
-            computed: Provenance | None = score
+        shift = next((p for p in tracked.values() if p.kind == "shift"), None)
+        if name == "sub" and shift is not None:
+            computed: Provenance | None = replace(score, log_sum_exp=shift.log_sum_exp)
         else:
             computed = apply(name, main, scores, values, kwargs)
+            computed = computed and replace(computed, log_sum_exp=False)
         if computed is None:
             value = values[main]
             if value.shape != result.shape:

@@ -189,6 +189,13 @@ def test_perfect_accuracy_still_has_an_interval(sentences):
     assert interval(1.0, torch.tensor([0.2, 1.0] * 50), sentences)[0] < low - 0.1
 
 
+def test_shared_centroids_cost_half_of_the_sentences_at_most():
+    refits = torch.tensor([0.0, 1.0] * 50)  # no sentence is classified independently of another
+    half = 1.96**2 / 8
+    expected = (half * 1 + half**2) ** 0.5 / (1 + half) / 2  # Wilson's interval of 8 sentences
+    assert interval(0.5, refits, 16) == pytest.approx((0.5 - expected, 0.5 + expected), abs=1e-4)
+
+
 def test_occurrences_of_one_sentence_make_the_interval_no_narrower():
     vectors, senses = noise(16, d=6), [0, 1] * 8
     alone = Design.of(senses, list(range(16)), shuffles=300)
