@@ -26,6 +26,7 @@ from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
+from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -107,6 +108,7 @@ def make_payload(
             "blocks": blocks.places,
             "start": {**start, "stack": _stack_name(start, shown[0]["stacks"])},
             "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
+            "scale": {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN},
             **({"aligned": aligned} if aligned else {}),
         }
 

@@ -18,6 +18,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import attnviz
+from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
 from attnviz.interactive.payload import Head
 from attnviz.interactive.view import make_page, view
 from attnviz.results import one_result
@@ -1013,8 +1014,64 @@ def test_masked_cells_differ_from_cells_of_no_weight(tokenizer, open_page, tmp_p
     ]
     assert min(colors[0]) > 250  # no weight is white
     for masked in colors[1:]:
-        assert masked == [233, 233, 233, 255]
+        assert masked == [238, 238, 242, 255]
     assert "0 (masked)" in reader.hover(part="matrix", query=0, key=3).tip()
+
+
+def is_gray(color):
+    return max(color[:3]) - min(color[:3]) <= 2
+
+
+def test_cells_of_special_tokens_are_gray_on_a_scale_of_their_own(read, result):
+    reader = read().show(view="head", layer=0, heads=[3], words=False)
+    drawn = weights_of(result, 0, [3], words=False, special="keep")
+    size = len(drawn.rows)
+    darkest = {
+        special: drawn.weights.masked_fill(drawn.uninformative != special, 0).argmax().item()
+        for special in (True, False)
+    }
+    for special, cell in darkest.items():  # each scale ends at its own largest weight
+        color = reader.color(part="matrix", query=cell // size, key=cell % size)
+        assert color == ([154, 154, 154, 255] if special else [44, 26, 76, 255])
+    for row, column in itertools.product(range(0, size, 2), range(size)):
+        color = reader.color(part="matrix", query=row, key=column)
+        if drawn.weights[row, column] > 0.05:
+            assert is_gray(color) == bool(drawn.uninformative[row, column]), (row, column)
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    svg = started.value.path().read_text("utf-8")
+    assert "between words" in svg
+    assert "of special tokens" in svg
+    reader.show(view="grid", words=True)
+    reader.picture()
+    tile, neighbor = (reader.locate(layer=2, head=head) for head in (7, 8))
+    side = 0.9 * (neighbor["x"] - tile["x"])
+    script = """([x, y]) => {
+        const canvas = document.querySelector('.stage canvas');
+        const {left, top} = canvas.getBoundingClientRect();
+        return [...canvas.getContext('2d').getImageData(x - left, y - top, 1, 1).data];
+    }"""
+    units = len(unit_positions(result, words=True, special="keep")[0])
+    first = [tile["x"] - side / 2 + 0.5 * side / units, tile["y"] + 0.2 * side]
+    color = reader.page.evaluate(script, first)  # [CLS] receives most of the weight of this head
+    assert is_gray(color)
+    assert color[0] < 190
+
+
+def test_the_page_takes_the_rule_of_the_color_scale_from_the_figures(open_page, result):
+    payload, blocks = data_of(result)
+    assert payload["scale"] == {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN}
+    payload = {**payload, "scale": {"logarithmicFrom": 5, "belowEven": 2}}
+    reader = Reader(open_page(make_page(payload, blocks)))
+    reader.settle()
+    reader.show(view="head", layer=0, heads=[3], words=False)
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    svg = ET.fromstring(started.value.path().read_text("utf-8"))
+    texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert "attention weight (log)" in texts
+    keys = len(result.record(0).key_axis)
+    assert f"{1 / (2 * keys):.2g}" in texts  # where the scale begins
 
 
 def test_generated_words_stand_apart(tokenizer, open_page, tmp_path):

@@ -1,6 +1,6 @@
 /** From a state to the numbers to draw: maps, rows, columns and scale. */
 
-import { decode, type Aligned, type Codes, type Exact, type Layer, type Result, type Rule, type Source, type Stack } from "./data";
+import { decode, type Aligned, type Codes, type Exact, type Layer, type Payload, type Result, type Rule, type Source, type Stack } from "./data";
 import { weights } from "./formula";
 import { cellsOf, chosenUnits, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
 import type { State } from "./state";
@@ -25,6 +25,8 @@ export interface Look {
   /** Whether the numbers are differences. */
   signed: boolean;
   notes: string[];
+  /** The rule of the color scale. */
+  scale: Payload["scale"];
   /** The weights of one head, or the mean of several. */
   table(layer: number, ...heads: number[]): Table;
   /** The mean of all heads of these layers. */
@@ -96,7 +98,7 @@ export class Reader {
     const table = (layer: number, ...heads: number[]) => joined(heads.map((head) => [layer, head] as const));
     const mix = (layer: number, head: number, i: number) => this.mix(places[0](layer, head), i);
     const signed = shown.length > 1;
-    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, table, vectors, mix };
+    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, scale: this.source.payload.scale, table, vectors, mix };
   }
 
   private async load(codes: (Codes | null)[]): Promise<void> {
@@ -274,6 +276,7 @@ function subtract(first: Table, second: Table): Table {
     values: first.values.map((value, n) => value - second.values[n]),
     errors: first.errors.map((error, n) => error + second.errors[n]),
     masked: first.masked.map((masked, n) => masked & second.masked[n]),
+    uninformative: first.uninformative,
     kept: first.kept.map((kept, n) => (kept + second.kept[n]) / 2),
   };
 }
