@@ -33,6 +33,7 @@ from attnviz.results import (
     Axis,
     GivenAttention,
     MaskRule,
+    NextTokens,
     StreamedAttention,
 )
 from attnviz.results.attention_result import Provenance
@@ -410,6 +411,7 @@ def _describe_result(
             "generated": _first_generated(axis, result.provenance),
             "patches": axis.patches,
             "frames": axis.seconds is not None,
+            "next": _next_tokens(result.next_tokens, axis),
         }
         for axis in axes
     ]
@@ -435,6 +437,24 @@ def _data_address(image: Tensor) -> str:
     picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
     picture.save(file, "JPEG", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _next_tokens(known: NextTokens | None, axis: Axis) -> list[list[tuple[str, float]]] | None:
+    """Return the most probable tokens after each position of an axis; None where none are known."""
+    if known is None:
+        return None
+    shown = [position for position, padding in enumerate(known.axis.padding) if not padding]
+    if axis != known.axis.at(shown):
+        return None
+    return [
+        [
+            (label, float(f"{value:.3g}"))
+            for label, value in zip(
+                known.labels[position], known.probabilities[position].tolist(), strict=True
+            )
+        ]
+        for position in shown
+    ]
 
 
 def _first_generated(axis: Axis, provenance: Provenance) -> int | None:

@@ -17,6 +17,7 @@ from attnviz.results.attention_record import AttentionRecord, MaskRule, Referenc
 from attnviz.results.attention_result import (
     AttentionResult,
     MapSummary,
+    NextTokens,
     Provenance,
     Special,
     StreamedAttention,
@@ -57,6 +58,7 @@ __all__ = [
     "Linear",
     "MapSummary",
     "MaskRule",
+    "NextTokens",
     "Norm",
     "OutputCheck",
     "PositionCheck",

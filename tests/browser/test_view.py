@@ -6,7 +6,7 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -1072,6 +1072,32 @@ def test_the_page_takes_the_rule_of_the_color_scale_from_the_figures(open_page, 
     assert "attention weight (log)" in texts
     keys = len(result.record(0).key_axis)
     assert f"{1 / (2 * keys):.2g}" in texts  # where the scale begins
+
+
+def test_the_next_tokens_of_a_word_are_shown(tokenizer, open_page, tmp_path):
+    result = attnviz.attend(TEXT, model=attnviz.load(tiny("llama"), tokenizer=tokenizer))
+    known = result.next_tokens
+    at = known.axis.labels.index("time")
+    known.probabilities[at] = torch.tensor([0.523, 0.0996, 0.0321, 0.0004, 0])
+    labels = (*known.labels[:at], ("a", "b", "c", "<b>", " "), *known.labels[at + 1 :])
+    known = replace(known, labels=labels)
+    view(replace(result, next_tokens=known)).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", height=1400))
+    reader.settle()
+    line = reader.control("next")
+    expect(line).to_contain_text("next after the text")
+    assert line.locator("bdi").all_inner_texts() == list(known.labels[-1])
+    reader.word("time").hover()
+    expect(line).to_have_text("next after “time”a 52 %b 10 %c 3.2 %<b> <0.1 %· <0.1 %")
+    reader.word("unfathomable").hover()  # of a word with several pieces, after the last
+    after = max(n for n, word in enumerate(known.axis.words) if word == 1)
+    expect(line.locator("bdi").first).to_have_text(known.labels[after][0])
+    reader.away()
+    expect(line).to_contain_text("next after the text")
+
+
+def test_an_encoder_shows_no_next_tokens(read):
+    expect(read().control("next")).to_be_hidden()
 
 
 def test_generated_words_stand_apart(tokenizer, open_page, tmp_path):

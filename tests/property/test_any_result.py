@@ -39,6 +39,7 @@ from attnviz.results import (
     Computation,
     MapSummary,
     MaskRule,
+    NextTokens,
     Provenance,
     StageCheck,
     StreamedAttention,
@@ -173,7 +174,21 @@ def streamed(draw):
     )
 
 
+def next_tokens(m):
+    probabilities = tensors(m, 2, of=[torch.float32]).map(
+        lambda some: some.nan_to_num().clamp(0, 1)
+    )
+    return st.builds(
+        NextTokens,
+        axis=axes(m),
+        ids=tensors(m, 2, of=[torch.int64]),
+        labels=st.tuples(*[labels(2)] * m),
+        probabilities=probabilities,
+    )
+
+
 st.register_type_strategy(torch.Tensor, tensors(of=EVERY))
+st.register_type_strategy(NextTokens, sizes.flatmap(next_tokens))
 st.register_type_strategy(StageCheck, checks())
 st.register_type_strategy(Axis, sizes.flatmap(axes))
 st.register_type_strategy(AttentionRecord, attentions())
@@ -359,6 +374,7 @@ MADE = {
         AttentionResult,
         records=st.lists(attentions(), min_size=1, max_size=2).map(tuple),
         image=st.none() | tensors(2, 2, 3, of=[torch.uint8]),
+        next_tokens=st.none() | sizes.flatmap(next_tokens),
         agreement=proof["agreement"],
         provenance=proof["provenance"],
     ),

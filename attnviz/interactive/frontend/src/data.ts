@@ -39,6 +39,8 @@ export interface Axis {
   patches: ([row: number, column: number] | null)[] | null;
   /** Whether positions are frames of a sound. */
   frames: boolean;
+  /** The most probable tokens after each position, with their probabilities, if the model predicts them. */
+  next: [label: string, probability: number][][] | null;
   /** The first position with content: the default selection. */
   word: number;
 }

@@ -9,7 +9,7 @@ import { isPicture } from "./picture";
 import type { Spot } from "./scene";
 import type { Spread, Word } from "./spread";
 import type { State } from "./state";
-import { literal } from "./text";
+import { literal, percent } from "./text";
 
 const HELP: Record<State["view"], string> = {
   grid: "Each square is one head. Rows look at columns. Click one.",
@@ -28,6 +28,8 @@ export interface Headline {
   follow(look: Look, found: (label: string) => boolean): void;
   /** Color the words by the weights of one of them, special tokens in gray; null removes the colors. */
   paint(spread: Spread | null, theme: Theme): void;
+  /** Show what the model predicts after a word; null: after the whole text. */
+  predict(look: Look, word: Word | null): void;
 }
 
 /** The words of the queries or of the keys; patches of a picture have none. */
@@ -43,7 +45,8 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
   const model = el("span", { class: "model" });
   const help = el("p", { class: "hint", "aria-live": "off" });
   const proof = el("div", { class: "proof" }, model);
-  const node = el("header", { class: "headline" }, text, proof, help);
+  const next = el("p", { class: "next", "data-control": "next", title: "The most probable next tokens, by the run that is shown" });
+  const node = el("header", { class: "headline" }, text, proof, help, next);
   let lines: Line[] = [];
   let drawn: unknown[] = [];
   let base = "";
@@ -133,6 +136,22 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
         });
       }
       help.textContent = spread ? spread.said : base;
+    },
+    predict(look, word) {
+      const { result, stack } = look;
+      const side = word?.side ?? "query";
+      const axis = result.axes[side === "query" ? stack.queries : stack.keys];
+      next.hidden = axis.next === null || look.signed;
+      if (axis.next === null || next.hidden) return;
+      const units = look.units[side === "query" ? 0 : 1];
+      const unit = word ? units.of[word.position] : -1;
+      const position = unit < 0 ? axis.next.length - 1 : units.positions[unit][units.positions[unit].length - 1];
+      const after = unit < 0 ? "the text" : `“${literal(units.labels[unit])}”`;
+      next.replaceChildren(el("span", { class: "side" }, `next after ${after}`), ...axis.next[position].map(([label, probability]) => {
+        const token = el("span", { class: "token" }, el("bdi", {}, literal(label)), ` ${percent(probability)}`);
+        token.style.setProperty("--share", `${100 * probability}%`);
+        return token;
+      }));
     },
   };
   /** Scroll a long text to a word, without scrolling the page. */

@@ -158,6 +158,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     };
     if (word) void spread(reader, look.state, word).then(done);
     else done(null);
+    title.predict(look, word);
   }
   function hover(word: Word | null): void {
     if (JSON.stringify(word) === JSON.stringify(hovered)) return;
