@@ -833,6 +833,27 @@ def test_a_narrow_window_needs_no_horizontal_scrolling(read, name, dark):
     assert theme == ("dark" if dark else "light")
 
 
+@pytest.mark.parametrize("compared", [False, True])
+def test_a_phone_shows_the_whole_map_at_once(read, saved, compared):
+    path = saved("two", other=OTHER) if compared else saved("short")
+    reader = read(path, width=400, height=800).show(view="head", layer=1, heads=[4], words=False)
+    first, last = 0, 12
+    for query, key in itertools.product((first, last), repeat=2):
+        place = reader.locate(part="matrix", query=query, key=key)
+        assert 0 < place["x"] < 400
+        assert 150 < place["y"] < 790
+    lines = reader.locate(part="lines", query=first)
+    assert lines["y"] > reader.locate(part="matrix", query=last, key=first)["y"]
+    reader.show(view="token", words=True)
+    for layer, head in ((0, 0), (5, 11)):
+        assert reader.locate(layer=layer, head=head, query=2)["y"] < 790
+    reader.control("fold").click()
+    for name in ("save-svg", "threshold", "find"):
+        expect(reader.control(name)).to_be_in_viewport(ratio=1)
+    reader.control("fold").click()
+    expect(reader.control("find")).to_be_hidden()
+
+
 def test_the_tooltip_follows_the_drawing(read, result):
     reader = read(fragment="layer=0&special=keep&words=0").hover(layer=2, head=5)
     assert "Layer 2, head 5" in reader.tip()

@@ -51,7 +51,8 @@ export function matrix(plan: Plan): Matrix {
   const [R, C] = [plan.rows.length, plan.columns.length];
   const [rows, columns] = [plan.rows.map(literal), plan.columns.map(literal)];
   const widest = (labels: string[], size: number) => labels.reduce((most, label) => Math.max(most, measure(label, size, true)), 0);
-  const left = 22 + Math.min(plan.width * 0.28, 120, widest(rows, 12));
+  const names = plan.blocks && plan.flat! < SMALLEST ? plan.blocks.map(({ name }) => name) : rows;
+  const left = 22 + Math.min(plan.width * 0.28, 120, widest(names, 12));
   const right = plan.generated?.row == null ? 0 : NAME; // room for a bracket
   const across = Math.min(plan.largest, (plan.width - left - right) / C);
   const labelled = (cw: number) => {

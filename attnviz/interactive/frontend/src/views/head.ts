@@ -8,7 +8,8 @@ import { clip, literal, number, ranges, weight } from "../text";
 import { clamp, generated, heading, headroom, inside, pair, removed, scaleAt, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // per column
-const MANY = 40; // queries; their map may be higher than the window
+const MANY = 40; // queries; their map may be higher than the window,
+const LOWEST = 8; // if its cells were lower otherwise
 const MOST_LINES = 6000;
 const FEW_LINES = 400; // few enough to distinguish single lines
 
@@ -32,7 +33,8 @@ export function head(setting: Setting): Scene {
   const gap = stacked || bare ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
   // The matrix takes the width that its cells can fill; the lines take the rest.
-  const cell = clamp(Math.max(R > MANY ? 600 : 320, tallest - upper - 70) / R, 4, 54);
+  const isHigh = R > MANY && (tallest - upper - 110) / R < LOWEST;
+  const cell = clamp(Math.max(isHigh ? 600 : 320, tallest - upper - 70) / R, 4, 54);
   const left = bare ? 0 : stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
   const [most, below] = [Math.max(m, n), 26];
   const narrow = clamp(420 / most, 10.5, 24);
@@ -42,10 +44,10 @@ export function head(setting: Setting): Scene {
     rows: rows.units.labels.slice(rows.from, rows.to),
     columns: columns.units.labels.slice(columns.from, columns.to),
     x: stacked ? 0 : left + gap,
-    y: stacked ? upper + 22 + most * narrow + below : upper - 8,
+    y: upper - 8,
     width: stacked ? width : width - left - gap,
     largest: cell,
-    tallest: stacked || R > MANY ? undefined : Math.max(320, tallest - upper),
+    tallest: stacked || isHigh ? undefined : Math.max(320, tallest - upper),
     breaks: splits(rows),
     splits: splits(columns),
     generated: { row: generated(rows), column: generated(columns) },
@@ -57,7 +59,7 @@ export function head(setting: Setting): Scene {
   const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
   const lower = bare ? 0 : most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
-  const place = { x: 0, y: stacked ? upper + 22 : cells.cells.y, w: left, h: lower };
+  const place = { x: 0, y: stacked ? cells.box.y + cells.box.h + 52 : cells.cells.y, w: left, h: lower };
   const several = heads.length > 1;
   const height = Math.max(place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
 

@@ -26,7 +26,7 @@ export function token(setting: Setting): Scene {
   const title = gives ? `What “${name}” attends to` : `What attends to “${name}”`;
   const upper = headroom(setting, title, scale);
   const breaks = all.flatMap(({ layer }, r) => (r > 0 && all[r - 1].layer !== layer ? [r] : []));
-  const flat = clamp(Math.max(tallest - upper - 80, 480) / all.length, Math.min(5, 7000 / all.length), 20);
+  const flat = clamp(Math.max(tallest - upper - 80, 320) / all.length, Math.min(5, 7000 / all.length), 20);
   const rows = matrix({
     values, marks, scale, theme, threshold: state.threshold, breaks, flat,
     rows: all.map(({ layer, head }) => `${layer}.${head}`),
