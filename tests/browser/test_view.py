@@ -1,5 +1,6 @@
 """The page as readers use it: real Chromium, a real mouse and keyboard, and no network."""
 
+import base64
 import io
 import itertools
 import json
@@ -542,6 +543,77 @@ def test_a_view_is_saved_as_svg_and_png(read, result, name):
     picture = Image.open(io.BytesIO(started.value.path().read_bytes())).convert("L")
     assert picture.width > 3000
     assert np.asarray(picture).std() > 5
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def saved_svg(reader):
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    return ET.fromstring(started.value.path().read_text("utf-8"))
+
+
+def left_of(element):
+    return float(element.get("x"))
+
+
+def test_a_saved_view_contains_the_colored_text(read, result):
+    reader = read().show(view="head", layer=1, heads=[4], words=False)
+    above = [text for text in saved_svg(reader).iter(f"{SVG}text") if float(text.get("y")) < 0]
+    assert not above  # a text without colors is in the caption
+    reader.word("train").click()
+    reader.away()
+    expect(reader.page.locator(".hint")).to_contain_text("train → ")
+    svg = saved_svg(reader)
+    top = float(svg.get("viewBox").split()[1])
+    texts = [text for text in svg.iter(f"{SVG}text") if float(text.get("y")) < 0]
+    assert top < min(float(text.get("y")) for text in texts) - 8
+    labels = weights_of(result, 1, [4], words=False, special="keep").columns
+    assert [text.text for text in texts][:-1] == list(labels)
+    assert texts[-1].text.startswith("train → ")
+    row = weights_of(result, 1, [4], words=False, special="keep").weights[6]
+    best = max(range(1, len(row) - 1), key=lambda at: row[at])
+    boxes = [box for box in svg.iter(f"{SVG}rect") if top + 17 < float(box.get("y")) < 0]
+    (darkest,) = [box for box in boxes if box.get("opacity") == "0.85"]
+    assert darkest.get("fill") == "#34508f"
+    (frame,) = [box for box in boxes if box.get("fill") == "none"]
+    for box, text in ((darkest, texts[best]), (frame, texts[labels.index("train")])):
+        assert left_of(box) < left_of(text) < left_of(box) + float(box.get("width"))
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_saved_view_contains_the_picture_as_it_is_lit(tokenizer, open_page, tmp_path, width):
+    result = seeing("vit", tokenizer).attend(image=picture())
+    view(result, show="head", layer=0, head=1).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", width=width, height=1000))
+    reader.settle()
+    reader.page.wait_for_function("document.querySelector('.picture canvas').width > 400")
+    patch = result.record(0).key_axis.patches.index((1, 2))
+    bright = np.mean(reader.patches(4, 4))
+    reader.show(query=patch, lock=True)
+    reader.page.wait_for_function(
+        "document.querySelector('.hint').textContent.includes(' → ')", timeout=5000
+    )
+    lit = np.array(reader.patches(4, 4))
+    assert lit.mean() < 0.8 * bright
+    with reader.page.expect_download() as started:
+        reader.page.evaluate("document.querySelector('[data-control=save-svg]').click()")
+    svg = ET.fromstring(started.value.path().read_text("utf-8"))
+    (image,) = [
+        image for image in svg.iter(f"{SVG}image")
+        if (left_of(image) < -100 if width == 1280 else float(image.get("y")) < -100)
+    ]  # fmt: skip
+    box = [float(image.get(name)) for name in ("x", "y", "width", "height")]
+    left, top, whole, _ = map(float, svg.get("viewBox").split())
+    assert left <= box[0] - 16
+    assert box[0] + box[2] <= (0 if width == 1280 else whole)
+    assert top <= box[1]
+    data = image.get("href").partition(",")[2]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"), float)
+    side = pixels.shape[0] // 4
+    means = pixels[: 4 * side, : 4 * side].reshape(4, side, 4, side, 3).mean((1, 3, 4))
+    np.testing.assert_allclose(means.flatten(), lit, atol=4)
 
 
 def test_a_link_opens_the_same_view(read, saved):

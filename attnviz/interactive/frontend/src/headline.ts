@@ -4,7 +4,9 @@ import { signedInk, type Theme } from "./colors";
 import type { Axis, Payload } from "./data";
 import { el } from "./dom";
 import type { Units } from "./maps";
+import { measure } from "./pen";
 import type { Look } from "./reader";
+import type { Drawing } from "./save";
 import { isPicture } from "./picture";
 import type { Spot } from "./scene";
 import type { Spread, Word } from "./spread";
@@ -18,6 +20,7 @@ const HELP: Record<State["view"], string> = {
   steps: "Query times key gives a score, and softmax turns scores into weights. Click a word above for its steps.",
 };
 
+const [LETTERS, FRAME, ROW] = [15, 12, 26]; // pixels, in a file: size of letters, most width of a frame, height of a line
 const MIXED = 85; // percent of color of the word with the largest weight
 const MOST_FRAMES = 400; // of a sound, to be drawn as a strip
 const SHORT = 120; // characters of a text in large letters
@@ -30,6 +33,8 @@ export interface Headline {
   paint(spread: Spread | null, theme: Theme): void;
   /** Show what the model predicts after a word; null: after the whole text. */
   predict(look: Look, word: Word | null): void;
+  /** Return the colored text as a drawing, for a file; null if it has no colors. */
+  sentence(width: number): Drawing | null;
 }
 
 /** The words of the queries or of the keys; patches of a picture have none. */
@@ -50,6 +55,8 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
   let lines: Line[] = [];
   let drawn: unknown[] = [];
   let base = "";
+  let painted: { spread: Spread | null; theme: Theme } | null = null;
+  let chosen: Word | null = null;
 
   const wordOf = (event: Event): Word | null => {
     const target = event.target instanceof Element ? event.target.closest<HTMLElement>(".word") : null;
@@ -112,7 +119,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
       drawn = now;
       model.textContent = [...new Set((look.signed ? results : [look.result]).map(({ model }) => model))].join(" and ");
       help.textContent = base = `${HELP[look.state.view]}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
-      const chosen = chosenOf(look);
+      chosen = chosenOf(look);
       for (const { side, units, words } of lines) {
         const unit = chosen === null || chosen.side !== side ? -1 : units.of[chosen.position];
         words.forEach((word, n) => {
@@ -124,18 +131,41 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
       }
     },
     paint(spread, theme) {
-      for (const { side, units, words } of lines) {
-        words.forEach((word, n) => {
+      painted = { spread, theme };
+      for (const line of lines) {
+        line.words.forEach((word, n) => {
           if (!word) return;
-          const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
-          const gray = units.special[n] && !spread?.signed;
-          const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
-          const ink = gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0];
+          const { ink, share } = tint(line, n, spread, theme);
           word.style.background = share ? `color-mix(in srgb, ${ink} ${Math.round(MIXED * share)}%, transparent)` : "";
           word.style.color = share > 0.6 ? theme.ground : "";
         });
       }
       help.textContent = spread ? spread.said : base;
+    },
+    sentence(width) {
+      const { spread, theme } = painted ?? {};
+      if (!spread || !theme || !all().length) return null;
+      const rows = lines.filter(({ words }) => words.some((word) => word)).map((line) => laidOut(line, width));
+      const heights = rows.map((places) => (Math.max(...places.map(({ row }) => row)) + 1) * ROW);
+      const height = heights.reduce((a, b) => a + b, 0) + ROW;
+      return {
+        width, height,
+        draw(pen, left, top) {
+          let start = top;
+          lines.filter(({ words }) => words.some((word) => word)).forEach((line, k) => {
+            for (const { n, x, w, row, size } of rows[k]) {
+              const { ink, share } = tint(line, n, spread, theme);
+              const y = start + row * ROW;
+              if (share) pen.rect(left + x, y + 2, w, ROW - 4, ink, (MIXED / 100) * share);
+              if (line.words[n]!.classList.contains("frame")) pen.frame(left + x, y + 2, w, ROW - 4, theme.faint, 0.5);
+              else pen.text(literal(line.units.labels[n]), left + x + w / 2, y + ROW / 2, { size, fill: share > 0.6 ? theme.ground : line.units.special[n] ? theme.muted : theme.ink, align: "center" });
+              if (chosen?.side === line.side && line.units.of[chosen.position] === n) pen.frame(left + x, y + 2, w, ROW - 4, theme.accent, 1.5);
+            }
+            start += heights[k];
+          });
+          pen.text(spread.said, left, start + 9, { size: 12, fill: theme.muted });
+        },
+      };
     },
     predict(look, word) {
       const { result, stack } = look;
@@ -159,6 +189,30 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
     const [inner, outer] = [word.getBoundingClientRect(), text.getBoundingClientRect()];
     if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += inner.top - outer.top - 30;
   }
+}
+
+/** Return the color of a word, and the share of it. */
+function tint({ side, units }: Line, n: number, spread: Spread | null, theme: Theme): { ink: string; share: number } {
+  const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
+  const gray = units.special[n] && !spread?.signed;
+  const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
+  return { ink: gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0], share };
+}
+
+/** Return the place of each word in a file: its left edge and width, and its row. */
+function laidOut({ words, units }: Line, width: number): { n: number; x: number; w: number; row: number; size: number }[] {
+  let [x, row] = [0, 0];
+  return words.flatMap((word, n) => {
+    if (!word) return [];
+    const isFrame = word.classList.contains("frame");
+    const size = units.special[n] ? LETTERS - 3 : LETTERS;
+    const w = isFrame ? Math.min(FRAME, width / words.length) : Math.min(width, measure(literal(units.labels[n]), size) + 8);
+    if (word.classList.contains("tight")) x -= 4;
+    if (!isFrame && x > 0 && x + w > width) [x, row] = [0, row + 1];
+    const place = { n, x, w, row, size };
+    x += w;
+    return [place];
+  });
 }
 
 /** Return the word that the view is about, if any. */

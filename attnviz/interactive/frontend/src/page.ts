@@ -211,7 +211,11 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   }
   function keep(kind: "svg" | "png"): void {
     if (!scene || !look) return;
-    save(kind, `attnviz-${state.view}`, scene, parseFloat(canvas.style.width), theme(), foot.caption(look));
+    save(kind, `attnviz-${state.view}`, scene, parseFloat(canvas.style.width), theme(), foot.caption(look), {
+      image: seen.drawing(),
+      stacked: seen.node.offsetTop + seen.node.offsetHeight <= stage.offsetTop,
+      sentence: title.sentence,
+    });
   }
 
   const stop = pointing({ root, canvas, sizes, change, point, state: () => state, at: () => at, scene: () => scene, page: Boolean(options.hash) });
