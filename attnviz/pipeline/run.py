@@ -246,6 +246,7 @@ def _whole_results(
                 batch.image,
                 notes=(*notes, *captured.notes),
                 next_tokens=next_tokens(module, checkpoint.tokenizer, logits[n], records),
+                waveform=batch.waveform,
             )
         )
     return results

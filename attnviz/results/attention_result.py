@@ -256,6 +256,28 @@ class Provenance(Savable):
 
 
 @dataclass(frozen=True, eq=False)
+class Waveform(Savable):
+    """The outline of a sound.
+
+    Attributes
+    ----------
+    seconds : how long the sound is.
+    extremes : (B, 2) float32, the least and the largest sample of each of B equal parts.
+    """
+
+    seconds: float
+    extremes: Tensor
+
+    def _rules(self) -> Rules:
+        yield "a duration", 0 < self.seconds < float("inf")
+        yield "two samples of each part", self.extremes.dim() == 2 and self.extremes.shape[1] == 2
+        yield "at least one part", len(self.extremes) > 0
+
+    def _number_rules(self) -> Rules:
+        yield "samples that are finite", bool(self.extremes.isfinite().all())
+
+
+@dataclass(frozen=True, eq=False)
 class NextTokens(Savable):
     """The K tokens that a causal language model finds most probable after each of T positions.
 
@@ -299,7 +321,7 @@ class AttentionResult(Savable):
     long for whole maps has no records: `streamed` holds a summary of each attention. `notes` say
     what a reader should know of the model and of its input. `next_tokens` are what a causal
     language model predicts after each position; None for models without a language head, and for
-    streamed texts.
+    streamed texts. `waveform` is the outline of the sound; None where the model read none.
     """
 
     records: tuple[AttentionRecord | GivenAttention, ...]
@@ -309,6 +331,7 @@ class AttentionResult(Savable):
     streamed: tuple[StreamedAttention, ...] = ()
     notes: tuple[str, ...] = ()
     next_tokens: NextTokens | None = None
+    waveform: Waveform | None = None
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -341,7 +364,7 @@ class AttentionResult(Savable):
     def _rules(self) -> Rules:
         yield "one attention or more", len(self) > 0
         yield "an image in colors", is_image(self.image)
-        for part in (*self.records, *filter(None, [self.next_tokens])):
+        for part in (*self.records, *filter(None, [self.next_tokens, self.waveform])):
             part.check()
 
     def _number_rules(self) -> Rules:

@@ -830,7 +830,7 @@ RULES = {
 def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result, rule):
     payload, blocks = data_of(result)
     exact = payload["results"][0]["stacks"][0]["layers"][2]["exact"][3]
-    exact["map"] = None
+    exact.pop("map", None)
     exact["rule"] |= rule
     payload["start"] |= {"words": False, "view": "head", "layer": 2, "head": 3}
     reader = Reader(open_page(make_page(payload, blocks), height=1400))
@@ -1260,6 +1260,39 @@ def test_the_frames_of_a_sound_are_a_strip(tokenizer, open_page, tmp_path):
     frames.nth(3).click()
     reader.settle()
     assert (reader.state()["view"], reader.state()["query"]) == ("token", 3)
+
+
+def test_the_outline_of_a_sound_stands_above_its_frames(tokenizer, open_page, tmp_path):
+    sound = chirp()
+    sound[len(sound) // 2 :] *= 0.2
+    result = seeing("wav2vec2", tokenizer).attend(audio=sound, sampling_rate=RATE)
+    view(result).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html"))
+    reader.settle()
+    wave = reader.page.locator(".wave")
+    frames = reader.page.locator(".headline .frame")
+    box, first, last = (
+        one.bounding_box() for one in (wave, frames.first, frames.nth(frames.count() - 1))
+    )
+    assert box["x"] == pytest.approx(first["x"], abs=1)
+    assert box["x"] + box["width"] == pytest.approx(last["x"] + last["width"], abs=1)
+    assert box["y"] + box["height"] <= first["y"] + 1
+    heights = wave.evaluate("""canvas => {
+        const {data, width, height} = canvas.getContext('2d').getImageData(
+            0, 0, canvas.width, canvas.height);
+        return Array.from({length: width}, (_, x) => Array.from({length: height}, (_, y) =>
+            data[4 * (y * width + x) + 3]).filter((alpha) => alpha > 100).length / height);
+    }""")
+    middle = round(len(heights) * 0.5 / (0.02 * frames.count()))  # of the sound, in pixels
+    loud, soft = heights[5 : middle - 5], heights[middle + 5 : -5]
+    assert 0.85 < max(loud) <= 1  # the outline has all of the height
+    assert 0.15 < max(soft) < 0.3
+    reader.page.mouse.click(first["x"] + 3.5 * first["width"], box["y"] + 5)
+    reader.settle()
+    assert (reader.state()["view"], reader.state()["query"]) == ("token", 3)
+    expect(reader.page.locator(".hint")).to_contain_text("0.06 s → ")
+    outlines = saved_svg(reader).findall(f"{SVG}polygon")
+    assert len(outlines) == 1
 
 
 def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):

@@ -43,6 +43,7 @@ from attnviz.results import (
     Provenance,
     StageCheck,
     StreamedAttention,
+    Waveform,
 )
 from attnviz.results.base import SAVABLE
 
@@ -188,6 +189,14 @@ def next_tokens(m):
 
 
 st.register_type_strategy(torch.Tensor, tensors(of=EVERY))
+st.register_type_strategy(
+    Waveform,
+    st.builds(
+        Waveform,
+        seconds=st.floats(1e-3, 1e6),
+        extremes=sizes.flatmap(lambda parts: tensors(parts, 2)).map(torch.nan_to_num),
+    ),
+)
 st.register_type_strategy(NextTokens, sizes.flatmap(next_tokens))
 st.register_type_strategy(StageCheck, checks())
 st.register_type_strategy(Axis, sizes.flatmap(axes))
@@ -374,6 +383,7 @@ MADE = {
         AttentionResult,
         records=st.lists(attentions(), min_size=1, max_size=2).map(tuple),
         image=st.none() | tensors(2, 2, 3, of=[torch.uint8]),
+        waveform=st.none() | st.from_type(Waveform),
         next_tokens=st.none() | sizes.flatmap(next_tokens),
         agreement=proof["agreement"],
         provenance=proof["provenance"],

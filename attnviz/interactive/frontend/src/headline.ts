@@ -1,14 +1,14 @@
 /** The top of a page: the text with words to click, the model, the verdict, and one line of help. */
 
 import { signedInk, type Theme } from "./colors";
-import type { Axis, Payload } from "./data";
+import type { Axis, Payload, Waveform } from "./data";
 import { el } from "./dom";
 import type { Units } from "./maps";
-import { measure } from "./pen";
+import { CanvasPen, measure, type Pen } from "./pen";
 import type { Look } from "./reader";
 import type { Drawing } from "./save";
 import { isPicture } from "./picture";
-import type { Spot } from "./scene";
+import type { Box, Spot } from "./scene";
 import type { Spread, Word } from "./spread";
 import type { State } from "./state";
 import { literal, percent } from "./text";
@@ -20,7 +20,8 @@ const HELP: Record<State["view"], string> = {
   steps: "Query times key gives a score, and softmax turns scores into weights. Click a word above for its steps.",
 };
 
-const [LETTERS, FRAME, ROW] = [15, 12, 26]; // pixels, in a file: size of letters, most width of a frame, height of a line
+const [LETTERS, FRAME, ROW] = [15, 12, 26]; // pixels, in a file: size of letters, most width of a frame (also on the page), height of a line
+const WAVE = 40; // pixels of height of the outline of a sound
 const MIXED = 85; // percent of color of the word with the largest weight
 const MOST_FRAMES = 400; // of a sound, to be drawn as a strip
 const SHORT = 120; // characters of a text in large letters
@@ -43,6 +44,14 @@ interface Line {
   units: Units;
   words: (HTMLElement | null)[];
   node: HTMLElement;
+  sound: Sound | null;
+}
+/** The outline of a sound, above its frames. */
+interface Sound {
+  waveform: Waveform;
+  /** Seconds that the frames take. */
+  seconds: number;
+  canvas: HTMLCanvasElement;
 }
 
 export function headline({ results }: Payload, verdict: HTMLElement, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
@@ -87,7 +96,9 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
   }
   function build(look: Look): void {
     const { result, stack } = look;
-    const line = (side: Word["side"], units: Units, { patches, frames }: Axis, name: string): Line => {
+    const line = (side: Word["side"], units: Units, { patches, frames: seconds, labels }: Axis, name: string): Line => {
+      const frames = seconds !== null;
+      const sound = seconds !== null && result.waveform ? { waveform: result.waveform, seconds: seconds * units.labels.length, canvas: el("canvas", { class: "wave", role: "img", "aria-label": "The sound" }) } : null;
       const words = units.labels.map((label, unit) =>
         patches?.[units.positions[unit][0]] || (frames && units.labels.length > MOST_FRAMES) ? null : el("button", {
           type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0], title: frames && literal(label), "aria-label": frames && literal(label),
@@ -98,7 +109,23 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
       if (patches || frames) parts.push(named(result.name));
       if (units.generated === null) parts.push(...shown(0));
       else parts.push(...shown(0, units.generated), el("span", { class: "made" }, named("generated"), ...shown(units.generated)));
-      return { side, units, words, node: el("p", { class: frames && "frames", role: "group", "aria-label": name || "Text" }, ...parts) };
+      if (sound) {
+        const frame = (event: MouseEvent): Word | null => {
+          const { left, width } = sound.canvas.getBoundingClientRect();
+          const at = units.positions[Math.floor(((event.clientX - left) / width) * units.positions.length)];
+          return at ? { side, position: at[0] } : null;
+        };
+        sound.canvas.addEventListener("mousemove", (event) => on.point(frame(event)));
+        sound.canvas.addEventListener("click", (event) => {
+          const word = frame(event);
+          if (word) on.press(word);
+        });
+        const strip = el("span", { class: "strip" }, ...parts.splice(parts.findIndex((part) => words.some((word) => word === part)) >>> 0));
+        const column = el("span", { class: "sound" }, sound.canvas, strip);
+        column.style.setProperty("--wide", `${FRAME * labels.length}px`);
+        parts.push(column);
+      }
+      return { side, units, words, sound, node: el("p", { class: frames && "frames", role: "group", "aria-label": name || "Text" }, ...parts) };
     };
     const [queries, keys] = [result.axes[stack.queries], result.axes[stack.keys]];
     lines = queries === keys ? [line("query", look.units[0], queries, "")]
@@ -133,6 +160,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
     paint(spread, theme) {
       painted = { spread, theme };
       for (const line of lines) {
+        if (line.sound) drawSound(line.sound, line, spread, theme);
         line.words.forEach((word, n) => {
           if (!word) return;
           const { ink, share } = tint(line, n, spread, theme);
@@ -144,18 +172,21 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
     },
     sentence(width) {
       const { spread, theme } = painted ?? {};
-      if (!spread || !theme || !all().length) return null;
-      const rows = lines.filter(({ words }) => words.some((word) => word)).map((line) => laidOut(line, width));
-      const heights = rows.map((places) => (Math.max(...places.map(({ row }) => row)) + 1) * ROW);
+      const seen = lines.filter(({ words, sound }) => sound || words.some((word) => word));
+      if (!spread || !theme || !seen.length) return null;
+      const rows = seen.map((line) => laidOut(line, width));
+      const heights = rows.map((places, k) => (Math.max(-1, ...places.map(({ row }) => row)) + 1) * ROW + (seen[k].sound ? WAVE : 0));
       const height = heights.reduce((a, b) => a + b, 0) + ROW;
       return {
         width, height,
         draw(pen, left, top) {
           let start = top;
-          lines.filter(({ words }) => words.some((word) => word)).forEach((line, k) => {
+          seen.forEach((line, k) => {
+            const over = line.sound ? WAVE : 0;
+            if (line.sound) outline(pen, line.sound, { x: left, y: start, w: Math.min(width, FRAME * line.units.labels.length), h: WAVE - 4 }, line, spread, theme);
             for (const { n, x, w, row, size } of rows[k]) {
               const { ink, share } = tint(line, n, spread, theme);
-              const y = start + row * ROW;
+              const y = start + over + row * ROW;
               if (share) pen.rect(left + x, y + 2, w, ROW - 4, ink, (MIXED / 100) * share);
               if (line.words[n]!.classList.contains("frame")) pen.frame(left + x, y + 2, w, ROW - 4, theme.faint, 0.5);
               else pen.text(literal(line.units.labels[n]), left + x + w / 2, y + ROW / 2, { size, fill: share > 0.6 ? theme.ground : line.units.special[n] ? theme.muted : theme.ink, align: "center" });
@@ -189,6 +220,30 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
     const [inner, outer] = [word.getBoundingClientRect(), text.getBoundingClientRect()];
     if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += inner.top - outer.top - 30;
   }
+}
+
+/** Draw the outline of a sound for the screen, as wide as its frames. */
+function drawSound(sound: Sound, line: Line, spread: Spread | null, theme: Theme): void {
+  const { canvas } = sound;
+  const [w, h, fine] = [canvas.clientWidth, canvas.clientHeight, Math.max(1, devicePixelRatio)];
+  [canvas.width, canvas.height] = [Math.round(w * fine), Math.round(h * fine)];
+  const context = canvas.getContext("2d")!;
+  context.scale(fine, fine);
+  outline(new CanvasPen(context), sound, { x: 0, y: 0, w, h }, line, spread, theme);
+}
+
+/** Draw the outline of a sound; over colors, where its frames are too many for a strip. */
+function outline(pen: Pen, { waveform: { seconds, low, high }, seconds: span }: Sound, { x, y, w, h }: Box, line: Line, spread: Spread | null, theme: Theme): void {
+  const each = w / line.words.length;
+  if (line.words.includes(null)) line.words.forEach((_, n) => {
+    const { ink, share } = tint(line, n, spread, theme);
+    if (share) pen.rect(x + n * each, y, each, h, ink, (MIXED / 100) * share);
+  });
+  const step = (seconds / low.length / span) * w;
+  const drawn = Math.min(low.length, Math.ceil(w / step));
+  const edge = (values: number[], thick: number) => Array.from({ length: drawn }, (_, b): [number, number] =>
+    [x + Math.min(w, (b + 0.5) * step), y + h / 2 - (values[b] / 100) * (h / 2 - 1) - thick]);
+  pen.area([...edge(high, 0.4), ...edge(low, -0.4).reverse()], theme.muted);
 }
 
 /** Return the color of a word, and the share of it. */
