@@ -168,11 +168,13 @@ class Output(NamedTuple):
     """The tensors of real numbers that a run returns, for N texts.
 
     model : of the model. attention : of the attention module that runs first, where the input is
-    the same in every run; empty if no module is known.
+    the same in every run; empty if no module is known. logits : those in `model` that the model
+    names so, (N, T, vocabulary); None without them.
     """
 
     model: tuple[Tensor, ...]
     attention: tuple[Tensor, ...]
+    logits: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +211,9 @@ def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
     finally:
         for hook in hooks:
             hook.remove()
-    return Output(floats(output), first[0] if first else ())
+    logits = getattr(output, "logits", None)
+    has_logits = isinstance(logits, Tensor) and logits.dim() == 3
+    return Output(floats(output), first[0] if first else (), logits if has_logits else None)
 
 
 def outputs_beside(

@@ -19,7 +19,7 @@ from attnviz.errors import InputError, did_you_mean
 from attnviz.figures.style import MASKED, neutral_colors, weight_colors
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
-_BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
+BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
 
 
 def is_logarithmic(keys: int) -> bool:
@@ -35,7 +35,7 @@ def weight_norm(weights: Tensor) -> Normalize:
     """
     top, keys = float(weights.max()), weights.shape[-1]
     if is_logarithmic(keys):
-        return LogNorm(1 / (_BELOW_EVEN * keys), max(top, _BELOW_EVEN / keys))
+        return LogNorm(1 / (BELOW_EVEN * keys), max(top, BELOW_EVEN / keys))
     return Normalize(0.0, max(top, 1e-12))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
-from attnviz.results import Axis
+from attnviz.results import Axis, Waveform
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 AudioSource: TypeAlias = "str | os.PathLike[str] | np.ndarray[Any, Any]"
 
+_PARTS = 1000  # of the outline of a sound
 _HIGHEST_RATE = 1_000_000  # samples a second
 _PROJECTIONS = ("q_proj", "query", "qkv", "linear_q", "q_lin")  # where attention begins
 
@@ -99,6 +100,15 @@ def _read_file(path: Path) -> tuple[NDArray[np.float64], int]:
             f"{path} cannot be read as a sound ({reason}). Give a WAV, FLAC or OGG file."
         ) from error
     return samples, int(rate)
+
+
+def waveform(sound: Sound) -> Waveform:
+    """Return the least and the largest sample of each of at most 1,000 equal parts of a sound."""
+    count = len(sound.samples)
+    parts = min(count, _PARTS)
+    starts = np.arange(parts) * count // parts
+    extremes = [extreme.reduceat(sound.samples, starts) for extreme in (np.minimum, np.maximum)]
+    return Waveform(sound.seconds, torch.from_numpy(np.stack(extremes, axis=1)))
 
 
 def resample(sound: Sound, rate: int) -> Sound:

@@ -18,6 +18,7 @@ from attnviz.inputs.audio import (
     read_sound,
     resample,
     sound_axis,
+    waveform,
 )
 from attnviz.inputs.decoder import encode_target
 from attnviz.inputs.image import (
@@ -32,7 +33,7 @@ from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
 from attnviz.inputs.text import encode_texts, translate
 from attnviz.inputs.tokens import Chat, TokenIds, parse_text
 from attnviz.models.pretrained import embedding_rows, has_text_decoder, input_kinds
-from attnviz.results import Axis
+from attnviz.results import Axis, Waveform
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -199,6 +200,8 @@ class Batch:
         (H, W, 3) uint8, the picture as the model saw it.
     sound : str or None
         The name of the sound.
+    waveform : Waveform or None
+        The outline of the sound.
     notes : tuple of tuple of str
         What was cut from each input.
     """
@@ -208,6 +211,7 @@ class Batch:
     cut_from: tuple[int | None, ...] = (None,)
     image: Tensor | None = None
     sound: str | None = None
+    waveform: Waveform | None = None
     notes: tuple[tuple[str, ...], ...] = ((),)
 
 
@@ -279,8 +283,15 @@ def encode(
         for name, value in inputs.items()
         if isinstance(value, torch.Tensor) and name in arguments
     }
-    name = None if sound is None else sound.name
-    return Batch(tensors, axes, cut_from, pixels, name, tuple(map(tuple, notes)))
+    return Batch(
+        tensors,
+        axes,
+        cut_from,
+        pixels,
+        sound=None if sound is None else sound.name,
+        waveform=None if sound is None else waveform(sound),
+        notes=tuple(map(tuple, notes)),
+    )
 
 
 def _note_cuts(

@@ -26,13 +26,16 @@ from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
+from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
     Axis,
     GivenAttention,
     MaskRule,
+    NextTokens,
     StreamedAttention,
+    Waveform,
 )
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import find_words, literal, source
@@ -44,9 +47,11 @@ _OVERVIEW_LEVELS = 2**10 - 1
 _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most
 _PICTURE_SIDE = 384  # pixels of a picture, at most
-_HEAD_BYTES = 95  # of JSON about a head, at most, beside its codes and its rule
+_HEAD_BYTES = 40  # of JSON about a head, at most, beside its codes and its rule
+_VECTOR_BYTES = 25  # of JSON about queries and keys, at most, beside these
 _VALUE_BYTES = 110  # of JSON about the values of a head, at most
-_ADDRESS_BYTES = 45  # of JSON that say where codes lie, at most
+_ADDRESS_BYTES = 38  # of JSON that say where codes lie, at most
+_ERROR = Context(prec=3, rounding=ROUND_CEILING)  # of a head: no smaller than it is
 _NOTES_BYTES = 600  # of the notes, at most
 _BLOCK_CELLS = 2**22  # weights in memory at once while an error is measured
 _SAMPLED_BLOCKS = 8  # blocks of rows in which the error of a long text is measured
@@ -107,6 +112,7 @@ def make_payload(
             "blocks": blocks.places,
             "start": {**start, "stack": _stack_name(start, shown[0]["stacks"])},
             "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
+            "scale": {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN},
             **({"aligned": aligned} if aligned else {}),
         }
 
@@ -182,7 +188,8 @@ def _add_values(
     places = {index: [blocks.add(code) for code in mix.values] for index, mix in mixes.items()}
     for (index, number), head in exact.items():
         key_head = heads[index, number][0].key_head
-        head["value"] = places[index][key_head] if index in places else None
+        if index in places:
+            head["value"] = places[index][key_head]
 
 
 def compact_json(data: Any) -> str:
@@ -243,7 +250,9 @@ def _sizes(heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding]) -> It
             if levels is not None:
                 size += head.map(levels).size
             if vectors:
-                size += head.query.size + head.key.size + len(compact_json(head.rule))
+                size += (
+                    _VECTOR_BYTES + head.query.size + head.key.size + len(compact_json(head.rule))
+                )
                 key = id(head.record), head.key_head
                 size -= len(head.key.text) if key in keys else 0
                 keys.add(key)
@@ -263,13 +272,13 @@ def _encode(
         key = index, head.key_head
         if vectors and key not in keys:
             keys[key] = blocks.add(head.key)
-        exact[index, number] = {
-            "map": None if levels is None else blocks.add(head.map(levels)),
-            "query": blocks.add(head.query) if vectors else None,
-            "key": keys[key] if vectors else None,
-            "rule": head.rule if vectors else None,
-            "error": head.error_of_vectors if levels is None else head.error_of_map(levels),
-        }
+        error = head.error_of_vectors if levels is None else head.error_of_map(levels)
+        known: dict[str, Any] = {"error": float(_ERROR.create_decimal(error))}
+        if levels is not None:
+            known["map"] = blocks.add(head.map(levels))
+        if vectors:
+            known |= {"query": blocks.add(head.query), "key": keys[key], "rule": head.rule}
+        exact[index, number] = known
     return exact
 
 
@@ -407,7 +416,8 @@ def _describe_result(
             "second": axis.segments.index(1) if 1 in axis.segments else None,
             "generated": _first_generated(axis, result.provenance),
             "patches": axis.patches,
-            "frames": axis.seconds is not None,
+            "frames": _seconds_of_a_frame(axis),
+            "next": _next_tokens(result.next_tokens, axis),
         }
         for axis in axes
     ]
@@ -421,6 +431,7 @@ def _describe_result(
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
         "image": None if result.image is None else _data_address(result.image),
+        "waveform": None if result.waveform is None else _waveform(result.waveform),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": described_axes,
         "stacks": stacks,
@@ -433,6 +444,39 @@ def _data_address(image: Tensor) -> str:
     picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
     picture.save(file, "JPEG", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _waveform(waveform: Waveform) -> dict[str, Any]:
+    """Return the outline of a sound in whole percent of its largest sample."""
+    extremes = waveform.extremes
+    low, high = (100 * extremes / extremes.abs().max().clamp(min=1e-9)).round().int().T.tolist()
+    return {"seconds": waveform.seconds, "low": low, "high": high}
+
+
+def _seconds_of_a_frame(axis: Axis) -> float | None:
+    """Return how long a frame of a sound is; None unless all positions are frames."""
+    starts = [second for second in axis.seconds or () if second is not None]
+    if len(starts) < len(axis):
+        return None
+    return (starts[-1] - starts[0]) / max(1, len(starts) - 1) or 1.0
+
+
+def _next_tokens(known: NextTokens | None, axis: Axis) -> list[list[tuple[str, float]]] | None:
+    """Return the most probable tokens after each position of an axis; None where none are known."""
+    if known is None:
+        return None
+    shown = [position for position, padding in enumerate(known.axis.padding) if not padding]
+    if axis != known.axis.at(shown):
+        return None
+    return [
+        [
+            (label, float(f"{value:.3g}"))
+            for label, value in zip(
+                known.labels[position], known.probabilities[position].tolist(), strict=True
+            )
+        ]
+        for position in shown
+    ]
 
 
 def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
@@ -452,14 +496,17 @@ def align_stacks(
 ) -> dict[str, list[list[tuple[int, int]]]]:
     """Return the words that two texts share, for the queries and keys of each stack.
 
-    A stack whose words have the same pieces in both texts is left out: its positions correspond.
+    A stack is left out where each word corresponds to that in the same place, with as many pieces.
     """
     aligned: dict[str, list[list[tuple[int, int]]]] = {}
     for one, other in zip(first, second, strict=True):
         sides = [(one.query_axis, other.query_axis), (one.key_axis, other.key_axis)]
-        differs = any(a.words != b.words for a, b in sides) and _is_short(one) and _is_short(other)
-        if differs and one.stack not in aligned:
-            aligned[one.stack] = [align(a, b) for a, b in sides]
+        if one.stack in aligned or not (_is_short(one) and _is_short(other)):
+            continue
+        alignment = [align(a, b) for a, b in sides]
+        has_same_pieces = all(a.words == b.words for a, b in sides)
+        if not has_same_pieces or alignment != [_in_place(a) for a, _ in sides]:
+            aligned[one.stack] = alignment
             for (axis, _), pairs in zip(sides, aligned[one.stack], strict=True):
                 if all(axis.special[position] for position, _ in pairs):
                     raise InputError(
@@ -467,6 +514,11 @@ def align_stacks(
                         "compared. Choose texts that share words."
                     )
     return aligned
+
+
+def _in_place(axis: Axis) -> list[tuple[int, int]]:
+    """Return each word of a text with itself."""
+    return [(start, start) for start in _words(axis)[0]]
 
 
 def _is_short(attention: Attention) -> bool:
@@ -797,7 +849,7 @@ class Blocks:
         start = sum(self.places[-1]) if self.places else 0
         self.places.append((start, len(codes.text)))
         self._texts.append(codes.text)
-        return {"block": len(self.places) - 1, "at": 0, **codes.format}
+        return {"block": len(self.places) - 1, **codes.format}
 
     @property
     def text(self) -> str:

@@ -47,6 +47,7 @@ from attnviz.inputs import (
 )
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
+from attnviz.pipeline.next_tokens import next_tokens
 from attnviz.results import (
     AgreementReport,
     AttentionResult,
@@ -213,6 +214,9 @@ def _whole_results(
         captured, generated = _capture_generation(checkpoint, batch, inputs.generate)
         captures = [captured]
     first, axes = captures[0], {} if inputs.generate is not None else batch.axes
+    logits: Tensor | list[None] | None = first.outputs.recorded.logits
+    if logits is None or len(logits) != len(captures):
+        logits = [None] * len(captures)
     layers = len({record.path for record in first.records})
     outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
     moved = _moved_keys(checkpoint, inputs, batch, options, captures)
@@ -241,6 +245,8 @@ def _whole_results(
                 source,
                 batch.image,
                 notes=(*notes, *captured.notes),
+                next_tokens=next_tokens(module, checkpoint.tokenizer, logits[n], records),
+                waveform=batch.waveform,
             )
         )
     return results

@@ -256,6 +256,61 @@ class Provenance(Savable):
 
 
 @dataclass(frozen=True, eq=False)
+class Waveform(Savable):
+    """The outline of a sound.
+
+    Attributes
+    ----------
+    seconds : how long the sound is.
+    extremes : (B, 2) float32, the least and the largest sample of each of B equal parts.
+    """
+
+    seconds: float
+    extremes: Tensor
+
+    def _rules(self) -> Rules:
+        yield "a duration", 0 < self.seconds < float("inf")
+        yield "two samples of each part", self.extremes.dim() == 2 and self.extremes.shape[1] == 2
+        yield "at least one part", len(self.extremes) > 0
+
+    def _number_rules(self) -> Rules:
+        yield "samples that are finite", bool(self.extremes.isfinite().all())
+
+
+@dataclass(frozen=True, eq=False)
+class NextTokens(Savable):
+    """The K tokens that a causal language model finds most probable after each of T positions.
+
+    Attributes
+    ----------
+    axis : the positions.
+    ids : (T, K), the most probable first.
+    labels : of the ids, in the vocabulary of the tokenizer.
+    probabilities : (T, K) float32, softmax in float64 over the logits of the run that was recorded;
+        of a text with generated tokens, over those of one pass over all of it.
+    """
+
+    axis: Axis
+    ids: Tensor
+    labels: tuple[tuple[str, ...], ...]
+    probabilities: Tensor
+
+    def __repr__(self) -> str:
+        """Return the tokens after the last position."""
+        last = zip(self.labels[-1], self.probabilities[-1].tolist(), strict=True)
+        return f"NextTokens({', '.join(f'{label!r} {value:.2f}' for label, value in last)})"
+
+    def _rules(self) -> Rules:
+        shape = len(self.axis), len(self.labels[0]) if self.labels else 0
+        yield "tokens for each position", self.ids.shape == shape and self.ids.numel() > 0
+        yield "a label for each token", [len(row) for row in self.labels] == [shape[1]] * shape[0]
+        yield "a probability for each token", self.probabilities.shape == shape
+
+    def _number_rules(self) -> Rules:
+        yield "probabilities", bool(((self.probabilities >= 0) & (self.probabilities <= 1)).all())
+
+
+@dataclass(frozen=True, eq=False)
 class AttentionResult(Savable):
     """Every attention of one model on one input, with the proof that it is the model's.
 
@@ -264,7 +319,9 @@ class AttentionResult(Savable):
     (`stack`). Iterating gives the records in the order of execution. `image` is the picture as the
     model saw it, resized and cropped, (H, W, 3) uint8; None where it read none. A text that is too
     long for whole maps has no records: `streamed` holds a summary of each attention. `notes` say
-    what a reader should know of the model and of its input.
+    what a reader should know of the model and of its input. `next_tokens` are what a causal
+    language model predicts after each position; None for models without a language head, and for
+    streamed texts. `waveform` is the outline of the sound; None where the model read none.
     """
 
     records: tuple[AttentionRecord | GivenAttention, ...]
@@ -273,6 +330,8 @@ class AttentionResult(Savable):
     image: Tensor | None = None
     streamed: tuple[StreamedAttention, ...] = ()
     notes: tuple[str, ...] = ()
+    next_tokens: NextTokens | None = None
+    waveform: Waveform | None = None
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -294,16 +353,19 @@ class AttentionResult(Savable):
         object.__setattr__(self, "agreement", replace(self.agreement, digests=known))
 
     def _digest(self) -> str:
-        """Return a digest of where the result comes from, and of which attentions it has."""
+        """Return a digest of where the result comes from, and of what it has beside attentions."""
         names = [(attention.stack, attention.layer, attention.path) for attention in self._all]
-        (digest,) = digests([{"provenance": self.provenance, "attentions": names}])
+        values: dict[str, Any] = {"provenance": self.provenance, "attentions": names}
+        if self.next_tokens is not None:  # older files have none
+            values["next_tokens"] = self.next_tokens
+        (digest,) = digests([values])
         return digest
 
     def _rules(self) -> Rules:
         yield "one attention or more", len(self) > 0
         yield "an image in colors", is_image(self.image)
-        for record in self.records:
-            record.check()
+        for part in (*self.records, *filter(None, [self.next_tokens, self.waveform])):
+            part.check()
 
     def _number_rules(self) -> Rules:
         records = [*self.records, *(entry.record for entry in self.streamed if entry.record)]

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import attnviz.interactive.view
-from attnviz.figures.scale import LOGARITHMIC_FROM
 
 ROOM = Path(attnviz.interactive.view.__file__).parent
 FILES = (
@@ -44,9 +43,3 @@ def test_no_code_turns_text_into_markup_or_code():
         if word in file.read_text("utf-8")
     ]
     assert not uses
-
-
-def test_the_page_and_the_figures_share_the_rule_of_the_logarithmic_scale():
-    source = (ROOM / "frontend" / "src" / "scene.ts").read_text()
-    (keys,) = re.findall(r"const LOGARITHMIC_FROM = (\d+);", source)
-    assert int(keys) == LOGARITHMIC_FROM

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import expect
 
+import attnviz
 from tests.interactive.serve.live_server import serving
 
 
@@ -128,6 +129,37 @@ def test_senses_of_own_sentences_are_read_at_their_dots(page, dark):
     assert dots.evaluate_all("dots => dots.map((dot) => dot.getAttribute('cx'))") != places
     image = panel.get_by_role("img").last
     assert (image.evaluate("image => getComputedStyle(image).filter") != "none") == dark
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_words_of_a_shift_are_bars_with_their_numbers(page, dark):
+    text = "The bank was full of {mud|cash}."
+    result = attnviz.shift("bank", text)
+    shown = page(dark=dark)
+    shown.get_by_role("tab", name="Shift").click()
+    panel = asked(shown, 2)
+    panel.get_by_label("Sentence").fill(text)
+    panel.get_by_role("button", name="Show").click()
+    moved = panel.locator(".moved")
+    expect(moved.get_by_role("heading")).to_have_text(result.headline, timeout=120_000)
+    _, contributions = result.contributions
+    for label in ("cash", "full"):
+        index = result.words.index(label)
+        numbers = result.share(contributions[index]), result.share(result.effect[index])
+        word = moved.get_by_role("listitem").filter(has_text=label)
+        word.hover()
+        expect(moved.locator("output")).to_have_text(
+            "{}: read from it {:.2f} of the way, lost by masking it {:.2f}".format(label, *numbers)
+        )
+        expect(word).to_have_attribute("title", moved.locator("output").inner_text())
+        heights = [word.locator(f".{bar}").bounding_box()["height"] for bar in ("brought", "lost")]
+        assert heights[0] / heights[1] == pytest.approx(numbers[0] / numbers[1], rel=0.1, abs=0.02)
+    color = word.locator(".brought").evaluate("bar => getComputedStyle(bar).backgroundColor")
+    assert color == ("rgb(202, 123, 113)" if dark else "rgb(183, 90, 38)")
+    own = result.share(contributions[result.at])
+    expect(moved.locator(".explained")).to_have_text(f"bank{own:.2f}")
+    shown.mouse.move(2, 2)
+    expect(moved.locator("output")).to_have_text("Point at a word for its numbers.")
 
 
 def test_markup_is_text(page):

@@ -1,12 +1,13 @@
 """The page as readers use it: real Chromium, a real mouse and keyboard, and no network."""
 
+import base64
 import io
 import itertools
 import json
 import math
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -18,6 +19,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import attnviz
+from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
 from attnviz.interactive.payload import Head
 from attnviz.interactive.view import make_page, view
 from attnviz.results import one_result
@@ -543,6 +545,77 @@ def test_a_view_is_saved_as_svg_and_png(read, result, name):
     assert np.asarray(picture).std() > 5
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def saved_svg(reader):
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    return ET.fromstring(started.value.path().read_text("utf-8"))
+
+
+def left_of(element):
+    return float(element.get("x"))
+
+
+def test_a_saved_view_contains_the_colored_text(read, result):
+    reader = read().show(view="head", layer=1, heads=[4], words=False)
+    above = [text for text in saved_svg(reader).iter(f"{SVG}text") if float(text.get("y")) < 0]
+    assert not above  # a text without colors is in the caption
+    reader.word("train").click()
+    reader.away()
+    expect(reader.page.locator(".hint")).to_contain_text("train → ")
+    svg = saved_svg(reader)
+    top = float(svg.get("viewBox").split()[1])
+    texts = [text for text in svg.iter(f"{SVG}text") if float(text.get("y")) < 0]
+    assert top < min(float(text.get("y")) for text in texts) - 8
+    labels = weights_of(result, 1, [4], words=False, special="keep").columns
+    assert [text.text for text in texts][:-1] == list(labels)
+    assert texts[-1].text.startswith("train → ")
+    row = weights_of(result, 1, [4], words=False, special="keep").weights[6]
+    best = max(range(1, len(row) - 1), key=lambda at: row[at])
+    boxes = [box for box in svg.iter(f"{SVG}rect") if top + 17 < float(box.get("y")) < 0]
+    (darkest,) = [box for box in boxes if box.get("opacity") == "0.85"]
+    assert darkest.get("fill") == "#34508f"
+    (frame,) = [box for box in boxes if box.get("fill") == "none"]
+    for box, text in ((darkest, texts[best]), (frame, texts[labels.index("train")])):
+        assert left_of(box) < left_of(text) < left_of(box) + float(box.get("width"))
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_saved_view_contains_the_picture_as_it_is_lit(tokenizer, open_page, tmp_path, width):
+    result = seeing("vit", tokenizer).attend(image=picture())
+    view(result, show="head", layer=0, head=1).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", width=width, height=1000))
+    reader.settle()
+    reader.page.wait_for_function("document.querySelector('.picture canvas').width > 400")
+    patch = result.record(0).key_axis.patches.index((1, 2))
+    bright = np.mean(reader.patches(4, 4))
+    reader.show(query=patch, lock=True)
+    reader.page.wait_for_function(
+        "document.querySelector('.hint').textContent.includes(' → ')", timeout=5000
+    )
+    lit = np.array(reader.patches(4, 4))
+    assert lit.mean() < 0.8 * bright
+    with reader.page.expect_download() as started:
+        reader.page.evaluate("document.querySelector('[data-control=save-svg]').click()")
+    svg = ET.fromstring(started.value.path().read_text("utf-8"))
+    (image,) = [
+        image for image in svg.iter(f"{SVG}image")
+        if (left_of(image) < -100 if width == 1280 else float(image.get("y")) < -100)
+    ]  # fmt: skip
+    box = [float(image.get(name)) for name in ("x", "y", "width", "height")]
+    left, top, whole, _ = map(float, svg.get("viewBox").split())
+    assert left <= box[0] - 16
+    assert box[0] + box[2] <= (0 if width == 1280 else whole)
+    assert top <= box[1]
+    data = image.get("href").partition(",")[2]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"), float)
+    side = pixels.shape[0] // 4
+    means = pixels[: 4 * side, : 4 * side].reshape(4, side, 4, side, 3).mean((1, 3, 4))
+    np.testing.assert_allclose(means.flatten(), lit, atol=4)
+
+
 def test_a_link_opens_the_same_view(read, saved):
     reader = read().show(
         view="head", layer=3, heads=[1, 2, 3, 7], query=2, key=None, lock=True, words=False,
@@ -757,7 +830,7 @@ RULES = {
 def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result, rule):
     payload, blocks = data_of(result)
     exact = payload["results"][0]["stacks"][0]["layers"][2]["exact"][3]
-    exact["map"] = None
+    exact.pop("map", None)
     exact["rule"] |= rule
     payload["start"] |= {"words": False, "view": "head", "layer": 2, "head": 3}
     reader = Reader(open_page(make_page(payload, blocks), height=1400))
@@ -830,6 +903,27 @@ def test_a_narrow_window_needs_no_horizontal_scrolling(read, name, dark):
     assert reader.page.evaluate("document.documentElement.scrollWidth") == 400
     theme = reader.page.locator(".attnviz").get_attribute("data-theme")
     assert theme == ("dark" if dark else "light")
+
+
+@pytest.mark.parametrize("compared", [False, True])
+def test_a_phone_shows_the_whole_map_at_once(read, saved, compared):
+    path = saved("two", other=OTHER) if compared else saved("short")
+    reader = read(path, width=400, height=800).show(view="head", layer=1, heads=[4], words=False)
+    first, last = 0, 12
+    for query, key in itertools.product((first, last), repeat=2):
+        place = reader.locate(part="matrix", query=query, key=key)
+        assert 0 < place["x"] < 400
+        assert 150 < place["y"] < 790
+    lines = reader.locate(part="lines", query=first)
+    assert lines["y"] > reader.locate(part="matrix", query=last, key=first)["y"]
+    reader.show(view="token", words=True)
+    for layer, head in ((0, 0), (5, 11)):
+        assert reader.locate(layer=layer, head=head, query=2)["y"] < 790
+    reader.control("fold").click()
+    for name in ("save-svg", "threshold", "find"):
+        expect(reader.control(name)).to_be_in_viewport(ratio=1)
+    reader.control("fold").click()
+    expect(reader.control("find")).to_be_hidden()
 
 
 def test_the_tooltip_follows_the_drawing(read, result):
@@ -1013,8 +1107,90 @@ def test_masked_cells_differ_from_cells_of_no_weight(tokenizer, open_page, tmp_p
     ]
     assert min(colors[0]) > 250  # no weight is white
     for masked in colors[1:]:
-        assert masked == [233, 233, 233, 255]
+        assert masked == [238, 238, 242, 255]
     assert "0 (masked)" in reader.hover(part="matrix", query=0, key=3).tip()
+
+
+def is_gray(color):
+    return max(color[:3]) - min(color[:3]) <= 2
+
+
+def test_cells_of_special_tokens_are_gray_on_a_scale_of_their_own(read, result):
+    reader = read().show(view="head", layer=0, heads=[3], words=False)
+    drawn = weights_of(result, 0, [3], words=False, special="keep")
+    size = len(drawn.rows)
+    darkest = {
+        special: drawn.weights.masked_fill(drawn.uninformative != special, 0).argmax().item()
+        for special in (True, False)
+    }
+    for special, cell in darkest.items():  # each scale ends at its own largest weight
+        color = reader.color(part="matrix", query=cell // size, key=cell % size)
+        assert color == ([154, 154, 154, 255] if special else [44, 26, 76, 255])
+    for row, column in itertools.product(range(0, size, 2), range(size)):
+        color = reader.color(part="matrix", query=row, key=column)
+        if drawn.weights[row, column] > 0.05:
+            assert is_gray(color) == bool(drawn.uninformative[row, column]), (row, column)
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    svg = started.value.path().read_text("utf-8")
+    assert "between words" in svg
+    assert "of special tokens" in svg
+    reader.show(view="grid", words=True)
+    reader.picture()
+    tile, neighbor = (reader.locate(layer=2, head=head) for head in (7, 8))
+    side = 0.9 * (neighbor["x"] - tile["x"])
+    script = """([x, y]) => {
+        const canvas = document.querySelector('.stage canvas');
+        const {left, top} = canvas.getBoundingClientRect();
+        return [...canvas.getContext('2d').getImageData(x - left, y - top, 1, 1).data];
+    }"""
+    units = len(unit_positions(result, words=True, special="keep")[0])
+    first = [tile["x"] - side / 2 + 0.5 * side / units, tile["y"] + 0.2 * side]
+    color = reader.page.evaluate(script, first)  # [CLS] receives most of the weight of this head
+    assert is_gray(color)
+    assert color[0] < 190
+
+
+def test_the_page_takes_the_rule_of_the_color_scale_from_the_figures(open_page, result):
+    payload, blocks = data_of(result)
+    assert payload["scale"] == {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN}
+    payload = {**payload, "scale": {"logarithmicFrom": 5, "belowEven": 2}}
+    reader = Reader(open_page(make_page(payload, blocks)))
+    reader.settle()
+    reader.show(view="head", layer=0, heads=[3], words=False)
+    with reader.page.expect_download() as started:
+        reader.control("save-svg").click()
+    svg = ET.fromstring(started.value.path().read_text("utf-8"))
+    texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert "attention weight (log)" in texts
+    keys = len(result.record(0).key_axis)
+    assert f"{1 / (2 * keys):.2g}" in texts  # where the scale begins
+
+
+def test_the_next_tokens_of_a_word_are_shown(tokenizer, open_page, tmp_path):
+    result = attnviz.attend(TEXT, model=attnviz.load(tiny("llama"), tokenizer=tokenizer))
+    known = result.next_tokens
+    at = known.axis.labels.index("time")
+    known.probabilities[at] = torch.tensor([0.523, 0.0996, 0.0321, 0.0004, 0])
+    labels = (*known.labels[:at], ("a", "b", "c", "<b>", " "), *known.labels[at + 1 :])
+    known = replace(known, labels=labels)
+    view(replace(result, next_tokens=known)).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html", height=1400))
+    reader.settle()
+    line = reader.control("next")
+    expect(line).to_contain_text("next after the text")
+    assert line.locator("bdi").all_inner_texts() == list(known.labels[-1])
+    reader.word("time").hover()
+    expect(line).to_have_text("next after “time”a 52 %b 10 %c 3.2 %<b> <0.1 %· <0.1 %")
+    reader.word("unfathomable").hover()  # of a word with several pieces, after the last
+    after = max(n for n, word in enumerate(known.axis.words) if word == 1)
+    expect(line.locator("bdi").first).to_have_text(known.labels[after][0])
+    reader.away()
+    expect(line).to_contain_text("next after the text")
+
+
+def test_an_encoder_shows_no_next_tokens(read):
+    expect(read().control("next")).to_be_hidden()
 
 
 def test_generated_words_stand_apart(tokenizer, open_page, tmp_path):
@@ -1084,6 +1260,39 @@ def test_the_frames_of_a_sound_are_a_strip(tokenizer, open_page, tmp_path):
     frames.nth(3).click()
     reader.settle()
     assert (reader.state()["view"], reader.state()["query"]) == ("token", 3)
+
+
+def test_the_outline_of_a_sound_stands_above_its_frames(tokenizer, open_page, tmp_path):
+    sound = chirp()
+    sound[len(sound) // 2 :] *= 0.2
+    result = seeing("wav2vec2", tokenizer).attend(audio=sound, sampling_rate=RATE)
+    view(result).save(tmp_path / "view.html")
+    reader = Reader(open_page(tmp_path / "view.html"))
+    reader.settle()
+    wave = reader.page.locator(".wave")
+    frames = reader.page.locator(".headline .frame")
+    box, first, last = (
+        one.bounding_box() for one in (wave, frames.first, frames.nth(frames.count() - 1))
+    )
+    assert box["x"] == pytest.approx(first["x"], abs=1)
+    assert box["x"] + box["width"] == pytest.approx(last["x"] + last["width"], abs=1)
+    assert box["y"] + box["height"] <= first["y"] + 1
+    heights = wave.evaluate("""canvas => {
+        const {data, width, height} = canvas.getContext('2d').getImageData(
+            0, 0, canvas.width, canvas.height);
+        return Array.from({length: width}, (_, x) => Array.from({length: height}, (_, y) =>
+            data[4 * (y * width + x) + 3]).filter((alpha) => alpha > 100).length / height);
+    }""")
+    middle = round(len(heights) * 0.5 / (0.02 * frames.count()))  # of the sound, in pixels
+    loud, soft = heights[5 : middle - 5], heights[middle + 5 : -5]
+    assert 0.85 < max(loud) <= 1  # the outline has all of the height
+    assert 0.15 < max(soft) < 0.3
+    reader.page.mouse.click(first["x"] + 3.5 * first["width"], box["y"] + 5)
+    reader.settle()
+    assert (reader.state()["view"], reader.state()["query"]) == ("token", 3)
+    expect(reader.page.locator(".hint")).to_contain_text("0.06 s → ")
+    outlines = saved_svg(reader).findall(f"{SVG}polygon")
+    assert len(outlines) == 1
 
 
 def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):

@@ -25,7 +25,7 @@ from transformers import Wav2Vec2FeatureExtractor
 import attnviz
 from attnviz.errors import InputError
 from attnviz.inputs import encode, parse_inputs, token_spans
-from attnviz.inputs.audio import read_sound, resample
+from attnviz.inputs.audio import Sound, read_sound, resample, waveform
 
 IMAGES = {
     "vit": ("encoder", ("[CLS]",)),
@@ -460,3 +460,27 @@ def test_segments_go_only_to_models_with_a_table_of_them(tokenizer):
         checkpoint = attnviz.load(tiny(family), tokenizer=tokenizer).checkpoint
         names[family] = set(encode(checkpoint, ["the train"]).inputs)
     assert names["bert"] - names["gpt2"] == {"token_type_ids"}
+
+
+@pytest.mark.parametrize("count", [1, 7, 999, 1000, 16_001])
+def test_the_outline_of_a_sound_has_its_extremes(count):
+    samples = np.random.default_rng(0).standard_normal(count).astype(np.float32)
+    outline = waveform(Sound(samples, RATE, "noise"))
+    parts = len(outline.extremes)
+    assert parts == min(count, 1000)
+    assert outline.seconds == count / RATE
+    edges = [part * count // parts for part in range(parts + 1)]
+    for (low, high), start, end in zip(
+        outline.extremes.tolist(), edges[:-1], edges[1:], strict=True
+    ):
+        part = samples[start:end]
+        assert (low, high) == (part.min(), part.max())
+
+
+def test_a_result_keeps_the_outline_of_its_sound(tokenizer, tmp_path):
+    result = seeing("wav2vec2", tokenizer).attend(audio=chirp(), sampling_rate=RATE)
+    assert result.waveform.seconds == 1.0
+    assert result.waveform.extremes.abs().max() == np.abs(chirp()).max()
+    attnviz.save_result(result, tmp_path / "sound.safetensors")
+    loaded = attnviz.load_result(tmp_path / "sound.safetensors").waveform
+    assert torch.equal(loaded.extremes, result.waveform.extremes)

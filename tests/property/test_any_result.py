@@ -39,9 +39,11 @@ from attnviz.results import (
     Computation,
     MapSummary,
     MaskRule,
+    NextTokens,
     Provenance,
     StageCheck,
     StreamedAttention,
+    Waveform,
 )
 from attnviz.results.base import SAVABLE
 
@@ -173,7 +175,29 @@ def streamed(draw):
     )
 
 
+def next_tokens(m):
+    probabilities = tensors(m, 2, of=[torch.float32]).map(
+        lambda some: some.nan_to_num().clamp(0, 1)
+    )
+    return st.builds(
+        NextTokens,
+        axis=axes(m),
+        ids=tensors(m, 2, of=[torch.int64]),
+        labels=st.tuples(*[labels(2)] * m),
+        probabilities=probabilities,
+    )
+
+
 st.register_type_strategy(torch.Tensor, tensors(of=EVERY))
+st.register_type_strategy(
+    Waveform,
+    st.builds(
+        Waveform,
+        seconds=st.floats(1e-3, 1e6),
+        extremes=sizes.flatmap(lambda parts: tensors(parts, 2)).map(torch.nan_to_num),
+    ),
+)
+st.register_type_strategy(NextTokens, sizes.flatmap(next_tokens))
 st.register_type_strategy(StageCheck, checks())
 st.register_type_strategy(Axis, sizes.flatmap(axes))
 st.register_type_strategy(AttentionRecord, attentions())
@@ -359,6 +383,8 @@ MADE = {
         AttentionResult,
         records=st.lists(attentions(), min_size=1, max_size=2).map(tuple),
         image=st.none() | tensors(2, 2, 3, of=[torch.uint8]),
+        waveform=st.none() | st.from_type(Waveform),
+        next_tokens=st.none() | sizes.flatmap(next_tokens),
         agreement=proof["agreement"],
         provenance=proof["provenance"],
     ),

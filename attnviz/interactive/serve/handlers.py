@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnviz.analyses.senses.result import SensesResult
+    from attnviz.analyses.shift.result import ShiftResult
 
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
 _MAX_SENTENCES = 64  # of a word
@@ -82,7 +84,7 @@ class Handlers:
             from attnviz.analyses.shift.plot import shift as draw
 
             self._expect_short(model, texts)
-            return _figure(partial(shift, word, text, model=model), draw, query)
+            return _figure(partial(shift, word, text, model=model), draw, query, _words)
 
         return work
 
@@ -161,6 +163,34 @@ def _occurrences(result: SensesResult) -> dict[str, Any]:
                 for state, score in enumerate(result.scores)
             ],
             "best": result.best,
+        }
+    }
+
+
+def _words(result: ShiftResult) -> dict[str, Any]:
+    """Return the words of the text, with what each brought and what is lost by changing it."""
+    kind, contributions = result.contributions
+    effects = [math.nan] * len(result.words) if result.effect is None else result.effect.tolist()
+    numbers = zip(contributions.tolist(), effects, strict=True)
+    return {
+        "moved": {
+            "headline": result.headline,
+            "details": result.details,
+            "brought": "brought" if kind == "all paths" else "read from it",
+            "lost": f"lost by {result.changing} it" if result.causal else None,
+            "unit": "in units of the hidden state" if result.way is None else "of the way",
+            "words": [
+                {
+                    "text": word,
+                    "special": result.special[index],
+                    "explained": index == result.at,
+                    "brought": result.share(brought),
+                    "lost": None if math.isnan(lost) else result.share(lost),
+                }
+                for index, (word, (brought, lost)) in enumerate(
+                    zip(result.words, numbers, strict=True)
+                )
+            ],
         }
     }
 

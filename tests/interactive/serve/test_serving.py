@@ -42,7 +42,7 @@ def maps(data):
             at, length = places[codes["block"]]
             raw = zlib.decompress(base64.b64decode(data["blocks"][at : at + length]), -15)
             count = np.prod(codes["shape"]) * (1 + (codes["levels"] > 255))
-            planes = np.frombuffer(raw, np.uint8, count, codes["at"])
+            planes = np.frombuffer(raw, np.uint8, count)
             planes = planes.reshape(-1, *codes["shape"][::-1]).astype(float)  # column by column
             code = planes[0] + (256 * planes[1] if codes["levels"] > 255 else 0)
             weights = codes["scale"] * (code.T / codes["levels"]) ** 2

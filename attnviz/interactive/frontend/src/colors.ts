@@ -1,6 +1,7 @@
 /** Colors: perceptually uniform maps (Crameri 2018, doi:10.5281/zenodo.1243862), and page themes. */
 
 // Every fifth of a map's 256 colors, with linear interpolation: within 1/255 of cmcrameri (tests/interactive).
+// "neutral" is that of attnviz.figures.style.
 const STOPS = {
   devon_r: 
     "fffffffbfafef7f6fdf2f1fceeedfceae8fbe6e4fae2dff9dedbf8dad6f7d6d2f6d2cdf6cec9f5cac5f4c6c0f3" +
@@ -22,6 +23,10 @@ const STOPS = {
     "20546c1d4b611a4256173a4b143240122a3611232c101c2311161b121214160e0d1b0b07210b03260d012c0e00" +
     "330f00391100411201481502501803591c0763210c6e281379301b8439248e422e984c39a25544ac5e4fb6685a" +
     "c07165ca7b71d5857ddf8f89ea9995f4a3a1ffadad",
+  neutral: 
+    "ffffff9a9a9a",
+  neutral_dark: 
+    "0101018f8f8f",
 };
 export type MapName = keyof typeof STOPS;
 
@@ -57,6 +62,8 @@ export interface Scale {
   blank?: number;
   /** The color of masked cells, as four bytes. */
   masked?: number[];
+  /** Of uninformative cells, in gray, as in the figures. */
+  neutral?: Scale;
 }
 
 /** Return the index of a value among the 256 colors. */
@@ -99,6 +106,8 @@ export interface Theme {
   faint: string;
   accent: string;
   weights: MapName;
+  /** Of weights that say little about the text. */
+  neutral: MapName;
   signed: MapName;
   /** The color of masked cells, as four bytes. */
   masked: number[];
@@ -106,9 +115,9 @@ export interface Theme {
 }
 export const LIGHT: Theme = {
   dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd",
-  accent: "#d1495b", weights: "devon_r", signed: "vik", masked: [233, 233, 233, 255], lines: CYCLE,
+  accent: "#d1495b", weights: "devon_r", neutral: "neutral", signed: "vik", masked: [238, 238, 242, 255], lines: CYCLE,
 };
 export const DARK: Theme = {
   dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47",
-  accent: "#ff7d8c", weights: "oslo", signed: "berlin", masked: [52, 54, 58, 255], lines: LIGHTER,
+  accent: "#ff7d8c", weights: "oslo", neutral: "neutral_dark", signed: "berlin", masked: [52, 54, 58, 255], lines: LIGHTER,
 };

@@ -7,6 +7,8 @@ export interface Payload {
   blocks: [start: number, length: number][];
   start: { stack: string; layer: number; head: number; view: ViewName; words: boolean };
   notes: string[];
+  /** The rule of attnviz.figures.scale: from how many keys on a scale is logarithmic, and where it begins then: even weights divided by this. */
+  scale: { logarithmicFrom: number; belowEven: number };
   /** Of two results whose words differ in pieces or in number: the words that are compared. */
   aligned?: Record<string, Aligned>;
 }
@@ -21,9 +23,17 @@ export interface Result {
   summary: string;
   /** The picture that the model read, as a data address. */
   image: string | null;
+  /** The outline of the sound that the model read. */
+  waveform: Waveform | null;
   notes: string[];
   axes: Axis[];
   stacks: Stack[];
+}
+/** The least and the largest sample of equal parts of a sound, in percent of the largest of all. */
+export interface Waveform {
+  seconds: number;
+  low: number[];
+  high: number[];
 }
 export interface Axis {
   labels: string[];
@@ -35,8 +45,10 @@ export interface Axis {
   generated: number | null;
   /** The row and the column of each position that is a patch of the picture. */
   patches: ([row: number, column: number] | null)[] | null;
-  /** Whether positions are frames of a sound. */
-  frames: boolean;
+  /** How many seconds a position is, if positions are frames of a sound. */
+  frames: number | null;
+  /** The most probable tokens after each position, with their probabilities, if the model predicts them. */
+  next: [label: string, probability: number][][] | null;
   /** The first position with content: the default selection. */
   word: number;
 }
@@ -62,11 +74,11 @@ export interface Pooled {
   maps: Codes;
 }
 export interface Exact {
-  map: Codes | null;
-  query: Codes | null;
-  key: Codes | null;
-  value: Codes | null;
-  rule: Rule | null;
+  map?: Codes;
+  query?: Codes;
+  key?: Codes;
+  value?: Codes;
+  rule?: Rule;
   error: number;
 }
 /** The data besides q and k that weights follow from; see `formula.ts`. */
@@ -81,11 +93,10 @@ export interface Rule {
   /** The model adds a custom table to the scores, so the weights come from the map. */
   added: boolean;
 }
-/** Numbers of one or two bytes, from a byte offset of a block: all low bytes, then all high bytes, if any. Maps ("root") are
+/** Numbers of one or two bytes, in a block: all low bytes, then all high bytes, if any. Maps ("root") are
  * written column by column. */
 export interface Codes {
   block: number;
-  at: number;
   shape: number[];
   kind: "root" | "linear";
   levels: number;
@@ -123,7 +134,7 @@ export function decode(codes: Codes, bytes: Uint8Array, start: number, count: nu
   const stride = size / shape[0];
   const wide = levels > 255;
   const values = new Float32Array(count);
-  for (let n = 0, at = codes.at + start; n < count; n++, at += step) {
+  for (let n = 0, at = start; n < count; n++, at += step) {
     const code = bytes[at] + (wide ? bytes[size + at] << 8 : 0);
     const unit = typeof scale === "number" ? scale : scale[Math.floor((start + n * step) / stride)];
     values[n] = codes.kind === "root" ? unit * (code / levels) ** 2 : unit * (code - (levels + 1) / 2);

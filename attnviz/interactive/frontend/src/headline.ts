@@ -1,15 +1,17 @@
 /** The top of a page: the text with words to click, the model, the verdict, and one line of help. */
 
 import { signedInk, type Theme } from "./colors";
-import type { Axis, Payload } from "./data";
+import type { Axis, Payload, Waveform } from "./data";
 import { el } from "./dom";
 import type { Units } from "./maps";
+import { CanvasPen, measure, type Pen } from "./pen";
 import type { Look } from "./reader";
+import type { Drawing } from "./save";
 import { isPicture } from "./picture";
-import type { Spot } from "./scene";
+import type { Box, Spot } from "./scene";
 import type { Spread, Word } from "./spread";
 import type { State } from "./state";
-import { literal } from "./text";
+import { literal, percent } from "./text";
 
 const HELP: Record<State["view"], string> = {
   grid: "Each square is one head. Rows look at columns. Click one.",
@@ -18,6 +20,8 @@ const HELP: Record<State["view"], string> = {
   steps: "Query times key gives a score, and softmax turns scores into weights. Click a word above for its steps.",
 };
 
+const [LETTERS, FRAME, ROW] = [15, 12, 26]; // pixels, in a file: size of letters, most width of a frame (also on the page), height of a line
+const WAVE = 40; // pixels of height of the outline of a sound
 const MIXED = 85; // percent of color of the word with the largest weight
 const MOST_FRAMES = 400; // of a sound, to be drawn as a strip
 const SHORT = 120; // characters of a text in large letters
@@ -28,6 +32,10 @@ export interface Headline {
   follow(look: Look, found: (label: string) => boolean): void;
   /** Color the words by the weights of one of them, special tokens in gray; null removes the colors. */
   paint(spread: Spread | null, theme: Theme): void;
+  /** Show what the model predicts after a word; null: after the whole text. */
+  predict(look: Look, word: Word | null): void;
+  /** Return the colored text as a drawing, for a file; null if it has no colors. */
+  sentence(width: number): Drawing | null;
 }
 
 /** The words of the queries or of the keys; patches of a picture have none. */
@@ -36,6 +44,14 @@ interface Line {
   units: Units;
   words: (HTMLElement | null)[];
   node: HTMLElement;
+  sound: Sound | null;
+}
+/** The outline of a sound, above its frames. */
+interface Sound {
+  waveform: Waveform;
+  /** Seconds that the frames take. */
+  seconds: number;
+  canvas: HTMLCanvasElement;
 }
 
 export function headline({ results }: Payload, verdict: HTMLElement, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
@@ -43,10 +59,13 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
   const model = el("span", { class: "model" });
   const help = el("p", { class: "hint", "aria-live": "off" });
   const proof = el("div", { class: "proof" }, model);
-  const node = el("header", { class: "headline" }, text, proof, help);
+  const next = el("p", { class: "next", "data-control": "next", title: "The most probable next tokens, by the run that is shown" });
+  const node = el("header", { class: "headline" }, text, proof, help, next);
   let lines: Line[] = [];
   let drawn: unknown[] = [];
   let base = "";
+  let painted: { spread: Spread | null; theme: Theme } | null = null;
+  let chosen: Word | null = null;
 
   const wordOf = (event: Event): Word | null => {
     const target = event.target instanceof Element ? event.target.closest<HTMLElement>(".word") : null;
@@ -77,7 +96,9 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
   }
   function build(look: Look): void {
     const { result, stack } = look;
-    const line = (side: Word["side"], units: Units, { patches, frames }: Axis, name: string): Line => {
+    const line = (side: Word["side"], units: Units, { patches, frames: seconds, labels }: Axis, name: string): Line => {
+      const frames = seconds !== null;
+      const sound = seconds !== null && result.waveform ? { waveform: result.waveform, seconds: seconds * units.labels.length, canvas: el("canvas", { class: "wave", role: "img", "aria-label": "The sound" }) } : null;
       const words = units.labels.map((label, unit) =>
         patches?.[units.positions[unit][0]] || (frames && units.labels.length > MOST_FRAMES) ? null : el("button", {
           type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0], title: frames && literal(label), "aria-label": frames && literal(label),
@@ -88,7 +109,23 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
       if (patches || frames) parts.push(named(result.name));
       if (units.generated === null) parts.push(...shown(0));
       else parts.push(...shown(0, units.generated), el("span", { class: "made" }, named("generated"), ...shown(units.generated)));
-      return { side, units, words, node: el("p", { class: frames && "frames", role: "group", "aria-label": name || "Text" }, ...parts) };
+      if (sound) {
+        const frame = (event: MouseEvent): Word | null => {
+          const { left, width } = sound.canvas.getBoundingClientRect();
+          const at = units.positions[Math.floor(((event.clientX - left) / width) * units.positions.length)];
+          return at ? { side, position: at[0] } : null;
+        };
+        sound.canvas.addEventListener("mousemove", (event) => on.point(frame(event)));
+        sound.canvas.addEventListener("click", (event) => {
+          const word = frame(event);
+          if (word) on.press(word);
+        });
+        const strip = el("span", { class: "strip" }, ...parts.splice(parts.findIndex((part) => words.some((word) => word === part)) >>> 0));
+        const column = el("span", { class: "sound" }, sound.canvas, strip);
+        column.style.setProperty("--wide", `${FRAME * labels.length}px`);
+        parts.push(column);
+      }
+      return { side, units, words, sound, node: el("p", { class: frames && "frames", role: "group", "aria-label": name || "Text" }, ...parts) };
     };
     const [queries, keys] = [result.axes[stack.queries], result.axes[stack.keys]];
     lines = queries === keys ? [line("query", look.units[0], queries, "")]
@@ -109,7 +146,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
       drawn = now;
       model.textContent = [...new Set((look.signed ? results : [look.result]).map(({ model }) => model))].join(" and ");
       help.textContent = base = `${HELP[look.state.view]}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
-      const chosen = chosenOf(look);
+      chosen = chosenOf(look);
       for (const { side, units, words } of lines) {
         const unit = chosen === null || chosen.side !== side ? -1 : units.of[chosen.position];
         words.forEach((word, n) => {
@@ -121,18 +158,61 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
       }
     },
     paint(spread, theme) {
-      for (const { side, units, words } of lines) {
-        words.forEach((word, n) => {
+      painted = { spread, theme };
+      for (const line of lines) {
+        if (line.sound) drawSound(line.sound, line, spread, theme);
+        line.words.forEach((word, n) => {
           if (!word) return;
-          const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
-          const gray = units.special[n] && !spread?.signed;
-          const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
-          const ink = gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0];
+          const { ink, share } = tint(line, n, spread, theme);
           word.style.background = share ? `color-mix(in srgb, ${ink} ${Math.round(MIXED * share)}%, transparent)` : "";
           word.style.color = share > 0.6 ? theme.ground : "";
         });
       }
       help.textContent = spread ? spread.said : base;
+    },
+    sentence(width) {
+      const { spread, theme } = painted ?? {};
+      const seen = lines.filter(({ words, sound }) => sound || words.some((word) => word));
+      if (!spread || !theme || !seen.length) return null;
+      const rows = seen.map((line) => laidOut(line, width));
+      const heights = rows.map((places, k) => (Math.max(-1, ...places.map(({ row }) => row)) + 1) * ROW + (seen[k].sound ? WAVE : 0));
+      const height = heights.reduce((a, b) => a + b, 0) + ROW;
+      return {
+        width, height,
+        draw(pen, left, top) {
+          let start = top;
+          seen.forEach((line, k) => {
+            const over = line.sound ? WAVE : 0;
+            if (line.sound) outline(pen, line.sound, { x: left, y: start, w: Math.min(width, FRAME * line.units.labels.length), h: WAVE - 4 }, line, spread, theme);
+            for (const { n, x, w, row, size } of rows[k]) {
+              const { ink, share } = tint(line, n, spread, theme);
+              const y = start + over + row * ROW;
+              if (share) pen.rect(left + x, y + 2, w, ROW - 4, ink, (MIXED / 100) * share);
+              if (line.words[n]!.classList.contains("frame")) pen.frame(left + x, y + 2, w, ROW - 4, theme.faint, 0.5);
+              else pen.text(literal(line.units.labels[n]), left + x + w / 2, y + ROW / 2, { size, fill: share > 0.6 ? theme.ground : line.units.special[n] ? theme.muted : theme.ink, align: "center" });
+              if (chosen?.side === line.side && line.units.of[chosen.position] === n) pen.frame(left + x, y + 2, w, ROW - 4, theme.accent, 1.5);
+            }
+            start += heights[k];
+          });
+          pen.text(spread.said, left, start + 9, { size: 12, fill: theme.muted });
+        },
+      };
+    },
+    predict(look, word) {
+      const { result, stack } = look;
+      const side = word?.side ?? "query";
+      const axis = result.axes[side === "query" ? stack.queries : stack.keys];
+      next.hidden = axis.next === null || look.signed;
+      if (axis.next === null || next.hidden) return;
+      const units = look.units[side === "query" ? 0 : 1];
+      const unit = word ? units.of[word.position] : -1;
+      const position = unit < 0 ? axis.next.length - 1 : units.positions[unit][units.positions[unit].length - 1];
+      const after = unit < 0 ? "the text" : `“${literal(units.labels[unit])}”`;
+      next.replaceChildren(el("span", { class: "side" }, `next after ${after}`), ...axis.next[position].map(([label, probability]) => {
+        const token = el("span", { class: "token" }, el("bdi", {}, literal(label)), ` ${percent(probability)}`);
+        token.style.setProperty("--share", `${100 * probability}%`);
+        return token;
+      }));
     },
   };
   /** Scroll a long text to a word, without scrolling the page. */
@@ -140,6 +220,54 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
     const [inner, outer] = [word.getBoundingClientRect(), text.getBoundingClientRect()];
     if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += inner.top - outer.top - 30;
   }
+}
+
+/** Draw the outline of a sound for the screen, as wide as its frames. */
+function drawSound(sound: Sound, line: Line, spread: Spread | null, theme: Theme): void {
+  const { canvas } = sound;
+  const [w, h, fine] = [canvas.clientWidth, canvas.clientHeight, Math.max(1, devicePixelRatio)];
+  [canvas.width, canvas.height] = [Math.round(w * fine), Math.round(h * fine)];
+  const context = canvas.getContext("2d")!;
+  context.scale(fine, fine);
+  outline(new CanvasPen(context), sound, { x: 0, y: 0, w, h }, line, spread, theme);
+}
+
+/** Draw the outline of a sound; over colors, where its frames are too many for a strip. */
+function outline(pen: Pen, { waveform: { seconds, low, high }, seconds: span }: Sound, { x, y, w, h }: Box, line: Line, spread: Spread | null, theme: Theme): void {
+  const each = w / line.words.length;
+  if (line.words.includes(null)) line.words.forEach((_, n) => {
+    const { ink, share } = tint(line, n, spread, theme);
+    if (share) pen.rect(x + n * each, y, each, h, ink, (MIXED / 100) * share);
+  });
+  const step = (seconds / low.length / span) * w;
+  const drawn = Math.min(low.length, Math.ceil(w / step));
+  const edge = (values: number[], thick: number) => Array.from({ length: drawn }, (_, b): [number, number] =>
+    [x + Math.min(w, (b + 0.5) * step), y + h / 2 - (values[b] / 100) * (h / 2 - 1) - thick]);
+  pen.area([...edge(high, 0.4), ...edge(low, -0.4).reverse()], theme.muted);
+}
+
+/** Return the color of a word, and the share of it. */
+function tint({ side, units }: Line, n: number, spread: Spread | null, theme: Theme): { ink: string; share: number } {
+  const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
+  const gray = units.special[n] && !spread?.signed;
+  const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
+  return { ink: gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0], share };
+}
+
+/** Return the place of each word in a file: its left edge and width, and its row. */
+function laidOut({ words, units }: Line, width: number): { n: number; x: number; w: number; row: number; size: number }[] {
+  let [x, row] = [0, 0];
+  return words.flatMap((word, n) => {
+    if (!word) return [];
+    const isFrame = word.classList.contains("frame");
+    const size = units.special[n] ? LETTERS - 3 : LETTERS;
+    const w = isFrame ? Math.min(FRAME, width / words.length) : Math.min(width, measure(literal(units.labels[n]), size) + 8);
+    if (word.classList.contains("tight")) x -= 4;
+    if (!isFrame && x > 0 && x + w > width) [x, row] = [0, row + 1];
+    const place = { n, x, w, row, size };
+    x += w;
+    return [place];
+  });
 }
 
 /** Return the word that the view is about, if any. */

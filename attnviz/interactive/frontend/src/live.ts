@@ -6,11 +6,12 @@ import { unpack, type Payload } from "./data";
 import { download, el } from "./dom";
 import { mount, type View } from "./page";
 import { senses, type Senses } from "./senses";
+import { shift, type Shift } from "./shift";
 
 interface About { models: string[]; words: string[]; max_tokens: number }
 interface Turn { ahead: number; doing: string; done: number }
 interface Attention { payload: Payload; blocks: string; warnings: string[] }
-interface Figure { occurrences?: Senses; svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
+interface Figure { occurrences?: Senses; moved?: Shift; svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
 type Asked = Record<string, string>;
 
 /** A request form, and how its answer is shown. */
@@ -240,13 +241,14 @@ function attention(root: HTMLElement): Page["show"] {
 function figure(title: (asked: Asked) => string): Page["show"] {
   let address = "";
   return (answer, into, asked) => {
-    const { svg, verdict, summary, occurrences } = answer as Figure;
+    const { svg, verdict, summary, occurrences, moved } = answer as Figure;
     const blob = new Blob([svg], { type: "image/svg+xml" });
     URL.revokeObjectURL(address);
     address = URL.createObjectURL(blob);
     const name = `attnviz-${asked.word.replace(/[^\p{L}\p{N}]+/gu, "-")}.svg`;
     into.replaceChildren(
       ...(occurrences ? [senses(occurrences)] : []),
+      ...(moved ? [shift(moved)] : []),
       el("figure", {},
         el("img", { src: address, alt: `${title(asked)}. ${summary}` }),
         el("figcaption", {},

@@ -100,12 +100,17 @@ export function chosenUnits(units: Units, positions: number[]): Units {
   return { labels: at(units.labels), special: at(units.special), positions: at(units.positions), of, second: null, generated: null, counted: units.of };
 }
 
-/** Weights of a map's visible rows and columns, and their maximum error by row. */
-export interface Table {
-  values: Float32Array;
-  errors: Float32Array;
+/** What the cells of a map are. */
+export interface Marks {
   /** 1 where no piece of the query may read a piece of the key. */
   masked: Uint8Array;
+  /** 1 where a weight says little about the text: of special tokens, and of queries that may read one key only. */
+  uninformative: Uint8Array;
+}
+/** Weights of a map's visible rows and columns, and their maximum error by row. */
+export interface Table extends Marks {
+  values: Float32Array;
+  errors: Float32Array;
   /** The share of each row's weight that removed tokens have left; 1 if none were removed. */
   kept: Float32Array;
 }
@@ -124,8 +129,11 @@ export function merge(
   renormalize: boolean,
 ): Table {
   const [R, C] = [rows.to - rows.from, columns.to - columns.from];
-  const table = { values: new Float32Array(R * C), errors: new Float32Array(R), masked: new Uint8Array(R * C), kept: new Float32Array(R).fill(1) };
-  const { of, positions, counted = of } = columns.units;
+  const table = {
+    values: new Float32Array(R * C), errors: new Float32Array(R), kept: new Float32Array(R).fill(1),
+    masked: new Uint8Array(R * C), uninformative: new Uint8Array(R * C),
+  };
+  const { of, positions, special, counted = of } = columns.units;
   const widest = positions.reduce((most, { length }) => Math.max(most, length), 1);
   for (let r = 0; r < R; r++) {
     const pieces = rows.units.positions[rows.from + r];
@@ -140,9 +148,12 @@ export function merge(
     }
     const kept = renormalize ? left || 1 : 1;
     table.kept[r] = renormalize ? left : 1;
+    const readable = sums.reduce((count, sum) => count + Number(sum !== 0), 0);
+    const says = !rows.units.special[rows.from + r] && (readable !== 1 || positions.length === 1);
     for (let c = 0; c < C; c++) {
       table.values[r * C + c] = sums[columns.from + c] / kept;
       table.masked[r * C + c] = Number(sums[columns.from + c] === 0);
+      table.uninformative[r * C + c] = Number(!says || special[columns.from + c]);
     }
     // Most of the errors in the divisor cancel.
     const divided = renormalize ? Math.sqrt(positions.length) : 0;

@@ -1,13 +1,14 @@
 /** A matrix of cells with labels: the map of one head, or the rows of one token in all heads. */
 
 import { isDark, type Scale, type Theme } from "./colors";
+import type { Marks } from "./maps";
 import { measure, type Pen } from "./pen";
-import { clamp, inside, paint, type Box } from "./scene";
+import { clamp, inside, paint, scaleAt, type Box } from "./scene";
 import { brief, clip, literal } from "./text";
 
 export interface Plan {
   values: ArrayLike<number>;
-  masked: Uint8Array;
+  marks: Marks;
   rows: string[];
   columns: string[];
   scale: Scale;
@@ -50,7 +51,8 @@ export function matrix(plan: Plan): Matrix {
   const [R, C] = [plan.rows.length, plan.columns.length];
   const [rows, columns] = [plan.rows.map(literal), plan.columns.map(literal)];
   const widest = (labels: string[], size: number) => labels.reduce((most, label) => Math.max(most, measure(label, size, true)), 0);
-  const left = 22 + Math.min(plan.width * 0.28, 120, widest(rows, 12));
+  const names = plan.blocks && plan.flat! < SMALLEST ? plan.blocks.map(({ name }) => name) : rows;
+  const left = 22 + Math.min(plan.width * 0.28, 120, widest(names, 12));
   const right = plan.generated?.row == null ? 0 : NAME; // room for a bracket
   const across = Math.min(plan.largest, (plan.width - left - right) / C);
   const labelled = (cw: number) => {
@@ -63,7 +65,7 @@ export function matrix(plan: Plan): Matrix {
   const [small, wide] = [size(ch), size(cw)];
   const cells = { x: plan.x + left, y: plan.y + NAME + over, w: cw * C, h: ch * R };
   const box = { x: plan.x, y: plan.y, w: left + cells.w, h: cells.h + NAME + over };
-  const picture = paint(plan.values, R, C, scale, plan.threshold, plan.masked);
+  const picture = paint(plan.values, R, C, scale, plan.threshold, plan.marks);
   const numbered = cw >= 30 && ch >= 17;
   const hatched = cw >= 8 && ch >= 8;
   const smallest = Math.max(plan.threshold, scale.low < 0 ? 0.005 : Math.max(0.005, 1 / C)); // number written
@@ -106,9 +108,9 @@ export function matrix(plan: Plan): Matrix {
   /** Mark masked cells, which differ from cells with a weight of nearly 0. */
   function hatch(pen: Pen): void {
     for (let n = 0; n < R * C; n++) {
-      if (!plan.masked[n]) continue;
+      if (!plan.marks.masked[n]) continue;
       const [x, y] = [cells.x + (n % C) * cw, cells.y + Math.floor(n / C) * ch];
-      pen.line(x + 2, y + ch - 2, x + cw - 2, y + 2, theme.faint, 1);
+      pen.line(x + 2, y + ch - 2, x + cw - 2, y + 2, theme.ground, 1.5);
     }
   }
   function lines(pen: Pen): void {
@@ -119,8 +121,8 @@ export function matrix(plan: Plan): Matrix {
     for (let r = 0, n = 0; r < R; r++) {
       for (let c = 0; c < C; c++, n++) {
         const value = plan.values[n];
-        if (plan.masked[n] || Math.abs(value) < smallest) continue;
-        const fill = isDark(scale, value) ? "#ffffff" : "#1a1a1a";
+        if (plan.marks.masked[n] || Math.abs(value) < smallest) continue;
+        const fill = isDark(scaleAt(scale, plan.marks, n), value) ? "#ffffff" : "#1a1a1a";
         pen.text(brief(value), cells.x + (c + 0.5) * cw, cells.y + (r + 0.5) * ch, { size: 10, fill, align: "center" });
       }
     }

@@ -158,6 +158,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     };
     if (word) void spread(reader, look.state, word).then(done);
     else done(null);
+    title.predict(look, word);
   }
   function hover(word: Word | null): void {
     if (JSON.stringify(word) === JSON.stringify(hovered)) return;
@@ -210,7 +211,11 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   }
   function keep(kind: "svg" | "png"): void {
     if (!scene || !look) return;
-    save(kind, `attnviz-${state.view}`, scene, parseFloat(canvas.style.width), theme(), foot.caption(look));
+    save(kind, `attnviz-${state.view}`, scene, parseFloat(canvas.style.width), theme(), foot.caption(look), {
+      image: seen.drawing(),
+      stacked: seen.node.offsetTop + seen.node.offsetHeight <= stage.offsetTop,
+      sentence: title.sentence,
+    });
   }
 
   const stop = pointing({ root, canvas, sizes, change, point, state: () => state, at: () => at, scene: () => scene, page: Boolean(options.hash) });

@@ -16,6 +16,8 @@ export interface Pen {
   line(x1: number, y1: number, x2: number, y2: number, stroke: string, width?: number): void;
   /** A curve with horizontal ends. */
   curve(x1: number, y1: number, x2: number, y2: number, stroke: string, width: number, opacity: number): void;
+  /** A filled polygon. */
+  area(points: [number, number][], fill: string): void;
   /** Text centered vertically on y; `text` is literal. */
   text(text: string, x: number, y: number, how: Words): void;
   /** Part of a picture, without smoothing the cells. */
@@ -72,6 +74,12 @@ export class CanvasPen implements Pen {
       this.to.moveTo(x1, y1);
       this.to.bezierCurveTo(middle, y1, middle, y2, x2, y2);
     });
+  }
+  area(points: [number, number][], fill: string): void {
+    this.to.fillStyle = fill;
+    this.to.beginPath();
+    for (const [x, y] of points) this.to.lineTo(x, y);
+    this.to.fill();
   }
   private stroke(stroke: string, width: number, opacity: number, path: () => void): void {
     this.to.globalAlpha = opacity;
@@ -132,6 +140,9 @@ export class SvgPen implements Pen {
     const [a, b, c, m, e] = [x1, y1, x2, (x1 + x2) / 2, y2].map((each) => Math.round(each * 10) / 10);
     const d = `M${a},${b}C${m},${b} ${m},${e} ${c},${e}`;
     this.add("path", { d, stroke, "stroke-width": width, opacity, fill: "none" });
+  }
+  area(points: [number, number][], fill: string): void {
+    this.add("polygon", { points: points.map(([x, y]) => `${Math.round(x * 10) / 10},${Math.round(y * 10) / 10}`).join(" "), fill });
   }
   text(text: string, x: number, y: number, { size = 12, fill, align = "left", bold, turned }: Words): void {
     const anchor = { left: "start", center: "middle", right: "end" }[align];

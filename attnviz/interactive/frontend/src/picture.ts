@@ -4,6 +4,7 @@ import type { Theme } from "./colors";
 import type { Axis, Result } from "./data";
 import { el } from "./dom";
 import type { Look } from "./reader";
+import type { Drawing } from "./save";
 import type { Spread, Word } from "./spread";
 
 const SHARP = 768; // pixels of width of the drawing
@@ -15,6 +16,8 @@ export interface Picture {
   follow(look: Look, chosen: Word | null): void;
   /** Light the patches by the weights of a word or a patch; null lights all of them. */
   paint(spread: Spread | null, pointed: Word | null, theme: Theme): void;
+  /** Return the picture as it is lit, as a drawing, for a file; null if none is shown. */
+  drawing(): Drawing | null;
 }
 
 /** The patches of one side of a map: a grid, and the position of each of its cells. */
@@ -107,6 +110,15 @@ export function picture(results: Result[], on: { ready(): void; point(word: Word
       }
       frame(chosen);
       frame(pointed);
+    },
+    drawing() {
+      if (node.hidden || !image) return null;
+      const width = canvas.clientWidth;
+      const height = (width * canvas.height) / canvas.width;
+      const small = document.createElement("canvas");
+      [small.width, small.height] = [image.naturalWidth, image.naturalHeight].map((side) => Math.round(side * Math.max(1, width / image!.naturalWidth)));
+      small.getContext("2d")!.drawImage(canvas, 0, 0, small.width, small.height);
+      return { width, height, draw: (pen, left, top) => pen.image(small, [0, 0, small.width, small.height], left, top, width, height) };
     },
   };
 }

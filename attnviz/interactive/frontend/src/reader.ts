@@ -1,6 +1,6 @@
 /** From a state to the numbers to draw: maps, rows, columns and scale. */
 
-import { decode, type Aligned, type Codes, type Exact, type Layer, type Result, type Rule, type Source, type Stack } from "./data";
+import { decode, type Aligned, type Codes, type Exact, type Layer, type Payload, type Result, type Rule, type Source, type Stack } from "./data";
 import { weights } from "./formula";
 import { cellsOf, chosenUnits, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
 import type { State } from "./state";
@@ -25,6 +25,8 @@ export interface Look {
   /** Whether the numbers are differences. */
   signed: boolean;
   notes: string[];
+  /** The rule of the color scale. */
+  scale: Payload["scale"];
   /** The weights of one head, or the mean of several. */
   table(layer: number, ...heads: number[]): Table;
   /** The mean of all heads of these layers. */
@@ -80,7 +82,7 @@ export class Reader {
     for (const [n, place] of places.entries()) {
       const found = wanted.map(([layer, head]) => place(layer, head));
       await this.load(found.flatMap(({ layer, exact }) => (pooled ? [layer.pooled!.maps] : codesOf(exact, state.view))));
-      if (state.view === "steps") await this.load(found.flatMap(({ layer }) => [...layer.exact.flatMap((exact) => codesOf(exact, "steps")), layer.output ?? null]));
+      if (state.view === "steps") await this.load(found.flatMap(({ layer }) => [...layer.exact.flatMap((exact) => codesOf(exact, "steps")), layer.output]));
       else if (!pooled) await this.compute(found, own[n][0]);
     }
     const renormalize = state.special === "remove" && cell === 1;
@@ -96,11 +98,11 @@ export class Reader {
     const table = (layer: number, ...heads: number[]) => joined(heads.map((head) => [layer, head] as const));
     const mix = (layer: number, head: number, i: number) => this.mix(places[0](layer, head), i);
     const signed = shown.length > 1;
-    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, table, vectors, mix };
+    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, scale: this.source.payload.scale, table, vectors, mix };
   }
 
-  private async load(codes: (Codes | null)[]): Promise<void> {
-    const blocks = new Set(codes.filter((each) => each !== null).map(({ block }) => block));
+  private async load(codes: (Codes | undefined)[]): Promise<void> {
+    const blocks = new Set(codes.flatMap((each) => each?.block ?? []));
     const missing = [...blocks].filter((block) => !this.bytes.has(block));
     const found = await Promise.all(missing.map((block) => this.source.block(block)));
     missing.forEach((block, n) => this.bytes.set(block, found[n]));
@@ -111,7 +113,7 @@ export class Reader {
   }
 
   private exactRow(exact: Exact): Rows {
-    if (exact.map === null) return [(i) => this.known.get(exact)!.get(i)!, exact.error];
+    if (!exact.map) return [(i) => this.known.get(exact)!.get(i)!, exact.error];
     const { map } = exact;
     return [(i) => this.part(map, i, map.shape[1], map.shape[0]), exact.error];
   }
@@ -186,7 +188,7 @@ function placeOf(stack: Stack, layer: number, head: number): Place {
   return { layer: found, head, exact: found.exact[found.heads.indexOf(head)] };
 }
 
-function codesOf(exact: Exact | null, view: State["view"]): (Codes | null)[] {
+function codesOf(exact: Exact | null, view: State["view"]): (Codes | undefined)[] {
   if (!exact) return [];
   if (view === "steps") return [exact.query, exact.key, exact.value, exact.map];
   return exact.map ? [exact.map] : [exact.query, exact.key];
@@ -274,6 +276,7 @@ function subtract(first: Table, second: Table): Table {
     values: first.values.map((value, n) => value - second.values[n]),
     errors: first.errors.map((error, n) => error + second.errors[n]),
     masked: first.masked.map((masked, n) => masked & second.masked[n]),
+    uninformative: first.uninformative,
     kept: first.kept.map((kept, n) => (kept + second.kept[n]) / 2),
   };
 }

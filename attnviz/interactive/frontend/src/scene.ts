@@ -2,7 +2,7 @@
 
 import { index, palette, type Scale, type Theme } from "./colors";
 import type { Look } from "./reader";
-import type { Side } from "./maps";
+import type { Marks, Side, Table } from "./maps";
 import { measure, type Pen } from "./pen";
 import type { State } from "./state";
 import { literal, tick } from "./text";
@@ -63,30 +63,30 @@ export function clamp(value: number, low: number, high: number): number {
 const CLEAR = [0, 0, 0, 0];
 
 /** Paint numbers as a picture, one pixel each; values below the threshold stay blank. */
-export function paint(values: ArrayLike<number>, rows: number, columns: number, scale: Scale, threshold = 0, masked?: Uint8Array): HTMLCanvasElement {
+export function paint(values: ArrayLike<number>, rows: number, columns: number, scale: Scale, threshold = 0, marks?: Marks): HTMLCanvasElement {
   const picture = document.createElement("canvas");
   [picture.width, picture.height] = [columns, rows];
   const context = picture.getContext("2d")!;
   const pixels = context.createImageData(columns, rows);
-  fill(pixels, values, rows, columns, scale, threshold, 0, 0, masked);
+  fill(pixels, values, rows, columns, scale, threshold, 0, 0, marks);
   context.putImageData(pixels, 0, 0);
   return picture;
 }
 
 export function fill(
   { data, width }: ImageData, values: ArrayLike<number>, rows: number, columns: number, scale: Scale,
-  threshold: number, left: number, top: number, masked?: Uint8Array,
+  threshold: number, left: number, top: number, marks?: Marks,
 ): void {
-  const table = palette(scale.map);
   for (let r = 0, n = 0; r < rows; r++) {
     for (let c = 0, to = 4 * ((top + r) * width + left); c < columns; c++, n++, to += 4) {
       const value = values[n];
-      if (masked?.[n]) {
+      if (marks?.masked[n]) {
         data.set(scale.masked ?? CLEAR, to);
         continue;
       }
       if (Number.isNaN(value) || Math.abs(value) < Math.max(threshold, scale.blank ?? 0)) continue;
-      const from = 3 * index(scale, value);
+      const own = scaleAt(scale, marks, n);
+      const [table, from] = [palette(own.map), 3 * index(own, value)];
       data[to] = table[from];
       data[to + 1] = table[from + 1];
       data[to + 2] = table[from + 2];
@@ -95,19 +95,35 @@ export function fill(
   }
 }
 
-/** Keys from which most weights are too small for a linear scale: attnviz.figures.scale has the same number. */
-const LOGARITHMIC_FROM = 48;
+/** Return the scale of a cell: uninformative ones may have their own. */
+export function scaleAt(scale: Scale, marks: Marks | undefined, n: number): Scale {
+  return (marks?.uninformative[n] && scale.neutral) || scale;
+}
 
-/** Return the color scale of a look, up to `top`. */
-export function scaleOf({ signed, cell, columns }: Look, theme: Theme, top: number, largest = top): Scale {
-  const high = Math.max(top, 1e-9);
-  const over = largest > 1.005 * high;
-  const { masked } = theme;
-  if (signed) return { masked, map: theme.signed, low: -high, high, log: false, over, blank: high / 100, label: "weight in 1 − weight in 2" };
+/** Return the color scale of some maps, up to a quantile of their weights; as in attnviz.figures.scale, special tokens have a scale of their own. */
+export function scaleOf({ signed, cell, columns, scale: rule, units }: Look, theme: Theme, tables: Table[], share = 1): Scale {
   const keys = columns.to - columns.from;
-  const alike = 1 / keys;
-  if (cell > 1 || keys >= LOGARITHMIC_FROM) return { masked, map: theme.weights, low: alike / 3, high: Math.max(high, 3 * alike), log: true, over, label: "attention weight (log)" };
-  return { masked, map: theme.weights, low: 0, high, log: false, over, label: "attention weight" };
+  const log = cell > 1 || keys >= rule.logarithmicFrom;
+  const apart = !signed && !log && tables.some(({ uninformative }) => uninformative.includes(0));
+  const weights = (some: 0 | 1) => tables.map(({ values, uninformative }) => (apart ? values.filter((_, n) => uninformative[n] === some) : values));
+  const informative = weights(0);
+  const high = Math.max(quantile(joined(informative), share), 1e-9);
+  const over = Math.max(...informative.map((values) => quantile(values, 1))) > 1.005 * high;
+  const { masked } = theme;
+  if (signed) return { masked, map: theme.signed, low: -high, high, log, over, blank: high / 100, label: "weight in 1 − weight in 2" };
+  const even = 1 / keys;
+  if (log) return { masked, map: theme.weights, low: even / rule.belowEven, high: Math.max(high, rule.belowEven * even), log, over, label: "attention weight (log)" };
+  const gray = apart ? joined(weights(1)) : [];
+  if (!gray.length) return { masked, map: theme.weights, low: 0, high, log, over, label: "attention weight" };
+  const label = units.some(({ special }) => special.includes(true)) ? "of special tokens" : "of the only key";
+  const neutral: Scale = { map: theme.neutral, low: 0, high: Math.max(quantile(gray, 1), 1e-9), log, label };
+  return { masked, map: theme.weights, low: 0, high, log, over, label: "between words", neutral };
+}
+
+function joined(parts: Float32Array[]): Float32Array {
+  const whole = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
+  parts.reduce((at, values) => (whole.set(values, at), at + values.length), 0);
+  return whole;
 }
 
 function largest(values: ArrayLike<number>): number {
@@ -126,32 +142,54 @@ export function quantile(values: ArrayLike<number>, share: number): number {
 
 export const TITLE = 34;
 
-/** Draw a view's title, with its color scale to the right or, if narrow, below. */
-export function heading(pen: Pen, { theme, width }: Setting, title: string, scale: Scale | null): void {
+/** Draw a view's title, with its color scales to the right or, if narrow, below. */
+export function heading(pen: Pen, setting: Setting, title: string, scale: Scale | null): void {
+  const { theme, width } = setting;
   pen.text(title, 0, 12, { size: 15, bold: true, fill: theme.ink });
   if (!scale) return;
-  const [bar, height] = [Math.min(170, width * 0.36), 8];
-  const narrow = isNarrow(width, title, scale);
-  const [x, y] = [width - bar - 8, narrow ? 30 : 6];
+  const narrow = isNarrow(setting, title, scale);
+  const bar = barOf(setting, scale);
+  let x = width - 8;
+  for (const [label, each] of labelsOf(scale, narrow).reverse()) {
+    drawBar(pen, theme, each, label, [(x -= bar), narrow ? 30 : 6, bar]);
+    x -= measure(label, 11) + 10 + BETWEEN;
+  }
+}
+
+const BETWEEN = 20; // pixels between two color scales
+
+function barOf({ width }: Setting, { neutral }: Scale): number {
+  return neutral ? clamp((width - 240) / 2, 44, 130) : Math.min(170, width * 0.36);
+}
+/** Return the color scales of a heading, each with its label. */
+function labelsOf(scale: Scale, narrow: boolean): [string, Scale][] {
+  const { neutral, label } = scale;
+  const weight = narrow || !neutral ? "" : "attention weight ";
+  return neutral ? [[`${weight}${label}`, scale], [neutral.label, neutral]] : [[label, scale]];
+}
+function drawBar(pen: Pen, theme: Theme, scale: Scale, label: string, [x, y, bar]: [number, number, number]): void {
+  const height = 8;
   const table = paint(Float32Array.from({ length: 256 }, (_, n) => n), 1, 256, { ...scale, low: 0, high: 255, log: false });
   pen.image(table, [0, 0, 256, 1], x, y, bar, height);
   pen.frame(x, y, bar, height, theme.faint, 0.5);
-  pen.text(scale.label, x - 10, y + 4, { size: 11, fill: theme.muted, align: "right" });
+  pen.text(label, x - 10, y + 4, { size: 11, fill: theme.muted, align: "right" });
   const middle = scale.log ? Math.sqrt(scale.low * scale.high) : (scale.low + scale.high) / 2;
   for (const [share, value] of [[0, scale.low], [0.5, middle], [1, scale.high]]) {
+    if (share === 0.5 && bar < 90) continue;
     const align = share === 0 ? "left" : share === 1 ? "right" : "center";
     const beyond = scale.over && share === 1 ? "≥ " : scale.over && share === 0 && value < 0 ? "≤ " : "";
     pen.text(beyond + tick(value), x + share * bar, y + 17, { size: 10, fill: theme.muted, align });
   }
 }
 
-function isNarrow(width: number, title: string, scale: Scale): boolean {
-  return measure(title, 15, true) + measure(scale.label, 11) + Math.min(170, width * 0.36) + 50 > width;
+function isNarrow(setting: Setting, title: string, scale: Scale): boolean {
+  const bars = labelsOf(scale, false).map(([label]) => measure(label, 11) + barOf(setting, scale) + BETWEEN + 10);
+  return bars.reduce((sum, wide) => sum + wide, measure(title, 15, true) + 20) > setting.width;
 }
 
 /** Return the height of a heading. */
-export function headroom({ width }: Setting, title: string, scale: Scale | null): number {
-  return scale && isNarrow(width, title, scale) ? TITLE + 26 : TITLE + 4;
+export function headroom(setting: Setting, title: string, scale: Scale | null): number {
+  return scale && isNarrow(setting, title, scale) ? TITLE + 26 : TITLE + 4;
 }
 
 /** Return how much weight removed special tokens have taken, if any: special tokens had 61 %. */

@@ -52,6 +52,12 @@ export function brief(value: number): string {
   return value.toFixed(2).replace(/^-0\.00$/, "0.00").replace(/^(-?)0\./, "$1.").replace("-", "−");
 }
 
+/** Format a probability: 41 %, 3.2 %, <0.1 %. */
+export function percent(probability: number): string {
+  const value = 100 * probability;
+  return value < 0.1 ? "<0.1 %" : `${value < 9.95 ? value.toFixed(1) : Math.round(value)} %`;
+}
+
 /** Format an end of a scale with few digits. */
 export function tick(value: number): string {
   if (value === 0) return "0";

@@ -2,9 +2,10 @@
 
 import type { Pen } from "../pen";
 import { number, weight } from "../text";
-import { clamp, fill, heading, headroom, inside, pair, quantile, removed, scaleOf, type Box, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, fill, heading, headroom, inside, pair, removed, scaleOf, type Box, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const LABELS = 34;
+const MOST = 0.995; // quantile of the weights at which the colors end
 const NUMBERS = 18; // pixels of height of the numbers of heads
 
 interface Tile extends Box {
@@ -26,15 +27,14 @@ export function grid(setting: Setting): Scene {
   const down = one ? Math.ceil(heads.length / across) : look.layers.length;
   const tables = look.layers.map(({ layer, heads }) => heads.map((head) => look.table(layer.layer, head)));
   const maps = tables.flat();
-  const flat = maps.map(({ values }) => values);
-  const shared = scaleOf(look, theme, topOf(flat), flat.reduce((most, values) => Math.max(most, quantile(values, 1)), 0));
+  const shared = scaleOf(look, theme, maps, MOST);
   const atlas = document.createElement("canvas");
   [atlas.width, atlas.height] = [across * C, down * R];
   const context = atlas.getContext("2d")!;
   const pixels = context.createImageData(atlas.width, atlas.height);
   const own = look.state.colors === "head";
   const less = removed(look, maps.map(({ kept }) => kept));
-  const title = `${flat.length} heads${less ? `; ${less}; heads that kept little are pale` : ""}`;
+  const title = `${maps.length} heads${less ? `; ${less}; heads that kept little are pale` : ""}`;
   const scale = own ? null : shared;
   const top = headroom(setting, title, scale) + (one ? 14 : NUMBERS);
   const [ratio, name] = [clamp(R / C, 0.3, 1.7), one ? 14 : 0];
@@ -47,9 +47,9 @@ export function grid(setting: Setting): Scene {
     some.map((head, n) => {
       const place = one ? n : heads.indexOf(head);
       const [column, row] = [place % across, one ? Math.floor(place / across) : y];
-      const { values, errors, masked, kept } = tables[y][n];
-      const colors = own ? scaleOf(look, theme, topOf([values])) : shared;
-      fill(pixels, values, R, C, colors, look.state.threshold, column * C, row * R, masked);
+      const { values, errors, kept } = tables[y][n];
+      const colors = own ? scaleOf(look, theme, [tables[y][n]], MOST) : shared;
+      fill(pixels, values, R, C, colors, look.state.threshold, column * C, row * R, tables[y][n]);
       const from: Tile["from"] = [column * C, row * R, C, R];
       return { layer: layer.layer, head, values, errors, left: kept.reduce((a, b) => a + b, 0) / kept.length, from, x: LABELS + column * step, y: top + row * rise, w: side, h: tall };
     }),
@@ -122,10 +122,4 @@ export function grid(setting: Setting): Scene {
       return tile ? [tile.x + tile.w / 2, tile.y + tile.h / 2] : null;
     },
   };
-}
-
-function topOf(maps: Float32Array[]): number {
-  const joined = new Float32Array(maps.reduce((sum, { length }) => sum + length, 0));
-  maps.reduce((at, values) => (joined.set(values, at), at + values.length), 0);
-  return quantile(joined, 0.995);
 }

@@ -1,14 +1,15 @@
 /** One head or several heads of a layer: lines between tokens, and the matrix of the same weights. */
 
-import { signedInk, type Scale } from "../colors";
+import { signedInk } from "../colors";
 import { matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
 import { isPicture } from "../picture";
 import { clip, literal, number, ranges, weight } from "../text";
-import { clamp, generated, heading, headroom, inside, pair, quantile, removed, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, generated, heading, headroom, inside, pair, removed, scaleAt, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // per column
-const MANY = 40; // queries; their map may be higher than the window
+const MANY = 40; // queries; their map may be higher than the window,
+const LOWEST = 8; // if its cells were lower otherwise
 const MOST_LINES = 6000;
 const FEW_LINES = 400; // few enough to distinguish single lines
 
@@ -19,9 +20,8 @@ export function head(setting: Setting): Scene {
   const all = look.mean();
   const heads = state.mean ? [0] : look.layers[0].heads; // a mean is drawn like one head
   const tables = state.mean ? [all] : heads.map((head) => look.table(state.layer, head));
-  const { values: mean, errors, masked } = all;
-  const top = topOf(mean, R, C, rows.units.special.slice(rows.from, rows.to));
-  const scale = scaleOf(look, theme, top, quantile(mean, 1));
+  const { values: mean, errors } = all;
+  const scale = scaleOf(look, theme, [all]);
   const count = look.layers.reduce((sum, { heads }) => sum + heads.length, 0);
   const layers = look.layers.map(({ layer }) => layer.layer);
   const name = state.mean ? `Mean of ${count} heads, layer${layers.length > 1 ? "s" : ""} ${ranges(layers)}` : `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
@@ -33,20 +33,21 @@ export function head(setting: Setting): Scene {
   const gap = stacked || bare ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
   // The matrix takes the width that its cells can fill; the lines take the rest.
-  const cell = clamp(Math.max(R > MANY ? 600 : 320, tallest - upper - 70) / R, 4, 54);
+  const isHigh = R > MANY && (tallest - upper - 110) / R < LOWEST;
+  const cell = clamp(Math.max(isHigh ? 600 : 320, tallest - upper - 70) / R, 4, 54);
   const left = bare ? 0 : stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
   const [most, below] = [Math.max(m, n), 26];
   const narrow = clamp(420 / most, 10.5, 24);
 
   const cells = matrix({
-    values: mean, masked, scale, theme, threshold: state.threshold,
+    values: mean, marks: all, scale, theme, threshold: state.threshold,
     rows: rows.units.labels.slice(rows.from, rows.to),
     columns: columns.units.labels.slice(columns.from, columns.to),
     x: stacked ? 0 : left + gap,
-    y: stacked ? upper + 22 + most * narrow + below : upper - 8,
+    y: upper - 8,
     width: stacked ? width : width - left - gap,
     largest: cell,
-    tallest: stacked || R > MANY ? undefined : Math.max(320, tallest - upper),
+    tallest: stacked || isHigh ? undefined : Math.max(320, tallest - upper),
     breaks: splits(rows),
     splits: splits(columns),
     generated: { row: generated(rows), column: generated(columns) },
@@ -58,7 +59,7 @@ export function head(setting: Setting): Scene {
   const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
   const lower = bare ? 0 : most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
-  const place = { x: 0, y: stacked ? upper + 22 : cells.cells.y, w: left, h: lower };
+  const place = { x: 0, y: stacked ? cells.box.y + cells.box.h + 52 : cells.cells.y, w: left, h: lower };
   const several = heads.length > 1;
   const height = Math.max(place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
 
@@ -84,7 +85,7 @@ export function head(setting: Setting): Scene {
       for (let i = r ?? 0; i < (r === null ? m : r + 1); i++) {
         for (let j = c ?? 0; j < (c === null ? n : c + 1); j++) {
           const value = Math.abs(values[i * C + j]);
-          const share = Math.min(1, value / (scale.log ? scale.high : top));
+          const share = Math.min(1, value / scaleAt(scale, all, i * C + j).high);
           if (share >= 0.02 && value >= state.threshold && i < m && j < n) lines.push([share, i, j, h]);
         }
       }
@@ -96,7 +97,7 @@ export function head(setting: Setting): Scene {
     const faint = Math.min(1, Math.sqrt(FEW_LINES / lines.length));
     for (const [share, i, j, h] of lines.slice(-MOST_LINES)) {
       const negative = look.signed && tables[h].values[i * C + j] < 0;
-      const stroke = look.signed ? signedInk(theme, negative) : theme.lines[h % theme.lines.length];
+      const stroke = look.signed ? signedInk(theme, negative) : inkOf(i, j, h);
       const beside = several ? (h / (heads.length - 1) - 0.5) * Math.min(0.5 * row, 14) : 0;
       pen.curve(tokens + 8, middle(i) + beside, left - tokens - 8, middle(j) + beside, stroke, 0.6 + 2.6 * share * faint, faint * (0.08 + (0.87 * share) / strongest));
     }
@@ -121,16 +122,22 @@ export function head(setting: Setting): Scene {
       const fill = pointed || found(label) ? theme.accent : theme.ink;
       pen.text(text, align === "right" ? tokens : left - tokens, middle(i), { size, fill, align, bold });
     };
-    for (let j = 0; r !== null && c === null && j < n; j++) shade(pen, scale, left - tokens - 3, j, mean[r * C + j]);
-    for (let i = 0; c !== null && r === null && i < m; i++) shade(pen, scale, 3, i, mean[i * C + c]);
+    for (let j = 0; r !== null && c === null && j < n; j++) shade(pen, left - tokens - 3, r, j, j);
+    for (let i = 0; c !== null && r === null && i < m; i++) shade(pen, 3, i, c, i);
     for (let i = 0; i < m; i++) write(rows.units.labels[rows.from + i], i, "right", i === r);
     for (let j = 0; j < n; j++) write(columns.units.labels[columns.from + j], j, "left", j === c);
     if (R > m || C > n) pen.text(`first ${MOST_TOKENS} of ${Math.max(R, C)}: zoom the matrix for others`, 0, place.y + lower + 12, muted);
   }
   /** Shade tokens by the weights to or from the selected one. */
-  function shade(pen: Pen, { log, high }: Scale, x: number, i: number, value: number): void {
-    const share = Math.min(1, Math.abs(value) / (log ? high : top));
-    pen.rect(x, middle(i) - row / 2 + 0.5, tokens, row - 1, look.signed ? signedInk(theme, value < 0) : theme.lines[0], 0.45 * share);
+  function shade(pen: Pen, x: number, i: number, j: number, line: number): void {
+    const value = mean[i * C + j];
+    const share = Math.min(1, Math.abs(value) / scaleAt(scale, all, i * C + j).high);
+    pen.rect(x, middle(line) - row / 2 + 0.5, tokens, row - 1, look.signed ? signedInk(theme, value < 0) : inkOf(i, j, 0), 0.45 * share);
+  }
+  /** The color of a line; of one head, lines of special tokens are gray, as their cells are. */
+  function inkOf(i: number, j: number, h: number): string {
+    const isGray = !several && scaleAt(scale, all, i * C + j) !== scale;
+    return isGray ? theme.muted : theme.lines[h % theme.lines.length];
   }
   function drawNames(pen: Pen): void {
     const each = Math.min(30, (left - 2 * tokens) / heads.length);
@@ -200,17 +207,4 @@ export function head(setting: Setting): Scene {
     }),
     map: cells.cells,
   };
-}
-
-/** Return the end of the color scale: the largest weight of a word. The weights of special tokens
- * carry little information, and are often so large that all others would look pale. */
-function topOf(values: Float32Array, R: number, C: number, special: boolean[]): number {
-  let [words, all] = [0, 0];
-  for (let r = 0, n = 0; r < R; r++) {
-    for (let c = 0; c < C; c++, n++) {
-      all = Math.max(all, Math.abs(values[n]));
-      if (!special[r]) words = Math.max(words, Math.abs(values[n]));
-    }
-  }
-  return words || all;
 }

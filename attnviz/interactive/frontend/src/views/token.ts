@@ -2,7 +2,7 @@
 
 import { matrix } from "../matrix";
 import type { Pen } from "../pen";
-import { clamp, generated, heading, headroom, pair, quantile, scaleOf, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
+import { clamp, generated, heading, headroom, pair, scaleOf, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 import { literal, number, weight } from "../text";
 import type { State } from "../state";
 
@@ -15,19 +15,20 @@ export function token(setting: Setting): Scene {
   const tables = all.map(({ layer, head }) => look.table(layer, head));
   const C = others.to - others.from;
   const values = new Float32Array(all.length * C);
-  const masked = new Uint8Array(all.length * C);
+  const marks = { masked: new Uint8Array(all.length * C), uninformative: new Uint8Array(all.length * C) };
   tables.forEach((table, r) => {
     values.set(table.values, r * C);
-    masked.set(table.masked, r * C);
+    marks.masked.set(table.masked, r * C);
+    marks.uninformative.set(table.uninformative, r * C);
   });
-  const scale = scaleOf(look, theme, quantile(values, 0.995), quantile(values, 1));
+  const scale = scaleOf(look, theme, tables, 0.995);
   const name = literal(mine.units.labels[mine.from]);
   const title = gives ? `What “${name}” attends to` : `What attends to “${name}”`;
   const upper = headroom(setting, title, scale);
   const breaks = all.flatMap(({ layer }, r) => (r > 0 && all[r - 1].layer !== layer ? [r] : []));
-  const flat = clamp(Math.max(tallest - upper - 80, 480) / all.length, Math.min(5, 7000 / all.length), 20);
+  const flat = clamp(Math.max(tallest - upper - 80, 320) / all.length, Math.min(5, 7000 / all.length), 20);
   const rows = matrix({
-    values, masked, scale, theme, threshold: state.threshold, breaks, flat,
+    values, marks, scale, theme, threshold: state.threshold, breaks, flat,
     rows: all.map(({ layer, head }) => `${layer}.${head}`),
     blocks: look.layers.map(({ layer }) => {
       const of = all.map(({ layer: other }) => other);
