@@ -172,6 +172,20 @@ def test_the_caption_names_averages_removals_and_renormalization(train):
     assert "rows renormalized to 1." in said
 
 
+def test_a_mean_over_layers_names_them_and_frames_them_all(train):
+    ax = attnviz.plot.heatmap(train, layer=[0, 1, 2, 4], head=3, overview=True)
+    said = page_text(ax.figure)
+    assert "Mean of layers 0–2, 4, head 3" in said
+    assert "These heads among all 72" in said
+    edges = next(
+        drawn
+        for other in ax.figure.axes
+        for drawn in other.collections
+        if len(drawn.get_linewidths()) == 72
+    )
+    assert sum(width > 1 for width in edges.get_linewidths()) == 4
+
+
 @pytest.mark.parametrize("draw", [attnviz.plot.heatmap, attnviz.plot.heads])
 def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
     first, *others = short.agreement.checks

@@ -118,6 +118,17 @@ def test_layer_and_head_show_that_head_and_several_heads_their_mean(capsys):
     np.testing.assert_allclose(weights(0, 7), (weights(0) + weights(7)) / 2, atol=1e-7)
 
 
+def test_several_layers_show_their_mean_of_all_heads_or_of_one(capsys, model):
+    both = ("--layer", "1", "--layer", "4")
+    said = succeeds(capsys, "heatmap", TEXT, *both, "--json").out
+    assert json.loads(said)["layer"] == [1, 4]
+    result = attnviz.attend(TEXT, model=model)
+    of_layers = np.stack([result.record(layer).weights().numpy() for layer in (1, 4)])
+    np.testing.assert_allclose(json.loads(said)["weights"], of_layers.mean((0, 1)), atol=1e-6)
+    said = succeeds(capsys, "heatmap", TEXT, *both, "--head", "3").out
+    assert "Mean of layers 1, 4, head 3" in said
+
+
 def test_pieces_are_shown_on_request(capsys):
     words, pieces = (
         json.loads(succeeds(capsys, "heatmap", "tokenization", how, "--json").out)["columns"]
@@ -139,7 +150,7 @@ def test_the_chosen_head_is_named_with_reason_and_runners_up(capsys):
     data = json.loads(Path("x.json").read_text())
     assert "largest weight between content words" in data["notes"][0]
     (heads,) = data["heads"]
-    assert f"layer {data['layer']}, head {heads}, all-MiniLM-L6-v2" in out
+    assert f"Layer {data['layer']}, head {heads}, all-MiniLM-L6-v2" in out
     (ranking,) = [line for line in out.splitlines() if line.startswith("weight between content")]
     assert f": {data['layer']}.{heads} (" in ranking
     assert ranking.count("(") == 6

@@ -143,15 +143,16 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
         return read
     if is_logarithmic(n) and drawn.rows == drawn.columns:
         reach = _reach(drawn)
-        this = "this head's" if len(drawn.heads) == 1 else "these heads'"
+        is_one = len(drawn.layers) * len(drawn.heads) == 1
+        this = "this head's" if is_one else "these heads'"
         words = f"{reach} word{'s' * (reach != 1)}"
         title = f"Half of {this} attention between words stays within {words}"
         return Finding(title, reach=reach)
     row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
     if weights[row, column] < 2 / n:
         return Finding(
-            f"No word stands out: at most {weights[row, column]:.0%} of the attention of one word, "
-            f"evenly {1 / n:.0%}"
+            f"No content word stands out: at most {weights[row, column]:.0%} of the attention of "
+            f"another, evenly {1 / n:.0%}"
         )
     return _of_cell(drawn, row, column)
 

@@ -19,7 +19,7 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.finding import head_families, of_heads
-from attnviz.analyses.maps.result import HeadMaps
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.figures.layout import CaptionLength, Page, color_bar
 from attnviz.figures.scale import WeightScale, is_logarithmic
 from attnviz.figures.style import (
@@ -107,15 +107,15 @@ def draw_head_grid(
     top: float,
     *,
     ratios: Tensor | None = None,
-    marked: tuple[int, Sequence[int]] | None = None,
+    marked: AttentionMap | None = None,
     names: Sequence[str] = (),
 ) -> float:
     """Draw the maps as one image with a color bar; return the lower edge.
 
     place : the left and right edge in inches. top : the upper edge in inches. ratios : values from
     -1 to 1 to draw instead of the maps, (layers, heads, height, width); their colors are explained
-    elsewhere. marked : the layer and heads to frame.
-    names : what to write above each tile, if there is room.
+    elsewhere. marked : the map of the heads to frame. names : what to write above each tile, if
+    there is room.
     """
     scale = WeightScale.of(maps.weights, maps.uninformative, maps.masked)
     if ratios is not None:
@@ -146,8 +146,8 @@ def draw_head_grid(
     )
     framed = set()
     if marked is not None:
-        row = maps.layers.index(marked[0]) * heads
-        framed = {row + numbers.index(head) for head in marked[1]}
+        rows_of = [maps.layers.index(layer) * heads for layer in marked.layers]
+        framed = {row + numbers.index(head) for row in rows_of for head in marked.heads}
     corners = [(number % columns, number // columns + 1 - high) for number in range(layers * heads)]
     # The edges of all tiles, so that empty maps are visible; marked tiles come last, on top.
     order = sorted(range(len(corners)), key=lambda number: number in framed)
@@ -261,7 +261,7 @@ def draw_overview(
     place: tuple[float, float],
     top: float,
     *,
-    marked: tuple[int, Sequence[int]],
+    marked: AttentionMap,
     ratios: Tensor | None = None,
 ) -> float:
     """Draw all heads with the drawn one framed, below a title; return the lower edge.
@@ -269,6 +269,7 @@ def draw_overview(
     The parameters are those of `draw_head_grid`.
     """
     count = maps.weights.shape[0] * maps.weights.shape[1]
-    title = f"This head among all {count}, on one scale"
+    these = "This head" if len(marked.layers) * len(marked.heads) == 1 else "These heads"
+    title = f"{these} among all {count}, on one scale"
     top = page.subtitle(place[0], top, title, place[1] - place[0])
     return draw_head_grid(page, maps, place, top, ratios=ratios, marked=marked)

@@ -26,7 +26,9 @@ from attnviz.analyses.maps.compute import (
     choose_head,
     find_heads,
     head_maps,
+    heads_of,
     make_overview,
+    numbers_of,
     rank_heads,
 )
 from attnviz.analyses.maps.finding import Finding, cell_of, of_map
@@ -63,7 +65,7 @@ from attnviz.figures.style import (
     style,
 )
 from attnviz.results import AttentionResult, Special
-from attnviz.results.axis import literal, selection, source
+from attnviz.results.axis import literal, source
 
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
@@ -84,7 +86,7 @@ _MOST_CELLS = 500  # along a side; more would be too small for print
 def heatmap(
     result: AttentionResult | AttentionMap,
     *,
-    layer: int | None = None,
+    layer: int | Sequence[int] | None = None,
     head: int | Sequence[int] | None = None,
     patch: Patch | None = None,
     matrix: bool = False,
@@ -107,7 +109,7 @@ def heatmap(
     title: str | None = None,
     **pcolormesh: Any,
 ) -> Axes | list[Axes]:
-    """Draw the attention map of one head, or the mean map of several heads of a layer.
+    """Draw the attention map of one head, or the mean map of several heads or layers.
 
     Rows are queries and columns are keys. If the keys are patches of an image, the weights of one
     query are drawn over the image instead. Special tokens and queries with one key have gray cells
@@ -118,11 +120,12 @@ def heatmap(
     ----------
     result : AttentionResult or AttentionMap
         From `attend` or `attention_map`.
-    layer : int, optional
-        The layer, counted from 0.
+    layer : int or sequence of int, optional
+        The layer, counted from 0, or several layers to average.
     head : int or sequence of int, optional
-        The head, counted from 0, or several heads to average. If the layer or the head is left out,
-        the head is chosen in which content words attend to each other most (`rank_heads`).
+        The head, counted from 0, or several heads to average; all heads if there are several layers
+        and none is named. Otherwise, if the layer or the head is left out, the head is chosen in
+        which content words attend to each other most (`rank_heads`).
     patch : (int, int) or str, optional
         The query whose weights are drawn over an image: a patch as (row, column), counted from 0,
         or a token or word ("[CLS]", "cat"). By default the last token of a text, else [CLS], else
@@ -251,7 +254,7 @@ class SelectedMap:
 def select_map(
     result: AttentionResult,
     *,
-    layer: int | None = None,
+    layer: int | Sequence[int] | None = None,
     head: int | Sequence[int] | None = None,
     find: tuple[str, str] | None = None,
     patch: Patch | None = None,
@@ -261,7 +264,7 @@ def select_map(
     rows: slice | None = None,
     columns: slice | None = None,
     overview: HeadMaps | bool | None = None,
-    attend_again: Callable[[int, tuple[int, ...]], AttentionResult] | None = None,
+    attend_again: Callable[[Sequence[int], tuple[int, ...]], AttentionResult] | None = None,
 ) -> SelectedMap:
     """Choose the heads that were left open and return the content of their heatmap.
 
@@ -272,15 +275,22 @@ def select_map(
     """
     matches = None if find is None else find_heads(result, query=find[0], key=find[1])
     ranking = None if matches is None else matches.ranking
-    if ranking is None and (layer is None or head is None):
-        ranking = rank_heads(result)
-    chosen_layer, heads, reason = choose_head(result, layer, head, ranking=ranking)
+    layers = () if layer is None else numbers_of(layer, "a layer")
+    if len(layers) > 1:
+        reason: tuple[str, ...] = ()
+        heads = heads_of(result, layers[0]) if head is None else numbers_of(head, "a head")
+    else:
+        if ranking is None and (layer is None or head is None):
+            ranking = rank_heads(result)
+        asked = layers[0] if layers else None
+        one, heads, reason = choose_head(result, asked, head, ranking=ranking)
+        layers = (one,)
     exact = result
     if attend_again and result.streamed and layer is None and (rows or columns):
-        exact = attend_again(chosen_layer, heads)
+        exact = attend_again(layers, heads)
     drawn = attention_map(
         exact,
-        layer=chosen_layer,
+        layer=layers,
         head=heads,
         words=words,
         special=special,
@@ -295,8 +305,8 @@ def select_map(
         overview = make_overview(result, words=words, special=special)
     beside = overview if isinstance(overview, HeadMaps) else None
     whole = rows is None and columns is None
-    asked = cell_of(drawn, *find) if find is not None and whole else None
-    return SelectedMap(drawn, query, beside, ranking, matches, asked)
+    cell = cell_of(drawn, *find) if find is not None and whole else None
+    return SelectedMap(drawn, query, beside, ranking, matches, cell)
 
 
 def draw_heatmap(
@@ -326,7 +336,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     if verdict == "VERIFIED":
         verdict = f"verified to {agreement.largest_difference():.0e}"
     model = f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
-    where = selection(drawn.stack, drawn.layer, drawn.heads)
+    where = drawn.where
     if query is None:
         _fit_into_place(ax, drawn, look, ruler)
         scale = _scale_of(drawn, look)
@@ -430,7 +440,7 @@ def draw_side_by_side(
 def _panel_lines(drawn: AttentionMap, ruler: Ruler, room: float) -> list[str]:
     """Return which head a map is of, and what it shows."""
     finding = of_map(drawn)
-    lines = [selection(drawn.stack, drawn.layer, drawn.heads)]
+    lines = [drawn.where]
     return lines + ([] if finding is None else ruler.wrap(finding.title, room, SMALL_SIZE))
 
 
@@ -440,7 +450,7 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     ruler, inner = page.ruler, page.right - page.left
     two_columns = overview is not None and page.width > WIDE
     room = inner * (_share_of_map(drawn, inner) if two_columns else 1.0)
-    where = selection(drawn.stack, drawn.layer, drawn.heads)
+    where = drawn.where
     title = where if finding is None else finding.title
     top = page.heading(title if look.title is None else look.title)
     if finding is not None or look.title is not None:
@@ -476,8 +486,8 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     if overview is not None:
         if two_columns:
             caption_left, end = MARGIN + room + GAP, start
-        place, marked = (caption_left, page.right), (drawn.layer, drawn.heads)
-        end = draw_overview(page, overview, place, end, marked=marked)
+        place = (caption_left, page.right)
+        end = draw_overview(page, overview, place, end, marked=drawn)
     parts = [source(drawn.provenance), *drawn.notes]
     if drawn.masked is not None:
         parts.insert(1, "hatched: keys that the query may not attend to")

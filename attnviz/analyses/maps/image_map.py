@@ -33,7 +33,7 @@ from attnviz.figures.style import (
     value_colors,
 )
 from attnviz.results import AxisGeometry
-from attnviz.results.axis import literal, selection, source
+from attnviz.results.axis import literal, source
 
 Patch: TypeAlias = tuple[int, int] | str
 
@@ -90,7 +90,7 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
     side = min(_LARGEST_IMAGE, (inner * (0.62 if three_columns else 1.0) - BAR_ROOM - GAP) / 2)
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
 
-    where = f"{selection(drawn.stack, drawn.layer, drawn.heads)}, {query_name(drawn, query)}"
+    where = f"{drawn.where}, {query_name(drawn, query)}"
     top = page.heading(_finding(drawn, query))
     lines = ruler.wrap(where, inner, TEXT_SIZE)
     top = page.write(page.left, top, lines, points=TEXT_SIZE, color=MUTED) + GAP / 2
@@ -122,8 +122,7 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
         place, start = (page.left, page.right), bottom + GAP
         if three_columns:
             place, start = (MARGIN + 2 * side + GAP + BAR_ROOM + GAP, page.right), top
-        marked = (drawn.layer, drawn.heads)
-        end = draw_overview(page, overview, place, start, ratios=ratios, marked=marked)
+        end = draw_overview(page, overview, place, start, ratios=ratios, marked=drawn)
         bottom = max(bottom, end)
     parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
     page.finish_with_caption(bottom + GAP, parts, drawn.checked_agreement)

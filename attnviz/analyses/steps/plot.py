@@ -193,7 +193,7 @@ def attention_vector(
 
 def _draw_heading(page: Page, result: StepsResult) -> float:
     """Write which key contributes most to the attention vector, and which head it is."""
-    where = selection(result.stack, result.layer, (result.head,))
+    where = selection(result.stack, (result.layer,), (result.head,))
     shares = result.shares
     if not shares.isfinite().all():
         return page.heading(where) + 0.06
