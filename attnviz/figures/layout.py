@@ -24,12 +24,9 @@ from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from attnviz.errors import InputError
 from attnviz.figures.style import (
-    ALARM,
-    INK,
     LEADING,
     MARGIN,
     MM,
-    MUTED,
     SANS,
     SMALL_SIZE,
     TEXT_SIZE,
@@ -37,6 +34,7 @@ from attnviz.figures.style import (
     WIDTHS,
     main_font,
     style,
+    theme,
     value_colors,
 )
 from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
@@ -145,6 +143,7 @@ class Page:
         """Add axes at a place."""
         # Without different labels, matplotlib would return the first axes again.
         ax = self.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(self._axes)))
+        ax.tick_params(colors=theme().ink)  # also of ticks that are made when the figure is drawn
         self._axes.append((ax, (left, top, width, height)))
         return ax
 
@@ -155,7 +154,7 @@ class Page:
         lines: Sequence[str],
         *,
         points: float = SMALL_SIZE,
-        color: str = INK,
+        color: str | None = None,
         weight: str = "normal",
         align: Literal["left", "center", "right"] = "left",
         math: bool = False,
@@ -165,7 +164,11 @@ class Page:
         math : whether text between dollar signs is a formula.
         """
         for line in lines:
-            options: dict[str, Any] = {"color": color, "ha": align, "parse_math": math}
+            options: dict[str, Any] = {
+                "color": color or theme().ink,
+                "ha": align,
+                "parse_math": math,
+            }
             options |= {"fontsize": points, "va": "top", **_face(weight)}
             text = self.figure.text(0, 0, line, **options)
             self._texts.append((text, left, top))
@@ -225,14 +228,14 @@ class Page:
     def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Draw an arrow between two places (left, top)."""
         arrow = FancyArrowPatch(
-            (0, 0), (0, 0), arrowstyle="-|>", mutation_scale=5, color=MUTED, linewidth=0.6
+            (0, 0), (0, 0), arrowstyle="-|>", mutation_scale=5, color=theme().muted, linewidth=0.6
         )
         self.figure.add_artist(arrow)
         self._arrows.append((arrow, start, end))
 
     def line(self, points: Sequence[tuple[float, float]]) -> None:
         """Draw a line through some places (left, top)."""
-        line = Line2D([], [], color=MUTED, linewidth=0.6)
+        line = Line2D([], [], color=theme().muted, linewidth=0.6)
         self.figure.add_artist(line)
         self._lines.append((line, points))
 
@@ -308,9 +311,9 @@ def color_bar(
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
     if horizontal:
-        ax.set_ylabel(label, color=MUTED, rotation=0, ha="right", va="center")
+        ax.set_ylabel(label, color=theme().muted, rotation=0, ha="right", va="center")
     else:
-        bar.set_label(label, color=MUTED)
+        bar.set_label(label, color=theme().muted)
 
 
 def _drawn_height(ax: Axes) -> float:
@@ -407,11 +410,11 @@ def _paragraphs(
         if not shown or most is None or len(longer) <= most:
             shown.append(sentence)
             lines = longer
-    yield lines, {"color": MUTED}
+    yield lines, {"color": theme().muted}
     if agreement is not None:
         verified = agreement.verdict == "verified"
         weight = "normal" if verified else "bold"
-        font = {"color": INK if verified else ALARM, "weight": weight}
+        font = {"color": theme().ink if verified else theme().alarm, "weight": weight}
         yield ruler.wrap(_verdict(agreement), width, SMALL_SIZE, weight), font
 
 

@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.figures.style import MASKED, neutral_colors, weight_colors
+from attnviz.figures.style import (
+    neutral_colors,
+    theme,
+    weight_colors,
+)
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 _BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
@@ -130,7 +134,7 @@ class WeightScale:
             gray = _colors(values, self.neutral, neutral_colors())
             colors = np.where(self.uninformative.numpy()[..., None], gray, colors)
         if self.masked is not None:
-            colors[..., self.masked.numpy(), :] = to_rgba(MASKED)
+            colors[..., self.masked.numpy(), :] = to_rgba(theme().masked)
         return colors
 
 

@@ -97,8 +97,8 @@ def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer):
 def caption_of(figure):
     """Return the lines of a caption, which are gray, and of its verdict."""
     lines = [text for text in figure.texts if text.get_fontsize() == style.SMALL_SIZE]
-    gray = [text.get_text() for text in lines if text.get_color() == style.MUTED]
-    return gray, [text.get_text() for text in lines if text.get_color() == style.INK]
+    gray = [text.get_text() for text in lines if text.get_color() == style.LIGHT.muted]
+    return gray, [text.get_text() for text in lines if text.get_color() == style.LIGHT.ink]
 
 
 @pytest.mark.parametrize("width", [COLUMN, FULL])

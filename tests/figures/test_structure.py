@@ -118,8 +118,8 @@ def test_masked_cells_differ_from_cells_of_weight_zero(tokenizer):
     assert covered == n * (n - 1) / 2
     assert not any(text.get_position()[0] > text.get_position()[1] for text in ax.texts)
     (image,) = attnviz.plot.heads(result).axes[0].images
-    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[0, -1] / 255) == style.MASKED
-    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[-1, 0] / 255) != style.MASKED
+    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[0, -1] / 255) == style.LIGHT.masked
+    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[-1, 0] / 255) != style.LIGHT.masked
 
 
 @pytest.mark.parametrize("special", ["keep", "remove"])
@@ -192,7 +192,7 @@ def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
     failed = replace(short.agreement, checks=(replace(first, failed_heads=(3,)), *others))
     drawn = draw(replace(short, agreement=failed))
     figure = getattr(drawn, "figure", drawn)
-    alarms = [text for text in figure.texts if text.get_color() == style.ALARM]
+    alarms = [text for text in figure.texts if text.get_color() == style.LIGHT.alarm]
     assert "NOT VERIFIED" in " ".join(text.get_text() for text in alarms)
     assert all(text.get_fontweight() == "bold" for text in alarms)
 

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.figures.style import ACCENT, CYCLE
+from attnviz.figures.style import LIGHT
 from figures.test_layout import check_layout
 
 TWO_HEADS = {
@@ -75,7 +75,7 @@ def test_frames_have_the_color_of_the_state_of_their_cell(worked):
         for row in states or ()
         for state in row
     )
-    for state, color in (("does not follow", ACCENT), ("within rounding", CYCLE[2])):
+    for state, color in (("does not follow", LIGHT.accent), ("within rounding", LIGHT.cycle[2])):
         assert len(framed(figure, color)) == cells[state]
         (legend,) = (text for text in figure.texts if text.get_text() == f"□ {state}")
         assert same_color(legend.get_color(), color)

@@ -13,15 +13,13 @@ from attnviz.analyses.example.result import DIFFERS, EXACT, ROUNDED, ExampleResu
 from attnviz.figures.cells import draw_cells, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
-    ACCENT,
-    CYCLE,
     FULL_WIDTH,
     MM,
-    MUTED,
     SMALL_SIZE,
     SMALLEST_SIZE,
     WIDE,
     style,
+    theme,
     weight_colors,
 )
 from attnviz.results.axis import literal
@@ -30,7 +28,6 @@ from attnviz.results.axis import literal
 _BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices
 _CELL, _ROW = 0.38, 0.16  # a cell's width at most, and its height
 _LABEL = 0.45  # width of the labels of rows
-_FRAMES = {DIFFERS: ACCENT, ROUNDED: CYCLE[2]}
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
 
@@ -86,14 +83,19 @@ def example(
         return page.finish_with_caption(top, parts, None)
 
 
+def _frames() -> dict[str, str]:
+    """Return the color of the frame of each state."""
+    return {DIFFERS: theme().accent, ROUNDED: theme().cycle[2]}
+
+
 def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
     """Draw what the frames mean, if anything is printed; return the lower edge."""
     if not worked.count()["printed"]:
         return top
     left, below = page.left, top
     for text, color in (
-        *((f"□ {state}", color) for state, color in _FRAMES.items()),
-        (f"no frame: {EXACT}", MUTED),
+        *((f"□ {state}", color) for state, color in _frames().items()),
+        (f"no frame: {EXACT}", theme().muted),
     ):
         below = page.write(left, top + 0.02, [text], color=color)
         left += page.ruler.width(text, SMALL_SIZE) + _GAP
@@ -115,13 +117,13 @@ def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> floa
         for place, (item, heading) in enumerate(zip(items, headings, strict=True)):
             left = page.left + place * (width + _GAP)
             if isinstance(item, Matrix):
-                page.write(left, top, heading, color=_FRAMES.get(item.worst, MUTED))
+                page.write(left, top, heading, color=_frames().get(item.worst, theme().muted))
                 edges.append(_draw_matrix(page, item, left, below, width))
             else:
                 edge = page.subtitle(left, top, literal(item[0], 120), width)
                 for text in item[1:]:
                     lines = page.ruler.wrap(literal(text, 400), width, SMALL_SIZE)
-                    edge = page.write(left, edge + 0.02, lines, color=MUTED)
+                    edge = page.write(left, edge + 0.02, lines, color=theme().muted)
                 edges.append(edge)
         top = max(edges) + _BELOW
     return top
@@ -141,7 +143,7 @@ def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: flo
         if page.ruler.width(longest, size) <= cell - 0.02:
             write_numbers(ax, mesh, matrix.values, texts, size)
             labels = [page.ruler.clip(literal(x, 8), cell, size) for x in matrix.columns[:n]]
-            ax.set_xticks(np.arange(n) + 0.5, labels, fontsize=size, color=MUTED)
+            ax.set_xticks(np.arange(n) + 0.5, labels, fontsize=size, color=theme().muted)
             break
     labels = [page.ruler.clip(literal(x), _LABEL - 0.07, SMALL_SIZE) for x in matrix.rows]
     ax.set_yticks(np.arange(m) + 0.5, labels, fontsize=SMALL_SIZE)
@@ -149,6 +151,6 @@ def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: flo
     ax.tick_params(length=0, pad=1.5)
     for i, row in enumerate(matrix.states or ()):
         for j, state in enumerate(row):
-            if state in _FRAMES:
-                frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), _FRAMES[state])
+            if state in _frames():
+                frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), _frames()[state])
     return top + m * _ROW

@@ -47,22 +47,19 @@ from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame,
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
 from attnviz.figures.scale import Look, WeightScale
 from attnviz.figures.style import (
-    ACCENT,
     BAR_ROOM,
     BAR_WIDTH,
     FULL_WIDTH,
     GAP,
-    INK,
     MARGIN,
-    MASKED,
     MM,
-    MUTED,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
     neutral_colors,
     style,
+    theme,
 )
 from attnviz.results import AttentionResult, Special
 from attnviz.results.axis import literal, source
@@ -275,10 +272,10 @@ def select_map(
     """
     matches = None if find is None else find_heads(result, query=find[0], key=find[1])
     ranking = None if matches is None else matches.ranking
-    layers = () if layer is None else numbers_of(layer, "a layer")
+    layers = () if layer is None else numbers_of(layer, "layer")
     if len(layers) > 1:
         reason: tuple[str, ...] = ()
-        heads = heads_of(result, layers[0]) if head is None else numbers_of(head, "a head")
+        heads = heads_of(result, layers[0]) if head is None else numbers_of(head, "head")
     else:
         if ranking is None and (layer is None or head is None):
             ranking = rank_heads(result)
@@ -418,7 +415,7 @@ def draw_side_by_side(
             below_titles = top + max(map(len, heads)) * line_height(SMALL_SIZE) + 0.04
             for number, (drawn, lines) in enumerate(zip(row, heads, strict=True)):
                 place = left + number * (room + GAP)
-                page.write(place, top, lines, color=MUTED)
+                page.write(place, top, lines, color=theme().muted)
                 ax = page.axes(place, below_titles, cell * n, down * m)
                 ticks = _draw_matrix(ax, drawn, scale, ruler, (cell, down), longest, look=look)
                 if number:
@@ -455,7 +452,7 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     top = page.heading(title if look.title is None else look.title)
     if finding is not None or look.title is not None:
         lines = ruler.wrap(where, inner, TEXT_SIZE)
-        top = page.write(MARGIN, top, lines, points=TEXT_SIZE, color=MUTED)
+        top = page.write(MARGIN, top, lines, points=TEXT_SIZE, color=theme().muted)
     top += GAP / 2
     start = top
     longest = _LONGEST * room
@@ -474,7 +471,9 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
         frame(ax, finding.cell[::-1], (1, 1))
     if finding is not None and finding.reach is not None:
         for offset in (-finding.reach, finding.reach):  # the distance that the title names
-            ax.plot([offset, n + offset], [0, n], color=ACCENT, linewidth=0.6, linestyle="--")
+            ax.plot(
+                [offset, n + offset], [0, n], color=theme().accent, linewidth=0.6, linestyle="--"
+            )
         ax.set(xlim=(0, n), ylim=(m, 0))
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
@@ -575,14 +574,16 @@ def _draw_matrix(
     columns.apply(ax, "x")
     unit = f", {rows.unit}" if rows.unit else ""
     names = [f"query (attending){unit}", f"query{unit}", "query", ""]
-    ax.set_ylabel(ruler.longest(names, down * m, TEXT_SIZE), color=MUTED, fontsize=TEXT_SIZE)
+    ax.set_ylabel(
+        ruler.longest(names, down * m, TEXT_SIZE), color=theme().muted, fontsize=TEXT_SIZE
+    )
     unit = f", {columns.unit}" if columns.unit else ""
-    ax.set_xlabel(f"key (attended to){unit}", color=MUTED, fontsize=TEXT_SIZE)
+    ax.set_xlabel(f"key (attended to){unit}", color=theme().muted, fontsize=TEXT_SIZE)
     row, column = drawn.boundary
     if row:
-        ax.axhline(row, color=INK, linewidth=0.8)
+        ax.axhline(row, color=theme().ink, linewidth=0.8)
     if column:
-        ax.axvline(column, color=INK, linewidth=0.8)
+        ax.axvline(column, color=theme().ink, linewidth=0.8)
     return columns
 
 
@@ -598,7 +599,12 @@ def _hatch(ax: Axes, masked: Tensor) -> None:
             start += width
     ax.add_collection(
         PatchCollection(
-            boxes, facecolor=MASKED, edgecolor="white", linewidth=0.0, hatch=_HATCH, zorder=1.5
+            boxes,
+            facecolor=theme().masked,
+            edgecolor=theme().ground,
+            linewidth=0.0,
+            hatch=_HATCH,
+            zorder=1.5,
         ),
         autolim=False,
     )

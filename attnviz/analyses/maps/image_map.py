@@ -20,16 +20,15 @@ from attnviz.errors import InputError
 from attnviz.figures.cells import frame
 from attnviz.figures.layout import Page, color_bar, line_height
 from attnviz.figures.style import (
-    ACCENT,
     BAR_ROOM,
     BAR_WIDTH,
     GAP,
-    INK,
+    LIGHT,
     MARGIN,
-    MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
     WIDE,
+    theme,
     value_colors,
 )
 from attnviz.results import AxisGeometry
@@ -93,12 +92,12 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
     where = f"{drawn.where}, {query_name(drawn, query)}"
     top = page.heading(_finding(drawn, query))
     lines = ruler.wrap(where, inner, TEXT_SIZE)
-    top = page.write(page.left, top, lines, points=TEXT_SIZE, color=MUTED) + GAP / 2
+    top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted) + GAP / 2
     below = top + line_height(SMALL_SIZE) + 0.02
     left = MARGIN
     names = "image, as the model reads it", "weight ÷ even (black: most)"
     for name in names:
-        page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=MUTED)
+        page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=theme().muted)
         left += side + GAP
     image_axes = page.axes(MARGIN, below, side, tall)
     rows, columns = _grid_size(drawn.sides[1])
@@ -107,7 +106,7 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
     ax = page.axes(MARGIN + side + GAP, below, side, tall)
     mappable = draw_over_image(ax, drawn, query)
     row, column = _most_read(drawn, query)
-    frame(ax, (column, row), (1, 1), INK)
+    frame(ax, (column, row), (1, 1), LIGHT.ink)
     bar = page.axes(MARGIN + 2 * side + 1.5 * GAP, below, BAR_WIDTH, min(tall, 1.5))
     label = ruler.longest(("weight ÷ even weight", "÷ even", ""), min(tall, 1.5), TEXT_SIZE)
     color_bar(mappable, bar, label, say=times)
@@ -244,6 +243,6 @@ def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
     patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
     if patch is not None:
         corner = patch[1], patch[0]
-        box = Rectangle(corner, 1, 1, fill=False, edgecolor=ACCENT, linewidth=1.4, zorder=3)
+        box = Rectangle(corner, 1, 1, fill=False, edgecolor=theme().accent, linewidth=1.4, zorder=3)
         box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
         ax.add_patch(box)
