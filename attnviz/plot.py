@@ -14,6 +14,7 @@ from attnviz.analyses.steps.plot import attention_vector, steps
 from attnviz.analyses.survey.plot import survey
 from attnviz.figures.layout import add_caption, save
 from attnviz.figures.style import style
+from attnviz.results.arguments import checked
 
 __all__ = [
     "add_caption",
@@ -29,3 +30,5 @@ __all__ = [
     "style",
     "survey",
 ]
+
+globals().update({name: checked(globals()[name]) for name in __all__})

@@ -353,11 +353,6 @@ def add_caption(
     InputError
         `figure` is not a figure of matplotlib.
     """
-    if not isinstance(figure, Figure):
-        raise InputError(
-            f"add_caption needs a figure of matplotlib, not {type(figure).__name__}. For axes, "
-            "pass ax.figure."
-        )
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
     with style(parts):
         width = float(figure.get_size_inches()[0])
@@ -452,8 +447,6 @@ def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -
     InputError, OutputError
         As `attnviz.io.files.check_output`.
     """
-    if not isinstance(figure, Figure):
-        raise InputError(f"{figure!r:.60} is not a figure. Pass one of matplotlib's.")
     path = check_output(path, FIGURE_SUFFIXES, force=force)
     image = render(figure, path.suffix.lower())
     with atomic(path) as temporary:

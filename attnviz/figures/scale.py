@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.artist import ArtistInspector
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
 from numpy.typing import NDArray
 from torch import Tensor
@@ -43,6 +47,17 @@ def weight_norm(weights: Tensor) -> Normalize:
     return Normalize(0.0, max(top, 1e-12))
 
 
+_ARGUMENTS = "annot", "cbar", "cbar_ax", "cmap", "heads", "norm", "title", "vmax", "vmin", "width"
+
+
+@cache
+def _mesh_settings() -> list[str]:
+    """Return the settings of drawn cells that matplotlib knows, with their short names."""
+    inspector = ArtistInspector(QuadMesh)
+    short = (name for names in inspector.aliasd.values() for name in names)
+    return [*inspector.get_setters(), *short]
+
+
 @dataclass(frozen=True, eq=False)
 class Look:
     """What the user set of the look of a map: see `attnviz.plot.heatmap`."""
@@ -60,18 +75,15 @@ class Look:
     def __post_init__(self) -> None:
         if self.norm is not None and (self.vmin, self.vmax) != (None, None):
             raise InputError("norm already has limits. Pass it alone, or vmin and vmax.")
-        if self.norm is not None and not isinstance(self.norm, Normalize):
-            raise InputError(f"norm must be one of matplotlib's, not {self.norm!r:.60}.")
         if isinstance(self.cmap, str) and self.cmap not in mpl.colormaps:
             raise InputError(
                 f"{self.cmap!r} is no colormap. {did_you_mean(self.cmap, list(mpl.colormaps))}"
             )
-        for name in ("vmin", "vmax"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, int | float):
-                raise InputError(f"{name} must be a number, not {value!r:.60}.")
-        if self.cbar_ax is not None and not isinstance(self.cbar_ax, Axes):
-            raise InputError(f"cbar_ax must be axes of matplotlib, not {self.cbar_ax!r:.60}.")
+        known = [*inspect.signature(Axes.pcolormesh).parameters, *_mesh_settings()]
+        for name in self.mesh:
+            if name not in known:
+                hint = did_you_mean(name, [*_ARGUMENTS, *known])
+                raise InputError(f"{name} is no argument of heatmap, nor of pcolormesh. {hint}")
 
     @property
     def sets_colors(self) -> bool:

@@ -33,6 +33,7 @@ from attnviz.results import (
     cell_sizes,
     one_result,
 )
+from attnviz.results.arguments import checked
 from attnviz.results.axis import (
     FUNCTION_WORDS,
     TokenGroups,
@@ -52,6 +53,7 @@ _MOST_CELLS = 2**24  # of an exact part of a long text
 _WORDS, _LETTERS = 3, 24  # of a landmark at most
 
 
+@checked
 def attention_map(
     result: AttentionResult,
     *,

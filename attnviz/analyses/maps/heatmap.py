@@ -188,7 +188,7 @@ def heatmap(
                 rows=rows,
                 columns=columns,
             )
-            for one, two in _pairs_of(heads)
+            for one, two in heads
         ]
         return draw_side_by_side(maps, look, width=width, caption=caption)
     if isinstance(result, AttentionMap):
@@ -210,19 +210,7 @@ def heatmap(
             columns=columns,
             overview=False if overview is None and ax is not None else overview,
         )
-    if ax is not None and not isinstance(ax, Axes):
-        raise InputError(f"{ax!r:.60} is not axes. Pass axes of matplotlib, or leave ax out.")
     return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
-
-
-def _pairs_of(heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return pairs of a layer and a head, or raise InputError."""
-    pairs = [tuple(pair) if isinstance(pair, Sequence) else () for pair in heads]
-    if any(len(pair) != 2 for pair in pairs):
-        raise InputError(
-            f"heads must be pairs of (layer, head), such as [(0, 1)], not {heads!r:.60}."
-        )
-    return [(pair[0], pair[1]) for pair in pairs]
 
 
 @dataclass(frozen=True, eq=False)
