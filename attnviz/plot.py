@@ -4,6 +4,7 @@ Every figure carries the model, the layer, the head, what was removed or renorma
 verdict of the agreement check.
 """
 
+from attnviz.analyses.check.plot import check
 from attnviz.analyses.compare.plot import compare
 from attnviz.analyses.example.plot import example
 from attnviz.analyses.maps.head_grid import heads
@@ -19,6 +20,7 @@ from attnviz.results.arguments import checked
 __all__ = [
     "add_caption",
     "attention_vector",
+    "check",
     "compare",
     "example",
     "heads",

@@ -52,6 +52,7 @@ BLANK = {
     "senses": attnviz.SensesResult,
     "survey": attnviz.SurveyResult,
     "compare": attnviz.CompareResult,
+    "check": attnviz.CheckResult,
 }
 ARGUMENTS = [
     (name, argument, value)
