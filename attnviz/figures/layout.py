@@ -203,19 +203,19 @@ class Page:
     ) -> float:
         """Write parts as sentences, with the verdict below; return the lower edge.
 
-        A short caption leaves out sentences that do not fit into its lines. The description of the
-        figure, which is saved with it, has them all.
+        A short caption leaves out sentences that do not fit into its lines, and has the verdict in
+        short. The description of the figure, which is saved with it, has all.
 
         parts : the most important first.
         """
         left = self.left if left is None else left
-        self.figure.set_label(
-            " ".join([*_sentences(parts), *([_verdict(agreement)] if agreement else [])])
-        )
+        self.figure.set_label(_description(parts, agreement))
         most = self._caption_lines
         if most is not None:  # more lines in a column beside a panel
             most = round(most * (self.right - self.left) / (self.right - left))
-        for lines, font in _paragraphs(parts, agreement, self.right - left, most):
+        for lines, font in _paragraphs(
+            parts, agreement, self.right - left, most, full=most is None
+        ):
             top = self.write(left, top, lines, **font)
         return top
 
@@ -341,7 +341,8 @@ def add_caption(
     text : str or sequence of str
         The caption. Each part becomes a sentence.
     agreement : AgreementReport, optional
-        The agreement of the result that is shown. Its verdict is written below the text.
+        The agreement of the result that is shown. Its verdict is written below the text, and with
+        every difference into the metadata of the file that `save` writes.
 
     Returns
     -------
@@ -365,6 +366,7 @@ def add_caption(
                 place = MARGIN / width, top / height
                 figure.text(*place, line, fontsize=SMALL_SIZE, va="top", **font)
                 top -= line_height(SMALL_SIZE)
+    figure.set_label(_description(parts, agreement))
     return figure
 
 
@@ -392,10 +394,13 @@ def _paragraphs(
     agreement: AgreementReport | None,
     width: float,
     most: int | None = None,
+    *,
+    full: bool = False,
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Yield the sentences and the verdict, broken into lines, each with its color and weight.
 
-    most : the largest number of lines of sentences; those that do not fit are left out.
+    most : the largest number of lines of sentences; those that do not fit are left out. full :
+    whether the verdict has every difference.
     """
     ruler = Ruler()
     lines: list[str] = []
@@ -410,7 +415,14 @@ def _paragraphs(
         verified = agreement.verdict == "verified"
         weight = "normal" if verified else "bold"
         font = {"color": theme().ink if verified else theme().alarm, "weight": weight}
-        yield ruler.wrap(_verdict(agreement), width, SMALL_SIZE, weight), font
+        text = _verdict(agreement, short=not full)
+        yield ruler.wrap(text, width, SMALL_SIZE, weight), font
+
+
+def _description(parts: Sequence[str], agreement: AgreementReport | None) -> str:
+    """Return all sentences and the whole verdict, which are saved with a figure."""
+    verdict = [] if agreement is None else [_verdict(agreement, short=False)]
+    return " ".join([*_sentences(parts), *verdict])
 
 
 def _sentences(parts: Sequence[str]) -> list[str]:
@@ -423,8 +435,8 @@ def _sentences(parts: Sequence[str]) -> list[str]:
     return sentences
 
 
-def _verdict(agreement: AgreementReport) -> str:
-    verdict = agreement.summary()
+def _verdict(agreement: AgreementReport, *, short: bool) -> str:
+    verdict = agreement.summary(short=short)
     return f"{verdict[0].upper()}{verdict[1:]}."
 
 

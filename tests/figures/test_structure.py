@@ -159,9 +159,9 @@ def test_the_caption_says_model_text_layer_head_and_verdict(train):
     said = page_text(attnviz.plot.heatmap(train, layer=2, head=3).figure)
     assert "Layer 2, head 3" in said
     assert "“the train left the station on time”, read by all-MiniLM-L6-v2." in said
-    assert "Verified: 72 heads recomputed in float64 differ" in said
+    assert "Verified: 72 recomputed heads match the model's own" in said
     difference = f"{train.agreement.largest_difference():.1e}"
-    assert f"float32 weights by at most {difference}; projections, positions in the" in said
+    assert f"float32 weights to {difference}; projections," in said
 
 
 def test_the_caption_names_averages_removals_and_renormalization(train):
