@@ -131,10 +131,18 @@ def number(value: float) -> str:
 
 
 def frame(
-    ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str | None = None
+    ax: Axes,
+    corner: tuple[float, float],
+    size: tuple[float, float],
+    color: str | None = None,
+    linewidth: float = 1.0,
 ) -> None:
     """Draw a frame around some cells, by default in the accent color."""
-    look: dict[str, Any] = {"fill": False, "edgecolor": color or theme().accent, "linewidth": 1.0}
+    look: dict[str, Any] = {
+        "fill": False,
+        "edgecolor": color or theme().accent,
+        "linewidth": linewidth,
+    }
     ax.add_patch(Rectangle(corner, *size, clip_on=False, zorder=3, **look))
 
 
