@@ -49,6 +49,7 @@ _DEEPEST = 50  # frames
 _LUMINANCE = 0.2126, 0.7152, 0.0722  # of red, green and blue
 _DARK = 0.45  # luminance: text on a darker fill is light
 _LAST_RESORT = "Last Resort"  # has a box for every character
+_COLOR = "Color"  # in the name of fonts of colored pictures, which matplotlib leaves blank
 _SIGNS = {"ᵀ": r"^{\mathsf{T}}", "·": r"\cdot ", "…": r"\ldots ", "α": r"\alpha ", "Σ": r"\Sigma "}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _FORMULA_PARTS = re.compile(
@@ -348,7 +349,8 @@ def _covering(missing: set[int]) -> list[str]:
     families = []
     fonts = sorted(fm.fontManager.ttflist, key=lambda font: (font.style != "normal", font.name))
     for font in fonts if missing else ():
-        if _LAST_RESORT not in font.name and (covered := missing & _characters(font.fname)):
+        is_drawn = _LAST_RESORT not in font.name and _COLOR not in font.name
+        if is_drawn and (covered := missing & _characters(font.fname)):
             missing -= covered
             families.append(font.name)
     return families

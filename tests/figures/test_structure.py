@@ -559,6 +559,24 @@ def test_a_font_for_another_script_is_preferred_to_the_last_resort(monkeypatch):
         style._fallback.cache_clear()
 
 
+def test_a_font_of_colored_pictures_is_not_used(monkeypatch):
+    fonts = [
+        fm.FontEntry(fname=f"{name}.ttf", name=name, style="normal")
+        for name in ("Noto Color Emoji", "Noto Emoji")
+    ]
+    monkeypatch.setattr(
+        style, "_characters", lambda path: {ord("🍕")} if "Emoji" in path else set()
+    )
+    monkeypatch.setattr(style, "_add_new_fonts", lambda: False)
+    try:
+        for installed, chosen in ((fonts, ("Noto Emoji",)), (fonts[:1], ())):
+            monkeypatch.setattr(fm.fontManager, "ttflist", installed)
+            style._fallback.cache_clear()
+            assert style._fallback(frozenset("🍕")) == (chosen, "" if chosen else "🍕")
+    finally:
+        style._fallback.cache_clear()
+
+
 def test_a_font_is_named_for_each_script():
     assert [style._font_for(c) for c in "火ह🍕ע"] == [
         "Noto Sans CJK", "Noto Sans Devanagari", "Noto Emoji", "Noto Sans Hebrew",
