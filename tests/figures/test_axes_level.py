@@ -86,7 +86,7 @@ def test_several_heads_side_by_side_share_one_scale(train):
     assert norms.pop().vmax == pytest.approx(largest)
     said = " ".join(text.get_text() for text in axes[0].figure.texts)
     assert "Layer 1, head 8 Each word attends to the next word" in said
-    assert "Verified: 72 heads" in said
+    assert "Verified: 72 recomputed heads" in said
 
 
 @pytest.mark.parametrize("width", [89, 183])

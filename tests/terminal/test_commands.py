@@ -46,7 +46,7 @@ def test_each_file_extension_is_a_format(capsys, command, suffix):
     if suffix == ".png":
         assert path.read_bytes().startswith(b"\x89PNG")
     elif suffix == ".svg":
-        assert any("72 heads" in text for text in texts_in_svg(path))
+        assert any("72 recomputed heads" in text for text in texts_in_svg(path))
     elif suffix == ".pdf":
         assert path.read_bytes().startswith(b"%PDF")
     elif suffix == ".json":
@@ -97,7 +97,7 @@ def test_seven_words_give_a_seven_by_seven_map_with_rows_that_sum_to_one(capsys)
     caption = " ".join(texts_in_svg("x.svg"))
     assert "[CLS], [SEP] removed" in caption
     assert "rows renormalized to 1" in caption
-    assert "Verified: 72 heads" in caption
+    assert "Verified: 72 recomputed heads" in caption
     data = json.loads(succeeds(capsys, *arguments, "--json").out)
     assert data["rows"] == data["columns"] == WORDS
     weights = np.array(data["weights"])
