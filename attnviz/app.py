@@ -22,7 +22,7 @@ from attnviz.runtime.stderr import own_stderr
 
 # The order of the help.
 _ORDER = (
-    "heatmap", "heads", "view", "steps", "verify", "senses", "shift", "survey", "compare",
+    "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "survey", "compare",
     "example", "models", "serve",
 )  # fmt: skip
 _MODULES = (

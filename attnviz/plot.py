@@ -4,6 +4,7 @@ Every figure carries the model, the layer, the head, what was removed or renorma
 verdict of the agreement check.
 """
 
+from attnviz.analyses.check.plot import check
 from attnviz.analyses.compare.plot import compare
 from attnviz.analyses.example.plot import example
 from attnviz.analyses.maps.head_grid import heads
@@ -14,10 +15,12 @@ from attnviz.analyses.steps.plot import attention_vector, steps
 from attnviz.analyses.survey.plot import survey
 from attnviz.figures.layout import add_caption, save
 from attnviz.figures.style import style
+from attnviz.results.arguments import checked
 
 __all__ = [
     "add_caption",
     "attention_vector",
+    "check",
     "compare",
     "example",
     "heads",
@@ -29,3 +32,5 @@ __all__ = [
     "style",
     "survey",
 ]
+
+globals().update({name: checked(globals()[name]) for name in __all__})

@@ -15,7 +15,8 @@ PUBLIC = """
     load_result plot rank_heads save_result senses shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
-    add_caption attention_vector compare example heads heatmap save senses shift steps style survey
+    add_caption attention_vector check compare example heads heatmap save senses shift steps style
+    survey
 """.split()  # noqa: SIM905
 
 

@@ -21,13 +21,12 @@ from torch import Tensor
 from attnviz.figures.layout import Ruler, line_height
 from attnviz.figures.scale import LOGARITHMIC_FROM
 from attnviz.figures.style import (
-    ACCENT,
-    INK,
     LABEL_PAD,
     NUMBER_SIZE,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
+    theme,
     value_colors,
 )
 from attnviz.formula.attention import HIDDEN
@@ -59,8 +58,8 @@ def draw_cells(
     m, n = values.shape
     down, across = extent or (m, n)
     vector = m * n <= (_LINED_CELLS if lines else _UNLINED_CELLS)
-    look = {
-        "edgecolors": "white" if vector and lines else "none",
+    look: dict[str, Any] = {
+        "edgecolors": theme().ground if vector and lines else "none",
         "linewidth": 0.4 if vector and lines else 0.0,
         "rasterized": not vector,
     }
@@ -112,9 +111,8 @@ def write_numbers(
     for (i, j), value in np.ndenumerate(values.numpy()):
         if shown is not None and not shown[i, j]:
             continue
-        red, green, blue, _ = mesh.cmap(mesh.norm(value)) if value > HIDDEN else (1, 1, 1, 1)
-        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-        place, color = (j + 0.5, i + 0.5), "white" if dark else INK
+        fill: Any = mesh.cmap(mesh.norm(value)) if value > HIDDEN else theme().ground
+        place, color = (j + 0.5, i + 0.5), theme().readable_on(fill)
         text = say(value) if callable(say) else say[i][j]
         ax.text(*place, text, fontsize=points, color=color, ha="center", va="center")
 
@@ -133,10 +131,18 @@ def number(value: float) -> str:
 
 
 def frame(
-    ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str = ACCENT
+    ax: Axes,
+    corner: tuple[float, float],
+    size: tuple[float, float],
+    color: str | None = None,
+    linewidth: float = 1.0,
 ) -> None:
-    """Draw a frame around some cells."""
-    look: dict[str, Any] = {"fill": False, "edgecolor": color, "linewidth": 1.0}
+    """Draw a frame around some cells, by default in the accent color."""
+    look: dict[str, Any] = {
+        "fill": False,
+        "edgecolor": color or theme().accent,
+        "linewidth": linewidth,
+    }
     ax.add_patch(Rectangle(corner, *size, clip_on=False, zorder=3, **look))
 
 

@@ -24,12 +24,9 @@ from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from attnviz.errors import InputError
 from attnviz.figures.style import (
-    ALARM,
-    INK,
     LEADING,
     MARGIN,
     MM,
-    MUTED,
     SANS,
     SMALL_SIZE,
     TEXT_SIZE,
@@ -37,6 +34,7 @@ from attnviz.figures.style import (
     WIDTHS,
     main_font,
     style,
+    theme,
     value_colors,
 )
 from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
@@ -145,6 +143,7 @@ class Page:
         """Add axes at a place."""
         # Without different labels, matplotlib would return the first axes again.
         ax = self.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(self._axes)))
+        ax.tick_params(colors=theme().ink)  # also of ticks that are made when the figure is drawn
         self._axes.append((ax, (left, top, width, height)))
         return ax
 
@@ -155,7 +154,7 @@ class Page:
         lines: Sequence[str],
         *,
         points: float = SMALL_SIZE,
-        color: str = INK,
+        color: str | None = None,
         weight: str = "normal",
         align: Literal["left", "center", "right"] = "left",
         math: bool = False,
@@ -165,7 +164,11 @@ class Page:
         math : whether text between dollar signs is a formula.
         """
         for line in lines:
-            options: dict[str, Any] = {"color": color, "ha": align, "parse_math": math}
+            options: dict[str, Any] = {
+                "color": color or theme().ink,
+                "ha": align,
+                "parse_math": math,
+            }
             options |= {"fontsize": points, "va": "top", **_face(weight)}
             text = self.figure.text(0, 0, line, **options)
             self._texts.append((text, left, top))
@@ -200,19 +203,19 @@ class Page:
     ) -> float:
         """Write parts as sentences, with the verdict below; return the lower edge.
 
-        A short caption leaves out sentences that do not fit into its lines. The description of the
-        figure, which is saved with it, has them all.
+        A short caption leaves out sentences that do not fit into its lines, and has the verdict in
+        short. The description of the figure, which is saved with it, has all.
 
         parts : the most important first.
         """
         left = self.left if left is None else left
-        self.figure.set_label(
-            " ".join([*_sentences(parts), *([_verdict(agreement)] if agreement else [])])
-        )
+        self.figure.set_label(_description(parts, agreement))
         most = self._caption_lines
         if most is not None:  # more lines in a column beside a panel
             most = round(most * (self.right - self.left) / (self.right - left))
-        for lines, font in _paragraphs(parts, agreement, self.right - left, most):
+        for lines, font in _paragraphs(
+            parts, agreement, self.right - left, most, full=most is None
+        ):
             top = self.write(left, top, lines, **font)
         return top
 
@@ -225,14 +228,14 @@ class Page:
     def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Draw an arrow between two places (left, top)."""
         arrow = FancyArrowPatch(
-            (0, 0), (0, 0), arrowstyle="-|>", mutation_scale=5, color=MUTED, linewidth=0.6
+            (0, 0), (0, 0), arrowstyle="-|>", mutation_scale=5, color=theme().muted, linewidth=0.6
         )
         self.figure.add_artist(arrow)
         self._arrows.append((arrow, start, end))
 
     def line(self, points: Sequence[tuple[float, float]]) -> None:
         """Draw a line through some places (left, top)."""
-        line = Line2D([], [], color=MUTED, linewidth=0.6)
+        line = Line2D([], [], color=theme().muted, linewidth=0.6)
         self.figure.add_artist(line)
         self._lines.append((line, points))
 
@@ -308,9 +311,9 @@ def color_bar(
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
     if horizontal:
-        ax.set_ylabel(label, color=MUTED, rotation=0, ha="right", va="center")
+        ax.set_ylabel(label, color=theme().muted, rotation=0, ha="right", va="center")
     else:
-        bar.set_label(label, color=MUTED)
+        bar.set_label(label, color=theme().muted)
 
 
 def _drawn_height(ax: Axes) -> float:
@@ -338,7 +341,8 @@ def add_caption(
     text : str or sequence of str
         The caption. Each part becomes a sentence.
     agreement : AgreementReport, optional
-        The agreement of the result that is shown. Its verdict is written below the text.
+        The agreement of the result that is shown. Its verdict is written below the text, and with
+        every difference into the metadata of the file that `save` writes.
 
     Returns
     -------
@@ -350,11 +354,6 @@ def add_caption(
     InputError
         `figure` is not a figure of matplotlib.
     """
-    if not isinstance(figure, Figure):
-        raise InputError(
-            f"add_caption needs a figure of matplotlib, not {type(figure).__name__}. For axes, "
-            "pass ax.figure."
-        )
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
     with style(parts):
         width = float(figure.get_size_inches()[0])
@@ -367,6 +366,7 @@ def add_caption(
                 place = MARGIN / width, top / height
                 figure.text(*place, line, fontsize=SMALL_SIZE, va="top", **font)
                 top -= line_height(SMALL_SIZE)
+    figure.set_label(_description(parts, agreement))
     return figure
 
 
@@ -394,10 +394,13 @@ def _paragraphs(
     agreement: AgreementReport | None,
     width: float,
     most: int | None = None,
+    *,
+    full: bool = False,
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Yield the sentences and the verdict, broken into lines, each with its color and weight.
 
-    most : the largest number of lines of sentences; those that do not fit are left out.
+    most : the largest number of lines of sentences; those that do not fit are left out. full :
+    whether the verdict has every difference.
     """
     ruler = Ruler()
     lines: list[str] = []
@@ -407,12 +410,19 @@ def _paragraphs(
         if not shown or most is None or len(longer) <= most:
             shown.append(sentence)
             lines = longer
-    yield lines, {"color": MUTED}
+    yield lines, {"color": theme().muted}
     if agreement is not None:
         verified = agreement.verdict == "verified"
         weight = "normal" if verified else "bold"
-        font = {"color": INK if verified else ALARM, "weight": weight}
-        yield ruler.wrap(_verdict(agreement), width, SMALL_SIZE, weight), font
+        font = {"color": theme().ink if verified else theme().alarm, "weight": weight}
+        text = _verdict(agreement, short=not full)
+        yield ruler.wrap(text, width, SMALL_SIZE, weight), font
+
+
+def _description(parts: Sequence[str], agreement: AgreementReport | None) -> str:
+    """Return all sentences and the whole verdict, which are saved with a figure."""
+    verdict = [] if agreement is None else [_verdict(agreement, short=False)]
+    return " ".join([*_sentences(parts), *verdict])
 
 
 def _sentences(parts: Sequence[str]) -> list[str]:
@@ -425,8 +435,8 @@ def _sentences(parts: Sequence[str]) -> list[str]:
     return sentences
 
 
-def _verdict(agreement: AgreementReport) -> str:
-    verdict = agreement.summary()
+def _verdict(agreement: AgreementReport, *, short: bool) -> str:
+    verdict = agreement.summary(short=short)
     return f"{verdict[0].upper()}{verdict[1:]}."
 
 
@@ -449,8 +459,6 @@ def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -
     InputError, OutputError
         As `attnviz.io.files.check_output`.
     """
-    if not isinstance(figure, Figure):
-        raise InputError(f"{figure!r:.60} is not a figure. Pass one of matplotlib's.")
     path = check_output(path, FIGURE_SUFFIXES, force=force)
     image = render(figure, path.suffix.lower())
     with atomic(path) as temporary:

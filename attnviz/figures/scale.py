@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.artist import ArtistInspector
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.figures.style import MASKED, neutral_colors, weight_colors
+from attnviz.figures.style import (
+    neutral_colors,
+    theme,
+    weight_colors,
+)
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
@@ -39,6 +47,17 @@ def weight_norm(weights: Tensor) -> Normalize:
     return Normalize(0.0, max(top, 1e-12))
 
 
+_ARGUMENTS = "annot", "cbar", "cbar_ax", "cmap", "heads", "norm", "title", "vmax", "vmin", "width"
+
+
+@cache
+def _mesh_settings() -> list[str]:
+    """Return the settings of drawn cells that matplotlib knows, with their short names."""
+    inspector = ArtistInspector(QuadMesh)
+    short = (name for names in inspector.aliasd.values() for name in names)
+    return [*inspector.get_setters(), *short]
+
+
 @dataclass(frozen=True, eq=False)
 class Look:
     """What the user set of the look of a map: see `attnviz.plot.heatmap`."""
@@ -56,18 +75,15 @@ class Look:
     def __post_init__(self) -> None:
         if self.norm is not None and (self.vmin, self.vmax) != (None, None):
             raise InputError("norm already has limits. Pass it alone, or vmin and vmax.")
-        if self.norm is not None and not isinstance(self.norm, Normalize):
-            raise InputError(f"norm must be one of matplotlib's, not {self.norm!r:.60}.")
         if isinstance(self.cmap, str) and self.cmap not in mpl.colormaps:
             raise InputError(
                 f"{self.cmap!r} is no colormap. {did_you_mean(self.cmap, list(mpl.colormaps))}"
             )
-        for name in ("vmin", "vmax"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, int | float):
-                raise InputError(f"{name} must be a number, not {value!r:.60}.")
-        if self.cbar_ax is not None and not isinstance(self.cbar_ax, Axes):
-            raise InputError(f"cbar_ax must be axes of matplotlib, not {self.cbar_ax!r:.60}.")
+        known = [*inspect.signature(Axes.pcolormesh).parameters, *_mesh_settings()]
+        for name in self.mesh:
+            if name not in known:
+                hint = did_you_mean(name, [*_ARGUMENTS, *known])
+                raise InputError(f"{name} is no argument of heatmap, nor of pcolormesh. {hint}")
 
     @property
     def sets_colors(self) -> bool:
@@ -130,7 +146,7 @@ class WeightScale:
             gray = _colors(values, self.neutral, neutral_colors())
             colors = np.where(self.uninformative.numpy()[..., None], gray, colors)
         if self.masked is not None:
-            colors[..., self.masked.numpy(), :] = to_rgba(MASKED)
+            colors[..., self.masked.numpy(), :] = to_rgba(theme().masked)
         return colors
 
 

@@ -11,15 +11,18 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
 import matplotlib.font_manager as fm
 import matplotlib.pyplot as plt
+import numpy as np
 from cmcrameri import cm
 from cycler import cycler
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, to_hex, to_rgb
+from matplotlib.typing import ColorType
 
 from attnviz.errors import AttnvizWarning, InputError, did_you_mean
 
@@ -40,15 +43,13 @@ NUMBER_SIZE = 5.5  # points: a number in a cell
 SMALLEST_SIZE = 5.0  # points: smaller labels are left out
 LEADING = 1.35  # line height over font size
 
-# Lines and bars. Distinct with every kind of color vision.
-CYCLE = ("#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0")
-INK, MUTED, FAINT, ACCENT, ALARM = "#1a1a1a", "#5c5c5c", "#d5d5dd", "#d1495b", "#b00020"
-MASKED = "#eeeef2"  # cells of keys that a query may not attend to
 SANS = "DejaVu Sans"  # ships with matplotlib
 _CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "IDEOGRAPHIC", "FULLWIDTH")
 _DEEPEST = 50  # frames
-_FONT: ContextVar[str] = ContextVar("font", default=SANS)
+_LUMINANCE = 0.2126, 0.7152, 0.0722  # of red, green and blue
+_DARK = 0.45  # luminance: text on a darker fill is light
 _LAST_RESORT = "Last Resort"  # has a box for every character
+_COLOR = "Color"  # in the name of fonts of colored pictures, which matplotlib leaves blank
 _SIGNS = {"ᵀ": r"^{\mathsf{T}}", "·": r"\cdot ", "…": r"\ldots ", "α": r"\alpha ", "Σ": r"\Sigma "}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _FORMULA_PARTS = re.compile(
@@ -61,21 +62,15 @@ _FORMULA_PARTS = re.compile(
 _RC_PARAMS: dict[Any, Any] = {
     "font.sans-serif": [SANS],
     "font.size": TEXT_SIZE,
-    "text.color": INK,
     "text.parse_math": False,  # a token such as $x$ is literal text
     "axes.labelsize": TEXT_SIZE,
     "axes.titlesize": TITLE_SIZE,
     "axes.titlelocation": "left",
-    "axes.prop_cycle": cycler(color=CYCLE),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.5,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
     "xtick.labelsize": TEXT_SIZE,
     "ytick.labelsize": TEXT_SIZE,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "xtick.major.width": 0.5,
     "ytick.major.width": 0.5,
     "xtick.major.size": 2.0,
@@ -96,29 +91,141 @@ _RC_PARAMS: dict[Any, Any] = {
 }
 
 
-def weight_colors() -> Colormap:
-    """Return the colormap of weights, white at 0 (devon; Crameri 2018, doi:10.5281/zenodo.1243862).
+@dataclass(frozen=True)
+class Theme:
+    """The colors of figures on one background.
 
-    It is perceptually uniform, also in gray and with every kind of color vision.
+    Attributes
+    ----------
+    ground : the background. ink : text and lines. muted : text beside them. faint : lines behind
+        them. gray : what counts less. accent : what the title is about. alarm : a verdict that is
+        not "verified". masked : cells of keys that a query may not attend to.
+    cycle : lines and bars, distinct with every kind of color vision.
+    weights, neutral, values : colormaps of weights, of weights that say little about the text, and
+        of signed numbers. The first two begin with the background; the third has it at 0.
+    strong : where in `values`, from 0 to 1, bars of positive numbers have their color.
     """
-    colors: Colormap = cm.devon_r
-    return colors
+
+    ground: str
+    ink: str
+    muted: str
+    faint: str
+    gray: str
+    accent: str
+    alarm: str
+    masked: str
+    cycle: tuple[str, ...]
+    weights: Colormap
+    neutral: Colormap
+    values: Colormap
+    strong: float
+
+    def readable_on(self, fill: ColorType) -> str:
+        """Return the color of text on a fill: the background's or that of ink."""
+        choose = max if _luminance(fill) < _DARK else min
+        return choose(self.ink, self.ground, key=_luminance)
+
+    @property
+    def rc_params(self) -> dict[Any, Any]:
+        """The settings of matplotlib."""
+        return {
+            "figure.facecolor": self.ground,
+            "axes.facecolor": self.ground,
+            "text.color": self.ink,
+            "axes.labelcolor": self.ink,
+            "axes.edgecolor": self.muted,
+            "xtick.color": self.ink,
+            "ytick.color": self.ink,
+            "axes.prop_cycle": cycler(color=self.cycle),
+        }
 
 
-@cache
+def _luminance(color: ColorType) -> float:
+    """Return the luminance of a color, from 0 to 1."""
+    return float(np.dot(to_rgb(color), _LUMINANCE))
+
+
+def _on_ground(colors: Colormap, ground: str, lowest: float) -> Colormap:
+    """Return a colormap of light colors, brighter by what turns the color at `lowest` into ground.
+
+    lowest : from 0 to 1, where the colormap is darkest.
+    """
+    table = colors(np.linspace(0, 1, colors.N))[:, :3]
+    light = ((table - colors(lowest)[:3]) / (1 - np.array(colors(lowest)[:3]))).clip(0)
+    base = np.array(to_rgb(ground))
+    return ListedColormap(base + (1 - base) * light, f"{colors.name} on {ground}")
+
+
+LIGHT = Theme(
+    ground="white",
+    ink="#1a1a1a",
+    muted="#5c5c5c",
+    faint="#d5d5dd",
+    gray="#9a9a9a",
+    accent="#d1495b",
+    alarm="#b00020",
+    masked="#eeeef2",
+    cycle=("#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0"),
+    weights=cm.devon_r,
+    neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]),
+    values=cm.vik,
+    strong=0.8,
+)
+_NIGHT = "#14161a"
+DARK = Theme(
+    ground=_NIGHT,
+    ink="#ececec",
+    muted="#a6a8ad",
+    faint="#3b3f47",
+    gray="#75787f",
+    accent="#ff7d8c",
+    alarm="#ff6b6b",
+    masked="#24272d",
+    cycle=("#8fa8e8", "#f0808f", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd"),
+    weights=_on_ground(cm.oslo, _NIGHT, 0.0),
+    neutral=LinearSegmentedColormap.from_list("neutral, dark", [_NIGHT, "#9a9a9a"]),
+    values=_on_ground(cm.berlin, _NIGHT, 0.5),
+    strong=0.85,
+)
+ThemeName: TypeAlias = Literal["light", "dark"]
+_THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
+_CHOSEN: ContextVar[tuple[str, Theme]] = ContextVar("chosen", default=(SANS, LIGHT))
+
+
+def theme() -> Theme:
+    """Return the colors of the figures that are drawn."""
+    return _CHOSEN.get()[1]
+
+
+def weight_colors() -> Colormap:
+    """Return the colormap of weights (devon; Crameri 2018, doi:10.5281/zenodo.1243862).
+
+    It is perceptually uniform, also in gray and with every kind of color vision, and has the
+    background at 0. The dark theme has oslo.
+    """
+    return theme().weights
+
+
 def neutral_colors() -> Colormap:
-    """Return the colormap of weights that say little about the text: white at 0, gray."""
-    return LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"])
+    """Return the colormap of weights that say little about the text: gray, the background at 0."""
+    return theme().neutral
 
 
 def value_colors() -> Colormap:
-    """Return the colormap of signed numbers, white at 0 (vik; Crameri 2018)."""
-    colors: Colormap = cm.vik
-    return colors
+    """Return the colormap of signed numbers, the background at 0 (vik or berlin; Crameri 2018)."""
+    return theme().values
+
+
+def sign_colors() -> tuple[str, str]:
+    """Return the colors of positive and of negative numbers where they are bars."""
+    values, strong = theme().values, theme().strong
+    return to_hex(values(strong)), to_hex(values(1 - strong))
 
 
 @contextmanager
-def style(texts: Iterable[str] = (), *, font: str | None = None) -> Iterator[None]:
+def style(
+    texts: Iterable[str] = (), *, font: str | None = None, theme: ThemeName | None = None
+) -> Iterator[None]:
     """Set the rcParams of attnviz within a `with` block, for your figures.
 
     Settings from outside, such as a matplotlibrc, have no effect inside, and nothing changes
@@ -133,38 +240,45 @@ def style(texts: Iterable[str] = (), *, font: str | None = None) -> Iterator[Non
         lacks.
     font : str, optional
         An installed font, such as "Arial", for all figures that attnviz draws within the block.
+    theme : {"light", "dark"}, optional
+        The colors of these figures: on white, or on black, as in a dark notebook. By default those
+        of the block around, else on white.
 
     Raises
     ------
     InputError
-        The font is not installed.
+        The font is not installed, or there is no such theme.
     """
     if font is not None:
         _expect_installed(font)
-    chosen = _FONT.get() if font is None else font
+    if theme is not None and theme not in _THEMES:
+        raise InputError(f'theme must be "light" or "dark", not {theme!r:.60}.')
+    outer_font, outer_colors = _CHOSEN.get()
+    chosen = outer_font if font is None else font
+    colors = outer_colors if theme is None else _THEMES[theme]
     # The backend of a notebook changes settings when it is loaded: they must outlast this block.
     plt.draw_if_interactive()  # type: ignore[no-untyped-call]
     # In an SVG the generic name stands for a font of the reader, if the default font is missing.
     others = [SANS] if chosen != SANS else []
     family = [chosen, *others, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
-    with mpl.rc_context(), _using(chosen):
+    with mpl.rc_context(), _using(chosen, colors):
         mpl.rcdefaults()
-        mpl.rcParams.update({**_RC_PARAMS, "font.family": family})
+        mpl.rcParams.update({**_RC_PARAMS, **colors.rc_params, "font.family": family})
         yield
 
 
 def main_font() -> str:
     """Return the font of the figures that are drawn."""
-    return _FONT.get()
+    return _CHOSEN.get()[0]
 
 
 @contextmanager
-def _using(font: str) -> Iterator[None]:
-    token = _FONT.set(font)
+def _using(font: str, colors: Theme) -> Iterator[None]:
+    token = _CHOSEN.set((font, colors))
     try:
         yield
     finally:
-        _FONT.reset(token)
+        _CHOSEN.reset(token)
 
 
 def _expect_installed(font: str) -> None:
@@ -235,7 +349,8 @@ def _covering(missing: set[int]) -> list[str]:
     families = []
     fonts = sorted(fm.fontManager.ttflist, key=lambda font: (font.style != "normal", font.name))
     for font in fonts if missing else ():
-        if _LAST_RESORT not in font.name and (covered := missing & _characters(font.fname)):
+        is_drawn = _LAST_RESORT not in font.name and _COLOR not in font.name
+        if is_drawn and (covered := missing & _characters(font.fname)):
             missing -= covered
             families.append(font.name)
     return families

@@ -388,8 +388,36 @@ class AgreementReport(Savable):
         differences = [check.largest_difference for check in self.checks if check.stage == stage]
         return max(differences, default=float("nan"))
 
-    def summary(self) -> str:
-        """Return the verdict as one sentence, as captions carry it."""
+    def summary(self, *, short: bool = False) -> str:
+        """Return the verdict as one sentence. short : as captions carry it.
+
+        The short one names the same checks, without the differences that they found beside those of
+        the weights.
+        """
+        if (doubt := self._not_verified()) is not None:
+            return doubt
+        texts = f" on {self.texts} texts" if self.texts > 1 else ""
+        left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
+        when = f" when saved on {self.saved}" if self.saved else ""
+        largest = f"{self.largest_difference():.1e}"
+        compared = (
+            f"{self.heads} heads{texts} recomputed in float64 differ from the model's own "
+            f"{self.dtype} weights by at most {largest}"
+        )
+        if short:
+            heads = f"{self.heads} recomputed heads{texts}"
+            compared = f"{heads} match the model's own {self.dtype} weights to {largest}"
+        return (
+            f"verified{when}: {compared}"
+            + self._of_rows(short=short)
+            + self._of_other_parts(short=short)
+            + (f"; not compared: {left_out}" if left_out else "")
+            + self._of_doubts()
+            + (f"; recomputed now: {', '.join(self.recomputed)}" if self.recomputed else "")
+        )
+
+    def _not_verified(self) -> str | None:
+        """Return the verdict if it is another one than verified."""
         if self.given:
             return "weights given by the user, not verified"
         for check in self._whole:
@@ -410,18 +438,7 @@ class AgreementReport(Savable):
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
-        texts = f" on {self.texts} texts" if self.texts > 1 else ""
-        left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
-        when = f" when saved on {self.saved}" if self.saved else ""
-        return (
-            f"verified{when}: {self.heads} heads{texts} recomputed in float64 differ from the "
-            f"model's own {self.dtype} weights by at most {self.largest_difference():.1e}"
-            + self._of_rows()
-            + self._of_other_parts()
-            + (f"; not compared: {left_out}" if left_out else "")
-            + self._of_doubts()
-            + (f"; recomputed now: {', '.join(self.recomputed)}" if self.recomputed else "")
-        )
+        return None
 
     def about(self) -> dict[str, Any]:
         """Return the verdict, then every stage of every head, as types of JSON."""
@@ -452,17 +469,21 @@ class AgreementReport(Savable):
             "checks": [{"passed": check.passed, **asdict(check)} for check in self.checks],
         }
 
-    def _of_other_parts(self) -> str:
+    def _of_other_parts(self, *, short: bool) -> str:
         """Return what agrees beside the weights, in words."""
         parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
         if parts and parts[-1] == "positions" and self.positions is not None:
             count = self.positions.layers
-            parts[-1] += f" in {count} layers" if count > 1 else " in the first layer"
+            where = (
+                f"{count} layers" if count > 1 else "first layer" if short else "the first layer"
+            )
+            parts[-1] += f" ({where})" if short else f" in {where}"
         parts += [check.name for check in self.analysis]
         if (output := self.output) is not None:
             how = f"to {output.difference:.1e}" if output.difference else "exactly"
             start = "" if output.tokens is None else f" for the first {output.tokens:,} tokens"
-            parts.append(f"the output of the model as loaded{start} ({how})")
+            whole = f"the output of the model as loaded{start} ({how})"
+            parts.append(f"output{start}" if short else whole)
         *others, last = parts or [""]
         listed = f"{', '.join(others)} and {last}" if others else last
         return f"; {listed} {'agree' if others else 'agrees'}" if listed else ""
@@ -472,13 +493,15 @@ class AgreementReport(Savable):
         doubt = None if self.positions is None else self.positions.doubt
         return f"; POSITIONS NOT VERIFIED: {doubt}" if doubt else ""
 
-    def _of_rows(self) -> str:
+    def _of_rows(self, *, short: bool) -> str:
         """Return which rows of a long text were compared, in words."""
         if self.rows is None:
             return ""
         some, every = self.rows
         which = f"{some:,} of {every:,} rows ({_percent(some / every)} of the weights)"
         which = f"all {every:,} rows" if some == every else which
+        if short:
+            return f" in {which}"
         share = self.largest_difference("summary")
         return (
             f" in {which}; the stored summaries differ by at most {share:.1e} of the largest "

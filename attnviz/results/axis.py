@@ -409,13 +409,33 @@ def _controls(character: str) -> bool:
     return steers_direction or unicodedata.category(character) in categories
 
 
-def selection(stack: str, layer: int, heads: Sequence[int]) -> str:
-    """Return "Layer 3, head 5", or which heads were averaged, and the stack if it is not text."""
+def selection(stack: str, layers: Sequence[int], heads: Sequence[int]) -> str:
+    """Return "Layer 3, head 5", or what was averaged, and the stack if it is not text.
+
+    >>> selection("encoder", (0, 1, 2), (5,))
+    'Mean of layers 0–2, head 5'
+    """
     beside = {"cross": "Cross-attention", "vision": "Vision", "audio": "Audio"}.get(stack)
-    where = f"Layer {layer}" if beside is None else f"{beside}, layer {layer}"
-    if len(heads) == 1:
-        return f"{where}, head {heads[0]}"
-    return f"{where}, mean of heads {', '.join(map(str, heads))}"
+    where, of_heads = f"layer {layers[0]}", f"head {heads[0]}"
+    if len(heads) > 1:
+        of_heads = f"{'mean of ' * (len(layers) == 1)}heads {ranges(heads)}"
+    if len(layers) > 1:
+        where = f"mean of layers {ranges(layers)}"
+    where = f"{where}, {of_heads}" if beside is None else f"{beside}, {where}, {of_heads}"
+    return where[0].upper() + where[1:]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as a list, with three or more in a row as a range.
+
+    >>> ranges((0, 1, 2, 5, 7, 8))
+    '0–2, 5, 7, 8'
+    """
+    texts: list[str] = []
+    for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        row = [number for _, number in run]
+        texts += [f"{row[0]}–{row[-1]}"] if len(row) > 2 else map(str, row)
+    return ", ".join(texts)
 
 
 def source(provenance: Provenance) -> str:

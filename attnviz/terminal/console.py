@@ -55,11 +55,13 @@ def report(
     force: bool,
     json: bool,
     written: Path | None = None,
+    prints_verdict: bool = False,
 ) -> int:
     """Save a result, print it, and return the exit code.
 
     shown : what is printed for people: by default the result. draw : draws the figure, if `path`
-    asks for one. written : the path that is printed, if it is not `path`.
+    asks for one. written : the path that is printed, if it is not `path`. prints_verdict : whether
+    what is printed has the verdict already.
     """
     if path is not None and path.suffix.lower() in DATA_SUFFIXES:
         save_result(result, path, force=force)
@@ -77,7 +79,8 @@ def report(
         for renderable in shown or (result,):
             console.print(renderable)
     agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
-    return print_verdict(agreement, written or path, json=json)
+    code = print_verdict(None if prints_verdict else agreement, written or path, json=json)
+    return 5 if agreement is not None and agreement.verdict != "verified" else code
 
 
 def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json: bool) -> int:

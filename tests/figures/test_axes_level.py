@@ -86,7 +86,7 @@ def test_several_heads_side_by_side_share_one_scale(train):
     assert norms.pop().vmax == pytest.approx(largest)
     said = " ".join(text.get_text() for text in axes[0].figure.texts)
     assert "Layer 1, head 8 Each word attends to the next word" in said
-    assert "Verified: 72 heads" in said
+    assert "Verified: 72 recomputed heads" in said
 
 
 @pytest.mark.parametrize("width", [89, 183])
@@ -101,12 +101,12 @@ def test_many_heads_wrap_into_rows(train, width):
     ("options", "message"),
     [
         ({"vmin": 0, "norm": Normalize(0, 1)}, "norm already has limits"),
-        ({"norm": "log"}, "norm must be one of matplotlib's"),
+        ({"norm": "log"}, "norm must be a norm of matplotlib"),
         ({"cmap": "magme"}, "'magme' is no colormap. Did you mean magma"),
         ({"vmax": "1"}, "vmax must be a number"),
         ({"cbar_ax": 3}, "cbar_ax must be axes of matplotlib"),
         ({"heads": [(0, 1)], "layer": 0}, "heads draws a figure of its own"),
-        ({"heads": [0, 1]}, "heads must be pairs"),
+        ({"heads": [0, 1]}, "heads must be a list of pairs of whole numbers"),
         ({"heads": [(0, 99)]}, "head"),
     ],
 )

@@ -57,7 +57,7 @@ def page_text(figure):
     return " ".join(text.get_text() for text in figure.texts)
 
 
-def outlined(ax, color=style.ACCENT):
+def outlined(ax, color=style.LIGHT.accent):
     boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     return [box.get_xy() for box in boxes if to_hex(box.get_edgecolor()) == color]
 
@@ -74,7 +74,7 @@ def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
     assert (mesh.norm.vmin, mesh.norm.vmax) == pytest.approx((-limit, limit))
     heading = next(text.get_text() for text in ax.figure.texts)
     row, column = divmod(int(ratio.argmax()), 4)
-    assert outlined(ax, style.INK) == [(column, row)]
+    assert outlined(ax, style.LIGHT.ink) == [(column, row)]
     assert heading == (
         f"The framed patch (3, 1) attends most to patch ({row}, {column}): "
         f"{ratio.max().item():.1f} × even weight"
@@ -110,7 +110,7 @@ def test_the_caption_over_an_image_names_the_file_the_rest_and_the_verdict(visio
     rest = vision.weights(1, 2)[0, 0].item()
     percent = f"{rest:.0%}" if rest >= 0.01 else "less than 1%"
     assert f"Each cell is one patch; {percent} of the weight goes to other tokens." in said
-    assert "Verified: 8 heads recomputed in float64" in said
+    assert "Verified: 8 recomputed heads match" in said
     bar = ax.figure.axes[-1]
     assert bar.get_ylabel() == "weight ÷ even weight"
     assert "1×" in labels(bar.yaxis)
@@ -120,7 +120,7 @@ def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
     first, *others = vision.agreement.checks
     failed = replace(vision.agreement, checks=(replace(first, failed_heads=(3,)), *others))
     figure = attnviz.plot.heatmap(replace(vision, agreement=failed)).figure
-    alarms = [text.get_text() for text in figure.texts if text.get_color() == style.ALARM]
+    alarms = [text.get_text() for text in figure.texts if text.get_color() == style.LIGHT.alarm]
     assert "NOT VERIFIED" in " ".join(alarms)
 
 

@@ -97,8 +97,8 @@ def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer):
 def caption_of(figure):
     """Return the lines of a caption, which are gray, and of its verdict."""
     lines = [text for text in figure.texts if text.get_fontsize() == style.SMALL_SIZE]
-    gray = [text.get_text() for text in lines if text.get_color() == style.MUTED]
-    return gray, [text.get_text() for text in lines if text.get_color() == style.INK]
+    gray = [text.get_text() for text in lines if text.get_color() == style.LIGHT.muted]
+    return gray, [text.get_text() for text in lines if text.get_color() == style.LIGHT.ink]
 
 
 @pytest.mark.parametrize("width", [COLUMN, FULL])
@@ -110,7 +110,9 @@ def test_a_short_caption_has_two_lines_and_the_file_has_all_sentences(train, tmp
     assert method not in " ".join(caption_of(short)[0])
     lines = caption_of(short)[0]
     verdict = " ".join(caption_of(short)[1])
-    assert "Verified: 72 heads" in verdict
+    assert "Verified: 72 recomputed heads" in verdict
+    assert len([line for line in caption_of(short)[1] if "$" not in line]) == 2 - (width == FULL)
+    assert "recomputed in float64 differ" in " ".join(caption_of(full)[1])
     first = next(n for n, line in enumerate(lines) if line.startswith("“the train left"))
     assert 1 <= len(lines) - first <= 2
     for suffix, keyword in (("png", "Description"), ("svg", "dc:description"), ("pdf", "Subject")):
@@ -121,7 +123,7 @@ def test_a_short_caption_has_two_lines_and_the_file_has_all_sentences(train, tmp
         if suffix == "png":
             description = Image.open(path).text["Description"]
             assert method in description
-            assert description.endswith("agree.")
+            assert "recomputed in float64 differ" in description
     with pytest.raises(InputError, match='"short" or "full"'):
         attnviz.plot.steps(train, caption="long")
 
@@ -141,7 +143,7 @@ def test_captions_below_captions(train, layout):
     assert figure.get_size_inches()[1] > height + 0.5
     said = [text.get_text() for text, _ in check_texts(figure)]
     assert {"One part. And another.", "Below it."} <= set(said)
-    assert any(text.startswith("Verified: 72 heads") for text in said)
+    assert any(text.startswith("Verified: 72 recomputed heads") for text in said)
 
 
 def test_steps_have_a_smallest_width(train):

@@ -112,7 +112,7 @@ def test_the_number_of_a_dot_is_that_of_its_sentence(results):
 def test_the_most_attended_word_of_each_sentence_has_the_color_of_its_sense(results):
     result = results["bank"]
     figure = attnviz.plot.senses(result)
-    colors = dict(zip(result.senses, style.CYCLE, strict=False))
+    colors = dict(zip(result.senses, style.LIGHT.cycle, strict=False))
     for sense, color in colors.items():
         bold = {
             text.get_text().rstrip(".,?!;")

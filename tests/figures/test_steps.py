@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from readable_text import visible_texts
 
 import attnviz
-from attnviz.figures.style import ACCENT
+from attnviz.figures.style import LIGHT
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(taken):
         (axes, patch)
         for axes in figure.axes
         for patch in axes.patches
-        if isinstance(patch, Rectangle) and to_hex(patch.get_edgecolor()) == ACCENT
+        if isinstance(patch, Rectangle) and to_hex(patch.get_edgecolor()) == LIGHT.accent
     ]
     rows = [patch for _, patch in frames if patch.get_height() == 1]
     assert len(rows) == 8  # X, Q, three maps, A, heads, output; keys have separate rows

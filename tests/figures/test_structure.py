@@ -118,8 +118,8 @@ def test_masked_cells_differ_from_cells_of_weight_zero(tokenizer):
     assert covered == n * (n - 1) / 2
     assert not any(text.get_position()[0] > text.get_position()[1] for text in ax.texts)
     (image,) = attnviz.plot.heads(result).axes[0].images
-    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[0, -1] / 255) == style.MASKED
-    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[-1, 0] / 255) != style.MASKED
+    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[0, -1] / 255) == style.LIGHT.masked
+    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[-1, 0] / 255) != style.LIGHT.masked
 
 
 @pytest.mark.parametrize("special", ["keep", "remove"])
@@ -159,9 +159,9 @@ def test_the_caption_says_model_text_layer_head_and_verdict(train):
     said = page_text(attnviz.plot.heatmap(train, layer=2, head=3).figure)
     assert "Layer 2, head 3" in said
     assert "“the train left the station on time”, read by all-MiniLM-L6-v2." in said
-    assert "Verified: 72 heads recomputed in float64 differ" in said
+    assert "Verified: 72 recomputed heads match the model's own" in said
     difference = f"{train.agreement.largest_difference():.1e}"
-    assert f"float32 weights by at most {difference}; projections, positions in the" in said
+    assert f"float32 weights to {difference}; projections," in said
 
 
 def test_the_caption_names_averages_removals_and_renormalization(train):
@@ -172,13 +172,27 @@ def test_the_caption_names_averages_removals_and_renormalization(train):
     assert "rows renormalized to 1." in said
 
 
+def test_a_mean_over_layers_names_them_and_frames_them_all(train):
+    ax = attnviz.plot.heatmap(train, layer=[0, 1, 2, 4], head=3, overview=True)
+    said = page_text(ax.figure)
+    assert "Mean of layers 0–2, 4, head 3" in said
+    assert "These heads among all 72" in said
+    edges = next(
+        drawn
+        for other in ax.figure.axes
+        for drawn in other.collections
+        if len(drawn.get_linewidths()) == 72
+    )
+    assert sum(width > 1 for width in edges.get_linewidths()) == 4
+
+
 @pytest.mark.parametrize("draw", [attnviz.plot.heatmap, attnviz.plot.heads])
 def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
     first, *others = short.agreement.checks
     failed = replace(short.agreement, checks=(replace(first, failed_heads=(3,)), *others))
     drawn = draw(replace(short, agreement=failed))
     figure = getattr(drawn, "figure", drawn)
-    alarms = [text for text in figure.texts if text.get_color() == style.ALARM]
+    alarms = [text for text in figure.texts if text.get_color() == style.LIGHT.alarm]
     assert "NOT VERIFIED" in " ".join(text.get_text() for text in alarms)
     assert all(text.get_fontweight() == "bold" for text in alarms)
 
@@ -541,6 +555,24 @@ def test_a_font_for_another_script_is_preferred_to_the_last_resort(monkeypatch):
         with pytest.warns(UserWarning, match="No installed font has xहि, drawn as boxes"):
             fonts = fallback_fonts(frozenset("漢हिx"))
         assert fonts == ("Noto Sans CJK", "Last Resort High-Efficiency")
+    finally:
+        style._fallback.cache_clear()
+
+
+def test_a_font_of_colored_pictures_is_not_used(monkeypatch):
+    fonts = [
+        fm.FontEntry(fname=f"{name}.ttf", name=name, style="normal")
+        for name in ("Noto Color Emoji", "Noto Emoji")
+    ]
+    monkeypatch.setattr(
+        style, "_characters", lambda path: {ord("🍕")} if "Emoji" in path else set()
+    )
+    monkeypatch.setattr(style, "_add_new_fonts", lambda: False)
+    try:
+        for installed, chosen in ((fonts, ("Noto Emoji",)), (fonts[:1], ())):
+            monkeypatch.setattr(fm.fontManager, "ttflist", installed)
+            style._fallback.cache_clear()
+            assert style._fallback(frozenset("🍕")) == (chosen, "" if chosen else "🍕")
     finally:
         style._fallback.cache_clear()
 

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.figures.style import ACCENT, CYCLE
+from attnviz.figures.style import LIGHT
 from figures.test_layout import check_layout
 
 TWO_HEADS = {
@@ -68,17 +68,24 @@ def test_a_wide_matrix_has_no_numbers_in_its_cells(tmp_path):
 @pytest.mark.parametrize("worked", NAMES, indirect=True)
 def test_frames_have_the_color_of_the_state_of_their_cell(worked):
     figure = attnviz.plot.example(worked)
-    cells = Counter(
-        state
-        for stage in worked.stages
-        for states in (stage.from_inputs_states, stage.from_printed_states)
-        for row in states or ()
-        for state in row
-    )
-    for state, color in (("does not follow", ACCENT), ("within rounding", CYCLE[2])):
+    cells = Counter()
+    for stage in worked.stages:
+        from_printed = stage.from_printed_states
+        for i, row in enumerate(stage.from_inputs_states or ()):
+            for j, state in enumerate(row):
+                source = from_printed and from_printed[i][j]
+                is_inherited = state == "does not follow" and source not in (None, state)
+                cells["inherited" if is_inherited else state] += 1
+                cells[source] += 1
+    for state, name, color in (
+        ("does not follow", "an error begins here", LIGHT.accent),
+        ("inherited", "inherited", LIGHT.gray),
+        ("within rounding", "within rounding", LIGHT.cycle[2]),
+    ):
         assert len(framed(figure, color)) == cells[state]
-        (legend,) = (text for text in figure.texts if text.get_text() == f"□ {state}")
-        assert same_color(legend.get_color(), color)
+        legend = [text for text in figure.texts if text.get_text() == f"□ {name}"]
+        assert len(legend) == bool(cells[state])
+        assert all(same_color(text.get_color(), color) for text in legend)
     assert "no frame: follows exactly" in [text.get_text() for text in figure.texts]
 
 
@@ -97,6 +104,7 @@ def test_stages_stand_in_order_with_formula_shape_and_counts():
     titles += ["6 Weights W", "7 Attention vectors A", "8 All heads, side by side"]
     assert [text for text in texts if text in titles] == titles
     assert "QKᵀ / √2" in texts
+    assert texts[0] == "60 of 72 printed numbers do not follow: errors begin in K, V and scores"
     assert "14 of 16 follow from printed Q and K" in texts
     assert "8 of 8 follow from printed V and weights, 4 within rounding" in " ".join(texts)
     assert "1 of 8 follow from the inputs" in texts
@@ -120,7 +128,7 @@ def test_tokens_are_literal(own):
     figure = attnviz.plot.example(own)
     ticks = Counter(label.get_text() for ax in figure.axes for label in ax.get_yticklabels())
     assert ticks["$5"] == ticks["\\left"] > 10
-    assert figure.texts[0].get_text() == TWO_HEADS["title"]
+    assert figure.texts[1].get_text() == TWO_HEADS["title"]
 
 
 def test_it_has_the_requested_width_and_keeps_the_style():

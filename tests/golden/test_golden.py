@@ -9,6 +9,7 @@ import json
 import re
 import wave
 
+import numpy as np
 import pytest
 import torch
 from families import tiny
@@ -22,8 +23,8 @@ from golden.saved_results import MAKERS, SAVED, describe, write_missing
 TRAIN = "the train left the station"
 LETTER = "the old station master wrote a letter to his sister in the city, and she kept it. " * 4
 COMMANDS = (
-    "", "heatmap", "heads", "view", "steps", "verify", "senses", "shift", "survey", "compare",
-    "example", "models", "serve",
+    "", "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "survey",
+    "compare", "example", "models", "serve",
 )  # fmt: skip
 
 # name: arguments, with files and folders from `place`
@@ -51,6 +52,8 @@ RUNS = {
     "verify-streamed": ("verify", TRAIN, "--mode", "streamed"),
     "verify-float64": ("verify", TRAIN, "--dtype", "float64"),
     "verify-bfloat16": ("verify", TRAIN, "--dtype", "bfloat16"),
+    "check": ("check", "weights.npy", TRAIN),
+    "check-swapped": ("check", "swapped.npz", TRAIN),
     "senses": ("senses", "bank"),
     "shift": ("shift", "bank", "The bank was full of {mud|cash}."),
     "shift-causally": (
@@ -112,6 +115,13 @@ def place(tmp_path_factory, model):
     (folder / "letter.txt").write_text(LETTER, encoding="utf-8")
     corpus = (DATA / "corpus.txt").read_text(encoding="utf-8")
     (folder / "corpus.txt").write_text(corpus, encoding="utf-8")
+    weights = model.attend(TRAIN).weights().numpy()
+    np.save(folder / "weights.npy", weights)
+    swapped = {
+        f"layer_{n}": layer[[1, 0, *range(2, 12)] if n == 3 else slice(None)]
+        for n, layer in enumerate(weights)
+    }
+    np.savez(folder / "swapped.npz", **swapped)
     picture().save(folder / "shapes.png")
     with wave.open(str(folder / "tone.wav"), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))

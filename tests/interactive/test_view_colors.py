@@ -8,7 +8,7 @@ import pytest
 from cmcrameri import cm
 
 import attnviz.interactive.view
-from attnviz.figures.style import CYCLE, MASKED, neutral_colors, value_colors, weight_colors
+from attnviz.figures.style import DARK, LIGHT
 
 SOURCE = (Path(attnviz.interactive.view.__file__).parent / "frontend/src/colors.ts").read_text(
     "utf-8"
@@ -33,10 +33,21 @@ def test_a_map_differs_from_crameris_by_one_in_255_at_most(name):
 
 def test_light_pages_use_the_colors_of_the_figures():
     light = SOURCE[SOURCE.index("LIGHT: Theme") :]
-    names = [colors().name for colors in (weight_colors, neutral_colors, value_colors)]
+    names = [colors.name for colors in (LIGHT.weights, LIGHT.neutral, LIGHT.values)]
     assert 'weights: "{}", neutral: "{}", signed: "{}"'.format(*names) in light
-    assert f"masked: {[*bytes.fromhex(MASKED[1:]), 255]}" in light
-    ends = [neutral_colors()(end, bytes=True)[:3] for end in (0.0, 1.0)]
+    assert f"masked: {[*bytes.fromhex(LIGHT.masked[1:]), 255]}" in light
+    ends = [LIGHT.neutral(end, bytes=True)[:3] for end in (0.0, 1.0)]
     assert stops("neutral").tolist() == np.array(ends).tolist()
-    cycle = re.search(r"CYCLE = \[([^]]+)\]", SOURCE)[1]
-    assert tuple(re.findall(r"#[0-9a-f]{6}", cycle))[: len(CYCLE)] == CYCLE
+    assert colors_in("CYCLE")[: len(LIGHT.cycle)] == LIGHT.cycle
+
+
+def test_dark_pages_use_the_colors_of_dark_figures():
+    dark = SOURCE[SOURCE.index("DARK: Theme") :]
+    for name in ("ground", "ink", "muted", "faint", "accent"):
+        assert f'{name}: "{getattr(DARK, name)}"' in dark
+    assert colors_in("LIGHTER")[: len(DARK.cycle)] == DARK.cycle
+
+
+def colors_in(name):
+    """Return the colors of a list of the source."""
+    return tuple(re.findall(r"#[0-9a-f]{6}", re.search(rf"{name} = \[([^]]+)\]", SOURCE)[1]))

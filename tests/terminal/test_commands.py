@@ -46,7 +46,7 @@ def test_each_file_extension_is_a_format(capsys, command, suffix):
     if suffix == ".png":
         assert path.read_bytes().startswith(b"\x89PNG")
     elif suffix == ".svg":
-        assert any("72 heads" in text for text in texts_in_svg(path))
+        assert any("72 recomputed heads" in text for text in texts_in_svg(path))
     elif suffix == ".pdf":
         assert path.read_bytes().startswith(b"%PDF")
     elif suffix == ".json":
@@ -97,7 +97,7 @@ def test_seven_words_give_a_seven_by_seven_map_with_rows_that_sum_to_one(capsys)
     caption = " ".join(texts_in_svg("x.svg"))
     assert "[CLS], [SEP] removed" in caption
     assert "rows renormalized to 1" in caption
-    assert "Verified: 72 heads" in caption
+    assert "Verified: 72 recomputed heads" in caption
     data = json.loads(succeeds(capsys, *arguments, "--json").out)
     assert data["rows"] == data["columns"] == WORDS
     weights = np.array(data["weights"])
@@ -116,6 +116,17 @@ def test_layer_and_head_show_that_head_and_several_heads_their_mean(capsys):
         return np.array(data["weights"])
 
     np.testing.assert_allclose(weights(0, 7), (weights(0) + weights(7)) / 2, atol=1e-7)
+
+
+def test_several_layers_show_their_mean_of_all_heads_or_of_one(capsys, model):
+    both = ("--layer", "1", "--layer", "4")
+    said = succeeds(capsys, "heatmap", TEXT, *both, "--json").out
+    assert json.loads(said)["layer"] == [1, 4]
+    result = attnviz.attend(TEXT, model=model)
+    of_layers = np.stack([result.record(layer).weights().numpy() for layer in (1, 4)])
+    np.testing.assert_allclose(json.loads(said)["weights"], of_layers.mean((0, 1)), atol=1e-6)
+    said = succeeds(capsys, "heatmap", TEXT, *both, "--head", "3").out
+    assert "Mean of layers 1, 4, head 3" in said
 
 
 def test_pieces_are_shown_on_request(capsys):
@@ -139,7 +150,7 @@ def test_the_chosen_head_is_named_with_reason_and_runners_up(capsys):
     data = json.loads(Path("x.json").read_text())
     assert "largest weight between content words" in data["notes"][0]
     (heads,) = data["heads"]
-    assert f"layer {data['layer']}, head {heads}, all-MiniLM-L6-v2" in out
+    assert f"Layer {data['layer']}, head {heads}, all-MiniLM-L6-v2" in out
     (ranking,) = [line for line in out.splitlines() if line.startswith("weight between content")]
     assert f": {data['layer']}.{heads} (" in ranking
     assert ranking.count("(") == 6

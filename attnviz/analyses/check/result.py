@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+import attnviz
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Rules, Savable, as_html, column, fits, proof
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
@@ -142,6 +144,10 @@ class CheckResult(Result):
             "tolerance": column(self.tolerances),
             "agrees": self.agree.tolist(),
         }
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw the largest difference of each head: see `attnviz.plot.check`."""
+        return attnviz.plot.check(self, **keywords)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the outcome and a table of layers."""

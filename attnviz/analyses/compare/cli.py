@@ -34,8 +34,10 @@ def compare(
     path = figure.path(json=console.json)
 
     from attnviz.analyses.compare.compute import compare as measure
+    from attnviz.analyses.survey.corpus import check_corpus_name
     from attnviz.terminal.console import progress_bar, report
 
+    check_corpus_name(corpus)
     models = run.load(first), run.load(second)
     with progress_bar("comparing the models"):
         result = measure(

@@ -9,7 +9,11 @@ from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.plot import SURE, Panel, head_panels
 from attnviz.analyses.survey.statistics import TITLES
 from attnviz.figures.layout import CaptionLength, Page
-from attnviz.figures.style import FULL_WIDTH, MM, style
+from attnviz.figures.style import (
+    FULL_WIDTH,
+    MM,
+    style,
+)
 from attnviz.results.axis import literal
 
 _NAMED = 8  # heads that the caption names
@@ -66,9 +70,9 @@ def _caption(result: CompareResult) -> list[str]:
         "each panel: layers down, heads across",
         "first panel: the root of the Jensen–Shannon divergence between what a head gives to the "
         "same keys in both models, from 0 to 1, mean over rows and texts",
-        f"the others: {second} minus {first}, mean over texts; white: no significant "
+        f"the others: {second} minus {first}, mean over texts; blank: no significant "
         "difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads and statistics)",
         f"farthest apart, with 95 % intervals: {most}",
         *result.notes,
-        f"the other model: {other.summary()}",
+        f"the other model: {other.summary(short=True)}",
     ]

@@ -9,19 +9,25 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.analyses.example.compute import example as replay
-from attnviz.analyses.example.result import DIFFERS, EXACT, ROUNDED, ExampleResult, Matrix
+from attnviz.analyses.example.result import (
+    DIFFERS,
+    EXACT,
+    ROUNDED,
+    ExampleResult,
+    Matrix,
+    ReplayedStage,
+)
 from attnviz.figures.cells import draw_cells, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
-    ACCENT,
-    CYCLE,
     FULL_WIDTH,
     MM,
-    MUTED,
     SMALL_SIZE,
     SMALLEST_SIZE,
+    TEXT_SIZE,
     WIDE,
     style,
+    theme,
     weight_colors,
 )
 from attnviz.results.axis import literal
@@ -30,7 +36,8 @@ from attnviz.results.axis import literal
 _BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices
 _CELL, _ROW = 0.38, 0.16  # a cell's width at most, and its height
 _LABEL = 0.45  # width of the labels of rows
-_FRAMES = {DIFFERS: ACCENT, ROUNDED: CYCLE[2]}
+_INHERITED = "inherited"  # the error of a printed stage before
+_LINES = {DIFFERS: 1.3, _INHERITED: 0.5, ROUNDED: 0.8}  # points
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
 
@@ -39,8 +46,8 @@ def example(
 ) -> Figure:
     """Draw a worked example: the inputs, then each printed stage beside our numbers.
 
-    A frame marks each cell that does not follow from the inputs or from the printed stages before,
-    or that follows from these only within rounding.
+    A frame marks each cell in which an error begins, each that inherits one from a printed stage
+    before, and each that follows only within rounding.
 
     Parameters
     ----------
@@ -66,14 +73,17 @@ def example(
     notes = [note for stage in worked.stages for note in stage.notes]
     with style([worked.title, *worked.tokens, *notes]):
         page = Page(width * MM, caption)
-        top = _draw_legend(page, page.heading(literal(worked.title, 120)), worked) + _BELOW
+        top = page.heading(worked.finding())
+        lines = page.ruler.wrap(literal(worked.title, 120), page.right - page.left, TEXT_SIZE)
+        top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted)
+        top = _draw_legend(page, top, worked) + _BELOW
         given = [
             Matrix(f"{m.key}, given", m.values, m.texts, m.rows, m.columns) for m in worked.given
         ]
         top = _draw_row(page, given, top)
         for number, stage in enumerate(worked.stages, start=1):
             texts = [f"{number} {stage.heading}", stage.formula, *stage.notes]
-            top = _draw_row(page, [texts, *stage.matrices()], top)
+            top = _draw_row(page, [texts, *_matrices(stage)], top)
         parts = (
             worked.conclusion(),
             "own code in float64, no model",
@@ -86,17 +96,54 @@ def example(
         return page.finish_with_caption(top, parts, None)
 
 
+def _frames() -> dict[str, str]:
+    """Return the color of the frame of each state."""
+    return {DIFFERS: theme().accent, _INHERITED: theme().gray, ROUNDED: theme().cycle[2]}
+
+
+def _matrices(stage: ReplayedStage) -> list[Matrix]:
+    """Return the matrices of a stage; errors that follow from printed stages are inherited."""
+    follows = stage.from_printed_follows
+    if follows is None:
+        return stage.matrices()
+    return [
+        matrix
+        if matrix.states is None or matrix.values is not stage.from_inputs
+        else matrix._replace(
+            states=[
+                [
+                    _INHERITED if state == DIFFERS and is_inherited else state
+                    for state, is_inherited in zip(*rows, strict=True)
+                ]
+                for rows in zip(matrix.states, follows.tolist(), strict=True)
+            ]
+        )
+        for matrix in stage.matrices()
+    ]
+
+
 def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
     """Draw what the frames mean, if anything is printed; return the lower edge."""
     if not worked.count()["printed"]:
         return top
     left, below = page.left, top
+    shown = {
+        state
+        for stage in worked.stages
+        for matrix in _matrices(stage)
+        for row in matrix.states or ()
+        for state in row
+    }
+    names = {DIFFERS: "an error begins here", _INHERITED: "inherited", ROUNDED: ROUNDED}
     for text, color in (
-        *((f"□ {state}", color) for state, color in _FRAMES.items()),
-        (f"no frame: {EXACT}", MUTED),
+        *((f"□ {names[state]}", color) for state, color in _frames().items() if state in shown),
+        (f"no frame: {EXACT}", theme().muted),
     ):
+        wide = page.ruler.width(text, SMALL_SIZE)
+        if left + wide > page.right:
+            left, top = page.left, below
         below = page.write(left, top + 0.02, [text], color=color)
-        left += page.ruler.width(text, SMALL_SIZE) + _GAP
+        left += wide + _GAP
     return below
 
 
@@ -115,13 +162,13 @@ def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> floa
         for place, (item, heading) in enumerate(zip(items, headings, strict=True)):
             left = page.left + place * (width + _GAP)
             if isinstance(item, Matrix):
-                page.write(left, top, heading, color=_FRAMES.get(item.worst, MUTED))
+                page.write(left, top, heading, color=_frames().get(item.worst, theme().muted))
                 edges.append(_draw_matrix(page, item, left, below, width))
             else:
                 edge = page.subtitle(left, top, literal(item[0], 120), width)
                 for text in item[1:]:
                     lines = page.ruler.wrap(literal(text, 400), width, SMALL_SIZE)
-                    edge = page.write(left, edge + 0.02, lines, color=MUTED)
+                    edge = page.write(left, edge + 0.02, lines, color=theme().muted)
                 edges.append(edge)
         top = max(edges) + _BELOW
     return top
@@ -141,7 +188,7 @@ def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: flo
         if page.ruler.width(longest, size) <= cell - 0.02:
             write_numbers(ax, mesh, matrix.values, texts, size)
             labels = [page.ruler.clip(literal(x, 8), cell, size) for x in matrix.columns[:n]]
-            ax.set_xticks(np.arange(n) + 0.5, labels, fontsize=size, color=MUTED)
+            ax.set_xticks(np.arange(n) + 0.5, labels, fontsize=size, color=theme().muted)
             break
     labels = [page.ruler.clip(literal(x), _LABEL - 0.07, SMALL_SIZE) for x in matrix.rows]
     ax.set_yticks(np.arange(m) + 0.5, labels, fontsize=SMALL_SIZE)
@@ -149,6 +196,6 @@ def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: flo
     ax.tick_params(length=0, pad=1.5)
     for i, row in enumerate(matrix.states or ()):
         for j, state in enumerate(row):
-            if state in _FRAMES:
-                frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), _FRAMES[state])
+            if state in _frames():
+                frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), _frames()[state], _LINES[state])
     return top + m * _ROW

@@ -51,7 +51,8 @@ class Matrix(NamedTuple):
         if self.states is None:
             return self.source
         cells = [state for row in self.states for state in row]
-        follow, rounded = len(cells) - cells.count(DIFFERS), cells.count(ROUNDED)
+        rounded = cells.count(ROUNDED)
+        follow = cells.count(EXACT) + rounded
         only = f", {rounded} {ROUNDED}" if rounded else ""
         return f"{follow} of {len(cells)} follow {self.source}{only}"
 
@@ -249,6 +250,22 @@ class ExampleResult(Result):
         if n["within_rounding"]:
             text += f" ({n['within_rounding']} of these only {ROUNDED})"
         return text + (f", {n['untold']} cannot be checked" if n["untold"] else "")
+
+    def finding(self) -> str:
+        """Return as a title whether the printed numbers follow, and where errors begin."""
+        n = self.count()
+        checked = n["printed"] - n["untold"]
+        wrong = checked - n["from_inputs"]
+        if not checked:
+            return self.title
+        if not wrong:
+            return f"All {checked} printed numbers follow from the inputs"
+        if len(self.stages) == 1:
+            return f"{wrong} of {checked} printed numbers do not follow from the inputs"
+        *others, last = self.slips
+        where = f"{', '.join(others)} and {last}" if others else last
+        begin = "errors begin" if others else "the error begins"
+        return f"{wrong} of {checked} printed numbers do not follow: {begin} in {where}"
 
     def conclusion(self) -> str:
         """Return the summary, and the stages that have slips."""

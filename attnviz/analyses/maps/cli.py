@@ -24,6 +24,8 @@ from attnviz.terminal.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.figure import Figure
 
     from attnviz.results import AttentionResult
@@ -34,12 +36,20 @@ def heatmap(
     *,
     inputs: InputOptions,
     stack: Stack = None,
-    layer: Layer = None,
+    layer: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Layer, counted from 0. Repeat the option to average several layers.",
+            show_default="chosen",
+            parser=parse_index,
+            metavar="<list[int]>",
+        ),
+    ] = None,
     head: Annotated[
         list[int] | None,
         typer.Option(
             help="Head, counted from 0. Repeat the option to average several heads.",
-            show_default="the one that relates content words most",
+            show_default="the one that relates content words most; all of several layers",
             parser=parse_index,
             metavar="<list[int]>",
         ),
@@ -89,20 +99,19 @@ def heatmap(
         expect_in_text(word_pair, inputs)
     query_patch = parse_patch(patch)
     row_part, column_part = parse_slice(rows, "--rows"), parse_slice(cols, "--cols")
-    layers = None if layer is None else [layer]
-    result = run.attend(inputs, layers=layers, heads=head or None).stack(stack)
+    result = run.attend(inputs, layers=layer or None, heads=head or None).stack(stack)
 
     from attnviz.analyses.maps.compute import rank_heads
     from attnviz.analyses.maps.heatmap import draw_heatmap, select_map
     from attnviz.io.files import FIGURE_SUFFIXES
     from attnviz.terminal.console import report
 
-    def attend_again(layer: int, heads: tuple[int, ...]) -> AttentionResult:
-        return run.attend(inputs, layers=[layer], heads=heads).stack(stack)
+    def attend_again(layers: Sequence[int], heads: tuple[int, ...]) -> AttentionResult:
+        return run.attend(inputs, layers=layers, heads=heads).stack(stack)
 
     drawn = select_map(
         result,
-        layer=layer,
+        layer=layer or None,
         head=head or None,
         find=word_pair,
         patch=query_patch,
@@ -122,7 +131,7 @@ def heatmap(
     return report(
         drawn.map,
         drawn.map,
-        drawn.matches or (ranking if layer is None else ranking.of_layer(layer)),
+        drawn.matches or (ranking.of_layer(layer[0]) if layer and len(layer) == 1 else ranking),
         draw=draw,
         path=path,
         force=figure.force,

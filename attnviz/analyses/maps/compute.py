@@ -33,6 +33,7 @@ from attnviz.results import (
     cell_sizes,
     one_result,
 )
+from attnviz.results.arguments import checked
 from attnviz.results.axis import (
     FUNCTION_WORDS,
     TokenGroups,
@@ -52,10 +53,11 @@ _MOST_CELLS = 2**24  # of an exact part of a long text
 _WORDS, _LETTERS = 3, 24  # of a landmark at most
 
 
+@checked
 def attention_map(
     result: AttentionResult,
     *,
-    layer: int,
+    layer: int | Sequence[int],
     head: int | Sequence[int],
     words: bool = True,
     special: Special = "keep",
@@ -63,7 +65,7 @@ def attention_map(
     columns: slice | None = None,
     notes: Sequence[str] = (),
 ) -> AttentionMap:
-    """Return the attention map of one head, or the mean map of several heads of one layer.
+    """Return the attention map of one head, or the mean map of several heads or layers.
 
     The streamed map of a long text is pooled: a cell covers several tokens, whose columns are
     summed and whose rows are averaged. Parts of it are exact.
@@ -72,8 +74,8 @@ def attention_map(
     ----------
     result : AttentionResult
         From `attend`.
-    layer : int
-        The layer, counted from 0.
+    layer : int or sequence of int
+        The layer, counted from 0, or several layers to average.
     head : int or sequence of int
         The head, counted from 0, or several heads to average.
     words : bool, default True
@@ -94,24 +96,30 @@ def attention_map(
     Raises
     ------
     InputError
-        The layer or head does not exist, `special` is unknown, or the part is empty.
+        The layer or head does not exist, `special` is unknown, the part is empty, or the layers
+        have different positions.
     """
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
-    heads = tuple(dict.fromkeys(_head_numbers(head)))
-    if not heads:
-        raise InputError("The list of heads is empty. Name a head, or several to average.")
-    for number in heads:
-        result.check_head(layer, number)
-    attention = result.layer(layer)
+    layers, heads = numbers_of(layer, "layer"), numbers_of(head, "head")
+    for one in layers:
+        for number in heads:
+            result.check_head(one, number)
+    attentions = [result.layer(one) for one in layers]
+    if len({(one.query_axis, one.key_axis) for one in attentions}) > 1:
+        raise InputError("The layers differ in their positions. Draw them one by one.")
     all_notes = [*result.notes, *notes]
     masked: Tensor | None = None
-    if isinstance(attention, StreamedAttention):
+    if streamed := [one for one in attentions if isinstance(one, StreamedAttention)]:
         _check_special(special, streamed=True)
-        weights, left, across = _streamed_map(attention, heads, rows, columns, all_notes)
+        maps = [_streamed_map(one, heads, rows, columns, all_notes) for one in streamed]
+        (weights, left, across), *_ = maps
+        weights = torch.stack([one for one, *_ in maps]).mean(0)
     else:
-        weights, left, across = word_weights(attention, words=words)
-        weights = weights[list(heads)].mean(0)
-        masked = masked_cells(attention, left, across)
+        records = [one for one in attentions if isinstance(one, AttentionRecord)]
+        of_layers = [word_weights(record, words=words) for record in records]
+        (_, left, across), *_ = of_layers
+        weights = torch.stack([one[list(heads)].mean(0) for one, *_ in of_layers]).mean(0)
+        masked = _masked_in_all(records, left, across)
         all_notes += _merging_note(left, across)
         masked = _without_special(masked, left, across, special)
         weights, left, across = _treat_special(weights, left, across, special, all_notes)
@@ -129,10 +137,10 @@ def attention_map(
         weights=weights,
         rows=left.labels,
         columns=across.labels,
-        stack=attention.stack,
-        layer=layer,
+        stack=attentions[0].stack,
+        layer=layers if len(layers) > 1 else layers[0],
         heads=heads,
-        notes=tuple(all_notes),
+        notes=tuple(dict.fromkeys(all_notes)),
         agreement=result.checked_agreement,
         provenance=result.provenance,
         boundary=(left.boundary(), across.boundary()),
@@ -197,10 +205,7 @@ def head_maps(
     stacked = torch.stack(weights)
     if not streamed:
         notes += _merging_note(left, across)
-        masks = [masked_cells(record, left, across) for record in records]
-        known = [mask for mask in masks if mask is not None]
-        if len(known) == len(records):  # what no layer may read
-            masked = _without_special(torch.stack(known).all(0), left, across, special)
+        masked = _without_special(_masked_in_all(records, left, across), left, across, special)
         stacked, left, across = _treat_special(stacked, left, across, special, notes)
     return HeadMaps(
         weights=stacked,
@@ -239,9 +244,24 @@ def _shape(record: AttentionRecord) -> tuple[int, int, int]:
     return record.heads, len(record.query_axis), len(record.key_axis)
 
 
-def _head_numbers(head: int | Sequence[int]) -> tuple[int, ...]:
-    several = head if isinstance(head, Sequence) else (head,)
-    return tuple(whole_number(number, "a head") for number in several)
+def numbers_of(value: int | Sequence[int], what: str) -> tuple[int, ...]:
+    """Return the number of a layer or head, or of several, each once.
+
+    what : for the message, "layer" or "head".
+    """
+    several = value if isinstance(value, Sequence) else (value,)
+    numbers = tuple(dict.fromkeys(whole_number(number, f"a {what}") for number in several))
+    if not numbers:
+        raise InputError(f"The list of {what}s is empty. Name a {what}, or several to average.")
+    return numbers
+
+
+def heads_of(result: AttentionResult, layer: int) -> tuple[int, ...]:
+    """Return the heads of a layer that the result has."""
+    attention = result.layer(layer)
+    return (
+        attention.kept if isinstance(attention, StreamedAttention) else (*range(attention.heads),)
+    )
 
 
 def _merging_note(rows: TokenGroups, columns: TokenGroups) -> list[str]:
@@ -467,6 +487,15 @@ def _weight_at_distance(weights: Tensor, pairs: Tensor) -> Tensor:
     return ((sums[:, distance] - counted) / others.clamp(min=1)).view_as(weights)
 
 
+def _masked_in_all(
+    records: Sequence[AttentionRecord], rows: TokenGroups, columns: TokenGroups
+) -> Tensor | None:
+    """Return what no head of any of the layers may attend to, (m, n); None without any."""
+    masks = [masked_cells(record, rows, columns) for record in records]
+    known = [mask for mask in masks if mask is not None]
+    return torch.stack(known).all(0) if len(known) == len(records) else None
+
+
 def masked_cells(record: AttentionRecord, rows: TokenGroups, columns: TokenGroups) -> Tensor | None:
     """Return which words no head may attend to from which, (m, n); None where all may be."""
     readable = record.readable()
@@ -545,7 +574,7 @@ def choose_head(
     Returns the layer, the heads, and a note for the caption if the head was chosen.
     """
     result = one_result(result, streamed=True)
-    heads = () if head is None else _head_numbers(head)
+    heads = () if head is None else numbers_of(head, "head")
     for number in heads:
         result.check_head(result.layers[0] if layer is None else layer, number)
     if layer is not None and head is not None:

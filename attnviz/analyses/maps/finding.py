@@ -117,13 +117,15 @@ def cell_of(drawn: AttentionMap, query: str, key: str) -> tuple[int, int] | None
 
 
 def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding | None:
-    """Return what the map of a text shows; None for images, audio and pooled maps.
+    """Return what the map of a text shows; None for images, audio and pooled maps of two texts.
 
     asked : the cell of the words that were asked for.
     """
     m, n = drawn.weights.shape
-    if any(side.patches or side.seconds or side.cell > 1 for side in drawn.sides):
+    if any(side.patches or side.seconds for side in drawn.sides):
         return None
+    if any(side.cell > 1 for side in drawn.sides):
+        return _of_pooled(drawn)
     weights = drawn.weights.float()
     if asked is not None:
         return _of_cell(drawn, *asked)
@@ -143,15 +145,15 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
         return read
     if is_logarithmic(n) and drawn.rows == drawn.columns:
         reach = _reach(drawn)
-        this = "this head's" if len(drawn.heads) == 1 else "these heads'"
+        this = _whose(drawn)
         words = f"{reach} word{'s' * (reach != 1)}"
         title = f"Half of {this} attention between words stays within {words}"
         return Finding(title, reach=reach)
     row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
     if weights[row, column] < 2 / n:
         return Finding(
-            f"No word stands out: at most {weights[row, column]:.0%} of the attention of one word, "
-            f"evenly {1 / n:.0%}"
+            f"No content word stands out: at most {weights[row, column]:.0%} of the attention of "
+            f"another, evenly {1 / n:.0%}"
         )
     return _of_cell(drawn, row, column)
 
@@ -179,8 +181,27 @@ def _most_read(drawn: AttentionMap) -> Finding | None:
     return Finding(f"Words attend mostly to “{key}”: {share}")
 
 
-def _reach(drawn: AttentionMap) -> int:
-    """Return how many words away half of the attention between words goes at most."""
+def _whose(drawn: AttentionMap) -> str:
+    return "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
+
+
+def _of_pooled(drawn: AttentionMap) -> Finding | None:
+    """Return where the attention of a long text to itself goes, in tokens."""
+    weights, cell = drawn.weights.float(), drawn.sides[0].cell
+    if drawn.stack == "cross" or drawn.sides[0] != drawn.sides[1] or not weights.isfinite().all():
+        return None
+    at_start = float(weights[:, 0].mean())  # rows are means of equally many tokens, but the last
+    if at_start >= _MOST_READ and len(weights) > _FEWEST_ROWS:
+        return Finding(
+            f"About {at_start:.0%} of {_whose(drawn)} attention goes to the first {cell} tokens"
+        )
+    # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
+    within = (_reach(drawn, 0.5 + 1 / len(weights)) + 1) * cell
+    return Finding(f"At least half of {_whose(drawn)} attention stays within {within:,} tokens")
+
+
+def _reach(drawn: AttentionMap, share: float = 0.5) -> int:
+    """Return how many cells away a share of the attention between words goes at most."""
     words, _ = drawn.is_word
     places = torch.arange(len(words), device="cpu")
     distance = (places[:, None] - places).abs()
@@ -188,7 +209,7 @@ def _reach(drawn: AttentionMap) -> int:
     by_distance = torch.zeros(len(words), dtype=torch.double, device="cpu")
     by_distance.index_add_(0, distance.flatten(), weights.flatten())
     shares = by_distance.cumsum(0) / by_distance.sum()
-    return int((shares < 0.5).sum())
+    return int((shares < share).sum())
 
 
 def _words(labels: Sequence[str], is_word: Tensor) -> TokenGroups:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,21 +19,19 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.finding import head_families, of_heads
-from attnviz.analyses.maps.result import HeadMaps
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.figures.layout import CaptionLength, Page, color_bar
 from attnviz.figures.scale import WeightScale, is_logarithmic
 from attnviz.figures.style import (
-    ACCENT,
     AXIS_ROOM,
-    FAINT,
     FULL_WIDTH,
     GAP,
     MM,
-    MUTED,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     style,
+    theme,
     value_colors,
 )
 from attnviz.results import AttentionResult, Special
@@ -107,15 +105,15 @@ def draw_head_grid(
     top: float,
     *,
     ratios: Tensor | None = None,
-    marked: tuple[int, Sequence[int]] | None = None,
+    marked: AttentionMap | None = None,
     names: Sequence[str] = (),
 ) -> float:
     """Draw the maps as one image with a color bar; return the lower edge.
 
     place : the left and right edge in inches. top : the upper edge in inches. ratios : values from
     -1 to 1 to draw instead of the maps, (layers, heads, height, width); their colors are explained
-    elsewhere. marked : the layer and heads to frame.
-    names : what to write above each tile, if there is room.
+    elsewhere. marked : the map of the heads to frame. names : what to write above each tile, if
+    there is room.
     """
     scale = WeightScale.of(maps.weights, maps.uninformative, maps.masked)
     if ratios is not None:
@@ -146,8 +144,8 @@ def draw_head_grid(
     )
     framed = set()
     if marked is not None:
-        row = maps.layers.index(marked[0]) * heads
-        framed = {row + numbers.index(head) for head in marked[1]}
+        rows_of = [maps.layers.index(layer) * heads for layer in marked.layers]
+        framed = {row + numbers.index(head) for row in rows_of for head in marked.heads}
     corners = [(number % columns, number // columns + 1 - high) for number in range(layers * heads)]
     # The edges of all tiles, so that empty maps are visible; marked tiles come last, on top.
     order = sorted(range(len(corners)), key=lambda number: number in framed)
@@ -155,7 +153,7 @@ def draw_head_grid(
     edges = PolyCollection(
         [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in boxes],
         facecolors="none",
-        edgecolors=[ACCENT if number in framed else FAINT for number in order],
+        edgecolors=[theme().accent if number in framed else theme().faint for number in order],
         linewidths=[1.4 if number in framed else 0.3 for number in order],
         clip_on=False,
         zorder=2,
@@ -164,14 +162,20 @@ def draw_head_grid(
     ax.spines[:].set_visible(False)
     if one_layer:
         for number, (x, y) in enumerate(corners):
-            ax.text(x, y - 0.04, f"head {numbers[number]}", fontsize=SMALL_SIZE, color=MUTED)
+            ax.text(
+                x, y - 0.04, f"head {numbers[number]}", fontsize=SMALL_SIZE, color=theme().muted
+            )
             if is_named:
-                look: dict[str, Any] = {"fontsize": SMALL_SIZE, "color": ACCENT, "ha": "right"}
+                look: dict[str, Any] = {
+                    "fontsize": SMALL_SIZE,
+                    "color": theme().accent,
+                    "ha": "right",
+                }
                 ax.text(x + wide, y - 0.04, names[number], **look)
         ax.set_axis_off()
     else:
         for (x, y), text in zip(corners, names if is_named else (), strict=False):
-            ax.text(x, y - 0.03, text, fontsize=SMALLEST_SIZE, color=ACCENT)
+            ax.text(x, y - 0.03, text, fontsize=SMALLEST_SIZE, color=theme().accent)
         _number_sides(ax, maps.layers, numbers, (width / columns, height / rows), (wide, high))
     if ratios is None:
         _draw_bars(page, scale, place, top + height + below)
@@ -204,7 +208,8 @@ def _tile(
     maps, scale = _pooled(weights, scale)
     m, n = maps.shape[1:]
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
-    places = np.full((rows * columns, m + down, n + across, 4), 255, np.uint8)
+    places = np.empty((rows * columns, m + down, n + across, 4), np.uint8)
+    places[:] = np.round(255 * np.array(to_rgba(theme().ground)))
     places[: len(maps), down:, :n] = (255 * scale.rgba(maps)).round()
     side_by_side = places.reshape(rows, columns, m + down, n + across, 4).transpose(0, 2, 1, 3, 4)
     image = side_by_side.reshape(rows * (m + down), columns * (n + across), 4)
@@ -251,8 +256,8 @@ def _number_sides(
             fontsize=SMALL_SIZE,
         )
     ax.tick_params(length=0)
-    ax.set_xlabel("head", color=MUTED)
-    ax.set_ylabel("layer", color=MUTED)
+    ax.set_xlabel("head", color=theme().muted)
+    ax.set_ylabel("layer", color=theme().muted)
 
 
 def draw_overview(
@@ -261,7 +266,7 @@ def draw_overview(
     place: tuple[float, float],
     top: float,
     *,
-    marked: tuple[int, Sequence[int]],
+    marked: AttentionMap,
     ratios: Tensor | None = None,
 ) -> float:
     """Draw all heads with the drawn one framed, below a title; return the lower edge.
@@ -269,6 +274,7 @@ def draw_overview(
     The parameters are those of `draw_head_grid`.
     """
     count = maps.weights.shape[0] * maps.weights.shape[1]
-    title = f"This head among all {count}, on one scale"
+    these = "This head" if len(marked.layers) * len(marked.heads) == 1 else "These heads"
+    title = f"{these} among all {count}, on one scale"
     top = page.subtitle(place[0], top, title, place[1] - place[0])
     return draw_head_grid(page, maps, place, top, ratios=ratios, marked=marked)

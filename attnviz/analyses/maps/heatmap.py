@@ -26,7 +26,9 @@ from attnviz.analyses.maps.compute import (
     choose_head,
     find_heads,
     head_maps,
+    heads_of,
     make_overview,
+    numbers_of,
     rank_heads,
 )
 from attnviz.analyses.maps.finding import Finding, cell_of, of_map
@@ -45,25 +47,22 @@ from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame,
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
 from attnviz.figures.scale import Look, WeightScale
 from attnviz.figures.style import (
-    ACCENT,
     BAR_ROOM,
     BAR_WIDTH,
     FULL_WIDTH,
     GAP,
-    INK,
     MARGIN,
-    MASKED,
     MM,
-    MUTED,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
     neutral_colors,
     style,
+    theme,
 )
 from attnviz.results import AttentionResult, Special
-from attnviz.results.axis import literal, selection, source
+from attnviz.results.axis import literal, source
 
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
@@ -84,7 +83,7 @@ _MOST_CELLS = 500  # along a side; more would be too small for print
 def heatmap(
     result: AttentionResult | AttentionMap,
     *,
-    layer: int | None = None,
+    layer: int | Sequence[int] | None = None,
     head: int | Sequence[int] | None = None,
     patch: Patch | None = None,
     matrix: bool = False,
@@ -107,7 +106,7 @@ def heatmap(
     title: str | None = None,
     **pcolormesh: Any,
 ) -> Axes | list[Axes]:
-    """Draw the attention map of one head, or the mean map of several heads of a layer.
+    """Draw the attention map of one head, or the mean map of several heads or layers.
 
     Rows are queries and columns are keys. If the keys are patches of an image, the weights of one
     query are drawn over the image instead. Special tokens and queries with one key have gray cells
@@ -118,11 +117,12 @@ def heatmap(
     ----------
     result : AttentionResult or AttentionMap
         From `attend` or `attention_map`.
-    layer : int, optional
-        The layer, counted from 0.
+    layer : int or sequence of int, optional
+        The layer, counted from 0, or several layers to average.
     head : int or sequence of int, optional
-        The head, counted from 0, or several heads to average. If the layer or the head is left out,
-        the head is chosen in which content words attend to each other most (`rank_heads`).
+        The head, counted from 0, or several heads to average; all heads if there are several layers
+        and none is named. Otherwise, if the layer or the head is left out, the head is chosen in
+        which content words attend to each other most (`rank_heads`).
     patch : (int, int) or str, optional
         The query whose weights are drawn over an image: a patch as (row, column), counted from 0,
         or a token or word ("[CLS]", "cat"). By default the last token of a text, else [CLS], else
@@ -188,7 +188,7 @@ def heatmap(
                 rows=rows,
                 columns=columns,
             )
-            for one, two in _pairs_of(heads)
+            for one, two in heads
         ]
         return draw_side_by_side(maps, look, width=width, caption=caption)
     if isinstance(result, AttentionMap):
@@ -210,19 +210,7 @@ def heatmap(
             columns=columns,
             overview=False if overview is None and ax is not None else overview,
         )
-    if ax is not None and not isinstance(ax, Axes):
-        raise InputError(f"{ax!r:.60} is not axes. Pass axes of matplotlib, or leave ax out.")
     return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
-
-
-def _pairs_of(heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return pairs of a layer and a head, or raise InputError."""
-    pairs = [tuple(pair) if isinstance(pair, Sequence) else () for pair in heads]
-    if any(len(pair) != 2 for pair in pairs):
-        raise InputError(
-            f"heads must be pairs of (layer, head), such as [(0, 1)], not {heads!r:.60}."
-        )
-    return [(pair[0], pair[1]) for pair in pairs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +239,7 @@ class SelectedMap:
 def select_map(
     result: AttentionResult,
     *,
-    layer: int | None = None,
+    layer: int | Sequence[int] | None = None,
     head: int | Sequence[int] | None = None,
     find: tuple[str, str] | None = None,
     patch: Patch | None = None,
@@ -261,7 +249,7 @@ def select_map(
     rows: slice | None = None,
     columns: slice | None = None,
     overview: HeadMaps | bool | None = None,
-    attend_again: Callable[[int, tuple[int, ...]], AttentionResult] | None = None,
+    attend_again: Callable[[Sequence[int], tuple[int, ...]], AttentionResult] | None = None,
 ) -> SelectedMap:
     """Choose the heads that were left open and return the content of their heatmap.
 
@@ -272,15 +260,22 @@ def select_map(
     """
     matches = None if find is None else find_heads(result, query=find[0], key=find[1])
     ranking = None if matches is None else matches.ranking
-    if ranking is None and (layer is None or head is None):
-        ranking = rank_heads(result)
-    chosen_layer, heads, reason = choose_head(result, layer, head, ranking=ranking)
+    layers = () if layer is None else numbers_of(layer, "layer")
+    if len(layers) > 1:
+        reason: tuple[str, ...] = ()
+        heads = heads_of(result, layers[0]) if head is None else numbers_of(head, "head")
+    else:
+        if ranking is None and (layer is None or head is None):
+            ranking = rank_heads(result)
+        asked = layers[0] if layers else None
+        one, heads, reason = choose_head(result, asked, head, ranking=ranking)
+        layers = (one,)
     exact = result
     if attend_again and result.streamed and layer is None and (rows or columns):
-        exact = attend_again(chosen_layer, heads)
+        exact = attend_again(layers, heads)
     drawn = attention_map(
         exact,
-        layer=chosen_layer,
+        layer=layers,
         head=heads,
         words=words,
         special=special,
@@ -295,8 +290,8 @@ def select_map(
         overview = make_overview(result, words=words, special=special)
     beside = overview if isinstance(overview, HeadMaps) else None
     whole = rows is None and columns is None
-    asked = cell_of(drawn, *find) if find is not None and whole else None
-    return SelectedMap(drawn, query, beside, ranking, matches, asked)
+    cell = cell_of(drawn, *find) if find is not None and whole else None
+    return SelectedMap(drawn, query, beside, ranking, matches, cell)
 
 
 def draw_heatmap(
@@ -326,7 +321,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     if verdict == "VERIFIED":
         verdict = f"verified to {agreement.largest_difference():.0e}"
     model = f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
-    where = selection(drawn.stack, drawn.layer, drawn.heads)
+    where = drawn.where
     if query is None:
         _fit_into_place(ax, drawn, look, ruler)
         scale = _scale_of(drawn, look)
@@ -408,7 +403,7 @@ def draw_side_by_side(
             below_titles = top + max(map(len, heads)) * line_height(SMALL_SIZE) + 0.04
             for number, (drawn, lines) in enumerate(zip(row, heads, strict=True)):
                 place = left + number * (room + GAP)
-                page.write(place, top, lines, color=MUTED)
+                page.write(place, top, lines, color=theme().muted)
                 ax = page.axes(place, below_titles, cell * n, down * m)
                 ticks = _draw_matrix(ax, drawn, scale, ruler, (cell, down), longest, look=look)
                 if number:
@@ -430,7 +425,7 @@ def draw_side_by_side(
 def _panel_lines(drawn: AttentionMap, ruler: Ruler, room: float) -> list[str]:
     """Return which head a map is of, and what it shows."""
     finding = of_map(drawn)
-    lines = [selection(drawn.stack, drawn.layer, drawn.heads)]
+    lines = [drawn.where]
     return lines + ([] if finding is None else ruler.wrap(finding.title, room, SMALL_SIZE))
 
 
@@ -440,12 +435,12 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     ruler, inner = page.ruler, page.right - page.left
     two_columns = overview is not None and page.width > WIDE
     room = inner * (_share_of_map(drawn, inner) if two_columns else 1.0)
-    where = selection(drawn.stack, drawn.layer, drawn.heads)
+    where = drawn.where
     title = where if finding is None else finding.title
     top = page.heading(title if look.title is None else look.title)
     if finding is not None or look.title is not None:
         lines = ruler.wrap(where, inner, TEXT_SIZE)
-        top = page.write(MARGIN, top, lines, points=TEXT_SIZE, color=MUTED)
+        top = page.write(MARGIN, top, lines, points=TEXT_SIZE, color=theme().muted)
     top += GAP / 2
     start = top
     longest = _LONGEST * room
@@ -464,7 +459,9 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
         frame(ax, finding.cell[::-1], (1, 1))
     if finding is not None and finding.reach is not None:
         for offset in (-finding.reach, finding.reach):  # the distance that the title names
-            ax.plot([offset, n + offset], [0, n], color=ACCENT, linewidth=0.6, linestyle="--")
+            ax.plot(
+                [offset, n + offset], [0, n], color=theme().accent, linewidth=0.6, linestyle="--"
+            )
         ax.set(xlim=(0, n), ylim=(m, 0))
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
@@ -476,8 +473,8 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     if overview is not None:
         if two_columns:
             caption_left, end = MARGIN + room + GAP, start
-        place, marked = (caption_left, page.right), (drawn.layer, drawn.heads)
-        end = draw_overview(page, overview, place, end, marked=marked)
+        place = (caption_left, page.right)
+        end = draw_overview(page, overview, place, end, marked=drawn)
     parts = [source(drawn.provenance), *drawn.notes]
     if drawn.masked is not None:
         parts.insert(1, "hatched: keys that the query may not attend to")
@@ -565,14 +562,16 @@ def _draw_matrix(
     columns.apply(ax, "x")
     unit = f", {rows.unit}" if rows.unit else ""
     names = [f"query (attending){unit}", f"query{unit}", "query", ""]
-    ax.set_ylabel(ruler.longest(names, down * m, TEXT_SIZE), color=MUTED, fontsize=TEXT_SIZE)
+    ax.set_ylabel(
+        ruler.longest(names, down * m, TEXT_SIZE), color=theme().muted, fontsize=TEXT_SIZE
+    )
     unit = f", {columns.unit}" if columns.unit else ""
-    ax.set_xlabel(f"key (attended to){unit}", color=MUTED, fontsize=TEXT_SIZE)
+    ax.set_xlabel(f"key (attended to){unit}", color=theme().muted, fontsize=TEXT_SIZE)
     row, column = drawn.boundary
     if row:
-        ax.axhline(row, color=INK, linewidth=0.8)
+        ax.axhline(row, color=theme().ink, linewidth=0.8)
     if column:
-        ax.axvline(column, color=INK, linewidth=0.8)
+        ax.axvline(column, color=theme().ink, linewidth=0.8)
     return columns
 
 
@@ -588,7 +587,12 @@ def _hatch(ax: Axes, masked: Tensor) -> None:
             start += width
     ax.add_collection(
         PatchCollection(
-            boxes, facecolor=MASKED, edgecolor="white", linewidth=0.0, hatch=_HATCH, zorder=1.5
+            boxes,
+            facecolor=theme().masked,
+            edgecolor=theme().ground,
+            linewidth=0.0,
+            hatch=_HATCH,
+            zorder=1.5,
         ),
         autolim=False,
     )

@@ -20,20 +20,19 @@ from attnviz.errors import InputError
 from attnviz.figures.cells import frame
 from attnviz.figures.layout import Page, color_bar, line_height
 from attnviz.figures.style import (
-    ACCENT,
     BAR_ROOM,
     BAR_WIDTH,
     GAP,
-    INK,
+    LIGHT,
     MARGIN,
-    MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
     WIDE,
+    theme,
     value_colors,
 )
 from attnviz.results import AxisGeometry
-from attnviz.results.axis import literal, selection, source
+from attnviz.results.axis import literal, source
 
 Patch: TypeAlias = tuple[int, int] | str
 
@@ -90,15 +89,15 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
     side = min(_LARGEST_IMAGE, (inner * (0.62 if three_columns else 1.0) - BAR_ROOM - GAP) / 2)
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
 
-    where = f"{selection(drawn.stack, drawn.layer, drawn.heads)}, {query_name(drawn, query)}"
+    where = f"{drawn.where}, {query_name(drawn, query)}"
     top = page.heading(_finding(drawn, query))
     lines = ruler.wrap(where, inner, TEXT_SIZE)
-    top = page.write(page.left, top, lines, points=TEXT_SIZE, color=MUTED) + GAP / 2
+    top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted) + GAP / 2
     below = top + line_height(SMALL_SIZE) + 0.02
     left = MARGIN
     names = "image, as the model reads it", "weight ÷ even (black: most)"
     for name in names:
-        page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=MUTED)
+        page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=theme().muted)
         left += side + GAP
     image_axes = page.axes(MARGIN, below, side, tall)
     rows, columns = _grid_size(drawn.sides[1])
@@ -107,7 +106,7 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
     ax = page.axes(MARGIN + side + GAP, below, side, tall)
     mappable = draw_over_image(ax, drawn, query)
     row, column = _most_read(drawn, query)
-    frame(ax, (column, row), (1, 1), INK)
+    frame(ax, (column, row), (1, 1), LIGHT.ink)
     bar = page.axes(MARGIN + 2 * side + 1.5 * GAP, below, BAR_WIDTH, min(tall, 1.5))
     label = ruler.longest(("weight ÷ even weight", "÷ even", ""), min(tall, 1.5), TEXT_SIZE)
     color_bar(mappable, bar, label, say=times)
@@ -122,8 +121,7 @@ def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadM
         place, start = (page.left, page.right), bottom + GAP
         if three_columns:
             place, start = (MARGIN + 2 * side + GAP + BAR_ROOM + GAP, page.right), top
-        marked = (drawn.layer, drawn.heads)
-        end = draw_overview(page, overview, place, start, ratios=ratios, marked=marked)
+        end = draw_overview(page, overview, place, start, ratios=ratios, marked=drawn)
         bottom = max(bottom, end)
     parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
     page.finish_with_caption(bottom + GAP, parts, drawn.checked_agreement)
@@ -245,6 +243,6 @@ def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
     patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
     if patch is not None:
         corner = patch[1], patch[0]
-        box = Rectangle(corner, 1, 1, fill=False, edgecolor=ACCENT, linewidth=1.4, zorder=3)
+        box = Rectangle(corner, 1, 1, fill=False, edgecolor=theme().accent, linewidth=1.4, zorder=3)
         box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
         ax.add_patch(box)

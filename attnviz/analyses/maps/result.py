@@ -13,7 +13,7 @@ import attnviz
 from attnviz.errors import true_or_false, whole_number
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
 from attnviz.results.attention_result import attributes_of
-from attnviz.results.axis import literal
+from attnviz.results.axis import literal, selection
 from attnviz.results.base import (
     Columns,
     Result,
@@ -153,7 +153,7 @@ class AttentionMap(_LabeledMaps):
     ----------
     weights : (m, n), CPU.
     rows, columns : the labels of queries and keys.
-    stack, layer : which layer.
+    stack, layer : which layer, or the layers that were averaged.
     heads : the head, or the heads that were averaged.
     boundary : (row, column) with which the second text of a pair starts, None without one.
     special_rows, special_columns : which queries and keys are special tokens.
@@ -169,7 +169,7 @@ class AttentionMap(_LabeledMaps):
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     stack: str
-    layer: int
+    layer: int | tuple[int, ...]
     heads: tuple[int, ...]
     notes: tuple[str, ...]
     agreement: AgreementReport
@@ -193,15 +193,25 @@ class AttentionMap(_LabeledMaps):
 
     def about(self) -> dict[str, Any]:
         """Return which head it is, where rows and columns lie, and the proof."""
-        which = {"stack": self.stack, "layer": self.layer, "heads": list(self.heads)}
+        layer = self.layer if isinstance(self.layer, int) else list(self.layer)
+        which = {"stack": self.stack, "layer": layer, "heads": list(self.heads)}
         return {**which, **self._places(), **proof(self)}
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layer, or the layers that were averaged."""
+        return (self.layer,) if isinstance(self.layer, int) else self.layer
+
+    @property
+    def where(self) -> str:
+        """Which layers and heads the map is of, in words."""
+        return selection(self.stack, self.layers, self.heads)
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
         m, n = self.weights.shape
-        heads = ", ".join(map(str, self.heads))
         return (
-            f"AttentionMap({self.stack} layer {self.layer}, head {heads}, {m} × {n}, "
+            f"AttentionMap({self.stack}, {self.where}, {m} × {n}, "
             f"{self.provenance.model}, {self.agreement.verdict})"
         )
 
@@ -229,8 +239,7 @@ class AttentionMap(_LabeledMaps):
         weights = self.weights.float().nan_to_num()
         labels = [literal(label, _LABEL) for label in self.rows]
         indent = max(map(cell_len, labels)) + 3
-        heads = ", ".join(map(str, self.heads))
-        yield Text(f"layer {self.layer}, head {heads}, {self.provenance.model}", "bold")
+        yield Text(f"{self.where}, {self.provenance.model}", "bold")
         names = [literal(label, _NAME) for label in self.columns]
         room = options.max_width - indent - 1
         width = max(2, *map(cell_len, names)) + 1

@@ -19,17 +19,14 @@ from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
-    CYCLE,
-    FAINT,
     FULL_WIDTH,
-    INK,
     MM,
-    MUTED,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
     style,
+    theme,
 )
 from attnviz.results.axis import literal
 
@@ -149,7 +146,10 @@ def _written(occurrence: Occurrence) -> str:
 def _styles(result: SensesResult) -> dict[str, tuple[str, str]]:
     """Return the color and the marker of each sense. Senses differ in both."""
     return {
-        sense: (CYCLE[n % len(CYCLE)], _MARKERS[(n + n // len(CYCLE)) % len(_MARKERS)])
+        sense: (
+            theme().cycle[n % len(theme().cycle)],
+            _MARKERS[(n + n // len(theme().cycle)) % len(_MARKERS)],
+        )
         for n, sense in enumerate(result.senses)
     }
 
@@ -160,7 +160,7 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
     entries = [(name, color, color, marker) for name, (color, marker) in _styles(result).items()]
     if (result.right[shown_states(result)] <= 0.5).any():
         _, (_, marker) = next(iter(_styles(result).items()))
-        entries.append((f"hollow: {_HOLLOW}", "white", MUTED, marker))
+        entries.append((f"hollow: {_HOLLOW}", theme().ground, theme().muted, marker))
     for name, face, edge, marker in entries:
         shown = page.ruler.clip(literal(name, 40), page.right - page.left - 0.2, TEXT_SIZE)
         width = 0.14 + page.ruler.width(shown, TEXT_SIZE) + 0.16
@@ -202,7 +202,7 @@ def _draw_planes(
         _title_plane(page, result, state, x, top, size)
         ax = page.axes(x, top + below + 0.03, size, size)
         _draw_dots(ax, result, state, size, listed)
-        ax.spines[:].set(visible=True, color=MUTED, linewidth=0.4)
+        ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
         edge = max(edge, top + below + 0.03 + size)
     return edge
 
@@ -231,7 +231,7 @@ def _title_plane(
             page.ruler.wrap(name, room, TEXT_SIZE, "bold")
         ) + line_height(SMALL_SIZE) * len(lines)
     top = page.subtitle(left, top, name, room)
-    return page.write(left, top, lines, color=MUTED)
+    return page.write(left, top, lines, color=theme().muted)
 
 
 def _draw_dots(
@@ -243,8 +243,8 @@ def _draw_dots(
     """
     places = result.plane[state].numpy()
     right = result.right[state].numpy() > 0.5
-    ax.axhline(0, color=FAINT, linewidth=0.4, zorder=0)
-    ax.axvline(0, color=FAINT, linewidth=0.4, zorder=0)
+    ax.axhline(0, color=theme().faint, linewidth=0.4, zorder=0)
+    ax.axvline(0, color=theme().faint, linewidth=0.4, zorder=0)
     low, high = places.min(0), places.max(0)
     middle, half = (low + high) / 2, max(*(high - low), 1e-9) * 0.6
     numbered: dict[int, int] = {}
@@ -262,15 +262,15 @@ def _draw_dots(
             y,
             s=_NUMBERED_DOT if is_numbered else _DOT,
             marker=marker,
-            facecolor=color if right[index] else "white",
-            edgecolor="white" if right[index] else color,
+            facecolor=color if right[index] else theme().ground,
+            edgecolor=theme().ground if right[index] else color,
             linewidth=0.4 if right[index] else 0.8,
             zorder=3 if is_numbered else 2,
         )
         if is_numbered:
             ax.text(
                 x, y, str(numbered[index]), fontsize=SMALLEST_SIZE, ha="center",
-                va="center", color="white" if right[index] else INK, zorder=4,
+                va="center", color=theme().ground if right[index] else theme().ink, zorder=4,
             )  # fmt: skip
     ax.set(xticks=[], yticks=[])
     ax.set_xlim(middle[0] - half, middle[0] + half)
@@ -309,9 +309,9 @@ def _write_sentence(
     page.write(left, top, [str(listed.index(index) + 1)], color=color)
     text = _written(occurrence)
     attended = _find_attended(occurrence)
-    looks = [(MUTED, "normal")] * len(text)
+    looks = [(theme().muted, "normal")] * len(text)
     for (start, end), look in (
-        ((occurrence.start, occurrence.end), (INK, "normal")),
+        ((occurrence.start, occurrence.end), (theme().ink, "normal")),
         (attended, (color, "bold")),
     ):
         while start < end < len(text) and not (text[end].isalnum() or text[end].isspace()):
@@ -327,7 +327,7 @@ def _write_sentence(
         if text[offset:end] == line:
             _write_line(page, line, looks[offset:end], left + _INDENT, top)
         else:  # clipped, or with a mark of its direction
-            page.write(left + _INDENT, top, [line], color=MUTED)
+            page.write(left + _INDENT, top, [line], color=theme().muted)
         offset, top = end, top + line_height(SMALL_SIZE)
     return top
 
@@ -390,19 +390,21 @@ def _draw_accuracy(
     ax = page.axes(left + _LEFT, top + 0.06, across, tall)
     states = range(last + 1)
     ax.fill_between(
-        states, [score.shuffled for score in scores], color=FAINT, alpha=0.6, linewidth=0
+        states, [score.shuffled for score in scores], color=theme().faint, alpha=0.6, linewidth=0
     )
-    ax.text(last / 2, 0.04, "95% of shuffles", fontsize=SMALL_SIZE, color=MUTED, ha="center")
+    ax.text(
+        last / 2, 0.04, "95% of shuffles", fontsize=SMALL_SIZE, color=theme().muted, ha="center"
+    )
     for name, dashes in _DASHES.items():
-        ax.axhline(values[name], color=MUTED, linewidth=0.8, dashes=dashes)
+        ax.axhline(values[name], color=theme().muted, linewidth=0.8, dashes=dashes)
     accuracy = [score.accuracy for score in scores]
     below = [score.accuracy - score.low for score in scores]
     above = [score.high - score.accuracy for score in scores]
     ax.errorbar(
-        states, accuracy, yerr=[below, above], color=INK, marker="o", markersize=3,
+        states, accuracy, yerr=[below, above], color=theme().ink, marker="o", markersize=3,
         elinewidth=0.7, capsize=1.5, capthick=0.7, clip_on=False, zorder=3,
     )  # fmt: skip
-    ax.plot(result.best, accuracy[result.best], "o", color=INK, markersize=6, clip_on=False)
+    ax.plot(result.best, accuracy[result.best], "o", color=theme().ink, markersize=6, clip_on=False)
     ax.set(xlim=(-0.25, last + 0.25), ylim=(0, _TOP), ylabel="right", xlabel="entering layer")
     step = across / (last + 0.5)  # inches from one state to the next
     apart = page.ruler.width("output", SMALL_SIZE) / 2 + 0.07  # from a number to the last label
@@ -415,7 +417,7 @@ def _draw_accuracy(
     places = _spread(list(values.values()), line * _TOP / tall)
     for name, label, y in zip(values, labels, places, strict=True):
         label_top = top + 0.06 + tall * (1 - y / _TOP) - line / 2
-        color = INK if name == "output" else MUTED
+        color = theme().ink if name == "output" else theme().muted
         page.write(left + _LEFT + across + 0.05, label_top, [label], color=color)
 
 

@@ -15,26 +15,21 @@ from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures.cells import Ticks, draw_values, fit_ticks, range_of
 from attnviz.figures.layout import Page, color_bar
 from attnviz.figures.style import (
-    ACCENT,
     AXIS_ROOM,
     BAR_GAP,
     BAR_ROOM,
     BAR_WIDTH,
-    CYCLE,
-    FAINT,
-    INK,
-    MUTED,
     SMALL_SIZE,
     TEXT_SIZE,
     WIDE,
     power,
-    value_colors,
+    sign_colors,
+    theme,
 )
 from attnviz.results.axis import literal
 
 _MARKERS = {"mask": "o", "replace": "s", "knock-out": "^", "delete": "D"}
 _SIGNS = {"mask": "○", "replace": "□", "knock-out": "△", "delete": "◇"}
-_VALUE, _ROUTING = CYCLE[3], CYCLE[2]
 _LINED = 60  # words between which a map has lines
 _UNIT = "units of the hidden state"
 # Inches.
@@ -95,8 +90,8 @@ def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
     ax = page.axes(left, below, room, tall)
     _draw_interventions(ax, result)
     labels.apply(ax, "y")
-    ax.set_xlabel(page.ruler.longest([_UNIT, "units"], room, TEXT_SIZE), color=MUTED)
-    end = page.write(left, below + tall + AXIS_ROOM, _key(result), color=MUTED)
+    ax.set_xlabel(page.ruler.longest([_UNIT, "units"], room, TEXT_SIZE), color=theme().muted)
+    end = page.write(left, below + tall + AXIS_ROOM, _key(result), color=theme().muted)
     if not is_wide:
         return _draw_map(page, result, labels, left, end + 0.1, tall)
     return max(end, _draw_map(page, result, labels, left + room + _GAP + labels.room, top, tall))
@@ -105,14 +100,20 @@ def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
 def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
     """Draw the contribution of each word as a bar, and the effects of changing it as marks."""
     _, contributions = result.contributions
-    _draw_bars(ax, contributions.tolist(), [0.0] * len(contributions), FAINT)
+    _draw_bars(ax, contributions.tolist(), [0.0] * len(contributions), theme().faint)
     count = len(result.causal)
     spread = np.linspace(-0.24, 0.24, count) if count > 1 else [0.0] * count
     for offset, (name, effect) in zip(spread, result.causal.items(), strict=True):
         measured = ~effect.isnan()
         rows = np.flatnonzero(measured.numpy()) + 0.5 + offset
         ax.plot(
-            effect[measured].tolist(), rows, _MARKERS[name], mfc="white", mec=INK, ms=3.0, mew=0.7
+            effect[measured].tolist(),
+            rows,
+            _MARKERS[name],
+            mfc=theme().ground,
+            mec=theme().ink,
+            ms=3.0,
+            mew=0.7,
         )
     _style_rows(ax, len(contributions))
 
@@ -148,7 +149,7 @@ def _draw_map(
     shown = np.arange(0, table.shape[1], every)
     ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
     ax.tick_params(axis="x", length=0)
-    ax.set_xlabel("layer", color=MUTED)
+    ax.set_xlabel("layer", color=theme().muted)
     _draw_color_bar(page, mesh, right, below, min(tall, 1.2))
     return below + tall + AXIS_ROOM
 
@@ -179,13 +180,13 @@ def _draw_panels(page: Page, result: ShiftResult, top: float) -> float:
         ax = page.axes(left, below, across, tall)
         mesh = draw(ax, result)
         unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
-        ax.set_xlabel(ax.get_xlabel() or unit, color=MUTED)
+        ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
         if mesh is not None:
             _draw_color_bar(page, mesh, left + across, below, tall)
         if draw is _draw_value_and_routing:
             key = below + tall + AXIS_ROOM
-            page.write(left, key, ["■ value"], color=_VALUE)
-            page.write(left + 0.6, key, ["■ routing"], color=_ROUTING)
+            page.write(left, key, ["■ value"], color=theme().cycle[3])
+            page.write(left + 0.6, key, ["■ routing"], color=theme().cycle[2])
     return top + 0.2 + tall + AXIS_ROOM + 0.15
 
 
@@ -196,8 +197,8 @@ def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
     layers, heads = (np.arange(0, count, max(1, count // 6)) for count in table.shape)
     ax.set_yticks(layers + 0.5, [str(layer) for layer in layers])
     ax.set_xticks(heads + 0.5, [str(head) for head in heads])
-    ax.set_ylabel("layer", color=MUTED)
-    ax.set_xlabel("head", color=MUTED)
+    ax.set_ylabel("layer", color=theme().muted)
+    ax.set_xlabel("head", color=theme().muted)
     ax.tick_params(length=0)
     return mesh
 
@@ -206,11 +207,11 @@ def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
     """Draw the value and the routing part of each layer as two bars."""
     split = result.decomposition
     rows = np.arange(len(split.value))
-    ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=_VALUE)
-    ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=_ROUTING)
+    ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[3])
+    ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[2])
     _style_rows(ax, len(rows))
     ax.set_yticks(rows + 0.5, [str(layer) for layer in rows])
-    ax.set_ylabel("layer", color=MUTED)
+    ax.set_ylabel("layer", color=theme().muted)
 
 
 def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
@@ -224,7 +225,7 @@ def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
     }
     starts = np.cumsum([0.0, *parts.values()])
     _draw_bars(ax, list(parts.values()), starts[:-1].tolist())
-    ax.axvline(stream.total, color=MUTED, linewidth=0.5, linestyle=(0, (2, 2)))
+    ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
     _style_rows(ax, len(parts))
     ax.set_yticks(np.arange(len(parts)) + 0.5, list(parts))
 
@@ -234,16 +235,16 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
     assert result.path is not None
     layers = np.arange(len(result.path))
     for place, name in zip((1, 0), result.regions, strict=True):
-        ax.axhline(place, color=MUTED, linewidth=0.5, linestyle=(0, (2, 2)))
+        ax.axhline(place, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
         ax.annotate(
             name, (1, place), xycoords=("axes fraction", "data"), xytext=(-1, 1.5),
-            textcoords="offset points", ha="right", va="bottom", color=MUTED, fontsize=SMALL_SIZE,
-            parse_math=False,
+            textcoords="offset points", ha="right", va="bottom", color=theme().muted,
+            fontsize=SMALL_SIZE, parse_math=False,
         )  # fmt: skip
-    ax.plot(layers, result.path.tolist(), "o-", color=ACCENT, linewidth=1.0, ms=2.5)
+    ax.plot(layers, result.path.tolist(), "o-", color=theme().accent, linewidth=1.0, ms=2.5)
     ax.margins(y=0.18)
     ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
-    ax.set_xlabel("entering layer", color=MUTED)
+    ax.set_xlabel("entering layer", color=theme().muted)
     ax.spines[["top", "right"]].set_visible(False)
 
 
@@ -251,14 +252,15 @@ def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
     """Draw the direct or the total effect of patching each head against its contribution."""
     split = result.decomposition.table.sum(-1).flatten().tolist()
     effects = result.head_effects[name].flatten().tolist()
-    ax.axline((0, 0), slope=1, color=MUTED, linewidth=0.5, zorder=0)
-    ax.plot(split, effects, "o", color=CYCLE[0], mec="white", ms=2.8, mew=0.3)
-    ax.set_xlabel("its contribution", color=MUTED)
-    ax.set_ylabel("patching one head", color=MUTED)
+    ax.axline((0, 0), slope=1, color=theme().muted, linewidth=0.5, zorder=0)
+    ax.plot(split, effects, "o", color=theme().cycle[0], mec=theme().ground, ms=2.8, mew=0.3)
+    ax.set_xlabel("its contribution", color=theme().muted)
+    ax.set_ylabel("patching one head", color=theme().muted)
     if name in (ranks := result.head_rank_correlations):
         ax.annotate(
             _rho(ranks[name]), (0, 1), xycoords="axes fraction", xytext=(3, -1),
-            textcoords="offset points", va="top", color=MUTED, fontsize=SMALL_SIZE,
+            textcoords="offset points", va="top", color=theme().muted,
+            fontsize=SMALL_SIZE,
         )  # fmt: skip
     ax.spines[["top", "right"]].set_visible(False)
 
@@ -267,13 +269,13 @@ def _draw_bars(
     ax: Axes, lengths: list[float], starts: list[float], color: str | None = None
 ) -> None:
     """Draw horizontal bars, colored by sign unless a color is given."""
-    signed = [value_colors()(0.8 if length > 0 else 0.2) for length in lengths]
+    signed = [sign_colors()[length <= 0] for length in lengths]
     rows = np.arange(len(lengths)) + 0.5
     ax.barh(rows, lengths, left=starts, height=0.62, color=color or signed)
 
 
 def _style_rows(ax: Axes, rows: int) -> None:
-    ax.axvline(0, color=MUTED, linewidth=0.5)
+    ax.axvline(0, color=theme().muted, linewidth=0.5)
     ax.set_ylim(rows, 0)
     ax.set_yticks([])
     ax.spines[["left", "top", "right"]].set_visible(False)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import textalloc
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from attnviz.analyses.shift.details import details_caption, draw_details
@@ -18,23 +17,19 @@ from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
-    FAINT,
     FULL_WIDTH,
-    INK,
     MM,
-    MUTED,
     NUMBER_SIZE,
     SMALL_SIZE,
     TEXT_SIZE,
     WIDE,
     power,
+    sign_colors,
     style,
-    value_colors,
+    theme,
 )
 from attnviz.results.axis import literal, source
 
-# As signed numbers elsewhere.
-_FORWARD, _BACKWARD = (to_hex(value_colors()(place)) for place in (0.8, 0.2))
 _NUMBERED = 3  # words with numbers at their bars, of each kind
 _WORTH = 0.1  # of the longest bar: a shorter one has no number
 _SEEN = 0.01  # of the largest contribution: special tokens with less are left out
@@ -152,14 +147,14 @@ def _draw_path(
     title = f"The path of “{literal(result.word, 20)}” through the layers"
     below = page.subtitle(left, top, title, room) + 0.04
     ax = page.axes(left + _UPWARDS, below, room - _UPWARDS, _SQUARE)
-    ax.set_ylabel("main other direction →", color=MUTED, labelpad=2, fontsize=SMALL_SIZE)
+    ax.set_ylabel("main other direction →", color=theme().muted, labelpad=2, fontsize=SMALL_SIZE)
     for place in (0, 1):
-        ax.axvline(place, color=FAINT, linewidth=0.8, zorder=0)
-    for ends, color in zip(plane.region_ends, (_FORWARD, _BACKWARD), strict=False):
+        ax.axvline(place, color=theme().faint, linewidth=0.8, zorder=0)
+    for ends, color in zip(plane.region_ends, sign_colors(), strict=False):
         ax.plot(*ends.T.numpy(), "o", color=color, ms=2.5, mew=0, alpha=0.75)
     for path, color, width in (
-        (plane.reference_path, "#9a9a9a", 0.9),
-        (plane.path, INK, 1.3),
+        (plane.reference_path, theme().gray, 0.9),
+        (plane.path, theme().ink, 1.3),
     ):
         xs, ys = path.T.tolist()
         ax.plot(xs[:-1], ys[:-1], "o-", color=color, linewidth=width, ms=2.2, mew=0)
@@ -171,12 +166,12 @@ def _draw_path(
     ax.margins(x=0.12, y=0.12)
     ax.set_yticks([])
     ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"], fontsize=SMALL_SIZE)
-    ax.spines[["left", "bottom"]].set(color=MUTED, linewidth=0.4)
+    ax.spines[["left", "bottom"]].set(color=theme().muted, linewidth=0.4)
     line = below + _SQUARE + AXIS_ROOM - 0.16
     start, end = _ends(result)
     half = (room - _UPWARDS) / 2 - 0.05
     names = [page.ruler.clip(name, half, SMALL_SIZE) for name in (f"← 0: {start}", f"1: {end} →")]
-    colors = (_BACKWARD, _FORWARD) if result.regions else (MUTED, INK)
+    colors = sign_colors()[::-1] if result.regions else (theme().muted, theme().ink)
     page.write(left + _UPWARDS, line, names[:1], color=colors[0])
     page.write(left + room, line, names[1:], color=colors[1], align="right")
     return line + line_height(SMALL_SIZE), ax
@@ -200,13 +195,13 @@ def _label_path(ax: Axes, result: ShiftResult) -> None:
     last = len(path) - 1
     every = max(1, -(-last // 6))
     layers = [layer for layer in range(1, last) if layer % every == 0]
-    labels = {"static": (path[0], MUTED), "here": (path[-1], INK)}
-    labels[result.without] = (reference[-1], MUTED)
+    labels = {"static": (path[0], theme().muted), "here": (path[-1], theme().ink)}
+    labels[result.without] = (reference[-1], theme().muted)
     for region, ends, color in zip(
-        result.regions, result.plane.region_ends, (_FORWARD, _BACKWARD), strict=False
+        result.regions, result.plane.region_ends, sign_colors(), strict=False
     ):
         labels[literal(region, 20)] = (ends[0].numpy(), color)
-    labels |= {f"layer {n}" if n == layers[0] else str(n): (path[n], INK) for n in layers}
+    labels |= {f"layer {n}" if n == layers[0] else str(n): (path[n], theme().ink) for n in layers}
     places = np.array([place for place, _ in labels.values()])
     anchors = np.concatenate([path, reference, *(e.numpy() for e in result.plane.region_ends)])
     textalloc.allocate(
@@ -220,7 +215,7 @@ def _label_path(ax: Axes, result: ShiftResult) -> None:
         y_lines=[path[:, 1], reference[:, 1]],
         textsize=SMALL_SIZE,
         textcolor=[color for _, color in labels.values()],
-        linecolor=FAINT,
+        linecolor=theme().faint,
         linewidth=0.5,
         min_distance=0.015,
         max_distance=0.2,
@@ -302,10 +297,10 @@ def _sentence_title(result: ShiftResult) -> str:
 def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: float) -> float:
     """Write what the bars are, beside a sample of each; return the lower edge."""
     is_all = result.contributions[0] == "all paths"
-    first, second = (_FORWARD, _BACKWARD)
+    first, second = sign_colors()
     entries = [(first, first, "brought" if is_all else "read from it")]
     if result.causal:
-        entries.append(("white", INK, f"lost by {result.changing} it"))
+        entries.append((theme().ground, theme().ink, f"lost by {result.changing} it"))
     line, x = line_height(SMALL_SIZE), left
     for face, edge, label in entries:
         if x > left and x + 0.11 + page.ruler.width(label, SMALL_SIZE) > left + room:
@@ -403,11 +398,11 @@ def _skip(
     words = [word.index for line in lines[first:end] for word in line]
     total = f"{sum(contributions[n] for n in words):.2f}".replace("-", "\N{MINUS SIGN}")
     text = f"… {len(words)} words, together {total} …"
-    return page.write(left, top, [text], color=MUTED) + _ROW_GAP
+    return page.write(left, top, [text], color=theme().muted) + _ROW_GAP
 
 
 def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: float) -> None:
-    color = MUTED if result.special[word.index] else INK
+    color = theme().muted if result.special[word.index] else theme().ink
     weight = _weight(result, word.index, word.text)
     wide = page.ruler.width(word.text, TEXT_SIZE, weight)
     middle = left + word.middle
@@ -431,7 +426,7 @@ def _draw_bars(
     ax.plot(
         [line[0].left, line[-1].left + line[-1].width],
         [0, 0],
-        color=MUTED,
+        color=theme().muted,
         linewidth=0.5,
         clip_on=False,
     )
@@ -440,20 +435,20 @@ def _draw_bars(
     for word in line:
         brought, lost = contributions[word.index], effects[word.index]
         place = word.middle - (0 if is_one or lost != lost else _APART)
-        color = _FORWARD if brought > 0 else _BACKWARD
+        color = sign_colors()[brought <= 0]
         ax.bar(place, brought, width=_BAR, color=color, linewidth=0)
         if word.index in with_numbers[0]:
             _write_number(ax, place, brought, scale, color, -1 if place < word.middle else 0)
         if lost != lost:
             continue
         place = word.middle + _APART
-        ax.bar(place, lost, width=_BAR, color="white", edgecolor=INK, linewidth=0.6)
+        ax.bar(place, lost, width=_BAR, color=theme().ground, edgecolor=theme().ink, linewidth=0.6)
         several = [result.share(effect[word.index]) for effect in result.causal.values()]
         low, high = min(several), max(several)
         if len(several) > 1:
-            ax.plot([place, place], [low, high], color=INK, linewidth=0.6)
+            ax.plot([place, place], [low, high], color=theme().ink, linewidth=0.6)
         if word.index in with_numbers[1]:
-            _write_number(ax, place, lost, scale, INK, 1, end=high if lost > 0 else low)
+            _write_number(ax, place, lost, scale, theme().ink, 1, end=high if lost > 0 else low)
 
 
 def _write_number(

@@ -28,14 +28,11 @@ from attnviz.figures.cells import (
 )
 from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, range_bar
 from attnviz.figures.style import (
-    ALARM,
     BAR_GAP,
     BAR_ROOM,
     BAR_WIDTH,
-    CYCLE,
     FULL_WIDTH,
     MM,
-    MUTED,
     NUMBER_SIZE,
     SMALL_SIZE,
     SMALLEST_SIZE,
@@ -44,6 +41,7 @@ from attnviz.figures.style import (
     as_math,
     power,
     style,
+    theme,
     value_colors,
     weight_colors,
 )
@@ -193,7 +191,7 @@ def attention_vector(
 
 def _draw_heading(page: Page, result: StepsResult) -> float:
     """Write which key contributes most to the attention vector, and which head it is."""
-    where = selection(result.stack, result.layer, (result.head,))
+    where = selection(result.stack, (result.layer,), (result.head,))
     shares = result.shares
     if not shares.isfinite().all():
         return page.heading(where) + 0.06
@@ -203,7 +201,7 @@ def _draw_heading(page: Page, result: StepsResult) -> float:
         f"“{literal(result.keys[key])}” contributes {float(shares[key]):.0%} of the attention "
         f"vector of “{literal(result.word)}”, with a weight of {weight:.2f}"
     )
-    return page.write(page.left, top, [where], points=TEXT_SIZE, color=MUTED) + 0.06
+    return page.write(page.left, top, [where], points=TEXT_SIZE, color=theme().muted) + 0.06
 
 
 def _as_steps(
@@ -326,20 +324,20 @@ def _draw_header(page: Page, panel: _Panel, top: float) -> None:
         end = f"± {panel.norm.vmax:.2g}"
         size = ruler.longest((f"{size}, range {end}", f"{size}, {end}", size), room, SMALL_SIZE)
     if stage.why_not == "given":
-        page.write(left, top, [size], color=MUTED)
+        page.write(left, top, [size], color=theme().muted)
         return
     formula, points = as_math(stage.formula), SMALL_SIZE
     while points > SMALLEST_SIZE and ruler.width(formula, points, math=True) > room:
         points -= 0.5
     fits = ruler.width(formula, points, math=True) <= room
     shown = formula if fits else ruler.clip(stage.formula, room, points)
-    page.write(left, top, [shown], points=points, color=MUTED, math=fits)
-    top = page.write(left, top + line_height(SMALL_SIZE) + 0.01, [size], color=MUTED)
-    verdict, color = "not compared", MUTED
+    page.write(left, top, [shown], points=points, color=theme().muted, math=fits)
+    top = page.write(left, top + line_height(SMALL_SIZE) + 0.01, [size], color=theme().muted)
+    verdict, color = "not compared", theme().muted
     if stage.difference is not None:
         verdict = "agrees to" if stage.passed else "DIFFERS by"
         verdict = f"{verdict} {power(stage.difference)}"
-        color = MUTED if stage.passed else ALARM
+        color = theme().muted if stage.passed else theme().alarm
     page.write(left, top, [verdict], color=color)
 
 
@@ -382,7 +380,10 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     bars, strips = room * 0.2, room * 0.4
     top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
     subtitle = f"of “{literal(result.word)}”: every value times its weight, added up"
-    top = page.write(left, top, ruler.wrap(subtitle, right - left, SMALL_SIZE), color=MUTED) + 0.04
+    top = (
+        page.write(left, top, ruler.wrap(subtitle, right - left, SMALL_SIZE), color=theme().muted)
+        + 0.04
+    )
     at_bars = left + indent
     at_values = at_bars + bars + _NUMBER_ROOM + _BETWEEN
     at_products = at_values + strips + _BETWEEN
@@ -390,18 +391,20 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     total = products.sum(0, keepdim=True)
     largest = max(range_of(products), range_of(total))
     shown = range_of(values, _SHOWN)
-    page.write(at_bars, top, [as_math("α_j")], color=MUTED, math=True)
+    page.write(at_bars, top, [as_math("α_j")], color=theme().muted, math=True)
     for x, name, end in ((at_values, "v_j", shown), (at_products, "α_j v_j", largest)):
         header = f"{as_math(name)}, range ± {end:.2g}"
         if ruler.width(header, SMALL_SIZE, math=True) > strips:
             header = header.replace("range ", "")
-        page.write(x, top, [header], color=MUTED, math=True)
-    page.write(at_shares, top, ["share"], color=MUTED)
+        page.write(x, top, [header], color=theme().muted, math=True)
+    page.write(at_shares, top, ["share"], color=theme().muted)
     top += line_height(SMALL_SIZE) + 0.04
 
     high = _VECTOR_ROW * len(labels)
     ax = page.axes(at_bars, top, bars, high)
-    ax.barh([i + 0.5 for i in range(len(labels))], weights.tolist(), height=0.7, color=CYCLE[0])
+    ax.barh(
+        [i + 0.5 for i in range(len(labels))], weights.tolist(), height=0.7, color=theme().cycle[0]
+    )
     ax.set_ylim(len(labels), 0)
     ax.set_xlim(0, max(float(weights.max()), 1e-12))
     ax.set_xticks([])
@@ -410,7 +413,12 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     ax.spines[:].set_visible(False)
     for row, weight in enumerate(weights.tolist()):
         ax.text(
-            weight, row + 0.5, f" {decimals(weight)}", va="center", fontsize=SMALL_SIZE, color=MUTED
+            weight,
+            row + 0.5,
+            f" {decimals(weight)}",
+            va="center",
+            fontsize=SMALL_SIZE,
+            color=theme().muted,
         )
     draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
     range_bar(page.axes(right - BAR_ROOM + BAR_GAP, top, BAR_WIDTH, min(high, 0.9)))
@@ -418,13 +426,13 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     middle = (_VECTOR_ROW - line_height(SMALL_SIZE)) / 2
     for row, share in enumerate(shares.tolist()):
         percent = f"{round(100 * share)}%".replace("-", "\N{MINUS SIGN}")
-        page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=MUTED)
+        page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=theme().muted)
     top += high + 0.06
     draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
     page.write(
         at_products - 0.06, top + middle, [as_math("a = Σ_j α_j v_j")], align="right", math=True
     )
-    page.write(at_shares, top + middle, ["100%"], color=MUTED)
+    page.write(at_shares, top + middle, ["100%"], color=theme().muted)
     return top + _VECTOR_ROW
 
 

@@ -219,7 +219,7 @@ class StepsResult(Result):
         from rich.table import Table
         from rich.text import Text
 
-        where = selection(self.stack, self.layer, (self.head,))
+        where = selection(self.stack, (self.layer,), (self.head,))
         word = literal(self.word)
         yield Text(f"{where} of {self.provenance.model}, following “{word}”", "bold")
         row = f"row of “{word}”" if len(word) < 12 else "its row"

@@ -70,6 +70,7 @@ def survey(
     """
     from attnviz.analyses.survey.compute import check_options
     from attnviz.analyses.survey.compute import survey as measure
+    from attnviz.analyses.survey.corpus import check_corpus_name
     from attnviz.io.files import check_output
     from attnviz.terminal.console import progress_bar, report
 
@@ -78,6 +79,7 @@ def survey(
     figure = Path(output, "survey.png")
     if Path(output).is_dir():
         check_output(figure, force=force)
+    check_corpus_name(corpus)
     model = run.load()
     with progress_bar("measuring the texts"):
         result = measure(

@@ -145,6 +145,20 @@ def read_corpus(
             yield Text(number, text)
 
 
+def check_corpus_name(source: str | Path) -> None:
+    """Raise InputError for a name that is of no corpus; the file is not read."""
+    path = Path(source)
+    if str(source) == "-":
+        return
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
+            "for standard input. Rename it, or pass a list of texts."
+        )
+    if not path.is_file():
+        raise InputError(f"There is no file {path}. Check the name of the corpus.")
+
+
 def count_rows(source: Corpus) -> int | None:
     """Return about how many lines or rows a corpus has; None if only reading it can tell."""
     if not isinstance(source, str | Path):
@@ -174,15 +188,9 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
             sys.stdin.reconfigure(**_UTF_8)
         yield from _lines(sys.stdin, "standard input", bad)
         return
+    check_corpus_name(source)
     path = Path(source)
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(
-            f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
-            "for standard input. Rename it, or pass a list of texts."
-        )
-    if not path.is_file():
-        raise InputError(f"There is no file {path}. Check the name of the corpus.")
     if suffix == ".parquet":
         yield from _parquet(path, column, bad)
         return

@@ -23,22 +23,18 @@ from attnviz.analyses.survey.statistics import STATISTICS, TITLES
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
     AXIS_ROOM,
-    CYCLE,
-    FAINT,
     FULL_WIDTH,
-    INK,
     MM,
-    MUTED,
     SMALL_SIZE,
     WIDE,
     style,
+    theme,
     value_colors,
     weight_colors,
 )
 from attnviz.results.axis import literal
 
 _RESTING = [one.role for one in STATISTICS if one.resting]
-_GRAY = "#b9b9c2"  # of heads that rest on the first token
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
 _BAR = 0.14  # inches of a named head
 _MOST_NAMED = 12
@@ -122,8 +118,8 @@ def _colors(result: SurveyResult) -> dict[str, str]:
     """Return the color of each role, the rarest first."""
     roles = Counter(role for role in result.roles if role)
     order = [role for role, _ in reversed(roles.most_common())]
-    resting = dict(zip(_RESTING, (_GRAY, FAINT), strict=True))
-    cycle = itertools.cycle(CYCLE[1:4] + CYCLE[:1] + CYCLE[5:])
+    resting = dict(zip(_RESTING, (theme().gray, theme().faint), strict=True))
+    cycle = itertools.cycle(theme().cycle[1:4] + theme().cycle[:1] + theme().cycle[5:])
     return {role: resting.get(role) or next(cycle) for role in order}
 
 
@@ -139,8 +135,8 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     ax = page.axes(page.left + AXIS_ROOM, top, cell * most_heads, cell * len(layers))
     for head, role in zip(result.heads, result.roles, strict=True):
         place = head.head, layers.index((head.stack, head.layer))
-        fill = colors.get(role, "white")
-        ax.add_patch(Rectangle(place, 1, 1, facecolor=fill, edgecolor=FAINT, linewidth=0.4))
+        fill = colors.get(role, theme().ground)
+        ax.add_patch(Rectangle(place, 1, 1, facecolor=fill, edgecolor=theme().faint, linewidth=0.4))
     ax.set(xlim=(0, most_heads), ylim=(len(layers), 0))
     ax.spines[:].set_visible(False)
     every = max(1, math.ceil(1.6 * SMALL_SIZE / 72 / cell))
@@ -148,8 +144,8 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
         numbers = range(0, count, every)
         axis.set_ticks([number + 0.5 for number in numbers], list(map(str, numbers)))
     ax.tick_params(length=0, labelsize=SMALL_SIZE)
-    ax.set_xlabel("head", color=MUTED)
-    ax.set_ylabel("layer", color=MUTED)
+    ax.set_xlabel("head", color=theme().muted)
+    ax.set_ylabel("layer", color=theme().muted)
     bottom = top + cell * len(layers) + AXIS_ROOM
     for role, color in colors.items():  # the key
         page.write(page.left + AXIS_ROOM, bottom, ["■"], color=color)
@@ -176,7 +172,7 @@ def _draw_named(
     title = "Mean weight of heads with a role (line: even weights)"
     top = page.subtitle(left, top, title, right - left) + 0.02
     if not shown:
-        return page.write(left, top, ["none"], color=MUTED)
+        return page.write(left, top, ["none"], color=theme().muted)
     labels = [f"{result.heads[n]}  {result.roles[n]}" for n in shown]
     room = page.ruler.widest(labels, SMALL_SIZE) + 0.08
     height = _BAR * len(shown)
@@ -187,8 +183,8 @@ def _draw_named(
             float(numbers[n, column]) for numbers in (result.low, result.high, result.even)
         )
         ax.barh(y, mean[n], height=0.7, color=colors[result.roles[n]])
-        ax.plot([low, high], [y, y], color=INK, linewidth=0.8)
-        ax.plot([even, even], [y - 0.42, y + 0.42], color=INK, linewidth=1.0)
+        ax.plot([low, high], [y, y], color=theme().ink, linewidth=0.8)
+        ax.plot([even, even], [y - 0.42, y + 0.42], color=theme().ink, linewidth=1.0)
         end = np.nanmax([mean[n], high, even]) + 0.015
         ax.text(end, y, f"{mean[n]:.0%}", fontsize=SMALL_SIZE, va="center")
         page.write(left, top + _BAR * (y + 0.5) - line_height(SMALL_SIZE) / 2, [labels[y]])
@@ -198,7 +194,7 @@ def _draw_named(
     bottom = top + height + 0.16
     if len(named) > len(shown):
         more = f"{len(named) - len(shown)} more heads have a role."
-        bottom = page.write(left, bottom, [more], color=MUTED)
+        bottom = page.write(left, bottom, [more], color=theme().muted)
     return bottom
 
 
@@ -215,7 +211,7 @@ def _draw_plane(
     high = min(_TALL, 0.7 * across)
     ax = page.axes(page.left, top, across, high)
     ax.set(xticks=[], yticks=[])
-    ax.spines[:].set(visible=True, color=MUTED, linewidth=0.4)
+    ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
     y = top
     for number, (role, name) in enumerate(zip(roles, names, strict=True)):
         with_role = np.array([other == role for other in result.roles])
@@ -224,9 +220,9 @@ def _draw_plane(
         look: dict[str, Any] = {
             "s": 16,
             "marker": _MARKERS[number % len(_MARKERS)] if role else "o",
-            "color": CYCLE[number % len(CYCLE)] if role else FAINT,
+            "color": theme().cycle[number % len(theme().cycle)] if role else theme().faint,
             "linewidth": 0.3,
-            "edgecolor": INK,
+            "edgecolor": theme().ink,
         }
         ax.scatter(*places[with_role].T, zorder=2 if role else 1, **look)
         dot = page.axes(page.right - key + 0.1, y, 0.12, line_height(SMALL_SIZE))
@@ -267,8 +263,8 @@ def _label_plane(ax: Axes, result: SurveyResult, places: NDArray[np.float64]) ->
         x_scatter=places[:, 0],
         y_scatter=places[:, 1],
         textsize=SMALL_SIZE,
-        textcolor=INK,
-        linecolor=FAINT,
+        textcolor=theme().ink,
+        linecolor=theme().faint,
         linewidth=0.5,
         draw_all=False,
     )
@@ -345,7 +341,7 @@ def head_panels(
         title = page.ruler.longest((panel.title, panel.name), _BOLD * room, SMALL_SIZE)
         title = page.ruler.clip(title, _BOLD * room, SMALL_SIZE)
         page.write(x, y, [title], points=SMALL_SIZE, weight="bold")
-        page.write(x + across, y, [limit], points=SMALL_SIZE, color=MUTED, align="right")
+        page.write(x + across, y, [limit], points=SMALL_SIZE, color=theme().muted, align="right")
         ax = page.axes(x, y + line + 0.02, across, high)
         values = torch.full((len(layers), most_heads), torch.nan, dtype=torch.float64, device="cpu")
         values[cells] = panel.values.double()
@@ -375,8 +371,8 @@ def _draw_panel(ax: Axes, values: Tensor, unsure: Tensor, end: float, *, signed:
     layers, heads = values.shape
     ax.set_xticks(range(0, heads, max(1, heads // 4)))
     ax.set_yticks(range(0, layers, math.ceil(layers / 4)))
-    ax.tick_params(length=0, labelsize=SMALL_SIZE, colors=MUTED, pad=1)
-    ax.spines[:].set(visible=True, color=FAINT, linewidth=0.4)
+    ax.tick_params(length=0, labelsize=SMALL_SIZE, colors=theme().muted, pad=1)
+    ax.spines[:].set(visible=True, color=theme().faint, linewidth=0.4)
 
 
 def _rounded_up(number: float) -> float:

@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
+from matplotlib.colors import to_hex
+from readable_text import check_texts
 from rich.console import Console
+from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import InputError
+from attnviz.figures.style import LIGHT
 
 TEXT = "the train left the station on time"
 
@@ -293,3 +297,121 @@ def test_what_cannot_be_compared(model, bundled):
         attnviz.check(attentions, [TEXT, TEXT], model)
     with pytest.raises(InputError, match="give a text, an image or a sound"):
         attnviz.check(attentions, model=model)
+
+
+# --- the command and the figure
+
+
+def command(capsys, *arguments):
+    from attnviz.app import run
+
+    code = run(["check", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+@pytest.fixture
+def save(bundled, tmp_path):
+    """Write weights, some heads of layer 3 swapped, in a format; return the file."""
+
+    def write(suffix, *, swapped=False):
+        _, attentions = bundled
+        layers = edit(attentions, 3, swap_heads) if swapped else attentions
+        path = tmp_path / f"weights{suffix}"
+        named = {f"layer.{n}": layer[0].contiguous() for n, layer in enumerate(layers)}
+        if suffix == ".npy":
+            np.save(path, torch.cat(layers).numpy())
+        elif suffix == ".npz":
+            np.savez(path, **{name: layer.numpy() for name, layer in named.items()})
+        else:
+            save_file(named, path)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
+def test_the_command_reads_every_format_and_tells_by_its_exit_code(suffix, save, capsys):
+    code, out, _ = command(capsys, save(suffix), TEXT)
+    assert code == 0
+    assert out.startswith("agrees: 72 heads")
+    code, out, _ = command(capsys, save(suffix, swapped=True), TEXT)
+    assert code == 5
+    assert out.startswith("DIFFERS first in head 3.1")
+    assert "hint: heads 1 and 2 of layer 3 are swapped" in out
+    assert out.count("verified: 72 heads") == 1
+
+
+def test_the_command_writes_the_figure_and_the_data(save, capsys, tmp_path):
+    path = save(".npy", swapped=True)
+    for name in ("x.png", "x.npz"):
+        code, out, _ = command(capsys, path, TEXT, "-o", tmp_path / name)
+        assert code == 5
+        assert f"wrote {tmp_path / name}" in out
+    assert np.load(tmp_path / "x.npz")["agree"].sum() == 70
+
+
+def test_one_array_without_a_layer_is_of_the_whole_model(save, capsys, tmp_path):
+    np.savez(tmp_path / "all.npz", attention=np.load(save(".npy")))
+    assert command(capsys, tmp_path / "all.npz", TEXT)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("missing.npy", None, "There is no file"),
+        ("weights.pt", b"x", "does not end in .npy, .npz, .safetensors"),
+        ("text.npy", b"no array", "holds pickled objects"),
+        ("cut.npz", b"PK\x03\x04", "is damaged, or of another format"),
+        ("cut.safetensors", b"x", "is damaged, or of another format"),
+    ],
+)
+def test_files_that_are_no_weights_are_refused_before_a_model_is_loaded(
+    name, content, said, capsys, tmp_path
+):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, _, error = command(capsys, tmp_path / name, TEXT, "--model", "no-such-model")
+    assert code == 2
+    assert said in error
+
+
+def test_pickled_objects_are_not_loaded(capsys, tmp_path):
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}]), allow_pickle=True)
+    code, _, error = command(capsys, tmp_path / "x.npy", TEXT)
+    assert code == 2
+    assert "pickled objects, which could run code" in error
+
+
+@pytest.mark.parametrize("width", [89, 183])
+def test_the_figure_names_and_frames_the_first_head_that_differs(width, bundled):
+    result, attentions = bundled
+    report = attnviz.check(edit(attentions, 3, swap_heads), result)
+    figure = attnviz.plot.check(report, width=width)
+    said = [text.get_text() for text, _ in check_texts(figure)]
+    assert any(text.startswith("Layer 3, head 1 is the first that differs: by 0.") for text in said)
+    ax = figure.axes[0]
+    ((column, row),) = [
+        patch.get_xy() for patch in ax.patches if to_hex(patch.get_edgecolor()) == LIGHT.accent
+    ]
+    assert (row, column) == (3, 1)
+    values = ax.collections[0].get_array()
+    drawn = np.argwhere(~np.ma.getmaskarray(np.ma.masked_invalid(values)))
+    assert drawn.tolist() == [[3, 1], [3, 2]]
+
+
+def test_the_figure_of_weights_that_agree_is_blank(bundled):
+    result, attentions = bundled
+    figure = attnviz.check(attentions, result).plot()
+    check_texts(figure)
+    assert np.ma.masked_invalid(figure.axes[0].collections[0].get_array()).mask.all()
+    assert any(text.get_text().startswith("All 72 heads agree, to") for text in figure.texts)
+
+
+def test_one_layer_and_numbers_that_are_none_are_drawn(bundled):
+    result, attentions = bundled
+    broken = attentions[2].clone()
+    broken[0, 4, 0, 0] = float("nan")
+    figure = attnviz.check({2: broken}, result).plot()
+    check_texts(figure)
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["2"]
+    assert figure.texts[0].get_text() == "Layer 2, head 4 is the first that differs"

@@ -1,5 +1,6 @@
 """What maps show: families of heads and sentences, on weights set by hand and on the real model."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -84,7 +85,7 @@ def test_a_word_that_all_words_attend_to(drawn):
 def test_nothing_stands_out_of_even_weights(drawn):
     finding = of_map(replace(drawn, weights=torch.full((9, 9), 1 / 9)))
     assert finding.title == (
-        "No word stands out: at most 11% of the attention of one word, evenly 11%"
+        "No content word stands out: at most 11% of the attention of another, evenly 11%"
     )
 
 
@@ -147,3 +148,35 @@ def test_families_agree_with_roles_of_a_survey(train):
     weights = train.weights(0, 2)[2:-1, 1:-2].diagonal()
     assert family.name == "previous"
     assert share == pytest.approx(weights.mean().item(), abs=1e-6)
+
+
+MODES = {"streamed": {"cells": 20}, "full": {}}
+
+
+@pytest.fixture(scope="module")
+def letter(model):
+    text = "the old station master wrote a letter to his sister in the city, and she kept it. " * 6
+    runs = (attnviz.attend(text, model=model, mode=mode, **more) for mode, more in MODES.items())
+    return tuple(runs)
+
+
+@pytest.mark.parametrize("layer", range(6))
+@pytest.mark.parametrize("head", [0, 3, 8, 11])
+def test_a_pooled_map_says_how_far_half_of_the_attention_goes(letter, layer, head):
+    streamed, full = letter
+    drawn = attnviz.attention_map(streamed, layer=layer, head=head)
+    title, cell = of_map(drawn).title, drawn.sides[0].cell
+    assert cell > 1
+    weights = full.record(layer).weights(head).double()
+    if title.startswith("About"):
+        share = float(weights[:, :cell].sum(1).mean())
+        said = float(re.match(r"About (\d+)%", title)[1]) / 100
+        assert said == pytest.approx(share, abs=1 / len(drawn.rows))
+        assert title.endswith(f"attention goes to the first {cell} tokens")
+    else:
+        within = int(re.match(r"At least half .* stays within ([\d,]+) tokens$", title)[1])
+        places = torch.arange(len(weights))
+        near = (places[:, None] - places).abs() < within
+        assert float((weights * near).sum() / len(weights)) >= 0.5
+        nearer = (places[:, None] - places).abs() <= within - 2 * cell
+        assert float((weights * nearer).sum() / len(weights)) < 0.5 + 2 / len(drawn.rows)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attnviz.analyses.maps.compute import (
+    attention_map,
     choose_head,
     content_mass,
     find_heads,
@@ -175,6 +176,13 @@ def test_missing_choices_use_the_best_head(two_layers, asked, chosen, among):
 def test_several_requested_heads_stay_together(two_layers):
     layer, heads, _ = choose_head(two_layers, head=[0, 1])
     assert (layer, heads) == (1, (0, 1))
+
+
+def test_layers_that_differ_in_their_positions_have_no_mean():
+    longer = record_of(torch.full((7, 7), 1 / 7), layer=1, words=(*WORDS, "left"))
+    result = result_of(record_of(head_with(), layer=0), longer)
+    with pytest.raises(InputError, match="differ in their positions"):
+        attention_map(result, layer=[0, 1], head=0)
 
 
 @pytest.mark.parametrize("asked", [{"layer": 2}, {"head": 2}, {"layer": 0, "head": -1}])

@@ -20,9 +20,11 @@ SELECTIONS = {
     "a head in a range": typed(f"view {_THE} --head 0-3", 2, "'0-3' is not a whole number"),
     "width a word": typed(f"heatmap {_THE} --width wide", 2, "a valid number, not 'wide'"),
     "axes that are a number": called(
-        f"attnviz.plot.heatmap({_RESULT}, ax=5)", 2, "5 is not axes. Pass axes"
+        f"attnviz.plot.heatmap({_RESULT}, ax=5)", 2, "ax must be axes of matplotlib, not 5"
     ),
-    "a figure that is None": called("attnviz.plot.save(None, 'x.png')", 2, "None is not a figure"),
+    "a figure that is None": called(
+        "attnviz.plot.save(None, 'x.png')", 2, "figure must be a figure of matplotlib"
+    ),
     "layer without a number": typed(f"heatmap {_THE} --layer", 2, "requires an argument"),
     "layer a word, called": called(
         f"attnviz.plot.heatmap({_RESULT}, layer='two')", 2, "a whole number"

@@ -1,0 +1,155 @@
+"""Draw how far another tool's weights are from those of attnviz, head by head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from attnviz.analyses.check.result import CheckResult
+from attnviz.figures.cells import decimals, draw_cells, frame, write_numbers
+from attnviz.figures.layout import CaptionLength, Page, color_bar
+from attnviz.figures.style import (
+    AXIS_ROOM,
+    BAR_ROOM,
+    BAR_WIDTH,
+    FULL_WIDTH,
+    GAP,
+    MM,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    power,
+    style,
+    theme,
+    weight_colors,
+)
+from attnviz.results.axis import literal, source
+
+_LARGEST_CELL = 0.36  # inches of a head
+_SMALL_CELL = 0.2  # if all agree
+_WRITTEN_CELL = 0.3  # inches: wider cells have room for their number
+_TALLEST = 7.0  # inches of all layers
+
+
+def check(
+    result: CheckResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+) -> Figure:
+    """Draw the largest difference of each head: layers down, heads across.
+
+    Heads that agree are blank; the first that differs has a frame.
+
+    Parameters
+    ----------
+    result : CheckResult
+        From `attnviz.check`.
+    width : float, default 183
+        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
+
+    Returns
+    -------
+    Figure
+        A new figure.
+    """
+    with style([source(result.provenance), *result.hints]):
+        page = Page(width * MM, caption)
+        top = page.heading(_title(result))
+        for line in _below_title(result):
+            lines = page.ruler.wrap(line, page.right - page.left, TEXT_SIZE)
+            top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted)
+        bottom = _draw_heads(page, result, top + GAP)
+        return page.finish_with_caption(bottom + GAP, _caption(result), result.checked_agreement)
+
+
+def _title(result: CheckResult) -> str:
+    if result.first is None:
+        return f"All {len(result)} heads agree, to {_largest(result):.0e}"
+    of_first = result.differences[_place(result)].item()
+    where = f"Layer {result.first.layer}, head {result.first.head} is the first that differs"
+    return f"{where}: by {of_first:.2g}" if math.isfinite(of_first) else where
+
+
+def _below_title(result: CheckResult) -> Iterator[str]:
+    """Yield where the first head differs most, and what explains it."""
+    if (first := result.first) is not None:
+        yield (
+            f"From “{literal(first.query)}” to “{literal(first.key)}” it has {first.theirs:.4g} "
+            f"instead of {first.ours:.4g}; {int((~result.agree).sum())} of {len(result)} heads "
+            "differ."
+        )
+    for hint in result.hints:
+        yield f"Hint: {hint}."
+
+
+def _caption(result: CheckResult) -> list[str]:
+    return [
+        f"another tool's weights beside attnviz's own, which have the verdict below, on "
+        f"{source(result.provenance)}",
+        "blank: the head agrees",
+        "color: the largest difference of a weight, on a logarithmic scale from what rounding "
+        "explains in two runs",
+        *result.notes,
+    ]
+
+
+def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
+    """Draw a cell for each head, with a color bar if any differs; return the lower edge."""
+    layers, heads = [*dict.fromkeys(result.layers)], 1 + max(result.heads)
+    table = torch.full((len(layers), heads), torch.nan, dtype=torch.float64)
+    for layer, head, value, agrees in zip(
+        result.layers, result.heads, result.differences.tolist(), result.agree, strict=True
+    ):
+        if not agrees:
+            table[layers.index(layer), head] = value if math.isfinite(value) else 1.0
+    room = page.right - page.left - AXIS_ROOM - BAR_ROOM
+    across = min(_SMALL_CELL if result.agrees else _LARGEST_CELL, room / heads)
+    down = min(across, _TALLEST / len(layers))
+    ax = page.axes(page.left + AXIS_ROOM, top, across * heads, down * len(layers))
+    low = result.tolerances.min().item()
+    norm = LogNorm(low, max(_largest(result), 10 * low))
+    look: dict[str, Any] = {"edgecolors": theme().faint, "linewidth": 0.6}
+    mesh = draw_cells(ax, table.clamp(min=low), weight_colors(), norm, **look)
+    if across >= _WRITTEN_CELL:
+        write_numbers(ax, mesh, table, _say, SMALL_SIZE - 0.5, shown=~table.isnan())
+    if result.first is not None:
+        frame(ax, (result.first.head, layers.index(result.first.layer)), (1, 1))
+        left = page.left + AXIS_ROOM + across * heads + GAP
+        bar = page.axes(left, top, BAR_WIDTH, min(1.5, down * len(layers)))
+        color_bar(ScalarMappable(norm, weight_colors()), bar, "", say=lambda x, _: power(x))
+    for axis, names, cell in ((ax.xaxis, range(heads), across), (ax.yaxis, layers, down)):
+        every = math.ceil(1.6 * SMALL_SIZE / 72 / cell)
+        axis.set_ticks(
+            [number + 0.5 for number in range(0, len(names), every)],
+            [str(name) for name in names[::every]],
+            fontsize=SMALL_SIZE,
+        )
+    ax.tick_params(length=0)
+    ax.set_xlabel("head", color=theme().muted)
+    ax.set_ylabel("layer", color=theme().muted)
+    return top + down * len(layers) + AXIS_ROOM
+
+
+def _place(result: CheckResult) -> int:
+    """Return the place of the first head that differs."""
+    return int(result.agree.logical_not().nonzero()[0])
+
+
+def _largest(result: CheckResult) -> float:
+    """Return the largest difference of a weight that is a number."""
+    return float(result.differences.nan_to_num(0.0, 0.0, 0.0).max())
+
+
+def _say(difference: float) -> str:
+    """Return a difference of weights with two digits, or in powers of ten.
+
+    >>> _say(0.204), _say(4.2e-7)
+    ('.20', '4·10⁻⁷')
+    """
+    return decimals(difference) if difference >= 0.005 else power(difference)

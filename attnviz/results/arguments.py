@@ -1,0 +1,117 @@
+"""Refuse arguments of other types than a function names, in one line."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, wraps
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from attnviz.errors import InputError
+from attnviz.results.attention_result import AttentionResult, one_result
+from attnviz.results.base import Savable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAMES = {
+    "bool": "True or False",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "slice": "a slice of whole numbers, such as slice(0, 5)",
+    "Figure": "a figure of matplotlib (of axes: ax.figure)",
+    "Axes": "axes of matplotlib",
+    "Normalize": "a norm of matplotlib",
+    "Colormap": "a colormap",
+}
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function raise InputError for an argument that is not of the type it names.
+
+    Values of a `Literal` are left to the function, which knows what they mean.
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+        hints = _hints(function)
+        for name, value in signature.bind(*args, **keywords).arguments.items():
+            if not _fits(value, hints.get(name, Any)):
+                if name == next(iter(signature.parameters)):
+                    _refuse_result(value, hints[name], function.__name__)
+                _refuse(value, hints[name], name)
+        return function(*args, **keywords)
+
+    return call
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(inspect.unwrap(function))
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Return whether a value is of a type; numbers of numpy are numbers."""
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, option) for option in options)
+    if hint is Any or origin is Literal:
+        return True
+    is_bool = type(value).__name__ in ("bool", "bool_")  # the second: numpy
+    if hint is bool:
+        return is_bool
+    if hint in (int, float):
+        return not is_bool and isinstance(value, numbers.Integral if hint is int else numbers.Real)
+    if origin is tuple and isinstance(value, tuple | list):
+        return len(value) == len(options) and all(map(_fits, value, options))
+    if not isinstance(value, origin or hint):
+        return False
+    if isinstance(value, str):
+        return not options or str in options
+    return not (isinstance(value, Sequence) and options) or all(
+        _fits(item, options[0]) for item in value
+    )
+
+
+def _refuse(value: object, hint: Any, name: str) -> None:
+    """Raise InputError for a value that is not of a type."""
+    listed = " or ".join(dict.fromkeys(map(_name, _options(hint))))
+    raise InputError(f"{name} must be {listed}, not {value!r:.60}.")
+
+
+def _refuse_result(value: object, hint: Any, function: str) -> None:
+    """Raise InputError for what is not the result that a function draws, if it draws one."""
+    options = [*_options(hint)]
+    if AttentionResult in options:
+        one_result(value, streamed=True)  # raises
+    if any(inspect.isclass(option) and issubclass(option, Savable) for option in options):
+        raise InputError(
+            f"{type(value).__name__} is not a result of {function}. Make one: "
+            f"attnviz.{function}(…)."
+        )
+
+
+def _options(hint: Any) -> Iterator[Any]:
+    """Yield the types of a union; None is what leaving the argument out means."""
+    if get_origin(hint) in (Union, UnionType):
+        for option in get_args(hint):
+            yield from _options(option)
+    elif hint is not NoneType:
+        yield hint
+
+
+def _name(hint: Any) -> str:
+    """Return a type in words.
+
+    >>> _name(float), _name(Sequence[int]), _name(Sequence[tuple[int, int]])
+    ('a number', 'a list of whole numbers', 'a list of pairs of whole numbers')
+    """
+    if options := get_args(hint):
+        what = _name(options[0]).removeprefix("a ")
+        several = f"{what}s" if " of " not in what else what.replace(" of ", "s of ", 1)
+        return f"a {'pair' if get_origin(hint) is tuple else 'list'} of {several}"
+    return _NAMES.get(hint.__name__) or f"{hint.__name__}"

@@ -1,0 +1,147 @@
+"""Every function of attnviz.plot refuses an argument of another type, in one line."""
+
+import inspect
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import attnviz
+from attnviz import plot
+from attnviz.errors import InputError
+
+DRAWING = [name for name in plot.__all__ if name not in ("add_caption", "save", "style")]
+OBJECTS = ["text", 3, None, np.eye(3), SimpleNamespace(weights=1), plt.Figure]
+WRONG = {
+    "width": ["x", None, True, [89]],
+    "caption": [3, "long", None],
+    "layer": ["x", 1.5, True, [], ["x"]],
+    "head": ["x", 1.5, True],
+    "word": [1.5, ["train"]],
+    "patch": [3, (1.5, 2)],
+    "matrix": ["no", 1, None],
+    "words": ["no", 0],
+    "special": ["drop", 3],
+    "rows": [(0, 3), "0:3"],
+    "columns": [3],
+    "overview": ["no", 1],
+    "heads": [(0, 1), "all", 3, [(0,)]],
+    "ax": ["axes", 3],
+    "vmin": ["low"],
+    "vmax": [True],
+    "norm": ["log"],
+    "cmap": [3, "blu"],
+    "annot": ["no"],
+    "cbar": ["no"],
+    "cbar_ax": [3],
+    "title": [3],
+    "details": ["no"],
+    "notes": [3],
+    "text": [3, [3]],
+    "agreement": ["verified"],
+    "path": [3],
+    "force": ["no"],
+    "font": [3],
+    "theme": ["sepia", 3],
+    "texts": [3],
+    "figure": ["fig.png", 3],
+}
+# Results that take long: instances without numbers, which no wrong argument lets a figure read.
+BLANK = {
+    "senses": attnviz.SensesResult,
+    "survey": attnviz.SurveyResult,
+    "compare": attnviz.CompareResult,
+    "check": attnviz.CheckResult,
+}
+ARGUMENTS = [
+    (name, argument, value)
+    for name in plot.__all__
+    for argument, parameter in inspect.signature(getattr(plot, name)).parameters.items()
+    if argument not in ("result", "worked") and parameter.kind is not parameter.VAR_KEYWORD
+    for value in WRONG[argument]
+    if (name, argument) not in [(other, "caption") for other in BLANK]  # read after the result
+]
+
+
+@pytest.fixture(scope="module")
+def results(train):
+    """What each function draws."""
+    text = train.provenance.text
+    moved = attnviz.shift("station", text)
+    return {
+        **dict.fromkeys(("heatmap", "heads", "steps", "attention_vector"), train),
+        "example": "cat",
+        "shift": moved,
+        "style": None,
+        "add_caption": plt.Figure(),
+        "save": plt.Figure(),
+        **{name: kind.__new__(kind) for name, kind in BLANK.items()},
+    }
+
+
+def use(name, *first, **keywords):
+    """Call a function; enter the block that it may return."""
+    returned = getattr(plot, name)(*first, **keywords)
+    if name == "style":
+        with returned:
+            pass
+
+
+def one_line(error):
+    message = str(error.value)
+    assert "\n" not in message
+    assert message[-1] in ".?"
+    return message
+
+
+@pytest.mark.parametrize("value", OBJECTS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", DRAWING)
+def test_what_is_no_result_is_refused(name, value):
+    with pytest.raises(InputError) as error:
+        getattr(plot, name)(value)
+    if name != "example" or not isinstance(value, str):
+        made = "attend" if name in ("heatmap", "heads", "steps", "attention_vector") else name
+        assert f"Make one: {'attnviz.' * (made == name)}{made}(" in one_line(error)
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_another_result_is_refused(name, train):
+    other = (
+        attnviz.rank_heads(train)
+        if "attention" in str(inspect.signature(getattr(plot, name))).lower()
+        else train
+    )
+    with pytest.raises(InputError, match=f"{type(other).__name__} is not a result of"):
+        getattr(plot, name)(other)
+
+
+@pytest.mark.parametrize(("name", "argument", "value"), ARGUMENTS)
+def test_an_argument_of_another_type_is_refused(name, argument, value, results, tmp_path):
+    keywords = {argument: value}
+    if name == "save" and argument != "path":
+        keywords["path"] = tmp_path / "x.png"
+    if name == "add_caption" and argument != "text":
+        keywords["text"] = "a caption"
+    first = () if name == "style" or argument == "figure" else (results[name],)
+    with pytest.raises(InputError) as error:
+        use(name, *first, **keywords)
+    message = one_line(error)
+    assert argument in message.lower() or repr(value) in message
+
+
+def test_numbers_of_numpy_are_numbers(train):
+    plot.heatmap(train, layer=np.int64(1), head=np.int8(2), width=np.float32(89), cbar=np.True_)
+
+
+def test_an_unknown_argument_of_a_heatmap_is_refused(train):
+    with pytest.raises(InputError, match="notes is no argument of heatmap"):
+        plot.heatmap(train, layer=0, head=0, notes=3)
+    with pytest.raises(InputError, match="Did you mean annot"):
+        plot.heatmap(train, layer=0, head=0, anot=True)
+    plot.heatmap(train, layer=0, head=0, rasterized=True, linewidths=2, lw=1, snap=True)
+
+
+def test_notes_of_a_map_are_texts(train):
+    with pytest.raises(InputError, match="notes must be a list of texts, not 3"):
+        attnviz.attention_map(train, layer=0, head=0, notes=3)
