@@ -136,7 +136,9 @@ class WeightScale:
         bars = [("between words", ScalarMappable(self.norm, self.colors))]
         if self.neutral is None:
             return [("", bars[0][1])]
-        return [*bars, ("of special tokens", ScalarMappable(self.neutral, neutral_colors()))]
+        has_special = self.uninformative.all(0).any()
+        what = "of special tokens" if has_special else "of the only key"
+        return [*bars, (what, ScalarMappable(self.neutral, neutral_colors()))]
 
     def rgba(self, weights: Tensor) -> NDArray[np.float32]:
         """Return the colors (…, m, n, 4) of weights; masked cells have a color of their own."""

@@ -450,7 +450,9 @@ def content_mass(record: AttentionRecord) -> Tensor:
 
     In a text that attends to itself, what position explains is subtracted: the mean weight of all
     other pairs of words at the same distance. A head that always attends to the previous word
-    relates no words.
+    relates no words. In an image, only the weight above two means counts: that of all other pairs
+    of patches at the same distance, and that of all other queries to the same key. Otherwise heads
+    would rank first that attend to the patch itself, or from everywhere to one patch.
     """
     weights, rows, columns = word_weights(record)
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
@@ -463,7 +465,17 @@ def content_mass(record: AttentionRecord) -> Tensor:
         pairs = is_word[:, None] & is_word[None, :]
         masked = masked_cells(record, rows, columns)
         pairs = pairs if masked is None else pairs & ~masked
-        weights = weights - _weight_at_distance(weights, pairs)
+        weights = weights - _mean_of_others(weights, pairs, _distances(len(pairs)))
+    elif _relates_patches(record):
+        patches = torch.tensor(
+            [patch or (-1, -1) for patch in rows.side.patches or ()], device="cpu"
+        )
+        pairs = (patches >= 0).all(1) & (patches >= 0).all(1)[:, None]
+        at_distance = _mean_of_others(weights, pairs, _patch_distances(patches))
+        to_key = _mean_of_others(
+            weights, pairs, torch.arange(len(pairs), device="cpu").expand_as(pairs)
+        )
+        weights = (weights - at_distance.maximum(to_key)).clamp(min=0)
     return (weights * related).sum((1, 2)) / content_words(rows).sum()
 
 
@@ -473,18 +485,36 @@ def _relates_words(record: AttentionRecord) -> bool:
     return rows.labels == columns.labels and (columns.patches or columns.seconds) is None
 
 
-def _weight_at_distance(weights: Tensor, pairs: Tensor) -> Tensor:
-    """Return the mean weight of all other pairs at the same distance, (H, T, T); 0 if none.
+def _relates_patches(record: AttentionRecord) -> bool:
+    """Whether a record is of an image that attends to itself."""
+    rows, columns = record.query_axis, record.key_axis
+    return rows.patches is not None and rows.patches == columns.patches
 
-    pairs : those that count, (T, T).
+
+def _distances(count: int) -> Tensor:
+    """Return a number for each distance of two words, (T, T)."""
+    places = torch.arange(count, device="cpu")
+    return places - places[:, None] + count - 1
+
+
+def _patch_distances(patches: Tensor) -> Tensor:
+    """Return a number for each distance of two patches (row, column), (T, T)."""
+    apart = patches - patches[:, None]
+    apart = apart - apart.amin((0, 1))
+    return apart[..., 0] * (1 + apart[..., 1].max()) + apart[..., 1]
+
+
+def _mean_of_others(weights: Tensor, pairs: Tensor, groups: Tensor) -> Tensor:
+    """Return the mean weight of all other pairs in the same group, (H, T, T); 0 if none.
+
+    pairs : those that count, (T, T). groups : the number of the group of each, (T, T).
     """
-    places = torch.arange(len(pairs), device="cpu")
-    distance = (places - places[:, None] + len(pairs) - 1).flatten()
-    counts = pairs.flatten().float()
+    group, counts = groups.flatten(), pairs.flatten().float()
+    size = 1 + int(group.max())
     counted = weights.flatten(1) * counts
-    sums = weights.new_zeros(len(weights), 2 * len(pairs)).index_add_(1, distance, counted)
-    others = counts.new_zeros(2 * len(pairs)).index_add_(0, distance, counts)[distance] - counts
-    return ((sums[:, distance] - counted) / others.clamp(min=1)).view_as(weights)
+    sums = weights.new_zeros(len(weights), size).index_add_(1, group, counted)
+    others = counts.new_zeros(size).index_add_(0, group, counts)[group] - counts
+    return ((sums[:, group] - counted) / others.clamp(min=1)).view_as(weights)
 
 
 def _masked_in_all(
@@ -542,6 +572,8 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
         meaning = f"mean weight from {queries} to {others}, piece by piece"
     elif _relates_words(stack.records[0]):
         meaning = f"weight between {keys} beyond what distance explains"
+    elif _relates_patches(stack.records[0]):
+        meaning = f"weight between {keys} beyond what distance and key explain"
     else:
         meaning = f"mean weight from {queries} to {others}"
     return HeadRanking(tuple(scores), meaning)

@@ -17,6 +17,8 @@ from attnviz.results.axis import TokenGroups, content_words, literal, locate
 
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3
+_AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
+_FEW = 0.05  # of the words
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,9 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if (read := _most_read(drawn)) is not None:
         return read
     if is_logarithmic(n) and drawn.rows == drawn.columns:
-        reach = _reach(drawn)
+        if (concentrated := _concentrated(drawn)) is not None:
+            return concentrated
+        reach = _reach(drawn.weights.double(), drawn.is_word[0])
         this = _whose(drawn)
         words = f"{reach} word{'s' * (reach != 1)}"
         title = f"Half of {this} attention between words stays within {words}"
@@ -176,6 +180,8 @@ def _most_read(drawn: AttentionMap) -> Finding | None:
     column = int(received.argmax())
     if rows.sum() < _FEWEST_ROWS or not columns[column] or received[column] < _MOST_READ:
         return None
+    if column == 0 and drawn.masked is not None and drawn.masked[0, 1:].all():
+        return None  # the first word of a causal model, where heads rest
     key = literal(drawn.columns[column])
     share = f"{float(received[column]):.0%} of their attention{_aside(drawn)}"
     return Finding(f"Words attend mostly to “{key}”: {share}")
@@ -196,16 +202,34 @@ def _of_pooled(drawn: AttentionMap) -> Finding | None:
             f"About {at_start:.0%} of {_whose(drawn)} attention goes to the first {cell} tokens"
         )
     # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
-    within = (_reach(drawn, 0.5 + 1 / len(weights)) + 1) * cell
+    words, _ = drawn.is_word
+    within = (_reach(weights.double(), words, 0.5 + 1 / len(weights)) + 1) * cell
     return Finding(f"At least half of {_whose(drawn)} attention stays within {within:,} tokens")
 
 
-def _reach(drawn: AttentionMap, share: float = 0.5) -> int:
-    """Return how many cells away a share of the attention between words goes at most."""
+def _concentrated(drawn: AttentionMap) -> Finding | None:
+    """Return how much a few words get of a head that reaches about as far as even weights."""
     words, _ = drawn.is_word
+    even = torch.ones_like(drawn.weights, dtype=torch.double)
+    if drawn.masked is not None:
+        even = (~drawn.masked).double()
+    even = even / even.sum(1, keepdim=True).clamp(min=1)
+    if _reach(drawn.weights.double(), words) < _AS_EVEN * _reach(even, words):
+        return None
+    received = drawn.weights.double()[words][:, words].mean(0)
+    count = max(1, round(_FEW * len(received)))
+    share = float(received.topk(count).values.sum() / received.sum())
+    if share < 2 * _FEW:
+        return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")
+    some = f"{count} of {len(received)} words"
+    return Finding(f"{some} get {share:.0%} of {_whose(drawn)} attention between words")
+
+
+def _reach(weights: Tensor, words: Tensor, share: float = 0.5) -> int:
+    """Return how many words away a share of the attention between words goes at most."""
     places = torch.arange(len(words), device="cpu")
     distance = (places[:, None] - places).abs()
-    weights = drawn.weights.double() * (words[:, None] & words)
+    weights = weights * (words[:, None] & words)
     by_distance = torch.zeros(len(words), dtype=torch.double, device="cpu")
     by_distance.index_add_(0, distance.flatten(), weights.flatten())
     shares = by_distance.cumsum(0) / by_distance.sum()

@@ -180,3 +180,45 @@ def test_a_pooled_map_says_how_far_half_of_the_attention_goes(letter, layer, hea
         assert float((weights * near).sum() / len(weights)) >= 0.5
         nearer = (places[:, None] - places).abs() <= within - 2 * cell
         assert float((weights * nearer).sum() / len(weights)) < 0.5 + 2 / len(drawn.rows)
+
+
+@pytest.fixture
+def long_map(drawn):
+    """Return a map of 61 words with some weights."""
+
+    def of(weights):
+        labels = tuple(f"w{n}" for n in range(61))
+        side = replace(drawn.sides[0])
+        return replace(
+            drawn,
+            weights=weights / weights.sum(1, keepdim=True),
+            rows=labels,
+            columns=labels,
+            special_rows=(False,) * 61,
+            special_columns=(False,) * 61,
+            sides=(side, side),
+            masked=None,
+        )
+
+    return of
+
+
+def test_a_few_words_that_all_read_are_the_finding_of_a_long_map(long_map):
+    weights = torch.ones(61, 61)
+    weights[:, [5, 30, 55]] = 20.0
+    assert of_map(long_map(weights)).title == (
+        "3 of 61 words get 51% of this head's attention between words"
+    )
+    even = torch.ones(61, 61)
+    assert of_map(long_map(even)).title == "This head's attention spreads evenly over the words"
+
+
+def test_the_first_word_of_a_causal_model_is_no_finding(drawn):
+    T = len(drawn.rows)
+    weights = torch.zeros(T, T)
+    weights[:, 0] = 0.45
+    weights[range(T), range(T)] += 0.55
+    weights[5, 2], weights[5, 5] = 0.5, 0.05
+    masked = torch.ones(T, T).triu(1).bool()
+    plain = replace(drawn, weights=weights, special_rows=(False,) * T, special_columns=(False,) * T)
+    assert "mostly" not in of_map(replace(plain, masked=masked)).title

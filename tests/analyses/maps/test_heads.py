@@ -246,3 +246,23 @@ def test_no_sink_is_chosen_on_the_real_model(train):
 def test_the_ranking_names_its_words(model, text, kind):
     meaning = rank_heads(model.attend(text)).meaning
     assert meaning == f"weight between {kind} beyond what distance explains"
+
+
+def test_the_head_of_an_image_relates_patches_by_what_they_show():
+    places = [(row, column) for row in range(4) for column in range(4)]
+    side = Axis.plain([str(place) for place in places], special=[False] * 16, patches=places)
+    shows = torch.tensor([(row * 5 + column * 3) % 7 % 3 for row, column in places])
+    alike = (shows[:, None] == shows).float() + 1e-3
+    to_one_patch, to_the_right = torch.full((2, 16, 16), 1e-3)
+    to_one_patch[:, 5] = 1.0
+    for n, (row, column) in enumerate(places):
+        to_the_right[n, places.index((row, min(column + 1, 3)))] = 1.0
+    maps = [
+        weights / weights.sum(1, keepdim=True) for weights in (to_one_patch, to_the_right, alike)
+    ]
+    record = record_of(*maps, words=tuple("abcdefghijklmnop"))
+    ranking = rank_heads(result_of(replace(record, query_axis=side, key_axis=side)))
+    assert ranking.meaning == "weight between patches beyond what distance and key explain"
+    assert ranking.best.head == 2
+    scores = {score.head: score.score for score in ranking.scores}
+    assert scores[2] > 2 * max(scores[0], scores[1]), scores
