@@ -21,9 +21,10 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from transformers.utils import logging as progress_bars
 
-from attnviz.errors import did_you_mean
+from attnviz.errors import did_you_mean, one_line
 from attnviz.models.named import NAMED, NamedModel
 
 console = Console(stderr=True, highlight=False)
@@ -47,7 +48,8 @@ def main(
         raise typer.BadParameter(f"Name one of {', '.join(NAMED)}, or give --all.")
     for name in names or ():
         if name not in NAMED:
-            raise typer.BadParameter(f"There is no {name!r}. {did_you_mean(name, list(NAMED))}")
+            hint = did_you_mean(name, list(NAMED)) or f"Use {', '.join(NAMED)}."
+            raise typer.BadParameter(f"There is no {name!r}. {hint}")
     warnings.simplefilter("ignore")
     progress_bars.disable_progress_bar()
     failed = False
@@ -64,7 +66,7 @@ def main(
             ) from error
         except Exception as error:
             failed = True
-            console.print(f"[red]{name}[/red]: {error}")
+            console.print(f"[red]{name}[/red]: {escape(one_line(error))}")
         else:
             console.print(f"{name}: {outcome}\n  {model.folder}")
     raise typer.Exit(failed)

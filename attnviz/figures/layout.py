@@ -35,6 +35,7 @@ from attnviz.figures.style import (
     main_font,
     style,
     theme,
+    theme_on,
     value_colors,
 )
 from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
@@ -355,7 +356,7 @@ def add_caption(
         `figure` is not a figure of matplotlib.
     """
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
-    with style(parts):
+    with style(parts, theme=theme_on(figure.get_facecolor())):
         width = float(figure.get_size_inches()[0])
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)

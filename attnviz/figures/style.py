@@ -145,6 +145,11 @@ def _luminance(color: ColorType) -> float:
     return float(np.dot(to_rgb(color), _LUMINANCE))
 
 
+def theme_on(ground: ColorType) -> ThemeName:
+    """Return the theme of figures with a background."""
+    return "dark" if _luminance(ground) < _DARK else "light"
+
+
 def _on_ground(colors: Colormap, ground: str, lowest: float) -> Colormap:
     """Return a colormap of light colors, brighter by what turns the color at `lowest` into ground.
 
@@ -241,8 +246,8 @@ def style(
     font : str, optional
         An installed font, such as "Arial", for all figures that attnviz draws within the block.
     theme : {"light", "dark"}, optional
-        The colors of these figures: on white, or on black, as in a dark notebook. By default those
-        of the block around, else on white.
+        The colors of these figures: on white, or on a dark background, as in a dark notebook. By
+        default those of the block around, else on white.
 
     Raises
     ------
@@ -251,7 +256,7 @@ def style(
     """
     if font is not None:
         _expect_installed(font)
-    if theme is not None and theme not in _THEMES:
+    if theme is not None and not (isinstance(theme, str) and theme in _THEMES):
         raise InputError(f'theme must be "light" or "dark", not {theme!r:.60}.')
     outer_font, outer_colors = _CHOSEN.get()
     chosen = outer_font if font is None else font

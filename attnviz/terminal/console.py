@@ -79,7 +79,8 @@ def report(
         for renderable in shown or (result,):
             console.print(renderable)
     agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
-    code = print_verdict(None if prints_verdict else agreement, written or path, json=json)
+    printed = prints_verdict and not json
+    code = print_verdict(None if printed else agreement, written or path, json=json)
     return 5 if agreement is not None and agreement.verdict != "verified" else code
 
 

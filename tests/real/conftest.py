@@ -1,57 +1,8 @@
-"""The models of `scripts/fetch_models.py`, and inputs for each."""
-
-import os
-import sys
-from functools import cache
-from pathlib import Path
+"""Fixtures of the tests with real models."""
 
 import pytest
 import torch
-from matplotlib import get_data_path
-
-import attnviz
-from attnviz.models.named import NAMED
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-if str(SCRIPTS) not in sys.path:
-    sys.path.insert(0, str(SCRIPTS))
-
-PHOTO = f"{get_data_path()}/sample_data/grace_hopper.jpg"
-REACTION = "CC(C)S.Fc1cccnc1F>>CC(C)Sc1ncccc1F"
-SENTENCE = "The boat drifted slowly down the river."
-
-
-@cache
-def load(name, dtype):
-    """Return a model, or skip where it was not fetched, which ATTNVIZ_MODELS=required forbids."""
-    if name in NAMED and not NAMED[name].is_here:
-        said = f"run 'python scripts/fetch_models.py {name}'"
-        if os.environ.get("ATTNVIZ_MODELS") == "required":
-            pytest.fail(said)
-        pytest.skip(said)
-    return attnviz.load(None if name == "minilm" else name, dtype=dtype)
-
-
-@cache
-def speech():
-    """Return a spoken sentence, or skip where espeak-ng is missing."""
-    from real_models.source import SourceError
-    from real_models.speech import speak
-
-    try:
-        return speak(SENTENCE)
-    except SourceError as error:
-        pytest.skip(str(error))
-
-
-def inputs(name):
-    """Return arguments of `attend`; the positions are checked where attnviz can."""
-    if name == "whisper-tiny.en":
-        return {"audio": speech().samples, "sampling_rate": 16_000, "generate": 12}
-    if name == "dinov2-small":
-        return {"image": PHOTO}
-    text = REACTION if name == "rxnmapper" else "the train left the station on time"
-    return {"text": text, "positions": "all"}
+from fetched import load
 
 
 @pytest.fixture(scope="session")

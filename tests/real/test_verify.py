@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import inputs, load
+from fetched import inputs, load
 
 from attnviz.models.named import NAMED
 from attnviz.results.projection import STAGES
@@ -16,19 +16,19 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def cases(*faults):
-    """Return every model in two dtypes, with each fault; Whisper takes half a minute for each."""
+    """Return every model in two dtypes, with each fault; Whisper takes half a minute each time."""
     return [
         pytest.param(
             name,
             dtype,
             *fault,
             marks=pytest.mark.long
-            if name == "whisper-tiny.en" and (n or dtype != DTYPES[0])
+            if name == "whisper-tiny.en" and (faults or dtype != DTYPES[0])
             else (),
         )
         for name in ("minilm", *NAMED)
         for dtype in DTYPES
-        for n, fault in enumerate([(fault,) for fault in faults] or [()])
+        for fault in ([(fault,) for fault in faults] or [()])
     ]
 
 

@@ -21,14 +21,14 @@ def test_a_bundled_word(capsys):
     assert "“bank”: river, money; all-MiniLM-L6-v2" in out
     rows = [line.split() for line in out.splitlines()]
     (first,) = [row for row in rows if row[:2] == ["0", "0.40"]]
-    assert first[2] == "0.16–0.70"
+    assert first[2] == "0.17–0.69"
     assert [row[1] for row in rows if row[:1] == ["output"]] == ["1.00"]
     assert "From layer 1 on, “bank” splits into river and money: 100% right, chance 50%" in out
     as_good = "and as good entering layer 4 and output"
     assert f"best entering layer 2: 1.00, {as_good}, p = 0.0005 over all layers" in out
     assert "output: 1.00 (0.79 to 1.00), p = 0.0005" in out
     assert "guessing: 0.50" in out
-    assert "the word without context, entering layer 0: 0.40 (0.16 to 0.70), p = " in out
+    assert "the word without context, entering layer 0: 0.40 (0.17 to 0.69), p = " in out
     assert "the other words without attention: 0.95 (0.61 to 1.00), p = 0.0005" in out
     assert "content words that get most of its attention in layer 1" in out
     assert "  river: grassy" in out

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from attnviz.errors import InputError
 from attnviz.io.weights_file import check_weights_file
 from attnviz.terminal.options import (
     ConsoleOptions,
@@ -44,15 +45,19 @@ def check(
     """
     inputs = inputs.checked()
     check_weights_file(weights)
-    path = figure.path(json=console.json, inputs=replace(inputs, source=weights))
+    path = figure.path(json=console.json, inputs=inputs)
+    if path is not None and path.exists() and path.samefile(weights):
+        raise InputError(
+            f"{path} is the file of weights to read. Name another file to write: -o FILE."
+        )
 
     from attnviz.analyses.check.compute import check as compare_weights
     from attnviz.io.weights_file import read_weights
     from attnviz.terminal.console import report
 
-    given = read_weights(weights)
+    weights_of_tool = read_weights(weights)
     mode = "full" if inputs.result is None and run.mode == "auto" else run.mode
-    result = compare_weights(given, replace(run, mode=mode).attend(inputs), stack=stack)
+    result = compare_weights(weights_of_tool, replace(run, mode=mode).attend(inputs), stack=stack)
     code = report(
         result,
         draw=lambda: result.plot(**figure.appearance),

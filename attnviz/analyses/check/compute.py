@@ -16,7 +16,7 @@ from attnviz.errors import InputError
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attend
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
-from attnviz.results.axis import shortened
+from attnviz.results.axis import ranges, shortened
 
 if TYPE_CHECKING:
     from attnviz.inputs import TextSource
@@ -77,7 +77,7 @@ def check(
         )
     pairs = [_pair(result.record(layer), array) for layer, array in layers.items()]
     differing = next((pair for pair in pairs if not pair.agree.all()), None)
-    unnoticed = [str(pair.record.layer) for pair in pairs if not pair.catches_canary]
+    unnoticed = [pair.record.layer for pair in pairs if not pair.catches_canary]
     return CheckResult(
         layers=tuple(pair.record.layer for pair in pairs for _ in pair.agree),
         heads=tuple(head for pair in pairs for head in range(len(pair.agree))),
@@ -86,7 +86,10 @@ def check(
         agree=torch.cat([pair.agree for pair in pairs]),
         first=None if differing is None else _first_mismatch(differing),
         hints=() if differing is None else tuple(_hints(differing, pairs, result)),
-        notes=(f"a scale 1 % off would go unnoticed in layer {', '.join(unnoticed)}",)
+        notes=(
+            f"a scale 1 % off would go unnoticed in layer{'s' * (len(unnoticed) > 1)} "
+            f"{ranges(unnoticed)}",
+        )
         if unnoticed
         else (),
         agreement=result.checked_agreement,
@@ -136,10 +139,10 @@ def _pair(record: AttentionRecord, given: Tensor) -> _Pair:
             "check(weights, ids, model)."
         )
     if len(theirs) != len(ours):
-        mean = "the mean of the heads" if theirs.allclose(ours.mean(0), atol=1e-5) else "given"
+        mean = " (the mean of all)" if theirs.allclose(ours.mean(0), atol=1e-5) else ""
         raise InputError(
-            f"Layer {record.layer} has {_count(len(theirs), 'head')} here, {mean}, and "
-            f"{len(ours)} in the model. Give each head."
+            f"Layer {record.layer} of the model has {len(ours)} heads, and its weights here have "
+            f"{len(theirs)}{mean}. Give every head."
         )
     # Rounding errors of two runs add up from layer to layer; weights are rounded once when stored.
     precision, stored = PRECISIONS[dtypes(record)[1]], torch.finfo(given.dtype)
@@ -198,7 +201,7 @@ def _hints(pair: _Pair, pairs: list[_Pair], result: AttentionResult) -> Iterator
     failed = pair.agree.logical_not().nonzero().flatten().tolist()
     theirs, ours = pair.theirs[failed], pair.ours[failed]
     if not theirs.isfinite().all():
-        yield "some weights are no numbers"
+        yield "some weights are not numbers (NaN or infinite)"
         return
     if (order := _order(pair, failed)) is not None:
         yield order

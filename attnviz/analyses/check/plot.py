@@ -70,7 +70,11 @@ def check(
 
 def _title(result: CheckResult) -> str:
     if result.first is None:
-        return f"All {len(result)} heads agree, to {_largest(result):.0e}"
+        heads = f"{len(result)} heads of {result.where}"
+        if result.notes:
+            return f"No difference found in {heads}"
+        largest = _largest(result)
+        return f"All {heads} agree{f', to {largest:.0e}' if largest else ' exactly'}"
     of_first = result.differences[_place(result)].item()
     where = f"Layer {result.first.layer}, head {result.first.head} is the first that differs"
     return f"{where}: by {of_first:.2g}" if math.isfinite(of_first) else where
@@ -86,6 +90,8 @@ def _below_title(result: CheckResult) -> Iterator[str]:
         )
     for hint in result.hints:
         yield f"Hint: {hint}."
+    for note in result.notes:
+        yield f"{note[0].upper()}{note[1:]}."
 
 
 def _caption(result: CheckResult) -> list[str]:
@@ -95,29 +101,36 @@ def _caption(result: CheckResult) -> list[str]:
         "blank: the head agrees",
         "color: the largest difference of a weight, on a logarithmic scale from what rounding "
         "explains in two runs",
-        *result.notes,
     ]
 
 
 def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
     """Draw a cell for each head, with a color bar if any differs; return the lower edge."""
     layers, heads = [*dict.fromkeys(result.layers)], 1 + max(result.heads)
+    low = result.tolerances.min().item()
+    # A head may differ by less than the largest that passes: a wrong scale. It is not blank either.
+    most = max(_largest(result), 10 * low)
+    norm = LogNorm(low / 10, most)
     table = torch.full((len(layers), heads), torch.nan, dtype=torch.float64)
     for layer, head, value, agrees in zip(
         result.layers, result.heads, result.differences.tolist(), result.agree, strict=True
     ):
         if not agrees:
-            table[layers.index(layer), head] = value if math.isfinite(value) else 1.0
+            finite = math.isfinite(value)
+            table[layers.index(layer), head] = max(value, low) if finite else 2 * most
     room = page.right - page.left - AXIS_ROOM - BAR_ROOM
     across = min(_SMALL_CELL if result.agrees else _LARGEST_CELL, room / heads)
     down = min(across, _TALLEST / len(layers))
     ax = page.axes(page.left + AXIS_ROOM, top, across * heads, down * len(layers))
-    low = result.tolerances.min().item()
-    norm = LogNorm(low, max(_largest(result), 10 * low))
+    colors = weight_colors().with_extremes(over=theme().alarm)
     look: dict[str, Any] = {"edgecolors": theme().faint, "linewidth": 0.6}
-    mesh = draw_cells(ax, table.clamp(min=low), weight_colors(), norm, **look)
+    mesh = draw_cells(ax, table, colors, norm, **look)
     if across >= _WRITTEN_CELL:
-        write_numbers(ax, mesh, table, _say, SMALL_SIZE - 0.5, shown=~table.isnan())
+
+        def say(value: float) -> str:
+            return "NaN" if value > most else _say(value)
+
+        write_numbers(ax, mesh, table, say, SMALL_SIZE - 0.5, shown=~table.isnan())
     if result.first is not None:
         frame(ax, (result.first.head, layers.index(result.first.layer)), (1, 1))
         left = page.left + AXIS_ROOM + across * heads + GAP

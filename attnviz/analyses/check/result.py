@@ -12,7 +12,7 @@ from torch import Tensor
 import attnviz
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
+from attnviz.results.axis import literal, ranges
 from attnviz.results.base import Columns, Result, Rules, Savable, as_html, column, fits, proof
 
 if TYPE_CHECKING:
@@ -98,6 +98,12 @@ class CheckResult(Result):
         return self.first is None
 
     @property
+    def where(self) -> str:
+        """The layers that were compared."""
+        layers = [*dict.fromkeys(self.layers)]
+        return f"layer{'s' * (len(layers) > 1)} {ranges(layers)}"
+
+    @property
     def _name(self) -> str:
         assert self.first is not None
         return f"{self.first.layer}.{self.first.head}"
@@ -106,7 +112,12 @@ class CheckResult(Result):
         """Return the outcome as one sentence."""
         if self.first is None:
             largest = self.differences.max().item()
-            return f"agrees: {len(self)} heads differ from attnviz's by at most {largest:.1e}"
+            by = (
+                f"differ from attnviz's by at most {largest:.1e}"
+                if largest
+                else "are attnviz's exactly"
+            )
+            return f"agrees: {len(self)} heads of {self.where} {by}"
         where = self.first
         failed = len(self) - int(self.agree.sum())
         return (

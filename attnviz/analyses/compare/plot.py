@@ -74,5 +74,5 @@ def _caption(result: CompareResult) -> list[str]:
         "difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads and statistics)",
         f"farthest apart, with 95 % intervals: {most}",
         *result.notes,
-        f"the other model: {other.summary(short=True)}",
+        f"the other model: {other.summary()}",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -109,14 +110,15 @@ def _matrices(stage: ReplayedStage) -> list[Matrix]:
     return [
         matrix
         if matrix.states is None or matrix.values is not stage.from_inputs
-        else matrix._replace(
+        else replace(
+            matrix,
             states=[
                 [
                     _INHERITED if state == DIFFERS and is_inherited else state
                     for state, is_inherited in zip(*rows, strict=True)
                 ]
                 for rows in zip(matrix.states, follows.tolist(), strict=True)
-            ]
+            ],
         )
         for matrix in stage.matrices()
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,7 +35,8 @@ _STYLES = {EXACT: "green", ROUNDED: "yellow", DIFFERS: "bold red"}
 States = list[list[str]]
 
 
-class Matrix(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Matrix:
     """A matrix as it is shown; `states` of the printed cells, if they are compared with it."""
 
     source: str

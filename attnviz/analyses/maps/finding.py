@@ -156,8 +156,8 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
     if weights[row, column] < 2 / n:
         return Finding(
-            f"No content word stands out: at most {weights[row, column]:.0%} of the attention of "
-            f"another, evenly {1 / n:.0%}"
+            f"No content word stands out: none gets more than {weights[row, column]:.0%} of "
+            f"another's attention (evenly {1 / n:.0%})"
         )
     return _of_cell(drawn, row, column)
 

@@ -60,6 +60,7 @@ from attnviz.figures.style import (
     neutral_colors,
     style,
     theme,
+    theme_on,
 )
 from attnviz.results import AttentionResult, Special
 from attnviz.results.axis import literal, source
@@ -94,7 +95,7 @@ def heatmap(
     overview: HeadMaps | bool | None = None,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
-    heads: Sequence[tuple[int, int]] = (),
+    heads: Sequence[tuple[int, int]] | None = None,
     ax: Axes | None = None,
     vmin: float | None = None,
     vmax: float | None = None,
@@ -175,7 +176,9 @@ def heatmap(
         The layer, head or patch does not exist, or an argument is not what it should be.
     """
     look = Look(vmin, vmax, norm, cmap, annot, cbar, cbar_ax, title, pcolormesh)
-    if heads:
+    if heads is not None:
+        if not heads:
+            raise InputError("The list of heads is empty. Name pairs of a layer and a head.")
         if (layer, head, ax) != (None, None, None) or isinstance(result, AttentionMap):
             raise InputError("heads draws a figure of its own. Leave layer, head and ax out.")
         maps = [
@@ -304,7 +307,8 @@ def draw_heatmap(
 ) -> Axes:
     """Draw a new page, `width` mm wide, or only the map into the axes."""
     drawn, query = selected.map, selected.query
-    with style([*drawn.rows, *drawn.columns, source(drawn.provenance)]):
+    colors = None if ax is None else theme_on(ax.get_facecolor())
+    with style([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
         if ax is not None:
             return _draw_into(ax, selected, look)
         page = Page(width * MM, caption, shown=True)

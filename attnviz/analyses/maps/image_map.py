@@ -178,8 +178,9 @@ def _share_note(drawn: AttentionMap, query: int) -> str:
 def draw_over_image(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable:
     """Draw how each patch's weight compares with even weights, over the image in gray.
 
-    Colors are those of the logarithm of the ratio, white at even weights, and more opaque the
-    further away from them, so that the image stays visible. Returns the source of the color bar.
+    Colors are those of the logarithm of the ratio: the background's at even weights, and more
+    opaque the further away from them, so that the image stays visible. Returns the source of the
+    color bar.
     """
     assert drawn.image is not None
     doublings, limit = _doublings(_times_even(drawn, query))

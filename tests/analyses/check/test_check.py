@@ -182,7 +182,7 @@ FAULTS = {
         "the weights of head 1.1 are multiplied by 0.99",
     ),
     "transposed": (1, lambda a: a.mT, "the maps are transposed"),
-    "nan": (1, lambda a: a.masked_fill(a == a.max(), torch.nan), "some weights are no numbers"),
+    "nan": (1, lambda a: a.masked_fill(a == a.max(), torch.nan), "some weights are not numbers"),
 }  # fmt: skip
 
 
@@ -272,8 +272,14 @@ WRONG = {
     "layers": (lambda a: a[:2], "have 2 layers, and all-MiniLM-L6-v2 has 6. Give all, or name"),
     "one layer": (lambda a: a[0][0], "have 1 layer, and all-MiniLM-L6-v2 has 6"),
     "no such layer": (lambda a: {9: a[0]}, "layer 9 is out of range"),
-    "the mean": (lambda a: [x.mean(1, keepdim=True) for x in a], "1 head here, the mean of the"),
-    "heads": (lambda a: [x[:, :4] for x in a], "Layer 0 has 4 heads here, given, and 12 in"),
+    "the mean": (
+        lambda a: [x.mean(1, keepdim=True) for x in a],
+        "weights here have 1 (the mean of all). Give",
+    ),
+    "heads": (
+        lambda a: [x[:, :4] for x in a],
+        "Layer 0 of the model has 12 heads, and its weights here have 4.",
+    ),
     "tokens": (lambda a: [x[..., 1:, 1:] for x in a], "are 8 × 8, but attnviz read 9 × 9 tokens"),
     "nothing": (lambda a: [], "There are no weights"),
 }
@@ -360,7 +366,7 @@ def test_one_array_without_a_layer_is_of_the_whole_model(save, capsys, tmp_path)
     [
         ("missing.npy", None, "There is no file"),
         ("weights.pt", b"x", "does not end in .npy, .npz, .safetensors"),
-        ("text.npy", b"no array", "holds pickled objects"),
+        ("text.npy", b"no array", "damaged, or of another format"),
         ("cut.npz", b"PK\x03\x04", "is damaged, or of another format"),
         ("cut.safetensors", b"x", "is damaged, or of another format"),
     ],
@@ -404,7 +410,9 @@ def test_the_figure_of_weights_that_agree_is_blank(bundled):
     figure = attnviz.check(attentions, result).plot()
     check_texts(figure)
     assert np.ma.masked_invalid(figure.axes[0].collections[0].get_array()).mask.all()
-    assert any(text.get_text().startswith("All 72 heads agree, to") for text in figure.texts)
+    assert any(
+        text.get_text().startswith("All 72 heads of layers 0–5 agree, to") for text in figure.texts
+    )
 
 
 def test_one_layer_and_numbers_that_are_none_are_drawn(bundled):
@@ -415,3 +423,22 @@ def test_one_layer_and_numbers_that_are_none_are_drawn(bundled):
     check_texts(figure)
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["2"]
     assert figure.texts[0].get_text() == "Layer 2, head 4 is the first that differs"
+
+
+def test_the_figure_shows_every_head_that_differs(model, train):
+    theirs = train.weights().clone()
+    theirs[3, 5, 0, 0] = torch.nan
+    theirs[5, 7] = (1.01 * theirs[5, 7].log()).softmax(-1)  # less than a large difference
+    figure = attnviz.check(theirs, train).plot()
+    (axes, *_) = figure.axes
+    figure.canvas.draw()
+    colors = axes.collections[0].get_facecolor()
+    assert "NaN" in {text.get_text() for text in axes.texts}
+    shown = {number for number, color in enumerate(colors) if color[3] and min(color[:3]) < 0.97}
+    assert shown == {3 * 12 + 5, 5 * 12 + 7}
+
+
+def test_the_title_claims_no_more_than_was_compared(train):
+    of_one_layer = attnviz.check({3: train.weights()[3]}, train)
+    assert "12 heads of layer 3 agree" in of_one_layer.plot().axes[0].figure.texts[0].get_text()
+    assert of_one_layer.summary().startswith("agrees: 12 heads of layer 3")

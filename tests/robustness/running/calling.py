@@ -102,9 +102,8 @@ def _write(options: dict[str, Any], default: str | None, make_result: Any, draw:
 
 def heatmap(options: dict[str, Any]) -> Any:
     """Draw one head."""
-    layer, selected = options["layer"], options["head"] or None
-    layers = None if layer is None else [layer]
-    attention = _read(options, mode=options["mode"], layers=layers, heads=selected)
+    layer, selected = options["layer"] or None, options["head"] or None
+    attention = _read(options, mode=options["mode"], layers=layer, heads=selected)
     result = attention.stack(options["stack"])
     if options["find"]:
         query, _, key = options["find"].partition(":")
