@@ -40,10 +40,8 @@ with attnviz.plot.style():
         for ax, (name, values) in zip(row, methods.items(), strict=True):
             signed = name in ("decomposition", "measured effect")
             colors = [("C0" if value > 0 else "C1") if signed else "C4" for value in values]
-            bars = ax.barh(words, values.tolist(), color=colors)
-            ax.bar_label(bars, fmt="{:+.2f}" if signed else "{:.2f}", padding=2, fontsize=7)
-            ax.set_title(name * (ax in axes[0]), fontsize=8)
-            ax.set_xlim((-0.6, 0.6) if signed else (0, 0.4))
+            ax.bar_label(ax.barh(words, values.tolist(), color=colors), fmt="{:.2f}", padding=2)
+            ax.set(title=name * (ax in axes[0]), xlim=(-0.6, 0.6) if signed else (0, 0.4))
             ax.axvline(0, color="0.5", lw=0.5)
             ax.set_xlabel(("share of the way" if signed else "weight") * (ax in axes[1]))
         row[0].invert_yaxis()
@@ -51,8 +49,7 @@ with attnviz.plot.style():
     sides = {"toward tech": "C0", "toward fruit": "C1", "no direction": "C4"}
     patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in sides.values()]
     axes[0, 3].legend(patches, sides, loc="center right")
-    title = "The decomposition has the direction of the neighbor's pull, attention has none"
-    fig.suptitle(title, x=0.008, ha="left", weight="bold")
+    fig.suptitle("Attention has no direction; the decomposition has the effect's", weight="bold")
 agreement = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 text = "“I love apple phones” and “I love apple pie”, read by all-MiniLM-L6-v2"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=agreement)
