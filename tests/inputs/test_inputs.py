@@ -378,7 +378,7 @@ def test_image_heads_are_ranked_by_weight_between_patches(tokenizer):
     from attnviz.analyses.maps.compute import rank_heads
 
     assert rank_heads(look("vit", tokenizer)).meaning == (
-        "mean weight from patches to other patches"
+        "weight between patches beyond what distance and key explain"
     )
     cross = look("vit-bert", tokenizer)
     assert rank_heads(cross).meaning == "mean weight from content words to patches"

@@ -486,9 +486,10 @@ def _relates_words(record: AttentionRecord) -> bool:
 
 
 def _relates_patches(record: AttentionRecord) -> bool:
-    """Whether a record is of an image that attends to itself."""
+    """Whether a record is of an image that attends to itself, without words beside it."""
     rows, columns = record.query_axis, record.key_axis
-    return rows.patches is not None and rows.patches == columns.patches
+    has_words = any(word is not None for word in rows.words)
+    return rows.patches is not None and rows.patches == columns.patches and not has_words
 
 
 def _distances(count: int) -> Tensor:

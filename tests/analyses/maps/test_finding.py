@@ -85,7 +85,7 @@ def test_a_word_that_all_words_attend_to(drawn):
 def test_nothing_stands_out_of_even_weights(drawn):
     finding = of_map(replace(drawn, weights=torch.full((9, 9), 1 / 9)))
     assert finding.title == (
-        "No content word stands out: at most 11% of the attention of another, evenly 11%"
+        "No content word stands out: none gets more than 11% of another's attention (evenly 11%)"
     )
 
 
