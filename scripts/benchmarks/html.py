@@ -79,8 +79,11 @@ def _compare(
             skip_reason = "not installed (pip install 'attnviz[bench]')"
         elif variant in _BERTVIZ and needed > 0.8 * available():
             skip_reason = f"would need about {needed / 1e9:.0f} GB"
-        else:
+        elif variant in _BERTVIZ:
             skip_reason = _write(write, file, patience)
+        else:  # in this process: the threads of torch do not survive a fork
+            write(file)
+            skip_reason = None
         if skip_reason:
             console.print(f"{variant}: skipped: {skip_reason}", style="dim")
         else:
