@@ -373,6 +373,7 @@ def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
     """
     from huggingface_hub import errors, snapshot_download, try_to_load_from_cache
 
+    similar = did_you_mean(name, list(NAMED))
     try:
         return Path(snapshot_download(name, allow_patterns=[*patterns], ignore_patterns=["*/*"]))
     except errors.HFValidationError:
@@ -380,10 +381,9 @@ def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
     except errors.GatedRepoError:
         reason = "it is gated. Ask for access on its page, then run 'hf auth login'."
     except errors.RepositoryNotFoundError:
-        reason = "there is no such public model. Check the spelling."
+        reason = f"there is no such public model. {similar or 'Check the spelling.'}"
     except Exception as error:  # no network, a proxy, a timeout: use an older copy
         if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
             return Path(cached).parent
-        hint = did_you_mean(name, list(NAMED)) or "Check name and network, or give a folder."
-        reason = f"{one_line(error)}. {hint}"
+        reason = f"{one_line(error)}. {similar or 'Check name and network, or give a folder.'}"
     raise ModelError(f"{name!r} is neither a folder nor reachable on the hub: {reason}")
