@@ -21,7 +21,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from cmcrameri import cm
 from cycler import cycler
-from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, to_hex, to_rgb
+from matplotlib.colors import (
+    Colormap,
+    LinearSegmentedColormap,
+    ListedColormap,
+    to_hex,
+    to_rgb,
+    to_rgba,
+)
 from matplotlib.typing import ColorType
 
 from attnviz.errors import AttnvizWarning, InputError, did_you_mean
@@ -145,8 +152,10 @@ def _luminance(color: ColorType) -> float:
     return float(np.dot(to_rgb(color), _LUMINANCE))
 
 
-def theme_on(ground: ColorType) -> ThemeName:
-    """Return the theme of figures with a background."""
+def theme_on(ground: ColorType) -> ThemeName | None:
+    """Return the theme of figures with a background; None if it is transparent."""
+    if to_rgba(ground)[3] == 0:
+        return None
     return "dark" if _luminance(ground) < _DARK else "light"
 
 

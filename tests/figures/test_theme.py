@@ -1,4 +1,4 @@
-"""Figures on black: every color is the theme's, also in what matplotlib makes when it saves."""
+"""Dark figures: every color is the theme's, also in what matplotlib makes when it saves."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -68,3 +68,20 @@ def test_an_unknown_theme_is_refused():
         plot.style(theme="sepia"),
     ):
         pass
+
+
+def test_a_caption_and_axes_follow_the_background_that_they_are_drawn_on(train):
+    with plot.style(theme="dark"):
+        figure = plt.figure()
+    plot.add_caption(figure, text="a caption", agreement=train.agreement)
+    assert {text.get_color() for text in figure.texts} == {DARK.muted, DARK.ink}
+    for facecolor, expected in (("white", LIGHT), ("black", DARK), ("none", LIGHT)):
+        _, ax = plt.subplots(subplot_kw={"facecolor": facecolor})
+        plot.heatmap(train, layer=1, head=3, ax=ax)
+        assert ax.xaxis.label.get_color() == expected.muted, facecolor
+
+
+def test_a_caption_of_a_transparent_figure_is_dark_on_light(train):
+    figure = plt.figure(facecolor="none")
+    plot.add_caption(figure, text="a caption", agreement=train.agreement)
+    assert {text.get_color() for text in figure.texts} == {LIGHT.muted, LIGHT.ink}
