@@ -20,11 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.figures.style import (
-    neutral_colors,
-    theme,
-    weight_colors,
-)
+from attnviz.figures.style import neutral_colors, theme, weight_colors
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights

@@ -53,7 +53,7 @@ LEADING = 1.35  # line height over font size
 SANS = "DejaVu Sans"  # ships with matplotlib
 _CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "IDEOGRAPHIC", "FULLWIDTH")
 _DEEPEST = 50  # frames
-_LUMINANCE = 0.2126, 0.7152, 0.0722  # of red, green and blue
+LUMINANCE = 0.2126, 0.7152, 0.0722  # of red, green and blue, from 0 to 1
 _DARK = 0.45  # luminance: text on a darker fill is light
 _LAST_RESORT = "Last Resort"  # has a box for every character
 _COLOR = "Color"  # in the name of fonts of colored pictures, which matplotlib leaves blank
@@ -149,7 +149,7 @@ class Theme:
 
 def _luminance(color: ColorType) -> float:
     """Return the luminance of a color, from 0 to 1."""
-    return float(np.dot(to_rgb(color), _LUMINANCE))
+    return float(np.dot(to_rgb(color), LUMINANCE))
 
 
 def theme_on(ground: ColorType) -> ThemeName | None:

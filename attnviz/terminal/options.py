@@ -179,10 +179,13 @@ class InputOptions:
             "text": self.source, "image": self.image, "audio": self.audio, "result": self.result
         }  # fmt: skip
         for kind, file in files.items():
-            if file is not None and file.exists() and path.exists() and path.samefile(file):
-                raise InputError(
-                    f"{path} is the {kind} to read. Name another file to write: -o FILE."
-                )
+            refuse_overwriting(path, file, kind)
+
+
+def refuse_overwriting(path: Path, file: Path | None, kind: str) -> None:
+    """Raise InputError if a file to write is one to read, of some kind."""
+    if file is not None and file.exists() and path.exists() and path.samefile(file):
+        raise InputError(f"{path} is the {kind} to read. Name another file to write: -o FILE.")
 
 
 @dataclass(frozen=True)

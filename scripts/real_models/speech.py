@@ -6,12 +6,11 @@ import ctypes
 from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import cache
-from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import resample_poly
 
+from attnviz.inputs.audio import Sound, resample
 from real_models.source import SourceError
 
 _WORD, _END = 1, 0  # kinds of events
@@ -80,9 +79,6 @@ def speak(text: str, *, rate: int = 16_000) -> Speech:
     data = text.encode()
     library.espeak_Synth(data, len(data) + 1, 0, 0, 0, _UTF8, None, None)
     library.espeak_Synchronize()
-    common = gcd(rate, own_rate)
-    samples = np.concatenate(blocks).astype(np.float64) / 32768
-    samples = resample_poly(samples, rate // common, own_rate // common).astype(np.float32)
-    spoken = [onsets[place] for place in sorted(onsets)]
-    words, starts = zip(*spoken, strict=True)
-    return Speech(samples, rate, words, starts)
+    spoken = Sound((np.concatenate(blocks) / 32768).astype(np.float32), own_rate, text)
+    words, starts = zip(*(onsets[place] for place in sorted(onsets)), strict=True)
+    return Speech(resample(spoken, rate).samples, rate, words, starts)

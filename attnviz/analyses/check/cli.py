@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from attnviz.errors import InputError
 from attnviz.io.weights_file import check_weights_file
 from attnviz.terminal.options import (
     ConsoleOptions,
@@ -17,6 +16,7 @@ from attnviz.terminal.options import (
     RunOptions,
     Stack,
     option_groups,
+    refuse_overwriting,
 )
 
 
@@ -46,10 +46,8 @@ def check(
     inputs = inputs.checked()
     check_weights_file(weights)
     path = figure.path(json=console.json, inputs=inputs)
-    if path is not None and path.exists() and path.samefile(weights):
-        raise InputError(
-            f"{path} is the file of weights to read. Name another file to write: -o FILE."
-        )
+    if path is not None:
+        refuse_overwriting(path, weights, "file of weights")
 
     from attnviz.analyses.check.compute import check as compare_weights
     from attnviz.io.weights_file import read_weights

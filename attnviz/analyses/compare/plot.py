@@ -9,11 +9,7 @@ from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.plot import SURE, Panel, head_panels
 from attnviz.analyses.survey.statistics import TITLES
 from attnviz.figures.layout import CaptionLength, Page
-from attnviz.figures.style import (
-    FULL_WIDTH,
-    MM,
-    style,
-)
+from attnviz.figures.style import FULL_WIDTH, MM, style
 from attnviz.results.axis import literal
 
 _NAMED = 8  # heads that the caption names

@@ -470,7 +470,8 @@ def content_mass(record: AttentionRecord) -> Tensor:
         patches = torch.tensor(
             [patch or (-1, -1) for patch in rows.side.patches or ()], device="cpu"
         )
-        pairs = (patches >= 0).all(1) & (patches >= 0).all(1)[:, None]
+        is_patch = (patches >= 0).all(1)
+        pairs = is_patch & is_patch[:, None]
         at_distance = _mean_of_others(weights, pairs, _patch_distances(patches))
         to_key = _mean_of_others(
             weights, pairs, torch.arange(len(pairs), device="cpu").expand_as(pairs)

@@ -69,10 +69,7 @@ def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | 
     words, _ = maps.is_word
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
         return [None] * len(weights)
-    readable = torch.ones(weights.shape[1:], device="cpu")
-    if maps.masked is not None:
-        readable = (~maps.masked).float()
-    even = readable / readable.sum(-1, keepdim=True).clamp(min=1)
+    even = _even_weights(maps)
     measured = []
     for family, keys in zip(FAMILIES, _family_keys(words), strict=True):
         rows = words & keys.any(-1)
@@ -146,9 +143,9 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if (read := _most_read(drawn)) is not None:
         return read
     if is_logarithmic(n) and drawn.rows == drawn.columns:
-        if (concentrated := _concentrated(drawn)) is not None:
-            return concentrated
-        reach = _reach(drawn.weights.double(), drawn.is_word[0])
+        reach = _reach(drawn.weights, rows)
+        if reach >= _AS_EVEN * _reach(_even_weights(drawn), rows):
+            return _concentration(drawn)
         this = _whose(drawn)
         words = f"{reach} word{'s' * (reach != 1)}"
         title = f"Half of {this} attention between words stays within {words}"
@@ -202,20 +199,13 @@ def _of_pooled(drawn: AttentionMap) -> Finding | None:
             f"About {at_start:.0%} of {_whose(drawn)} attention goes to the first {cell} tokens"
         )
     # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
-    words, _ = drawn.is_word
-    within = (_reach(weights.double(), words, 0.5 + 1 / len(weights)) + 1) * cell
+    within = (_reach(weights, drawn.is_word[0], 0.5 + 1 / len(weights)) + 1) * cell
     return Finding(f"At least half of {_whose(drawn)} attention stays within {within:,} tokens")
 
 
-def _concentrated(drawn: AttentionMap) -> Finding | None:
-    """Return how much a few words get of a head that reaches about as far as even weights."""
+def _concentration(drawn: AttentionMap) -> Finding:
+    """Return how much of the attention between words a few of them get."""
     words, _ = drawn.is_word
-    even = torch.ones_like(drawn.weights, dtype=torch.double)
-    if drawn.masked is not None:
-        even = (~drawn.masked).double()
-    even = even / even.sum(1, keepdim=True).clamp(min=1)
-    if _reach(drawn.weights.double(), words) < _AS_EVEN * _reach(even, words):
-        return None
     received = drawn.weights.double()[words][:, words].mean(0)
     count = max(1, round(_FEW * len(received)))
     share = float(received.topk(count).values.sum() / received.sum())
@@ -225,11 +215,19 @@ def _concentrated(drawn: AttentionMap) -> Finding | None:
     return Finding(f"{some} get {share:.0%} of {_whose(drawn)} attention between words")
 
 
+def _even_weights(maps: HeadMaps | AttentionMap) -> Tensor:
+    """Return the weights (m, n) of queries that attend evenly to all keys that they may read."""
+    readable = torch.ones(maps.weights.shape[-2:], device="cpu")
+    if maps.masked is not None:
+        readable = (~maps.masked).float()
+    return readable / readable.sum(-1, keepdim=True).clamp(min=1)
+
+
 def _reach(weights: Tensor, words: Tensor, share: float = 0.5) -> int:
     """Return how many words away a share of the attention between words goes at most."""
     places = torch.arange(len(words), device="cpu")
     distance = (places[:, None] - places).abs()
-    weights = weights * (words[:, None] & words)
+    weights = weights.double() * (words[:, None] & words)
     by_distance = torch.zeros(len(words), dtype=torch.double, device="cpu")
     by_distance.index_add_(0, distance.flatten(), weights.flatten())
     shares = by_distance.cumsum(0) / by_distance.sum()

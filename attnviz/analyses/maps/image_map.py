@@ -24,6 +24,7 @@ from attnviz.figures.style import (
     BAR_WIDTH,
     GAP,
     LIGHT,
+    LUMINANCE,
     MARGIN,
     SMALL_SIZE,
     TEXT_SIZE,
@@ -186,7 +187,7 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable
     doublings, limit = _doublings(_times_even(drawn, query))
     norm = Normalize(-limit, limit)
     rows, columns = _grid_size(drawn.sides[1])
-    brightness = drawn.image.numpy() @ np.array([0.2126, 0.7152, 0.0722]) / 255
+    brightness = drawn.image.numpy() @ np.array(LUMINANCE) / 255
     ax.imshow(
         _DARKEST + (1 - _DARKEST) * brightness,
         cmap="gray",
