@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import matplotlib as mpl
 import numpy as np
@@ -87,12 +87,26 @@ class Look:
         return any(one is not None for one in (self.vmin, self.vmax, self.norm, self.cmap))
 
 
+class Maps(Protocol):
+    """Maps whose cells differ in what they say: `AttentionMap` or `HeadMaps`."""
+
+    @property
+    def weights(self) -> Tensor: ...  # noqa: D102
+    @property
+    def masked(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def uninformative(self) -> Tensor: ...  # noqa: D102
+    @property
+    def uninformative_name(self) -> str: ...  # noqa: D102
+
+
 @dataclass(frozen=True, eq=False)
 class WeightScale:
     """The colors of maps (…, m, n) whose cells differ in what they say.
 
     norm : of the cells between words. neutral : of uninformative cells, in gray; None without any.
-    uninformative, masked : (m, n), as in `AttentionMap`. colors : between words.
+    uninformative, masked : (m, n), as in `AttentionMap`. colors : between words. name : what
+    uninformative cells are.
     """
 
     norm: Normalize
@@ -100,10 +114,15 @@ class WeightScale:
     uninformative: Tensor
     masked: Tensor | None
     colors: Colormap = field(default_factory=weight_colors)
+    name: str = ""
 
     @classmethod
-    def of(cls, weights: Tensor, uninformative: Tensor, masked: Tensor | None) -> WeightScale:
-        """Return the scale of some maps. If no cell is informative, all count as such."""
+    def of(cls, maps: Maps, weights: Tensor | None = None) -> WeightScale:
+        """Return the scale of some maps. If no cell is informative, all count as such.
+
+        weights : those of several maps on one scale, in place of the maps' own.
+        """
+        weights, uninformative = maps.weights if weights is None else weights, maps.uninformative
         if uninformative.all() or is_logarithmic(weights.shape[-1]):
             uninformative = torch.zeros_like(uninformative)
         largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)
@@ -111,7 +130,7 @@ class WeightScale:
         if uninformative.any():
             neutral = weight_norm(largest.masked_fill(~uninformative, 0.0))
         norm = weight_norm(largest.masked_fill(uninformative, 0.0))
-        return cls(norm, neutral, uninformative, masked)
+        return cls(norm, neutral, uninformative, maps.masked, name=maps.uninformative_name)
 
     def with_look(self, look: Look) -> WeightScale:
         """Return the scale with what the user set, which then counts for all cells alike."""
@@ -132,9 +151,7 @@ class WeightScale:
         bars = [("between words", ScalarMappable(self.norm, self.colors))]
         if self.neutral is None:
             return [("", bars[0][1])]
-        has_special = self.uninformative.all(0).any()
-        what = "of special tokens" if has_special else "of the only key"
-        return [*bars, (what, ScalarMappable(self.neutral, neutral_colors()))]
+        return [*bars, (self.name, ScalarMappable(self.neutral, neutral_colors()))]
 
     def rgba(self, weights: Tensor) -> NDArray[np.float32]:
         """Return the colors (…, m, n, 4) of weights; masked cells have a color of their own."""

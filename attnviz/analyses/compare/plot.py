@@ -6,7 +6,7 @@ import torch
 from matplotlib.figure import Figure
 
 from attnviz.analyses.compare.result import CompareResult
-from attnviz.analyses.survey.plot import SURE, Panel, head_panels
+from attnviz.analyses.survey.plot import SURE, Panel, grid_of, head_panels
 from attnviz.analyses.survey.statistics import TITLES
 from attnviz.figures.layout import CaptionLength, Page
 from attnviz.figures.style import FULL_WIDTH, MM, style
@@ -63,7 +63,7 @@ def _caption(result: CompareResult) -> list[str]:
     return [
         f"{result.texts:,} texts, {result.tokens:,} tokens, read by {first}{changes[0]} and "
         f"by {second}{changes[1]}",
-        "each panel: layers down, heads across",
+        f"each panel: {grid_of(result.heads)[0].directions}",
         "first panel: the root of the Jensen–Shannon divergence between what a head gives to the "
         "same keys in both models, from 0 to 1, mean over rows and texts",
         f"the others: {second} minus {first}, mean over texts; blank: no significant "

@@ -109,6 +109,7 @@ def attention_map(
         raise InputError("The layers differ in their positions. Draw them one by one.")
     all_notes = [*result.notes, *notes]
     masked: Tensor | None = None
+    sink = False
     if streamed := [one for one in attentions if isinstance(one, StreamedAttention)]:
         _check_special(special, streamed=True)
         maps = [_streamed_map(one, heads, rows, columns, all_notes) for one in streamed]
@@ -120,6 +121,7 @@ def attention_map(
         (_, left, across), *_ = of_layers
         weights = torch.stack([one[list(heads)].mean(0) for one, *_ in of_layers]).mean(0)
         masked = _masked_in_all(records, left, across)
+        sink = starts_with_sink(masked, across)
         all_notes += _merging_note(left, across)
         masked = _without_special(masked, left, across, special)
         weights, left, across = _treat_special(weights, left, across, special, all_notes)
@@ -128,6 +130,7 @@ def attention_map(
             rows, columns = _check_part(rows, m, "rows"), _check_part(columns, n, "columns")
             weights = weights[rows, columns]
             masked = None if masked is None else masked[rows, columns]
+            sink = sink and columns.start == 0
             left, across = left.at(range(m)[rows]), across.at(range(n)[columns])
             all_notes.append(
                 f"rows {rows.start} to {rows.stop - 1} of {m} and "
@@ -149,6 +152,7 @@ def attention_map(
         sides=(left.side, across.side),
         image=result.image,
         masked=masked,
+        starts_with_sink=sink,
         special=special,
     )
 
@@ -187,6 +191,7 @@ def head_maps(
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
     stack, notes = result.stack(), [*result.notes]
     masked: Tensor | None = None
+    sink = False
     layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
     if layer is not None:
         layers = (stack.layer(layer),)
@@ -205,7 +210,9 @@ def head_maps(
     stacked = torch.stack(weights)
     if not streamed:
         notes += _merging_note(left, across)
-        masked = _without_special(_masked_in_all(records, left, across), left, across, special)
+        masked = _masked_in_all(records, left, across)
+        sink = starts_with_sink(masked, across)
+        masked = _without_special(masked, left, across, special)
         stacked, left, across = _treat_special(stacked, left, across, special, notes)
     return HeadMaps(
         weights=stacked,
@@ -221,6 +228,7 @@ def head_maps(
         special_rows=left.special,
         special_columns=across.special,
         masked=masked,
+        starts_with_sink=sink,
     )
 
 
@@ -448,35 +456,29 @@ def choose_word(axis: Axis) -> int:
 def content_mass(record: AttentionRecord) -> Tensor:
     """Return the mean weight from content words to other content words by head, (H,).
 
-    In a text that attends to itself, what position explains is subtracted: the mean weight of all
-    other pairs of words at the same distance. A head that always attends to the previous word
-    relates no words. In an image, only the weight above two means counts: that of all other pairs
-    of patches at the same distance, and that of all other queries to the same key. Otherwise heads
-    would rank first that attend to the patch itself, or from everywhere to one patch.
+    Where a text or an image attends to itself, only the weight above two means counts: that of all
+    other pairs at the same distance, and that of all other queries to the same key, not counting
+    the key itself. Otherwise heads would rank first that always attend to the previous word, to the
+    patch itself, or from everywhere to one key. The first word of a causal model does not count.
     """
     weights, rows, columns = word_weights(record)
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
     if record.stack != "cross":  # attention of a word to itself does not count
         related = related & ~torch.eye(*related.shape, dtype=torch.bool, device="cpu")
+    groups = _distances(record, rows)
+    if groups is not None:
+        masked = masked_cells(record, rows, columns)
+        pairs = groups >= 0 if masked is None else (groups >= 0) & ~masked
+        if starts_with_sink(masked, columns):
+            pairs[:, 0] = False
+        keys = torch.arange(len(pairs), device="cpu").expand_as(pairs)
+        at_distance = _mean_of_others(weights, pairs, groups.clamp(min=0))
+        itself = torch.eye(len(pairs), dtype=torch.bool, device="cpu")
+        to_key = _mean_of_others(weights, pairs & ~itself, keys)
+        weights = (weights - at_distance.maximum(to_key)).clamp(min=0)
+        related = related & pairs
     if not related.any():
         return weights.new_zeros(len(weights))
-    if _relates_words(record):
-        is_word = ~torch.tensor(rows.special, device="cpu")
-        pairs = is_word[:, None] & is_word[None, :]
-        masked = masked_cells(record, rows, columns)
-        pairs = pairs if masked is None else pairs & ~masked
-        weights = weights - _mean_of_others(weights, pairs, _distances(len(pairs)))
-    elif _relates_patches(record):
-        patches = torch.tensor(
-            [patch or (-1, -1) for patch in rows.side.patches or ()], device="cpu"
-        )
-        is_patch = (patches >= 0).all(1)
-        pairs = is_patch & is_patch[:, None]
-        at_distance = _mean_of_others(weights, pairs, _patch_distances(patches))
-        to_key = _mean_of_others(
-            weights, pairs, torch.arange(len(pairs), device="cpu").expand_as(pairs)
-        )
-        weights = (weights - at_distance.maximum(to_key)).clamp(min=0)
     return (weights * related).sum((1, 2)) / content_words(rows).sum()
 
 
@@ -493,17 +495,24 @@ def _relates_patches(record: AttentionRecord) -> bool:
     return rows.patches is not None and rows.patches == columns.patches and not has_words
 
 
-def _distances(count: int) -> Tensor:
-    """Return a number for each distance of two words, (T, T)."""
-    places = torch.arange(count, device="cpu")
-    return places - places[:, None] + count - 1
+def _distances(record: AttentionRecord, groups: TokenGroups) -> Tensor | None:
+    """Return a number for each distance of two words or two patches, (T, T), else -1.
 
-
-def _patch_distances(patches: Tensor) -> Tensor:
-    """Return a number for each distance of two patches (row, column), (T, T)."""
-    apart = patches - patches[:, None]
+    None if the record relates neither.
+    """
+    if _relates_patches(record):
+        patches = [patch or (-1, -1) for patch in groups.side.patches or ()]
+        places = torch.tensor(patches, device="cpu")
+        counts = (places >= 0).all(1)
+    elif _relates_words(record):
+        counts = ~torch.tensor(groups.special, device="cpu")
+        places = torch.arange(len(counts), device="cpu")[:, None]
+    else:
+        return None
+    apart = places - places[:, None]
     apart = apart - apart.amin((0, 1))
-    return apart[..., 0] * (1 + apart[..., 1].max()) + apart[..., 1]
+    number = apart[..., 0] * (1 + apart[..., -1].max()) + apart[..., -1]
+    return number.masked_fill(~(counts & counts[:, None]), -1)
 
 
 def _mean_of_others(weights: Tensor, pairs: Tensor, groups: Tensor) -> Tensor:
@@ -528,6 +537,15 @@ def _masked_in_all(
     return torch.stack(known).all(0) if len(known) == len(records) else None
 
 
+def starts_with_sink(masked: Tensor | None, columns: TokenGroups) -> bool:
+    """Whether the first key is a word that the first query must attend to, and all others may.
+
+    Many heads of causal models rest on their first token. A special token says so itself.
+    """
+    is_causal = masked is not None and len(masked) > 1 and bool(masked[0, 1:].all())
+    return is_causal and not masked[:, 0].any() and not columns.special[0]  # type: ignore[index]
+
+
 def masked_cells(record: AttentionRecord, rows: TokenGroups, columns: TokenGroups) -> Tensor | None:
     """Return which words no head may attend to from which, (m, n); None where all may be."""
     readable = record.readable()
@@ -540,9 +558,10 @@ def masked_cells(record: AttentionRecord, rows: TokenGroups, columns: TokenGroup
 def rank_heads(result: AttentionResult) -> HeadRanking:
     """Rank all heads by how much content words of the text attend to each other.
 
-    Many heads attend mostly to attention sinks such as [CLS] and [SEP], others to the word at a
-    fixed distance. This ranking finds the rest: from each weight, the mean weight of all other
-    pairs of words at the same distance is subtracted.
+    Many heads attend mostly to attention sinks such as [CLS], [SEP] or the first word of a causal
+    model, others to the word at a fixed distance, or from everywhere to one word. This ranking
+    finds the rest: from each weight, the mean weight of all other pairs of words at the same
+    distance is subtracted, or that of all other queries to the same key, if it is larger.
 
     Parameters
     ----------
@@ -572,9 +591,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     others = f"other {keys}" if queries == keys else keys
     if stack.streamed:
         meaning = f"mean weight from {queries} to {others}, piece by piece"
-    elif _relates_words(stack.records[0]):
-        meaning = f"weight between {keys} beyond what distance explains"
-    elif _relates_patches(stack.records[0]):
+    elif _relates_words(stack.records[0]) or _relates_patches(stack.records[0]):
         meaning = f"weight between {keys} beyond what distance and key explain"
     else:
         meaning = f"mean weight from {queries} to {others}"

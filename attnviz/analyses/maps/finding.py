@@ -49,6 +49,8 @@ FAMILIES = (
     Family("special", "rest on special tokens", resting=True),
 )
 
+OTHER_WORDS = "other words"  # what heads without a family attend to
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -100,6 +102,24 @@ def _family_keys(words: Tensor) -> list[Tensor]:
     ]
 
 
+def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
+    """Return what each head attends to, with its mean weight: its family, or other words.
+
+    Other words are those of no family. None if the maps are not of the words of a text.
+    """
+    words, _ = maps.is_word
+    weights = maps.weights.flatten(0, 1).float()
+    families = head_families(maps)
+    if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
+        return None
+    others = ~torch.stack(_family_keys(words)).any(0)
+    share = (weights * others).sum(-1)[:, words].mean(-1).tolist()
+    return [
+        (OTHER_WORDS, share[n]) if family is None else (family[0].name, family[1])
+        for n, family in enumerate(families)
+    ]
+
+
 def _is_text(maps: HeadMaps | AttentionMap) -> bool:
     """Whether the maps are of the words of a text that attends to itself, one in each cell."""
     plain = all(not (side.patches or side.seconds) and side.cell == 1 for side in maps.sides)
@@ -138,6 +158,8 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
         related = related & ~torch.eye(m, dtype=torch.bool, device="cpu")
     if drawn.masked is not None:
         related = related & ~drawn.masked
+    if (related & ~drawn.uninformative).any():
+        related = related & ~drawn.uninformative
     if not related.any() or not weights.isfinite().all():
         return None
     if (read := _most_read(drawn)) is not None:
@@ -177,8 +199,8 @@ def _most_read(drawn: AttentionMap) -> Finding | None:
     column = int(received.argmax())
     if rows.sum() < _FEWEST_ROWS or not columns[column] or received[column] < _MOST_READ:
         return None
-    if column == 0 and drawn.masked is not None and drawn.masked[0, 1:].all():
-        return None  # the first word of a causal model, where heads rest
+    if column == 0 and drawn.starts_with_sink:
+        return None
     key = literal(drawn.columns[column])
     share = f"{float(received[column]):.0%} of their attention{_aside(drawn)}"
     return Finding(f"Words attend mostly to “{key}”: {share}")
@@ -242,7 +264,7 @@ def of_heads(maps: HeadMaps) -> str:
     """Return which families the heads belong to, the largest first."""
     layers, heads = maps.weights.shape[:2]
     one = f" of layer {maps.layers[0]}" if layers == 1 else ""
-    count = f"{layers * heads} head{'s' * (layers * heads > 1)}{one}"
+    count = f"{layers * heads:,} head{'s' * (layers * heads > 1)}{one}"
     found = Counter(family[0].name for family in head_families(maps) if family is not None)
     if not found:
         return f"All {count}" if layers * heads > 1 and not maps.heads else count
@@ -253,7 +275,7 @@ def of_heads(maps: HeadMaps) -> str:
         verb, _, rest = rules[name].partition(" ")
         # The verb is not repeated.
         does = "" if verb == said else f"{verb}s " if number == 1 else f"{verb} "
-        parts.append(f"{number} {does}{rest}")
+        parts.append(f"{number:,} {does}{rest}")
         said = verb
     the = "the " * (layers * heads > 1)
     return f"Of {the}{count}, {', '.join(parts)}"

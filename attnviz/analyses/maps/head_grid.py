@@ -1,4 +1,4 @@
-"""Draw the maps of all heads, of a model or of one layer, as a grid of tiles."""
+"""Draw all heads of a model or of one layer, as a grid of their maps or of what they attend to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
@@ -18,8 +17,10 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
-from attnviz.analyses.maps.finding import head_families, of_heads
+from attnviz.analyses.maps.finding import head_families, of_heads, where_heads_look
+from attnviz.analyses.maps.head_summary import draw_head_summary
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, color_bar
 from attnviz.figures.scale import WeightScale, is_logarithmic
 from attnviz.figures.style import (
@@ -41,6 +42,8 @@ _LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile: with one layer, and a
 _NAMED_TILE = 0.45  # inches of a tile with room for the name of its family
 _SHORTEST_BAR = 0.4  # inches of a color bar with room for its numbers
 _LOWEST_TILE = 0.2  # inches of a tile at least
+_LOW = 0.4  # the height of a summary beside a map, as a share of its width, at most
+_MOST_TILES = 200  # more heads are summarized
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 
 
@@ -88,14 +91,48 @@ def heads(
     with style([source(maps.provenance)]):
         page = Page(width * MM, caption)
         top = page.heading(of_heads(maps)) + 0.02
-        names = ["" if family is None else family[0].name for family in head_families(maps)]
-        bottom = draw_head_grid(page, maps, (page.left, page.right), top, names=names)
-        count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
-        directions = f"in each tile the {count}queries run down and the keys across"
-        parts = [source(maps.provenance), directions, *maps.notes]
+        place = page.left, page.right
+        parts = [source(maps.provenance)]
+        if (looks := summaries(maps)) is not None:
+            bottom = draw_head_summary(page, maps, looks, place, top) + GAP
+            bottom = _draw_examples(page, maps, looks, place, bottom)
+            parts += ["name a layer to see the maps of all its heads"]
+        else:
+            names = ["" if family is None else family[0].name for family in head_families(maps)]
+            bottom = draw_head_grid(page, maps, place, top, names=names)
+            count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
+            parts += [f"in each tile the {count}queries run down and the keys across"]
+        parts += maps.notes
         if is_logarithmic(maps.weights.shape[-1]):
             parts.append("colors on a logarithmic scale")
         return page.finish_with_caption(bottom + GAP, parts, maps.checked_agreement)
+
+
+def summaries(maps: HeadMaps) -> list[tuple[str, float]] | None:
+    """Return what to draw of each head where there are too many for their maps, else None."""
+    return where_heads_look(maps) if maps.weights.shape[:2].numel() > _MOST_TILES else None
+
+
+def _draw_examples(
+    page: Page,
+    maps: HeadMaps,
+    looks: Sequence[tuple[str, float]],
+    place: tuple[float, float],
+    top: float,
+) -> float:
+    """Draw the map of the head that gives most to each of the things heads attend to."""
+    names = list(dict.fromkeys(name for name, _ in looks))
+    best = [max((share, n) for n, (of, share) in enumerate(looks) if of == name) for name in names]
+    numbers = [n for _, n in sorted(best, reverse=True)]
+    count = len(maps.numbers)
+    shown = replace(
+        maps, weights=maps.weights.flatten(0, 1)[numbers][None], layers=maps.layers[:1], heads=()
+    )
+    titles = [f"{maps.layers[n // count]}.{maps.numbers[n % count]}" for n in numbers]
+    title = "The clearest head of each kind (layer.head)"
+    top = page.subtitle(place[0], top, title, place[1] - place[0])
+    families = [looks[n][0] for n in numbers]
+    return draw_head_grid(page, shown, place, top, names=families, titles=titles)
 
 
 def draw_head_grid(
@@ -107,6 +144,7 @@ def draw_head_grid(
     ratios: Tensor | None = None,
     marked: AttentionMap | None = None,
     names: Sequence[str] = (),
+    titles: Sequence[str] = (),
 ) -> float:
     """Draw the maps as one image with a color bar; return the lower edge.
 
@@ -115,23 +153,25 @@ def draw_head_grid(
     elsewhere. marked : the map of the heads to frame. names : what to write above each tile, if
     there is room.
     """
-    scale = WeightScale.of(maps.weights, maps.uninformative, maps.masked)
+    scale = WeightScale.of(maps)
     if ratios is not None:
         nothing = torch.zeros(ratios.shape[2:], dtype=torch.bool, device="cpu")
         scale = WeightScale(Normalize(-1, 1), None, nothing, None, value_colors())
     weights = maps.weights if ratios is None else ratios
-    layers, heads = weights.shape[:2]
-    numbers = maps.heads or tuple(range(heads))
+    grid = HeadGrid(maps.layers, maps.numbers)
     left, right = place
 
-    one_layer = layers == 1  # it has larger tiles, each with its number
+    one_layer = len(grid.layers) == 1  # it has larger tiles, each with its number
     indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM + 0.04)
-    rows = math.ceil(heads * _LARGE_TILE / (right - left)) if one_layer else layers
-    columns = math.ceil(heads / rows) if one_layer else heads
+    rows, columns = grid.rows, grid.columns
+    if one_layer:
+        rows = math.ceil(columns * _LARGE_TILE / (right - left))
+        columns = math.ceil(columns / rows)
     needed = _NAMED_TILE * (1.8 if one_layer else 1)  # beside the number of the head, or alone
     is_named = (right - left) / columns > needed and any(names)
     headroom = 0.3 if one_layer else 0.24 if is_named else 0.12
-    image, (wide, high) = _tile(weights, scale, rows, columns, headroom=headroom)
+    tiles = grid.arrange(weights).flatten(0, 1)
+    image, (wide, high) = _tile(tiles, scale, rows, columns, headroom=headroom)
     width = min(right - left - indent, columns * _LARGEST_TILE)
     height: float = max(width * image.shape[0] / image.shape[1], rows * _LOWEST_TILE)
     ax = page.axes(left + indent, top, width, height)
@@ -142,11 +182,9 @@ def draw_head_grid(
         interpolation="nearest",
         extent=(0, columns, rows, 0),
     )
-    framed = set()
-    if marked is not None:
-        rows_of = [maps.layers.index(layer) * heads for layer in marked.layers]
-        framed = {row + numbers.index(head) for row in rows_of for head in marked.heads}
-    corners = [(number % columns, number // columns + 1 - high) for number in range(layers * heads)]
+    places = [grid.place(layer, head) for layer, head in marked_heads(maps, marked)]
+    framed = {row * grid.columns + column for column, row in places}
+    corners = [(number % columns, number // columns + 1 - high) for number in range(len(tiles))]
     # The edges of all tiles, so that empty maps are visible; marked tiles come last, on top.
     order = sorted(range(len(corners)), key=lambda number: number in framed)
     boxes = [(*corners[number], wide, high) for number in order]
@@ -161,10 +199,9 @@ def draw_head_grid(
     ax.add_collection(edges, autolim=False)
     ax.spines[:].set_visible(False)
     if one_layer:
+        titles = titles or [f"head {number}" for number in grid.heads]
         for number, (x, y) in enumerate(corners):
-            ax.text(
-                x, y - 0.04, f"head {numbers[number]}", fontsize=SMALL_SIZE, color=theme().muted
-            )
+            ax.text(x, y - 0.04, titles[number], fontsize=SMALL_SIZE, color=theme().muted)
             if is_named:
                 look: dict[str, Any] = {
                     "fontsize": SMALL_SIZE,
@@ -174,9 +211,11 @@ def draw_head_grid(
                 ax.text(x + wide, y - 0.04, names[number], **look)
         ax.set_axis_off()
     else:
-        for (x, y), text in zip(corners, names if is_named else (), strict=False):
-            ax.text(x, y - 0.03, text, fontsize=SMALLEST_SIZE, color=theme().accent)
-        _number_sides(ax, maps.layers, numbers, (width / columns, height / rows), (wide, high))
+        for number, text in enumerate(names if is_named else ()):
+            column, row = grid.place(*divmod(number, len(grid.heads)))
+            place_of = column, row + 1 - high - 0.03
+            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().accent)
+        grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
     if ratios is None:
         _draw_bars(page, scale, place, top + height + below)
     return top + height + below + 0.18
@@ -197,15 +236,15 @@ def _draw_bars(page: Page, scale: WeightScale, place: tuple[float, float], top: 
 
 
 def _tile(
-    weights: Tensor, scale: WeightScale, rows: int, columns: int, *, headroom: float
+    maps: Tensor, scale: WeightScale, rows: int, columns: int, *, headroom: float
 ) -> tuple[NDArray[np.uint8], tuple[float, float]]:
-    """Arrange maps (layers, heads, m, n) as one image of rows × columns tiles.
+    """Arrange maps (N, m, n) as one image of rows × columns tiles.
 
     Returns the colors, and the share of its tile that each map fills, across and down.
 
     headroom : the gap above each map, as a share of its height.
     """
-    maps, scale = _pooled(weights, scale)
+    maps, scale = _pooled(maps.float(), scale)
     m, n = maps.shape[1:]
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
     places = np.empty((rows * columns, m + down, n + across, 4), np.uint8)
@@ -216,12 +255,11 @@ def _tile(
     return image, (n / (n + across), m / (m + down))
 
 
-def _pooled(weights: Tensor, scale: WeightScale) -> tuple[Tensor, WeightScale]:
-    """Return the maps (layers · heads, m, n) with the cells that a tile has room for.
+def _pooled(maps: Tensor, scale: WeightScale) -> tuple[Tensor, WeightScale]:
+    """Return maps (N, m, n) with the cells that a tile has room for.
 
     A cell is the largest of the weights that it joins, so that none disappears.
     """
-    maps = weights.flatten(0, 1).float()
     size = [min(side, _TILE) for side in maps.shape[1:]]
     if list(maps.shape[1:]) == size:
         return maps, scale
@@ -234,30 +272,12 @@ def _pooled(weights: Tensor, scale: WeightScale) -> tuple[Tensor, WeightScale]:
     return adaptive_max_pool2d(maps, size), cells
 
 
-def _number_sides(
-    ax: Axes,
-    layers: Sequence[int],
-    heads: Sequence[int],
-    step: tuple[float, float],
-    tile: tuple[float, float],
-) -> None:
-    """Number the layers down and the heads across, with gaps where there is little room.
-
-    step : the distance of tiles in inches, across and down. tile : the share that a map fills.
-    """
-    for axis, numbers, room, place in (
-        (ax.xaxis, heads, step[0], tile[0] / 2),
-        (ax.yaxis, layers, step[1], 1 - tile[1] / 2),
-    ):
-        every = math.ceil(1.6 * SMALL_SIZE / 72 / room)
-        axis.set_ticks(
-            np.arange(0, len(numbers), every) + place,
-            [str(number) for number in numbers[::every]],
-            fontsize=SMALL_SIZE,
-        )
-    ax.tick_params(length=0)
-    ax.set_xlabel("head", color=theme().muted)
-    ax.set_ylabel("layer", color=theme().muted)
+def marked_heads(maps: HeadMaps, marked: AttentionMap | None) -> list[tuple[int, int]]:
+    """Return the index of the layer and of the head of each head of a map."""
+    if marked is None:
+        return []
+    heads = [maps.numbers.index(head) for head in marked.heads]
+    return [(maps.layers.index(layer), head) for layer in marked.layers for head in heads]
 
 
 def draw_overview(
@@ -275,6 +295,13 @@ def draw_overview(
     """
     count = maps.weights.shape[0] * maps.weights.shape[1]
     these = "This head" if len(marked.layers) * len(marked.heads) == 1 else "These heads"
-    title = f"{these} among all {count}, on one scale"
+    looks = None if ratios is not None else summaries(maps)
+    scale = "on one scale" if looks is None else "by what they attend to"
+    title = f"{these} among all {count:,}, {scale}"
     top = page.subtitle(place[0], top, title, place[1] - place[0])
+    if looks is not None:
+        heads, tallest = marked_heads(maps, marked), _LOW * (place[1] - place[0])
+        return draw_head_summary(
+            page, maps, looks, place, top + 0.04, marked=heads, tallest=tallest
+        )
     return draw_head_grid(page, maps, place, top, ratios=ratios, marked=marked)

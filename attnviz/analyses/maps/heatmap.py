@@ -348,8 +348,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
 
 
 def _scale_of(drawn: AttentionMap, look: Look) -> WeightScale:
-    scale = WeightScale.of(drawn.weights.float(), drawn.uninformative, drawn.masked)
-    return scale.with_look(look)
+    return WeightScale.of(drawn).with_look(look)
 
 
 def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> None:
@@ -390,7 +389,7 @@ def draw_side_by_side(
         ruler, inner = page.ruler, page.right - page.left
         across = min(len(maps), max(1, int(inner / _NARROWEST)))
         weights = torch.stack([drawn.weights.float() for drawn in maps])
-        scale = WeightScale.of(weights, first.uninformative, first.masked).with_look(look)
+        scale = WeightScale.of(first, weights).with_look(look)
         top = page.heading(look.title or f"{len(maps)} heads on one scale") + GAP / 2
         longest = _LONGEST * inner / across
         labels = fit_ticks(
@@ -508,7 +507,8 @@ def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: fl
     label = page.ruler.longest(labels, height, TEXT_SIZE)
     color_bar(words, page.axes(left, top, BAR_WIDTH, height), label)
     for name, bar in others:
-        labels = name.removeprefix("of "), "special", ""
+        name = name.removeprefix("of ")
+        labels = name, name.removeprefix("the "), ""
         label = page.ruler.longest(labels, 0.28 * tall, TEXT_SIZE)
         color_bar(bar, page.axes(left, top + 0.72 * tall, BAR_WIDTH, 0.25 * tall), label)
 

@@ -54,6 +54,7 @@ class _LabeledMaps(Result):
     special_rows: tuple[bool, ...]
     special_columns: tuple[bool, ...]
     masked: Tensor | None
+    starts_with_sink: bool
 
     @property
     def is_word(self) -> tuple[Tensor, Tensor]:
@@ -66,12 +67,23 @@ class _LabeledMaps(Result):
     def uninformative(self) -> Tensor:
         """Which cells say little about the text, (m, n).
 
-        Those of special tokens, and the rows of queries that may attend to one key only.
+        Those of special tokens, the rows of queries that may attend to one key only, and the first
+        word of a causal model, on which heads rest.
         """
         rows, columns = self.is_word
         if self.masked is not None and len(columns) > 1:
             rows = rows & ((~self.masked).sum(1) != 1)
+        if self.starts_with_sink:
+            columns = columns.clone()
+            columns[0] = False
         return ~(rows[:, None] & columns)
+
+    @property
+    def uninformative_name(self) -> str:
+        """What uninformative cells are, for a color bar."""
+        if any(self.special_columns):
+            return "of special tokens"
+        return "of the first word" if self.starts_with_sink else "of the only key"
 
     def _label_rules(self, *sizes: set[int]) -> Rules:
         yield (
@@ -160,6 +172,8 @@ class AttentionMap(_LabeledMaps):
     sides : where the rows and the columns lie in an image, in audio or in a long text.
     image : as in `AttentionResult`.
     masked : (m, n), which keys a query may not attend to; None if it may attend to all.
+    starts_with_sink : whether the first key is the first word of a causal model without special
+        tokens: many heads rest on it, whatever it says.
     special : how special tokens were treated.
     notes : on merged, removed or renormalized weights, and on the choice of the head.
     agreement, provenance : of the result that the map comes from.
@@ -180,6 +194,7 @@ class AttentionMap(_LabeledMaps):
     sides: tuple[AxisGeometry, AxisGeometry] = (AxisGeometry(), AxisGeometry())
     image: Tensor | None = None
     masked: Tensor | None = None
+    starts_with_sink: bool = False
     special: Special = "keep"
 
     def _rules(self) -> Rules:
@@ -253,7 +268,7 @@ class AttentionMap(_LabeledMaps):
             return
         head = "".join(f" {set_cell_size(name, width - 1)}" for name in names)
         yield Text(f"{'':{indent}}{head}", "dim")
-        scale = WeightScale.of(weights, self.uninformative, self.masked)
+        scale = WeightScale.of(self)
         shades = scale.norm(weights.numpy()).clip(0, 1).filled(0)
         colors = (scale.rgba(weights)[..., :3] * 255).astype(int)
         plain = console.no_color or not console.is_terminal
@@ -293,6 +308,7 @@ class HeadMaps(_LabeledMaps):
     special_rows: tuple[bool, ...] = ()
     special_columns: tuple[bool, ...] = ()
     masked: Tensor | None = None
+    starts_with_sink: bool = False
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)
@@ -309,9 +325,13 @@ class HeadMaps(_LabeledMaps):
         which = {"stack": self.stack, "layers": list(self.layers)}
         return {**which, **self._places(), **proof(self)}
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the heads."""
+        return self.heads or tuple(range(self.weights.shape[1]))
+
     def _dimensions(self) -> dict[str, Sequence[Any]]:
-        heads = self.heads or range(self.weights.shape[1])
-        return {"layer": self.layers, "head": heads, **super()._dimensions()}
+        return {"layer": self.layers, "head": self.numbers, **super()._dimensions()}
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from attnviz.analyses.survey.result import HeadName, SurveyResult
 from attnviz.analyses.survey.statistics import STATISTICS, TITLES
+from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
     AXIS_ROOM,
@@ -36,6 +37,7 @@ from attnviz.results.axis import literal
 
 _RESTING = [one.role for one in STATISTICS if one.resting]
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
+_TALLEST = 2.0  # the height of that cell, in its widths
 _BAR = 0.14  # inches of a named head
 _MOST_NAMED = 12
 _BOLD = 0.88  # the width of text over that of bold text
@@ -46,6 +48,7 @@ _GAP = 0.18  # inches between panels
 _NUMBERS = 0.12  # inches left of a panel
 _PANEL, _NARROW_PANEL = 1.35, 0.95  # inches of a panel at least, in a wide and a narrow figure
 _CELL = 0.2  # inches of a head at most
+_LOWEST_PANEL = 0.4  # inches of a panel at least
 _ZERO = 1e-9  # smaller values count as 0, and their scale ends at 1
 SURE = 0.01  # a difference with a smaller p-value is sure
 
@@ -86,7 +89,8 @@ def survey(
             for column, name in enumerate(result.statistics)
             if result.count[:, column].any()
         ]
-        title = "Each statistic: layers down, heads across, from 0 to the largest; faint: unsure"
+        directions = grid_of(result.heads)[0].directions
+        title = f"Each statistic: {directions}, from 0 to the largest; faint: unsure"
         top = page.subtitle(page.left, top, title, page.right - page.left) + 0.06
         top = head_panels(page, result.heads, panels, top)
         if not details:
@@ -96,6 +100,13 @@ def survey(
         figure = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
         _label_plane(plane, result, places)
         return figure
+
+
+def grid_of(heads: Sequence[HeadName]) -> tuple[HeadGrid, list[tuple[int, int]]]:
+    """Return the grid of all heads, and the layer and head of each there, counted from 0."""
+    layers = list(dict.fromkeys((head.stack, head.layer) for head in heads))
+    grid = HeadGrid([layer for _, layer in layers], range(1 + max(head.head for head in heads)))
+    return grid, [(layers.index((head.stack, head.layer)), head.head) for head in heads]
 
 
 def _title(result: SurveyResult) -> str:
@@ -126,27 +137,21 @@ def _colors(result: SurveyResult) -> dict[str, str]:
 def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     """Draw the role of each head in a grid, and beside it the heads with a role, by name."""
     colors = _colors(result)
-    layers = list(dict.fromkeys((head.stack, head.layer) for head in result.heads))
-    most_heads = 1 + max(head.head for head in result.heads)
+    grid, places = grid_of(result.heads)
     inner = page.right - page.left
     is_wide = page.width > WIDE
     room = (0.5 if is_wide else 1.0) * inner - AXIS_ROOM
-    cell = min(room / most_heads, _LARGEST_CELL)
-    ax = page.axes(page.left + AXIS_ROOM, top, cell * most_heads, cell * len(layers))
-    for head, role in zip(result.heads, result.roles, strict=True):
-        place = head.head, layers.index((head.stack, head.layer))
+    across = min(room / grid.columns, _LARGEST_CELL)
+    down = min(max(across, room / 2 / grid.rows), _TALLEST * across, _LARGEST_CELL)
+    ax = page.axes(page.left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
+    line: dict[str, Any] = {"edgecolor": theme().faint, "linewidth": min(0.4, 4 * across)}
+    for place, role in zip(places, result.roles, strict=True):
         fill = colors.get(role, theme().ground)
-        ax.add_patch(Rectangle(place, 1, 1, facecolor=fill, edgecolor=theme().faint, linewidth=0.4))
-    ax.set(xlim=(0, most_heads), ylim=(len(layers), 0))
+        ax.add_patch(Rectangle(grid.place(*place), 1, 1, facecolor=fill, **line))
+    ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
-    every = max(1, math.ceil(1.6 * SMALL_SIZE / 72 / cell))
-    for axis, count in ((ax.xaxis, most_heads), (ax.yaxis, len(layers))):
-        numbers = range(0, count, every)
-        axis.set_ticks([number + 0.5 for number in numbers], list(map(str, numbers)))
-    ax.tick_params(length=0, labelsize=SMALL_SIZE)
-    ax.set_xlabel("head", color=theme().muted)
-    ax.set_ylabel("layer", color=theme().muted)
-    bottom = top + cell * len(layers) + AXIS_ROOM
+    grid.number_sides(ax, (across, down))
+    bottom = top + down * grid.rows + AXIS_ROOM
     for role, color in colors.items():  # the key
         page.write(page.left + AXIS_ROOM, bottom, ["■"], color=color)
         bottom = page.write(page.left + AXIS_ROOM + 0.12, bottom, [role])
@@ -283,8 +288,8 @@ def _caption(result: SurveyResult) -> list[str]:
         f"{literal(result.provenance.model)}{result.provenance.with_changes}",
         *result.notes,
         "bars with bootstrapped 95% intervals; faint: no significant difference from shuffled keys",
-        "each panel: layers down, heads across; means over texts of the mean over tokens other "
-        "than special tokens",
+        f"each panel: {grid_of(result.heads)[0].directions}; means over texts of the mean over "
+        "tokens other than special tokens",
         "faint: no significant difference (p ≥ 0.01 by sign flips of the texts, corrected for "
         "all heads and statistics) from what the keys of each query give when they are shuffled; "
         "of entropy and of the token read most, from what the model does on shuffled tokens",
@@ -317,7 +322,7 @@ class Panel:
 def head_panels(
     page: Page, heads: Sequence[HeadName], panels: Sequence[Panel], top: float
 ) -> float:
-    """Draw panels in rows, layers down and heads across; return the lower edge.
+    """Draw panels in rows, each a grid of all heads; return the lower edge.
 
     Unsure heads have faint colors, or none in a signed panel. Titles say where colors end.
     """
@@ -325,13 +330,11 @@ def head_panels(
     least = _PANEL if page.width > WIDE else _NARROW_PANEL
     columns = max(1, int((inner + _GAP) / (least + _GAP)))
     across = (inner - (columns - 1) * _GAP) / columns - _NUMBERS
-    layers = list(dict.fromkeys((head.stack, head.layer) for head in heads))
-    most_heads = 1 + max(head.head for head in heads)
-    high = max(min(across / most_heads, _CELL) * len(layers), 0.4)
+    grid, places = grid_of(heads)
+    high = max(min(across / grid.columns, _CELL) * grid.rows, _LOWEST_PANEL)
     line = line_height(SMALL_SIZE)
     step = line + high + 0.26
-    rows = [layers.index((head.stack, head.layer)) for head in heads]
-    cells = rows, [head.head for head in heads]
+    cells = tuple(zip(*places, strict=True))
     for number, panel in enumerate(panels):
         x = page.left + number % columns * (across + _NUMBERS + _GAP) + _NUMBERS
         y = top + number // columns * step
@@ -343,11 +346,13 @@ def head_panels(
         page.write(x, y, [title], points=SMALL_SIZE, weight="bold")
         page.write(x + across, y, [limit], points=SMALL_SIZE, color=theme().muted, align="right")
         ax = page.axes(x, y + line + 0.02, across, high)
-        values = torch.full((len(layers), most_heads), torch.nan, dtype=torch.float64, device="cpu")
+        size = len(grid.layers), len(grid.heads)
+        values = torch.full(size, torch.nan, dtype=torch.float64, device="cpu")
         values[cells] = panel.values.double()
         unsure = torch.zeros_like(values, dtype=torch.bool)
         unsure[cells] = panel.unsure & ~panel.values.isnan()
-        _draw_panel(ax, values, unsure, end, signed=panel.signed)
+        shown = grid.arrange(values), grid.arrange(unsure)
+        _draw_panel(ax, *shown, end, signed=panel.signed)
     return top + math.ceil(len(panels) / columns) * step
 
 
@@ -358,7 +363,7 @@ def _end_of(values: Tensor) -> float:
 
 
 def _draw_panel(ax: Axes, values: Tensor, unsure: Tensor, end: float, *, signed: bool) -> None:
-    """Draw numbers, (layers, heads), the unsure ones faint, or blank in a signed panel."""
+    """Draw numbers (rows, columns), the unsure ones faint, or blank in a signed panel."""
     ax.imshow(
         values.numpy(),
         value_colors() if signed else weight_colors(),
@@ -368,9 +373,9 @@ def _draw_panel(ax: Axes, values: Tensor, unsure: Tensor, end: float, *, signed:
         norm=Normalize(-end if signed else 0.0, end),
         alpha=np.where(unsure.numpy(), 0.0 if signed else _FAINT_OPACITY, 1.0),
     )
-    layers, heads = values.shape
-    ax.set_xticks(range(0, heads, max(1, heads // 4)))
-    ax.set_yticks(range(0, layers, math.ceil(layers / 4)))
+    rows, columns = values.shape
+    ax.set_xticks(range(0, columns, max(1, columns // 4)))
+    ax.set_yticks(range(0, rows, math.ceil(rows / 4)))
     ax.tick_params(length=0, labelsize=SMALL_SIZE, colors=theme().muted, pad=1)
     ax.spines[:].set(visible=True, color=theme().faint, linewidth=0.4)
 

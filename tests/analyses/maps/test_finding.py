@@ -221,4 +221,9 @@ def test_the_first_word_of_a_causal_model_is_no_finding(drawn):
     weights[5, 2], weights[5, 5] = 0.5, 0.05
     masked = torch.ones(T, T).triu(1).bool()
     plain = replace(drawn, weights=weights, special_rows=(False,) * T, special_columns=(False,) * T)
-    assert "mostly" not in of_map(replace(plain, masked=masked)).title
+    causal = replace(plain, masked=masked)
+    assert "mostly" in of_map(causal).title
+    causal = replace(causal, starts_with_sink=True)
+    assert "mostly" not in of_map(causal).title
+    assert causal.uninformative[:, 0].all()
+    assert causal.uninformative_name == "of the first word"

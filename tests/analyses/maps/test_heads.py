@@ -11,8 +11,10 @@ from attnviz.analyses.maps.compute import (
     choose_head,
     content_mass,
     find_heads,
+    head_maps,
     rank_heads,
 )
+from attnviz.analyses.maps.finding import head_families
 from attnviz.errors import InputError
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.axis import content_words, token_groups
@@ -97,14 +99,19 @@ def by_hand(weights, masked=()):
     total = 0.0
     for i in content:
         for j in set(content) - {i}:
-            others = [(k, k + j - i) for k in words if k != i and k + j - i in words]
-            others = [pair for pair in others if pair not in masked]
-            explained = sum(weights[k, m] for k, m in others) / max(1, len(others))
-            total += float(weights[i, j] - explained)
+            if (i, j) in masked:
+                continue
+            at_distance = [(k, k + j - i) for k in words if k != i and k + j - i in words]
+            to_key = [(k, j) for k in words if k not in (i, j)]
+            means = []
+            for others in (at_distance, to_key):
+                others = [pair for pair in others if pair not in masked]
+                means.append(sum(weights[k, m] for k, m in others) / max(1, len(others)))
+            total += max(0.0, float(weights[i, j] - max(means)))
     return total / len(content)
 
 
-def test_content_mass_is_the_weight_between_content_words_beyond_what_distance_explains():
+def test_content_mass_is_the_weight_of_content_words_beyond_what_distance_and_key_explain():
     weights = head_with(train_left=0.75, left_station=0.6)
     torch.manual_seed(0)
     random = torch.rand(6, 6).softmax(-1)
@@ -118,6 +125,26 @@ def test_a_head_of_one_distance_relates_no_words():
         for i in range(6):
             weights[i, i + distance if 0 <= i + distance < 6 else i] = 1.0
         assert abs(content_mass(record_of(weights)).item()) < 0.02
+
+
+def test_a_head_of_one_word_relates_no_words():
+    weights = torch.full((6, 6), 1e-6)
+    weights[:, 3] = 1.0
+    assert content_mass(record_of(weights)).item() < 1e-5
+
+
+def test_the_first_word_of_a_causal_model_does_not_count():
+    words = ("train", "left", "station", "river", "bank")
+    mask = torch.full((2, 5, 5), -torch.inf).triu(1)
+    resting, relating = torch.eye(5), torch.eye(5)
+    resting[3] = torch.tensor([1.0, 0, 0, 0, 0])  # one word rests there, others do not
+    relating[4] = torch.tensor([0.4, 0, 0, 0.6, 0])
+    record = replace(record_of(resting + 1e-6, relating + 1e-6, words=words), mask=mask)
+    first, second = content_mass(record).tolist()
+    assert first < 1e-5
+    assert second == pytest.approx(0.6 / 5, abs=1e-3)
+    unmasked = content_mass(replace(record, mask=None))
+    assert unmasked[0] > 0.1
 
 
 def test_masked_pairs_explain_nothing():
@@ -235,9 +262,12 @@ def test_the_real_model_relates_train_to_station_above_on_and_the(train):
 
 def test_no_sink_is_chosen_on_the_real_model(train):
     layer, (head,), _ = choose_head(train)
-    weights = train.weights(layer, head)
+    drawn = attention_map(train, layer=layer, head=head)
+    assert not any(family.resting for family, _ in filter(None, head_families(drawn)))
     content = [2, 3, 5, 7]  # train left station time
-    assert weights[content][:, 0].mean() < 0.2  # [CLS] is the usual sink
+    weights = drawn.weights[content]
+    # [CLS] and [SEP] are the usual sinks.
+    assert weights[:, [0, -1]].sum(1).mean() < weights[:, content].sum(1).mean()
 
 
 @pytest.mark.parametrize(
@@ -245,7 +275,7 @@ def test_no_sink_is_chosen_on_the_real_model(train):
 )
 def test_the_ranking_names_its_words(model, text, kind):
     meaning = rank_heads(model.attend(text)).meaning
-    assert meaning == f"weight between {kind} beyond what distance explains"
+    assert meaning == f"weight between {kind} beyond what distance and key explain"
 
 
 def test_the_head_of_an_image_relates_patches_by_what_they_show():
@@ -266,3 +296,17 @@ def test_the_head_of_an_image_relates_patches_by_what_they_show():
     assert ranking.best.head == 2
     scores = {score.head: score.score for score in ranking.scores}
     assert scores[2] > 2 * max(scores[0], scores[1]), scores
+
+
+@pytest.mark.parametrize(
+    ("labels", "sink"), [(("train", "left"), True), (("[CLS]", "left"), False)]
+)
+def test_a_causal_map_starts_with_a_sink_unless_a_special_token_is_there(labels, sink):
+    words = (*labels, "station")
+    mask = torch.full((1, 3, 3), -torch.inf).triu(1)
+    record = replace(record_of(torch.rand(3, 3) + 0.1, words=words), mask=mask)
+    result = result_of(record)
+    assert head_maps(result).starts_with_sink == sink
+    assert attention_map(result, layer=0, head=0, special="remove").starts_with_sink == sink
+    assert not attention_map(result, layer=0, head=0, columns=slice(1, 3)).starts_with_sink
+    assert not head_maps(result_of(replace(record, mask=None))).starts_with_sink

@@ -104,7 +104,7 @@ export function chosenUnits(units: Units, positions: number[]): Units {
 export interface Marks {
   /** 1 where no piece of the query may read a piece of the key. */
   masked: Uint8Array;
-  /** 1 where a weight says little about the text: of special tokens, and of queries that may read one key only. */
+  /** 1 where a weight says little: of special tokens, of queries that may read one key only, and of the first word of a causal model. */
   uninformative: Uint8Array;
 }
 /** Weights of a map's visible rows and columns, and their maximum error by row. */
@@ -134,6 +134,7 @@ export function merge(
     masked: new Uint8Array(R * C), uninformative: new Uint8Array(R * C),
   };
   const { of, positions, special, counted = of } = columns.units;
+  const sink = startsWithSink(row, rows.units, columns.units);
   const widest = positions.reduce((most, { length }) => Math.max(most, length), 1);
   for (let r = 0; r < R; r++) {
     const pieces = rows.units.positions[rows.from + r];
@@ -153,11 +154,18 @@ export function merge(
     for (let c = 0; c < C; c++) {
       table.values[r * C + c] = sums[columns.from + c] / kept;
       table.masked[r * C + c] = Number(sums[columns.from + c] === 0);
-      table.uninformative[r * C + c] = Number(!says || special[columns.from + c]);
+      table.uninformative[r * C + c] = Number(!says || special[columns.from + c] || (sink && columns.from + c === 0));
     }
     // Most of the errors in the divisor cancel.
     const divided = renormalize ? Math.sqrt(positions.length) : 0;
     table.errors[r] = (error * (widest + divided)) / kept;
   }
   return table;
+}
+
+/** Whether the first key is a word that the first query must read: many heads of causal models rest there. */
+function startsWithSink(row: (position: number) => ArrayLike<number>, { positions: [first] }: Units, { positions, special }: Units): boolean {
+  if (special[0] || positions.length < 2) return false;
+  const weights = row(first[0]);
+  return weights[positions[0][0]] > 0 && positions.slice(1).every((pieces) => pieces.every((piece) => !weights[piece]));
 }

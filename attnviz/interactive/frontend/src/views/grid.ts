@@ -1,4 +1,4 @@
-/** All heads of all layers, each as a small map: layers down, heads across. */
+/** All heads of all layers, each as a small map: the longer of layers and heads runs across, as in attnviz.figures.head_grid. */
 
 import type { Pen } from "../pen";
 import { number, weight } from "../text";
@@ -23,8 +23,11 @@ export function grid(setting: Setting): Scene {
   const [R, C] = [look.rows.to - look.rows.from, look.columns.to - look.columns.from];
   const heads = [...new Set(look.layers.flatMap(({ heads }) => heads))].sort((a, b) => a - b);
   const one = look.layers.length === 1; // a single layer can be wrapped
-  const across = one ? Math.min(heads.length, Math.max(2, Math.floor((width - LABELS) / 150))) : heads.length;
-  const down = one ? Math.ceil(heads.length / across) : look.layers.length;
+  const wide = look.layers.length > heads.length; // layers run across
+  const sides = [{ name: "layer", numbers: look.layers.map(({ layer }) => layer.layer) }, { name: "head", numbers: heads }];
+  const [acrossSide, downSide] = wide ? sides : sides.reverse();
+  const across = one ? Math.min(heads.length, Math.max(2, Math.floor((width - LABELS) / 150))) : acrossSide.numbers.length;
+  const down = one ? Math.ceil(heads.length / across) : downSide.numbers.length;
   const tables = look.layers.map(({ layer, heads }) => heads.map((head) => look.table(layer.layer, head)));
   const maps = tables.flat();
   const shared = scaleOf(look, theme, maps, MOST);
@@ -45,8 +48,8 @@ export function grid(setting: Setting): Scene {
   const rise = tall + step * 0.1 + name;
   const tiles: Tile[] = look.layers.flatMap(({ layer, heads: some }, y) =>
     some.map((head, n) => {
-      const place = one ? n : heads.indexOf(head);
-      const [column, row] = [place % across, one ? Math.floor(place / across) : y];
+      const place = heads.indexOf(head);
+      const [column, row] = one ? [n % across, Math.floor(n / across)] : wide ? [y, place] : [place, y];
       const { values, errors, kept } = tables[y][n];
       const colors = own ? scaleOf(look, theme, [tables[y][n]], MOST) : shared;
       fill(pixels, values, R, C, colors, look.state.threshold, column * C, row * R, tables[y][n]);
@@ -70,7 +73,7 @@ export function grid(setting: Setting): Scene {
     const pointed = tileOf(at);
     if (pointed) pen.frame(pointed.x - 1.5, pointed.y - 1.5, pointed.w + 3, pointed.h + 3, theme.accent, 2);
   }
-  /** Write the numbers of heads and layers; those of heads stay at the top of the window. */
+  /** Write the numbers of heads and layers; those across stay at the top of the window. */
   function numbers(pen: Pen, lowered: number): void {
     const words = { size: 11, fill: theme.muted };
     if (one) {
@@ -80,12 +83,12 @@ export function grid(setting: Setting): Scene {
     const every = Math.ceil(16 / step);
     const y = top - 8 + lowered;
     if (lowered) pen.rect(0, y - 10, width, 18, theme.ground, 0.9);
-    heads.forEach((head, n) => n % every || pen.text(String(head), LABELS + n * step + side / 2, y, { ...words, align: "center" }));
-    look.layers.forEach(({ layer }, n) => {
-      if (n % Math.ceil(13 / rise) === 0) pen.text(String(layer.layer), LABELS - 8, top + n * rise + tall / 2, { ...words, align: "right" });
+    acrossSide.numbers.forEach((number, n) => n % every || pen.text(String(number), LABELS + n * step + side / 2, y, { ...words, align: "center" }));
+    downSide.numbers.forEach((number, n) => {
+      if (n % Math.ceil(13 / rise) === 0) pen.text(String(number), LABELS - 8, top + n * rise + tall / 2, { ...words, align: "right" });
     });
-    pen.text("head", 0, y, words);
-    pen.text("layer", 7, top + (down * rise) / 2, { ...words, align: "center", turned: true });
+    pen.text(acrossSide.name, 0, y, words);
+    pen.text(downSide.name, 7, top + (down * rise) / 2, { ...words, align: "center", turned: true });
   }
   function say(at: Spot): Line[] {
     const tile = tileOf(at);
@@ -102,7 +105,7 @@ export function grid(setting: Setting): Scene {
   }
   return {
     height,
-    label: `Maps of ${title}: layers down, heads across`,
+    label: `Maps of ${title}: ${downSide.name}s down, ${acrossSide.name}s across`,
     draw,
     say,
     hit: (x, y) => {

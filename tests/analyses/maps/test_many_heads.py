@@ -1,0 +1,96 @@
+"""Overviews of models with more heads than a figure has room for maps."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+import attnviz
+from attnviz.analyses.maps.finding import OTHER_WORDS, where_heads_look
+from attnviz.figures.head_grid import HeadGrid
+
+WORDS = ("He", "walked", "to", "the", "river", "and", "sat", "down")
+LLAMA = 80, 64  # layers and heads of Llama-70B
+
+
+@pytest.fixture(scope="module")
+def maps(model):
+    """Return maps of 80 × 64 heads, of which four are known."""
+    drawn = attnviz.head_maps(attnviz.attend("the train left the station", model=model))
+    T = len(WORDS)
+    masked = torch.ones(T, T).triu(1).bool()
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(*LLAMA, T, T, generator=generator)
+    weights = scores.masked_fill(masked, -torch.inf).softmax(-1)
+    weights[2, 3] = torch.eye(T)
+    weights[2, 4] = torch.eye(T).roll(-1, 1)
+    weights[2, 4, 0] = torch.eye(T)[0]
+    weights[2, 4] = torch.eye(T).roll(1, 0)
+    weights[2, 4, 0] = torch.eye(T)[0]
+    weights[2, 5] = torch.eye(T)[0]
+    side = replace(drawn.sides[0])
+    return replace(
+        drawn,
+        weights=weights,
+        rows=WORDS,
+        columns=WORDS,
+        layers=tuple(range(LLAMA[0])),
+        special_rows=(False,) * T,
+        special_columns=(False,) * T,
+        masked=masked,
+        starts_with_sink=True,
+        sides=(side, side),
+    )
+
+
+def test_layers_run_across_where_there_are_more_of_them():
+    deep, wide = HeadGrid(range(30), range(9)), HeadGrid(range(6), range(12))
+    assert (deep.rows, deep.columns, deep.place(29, 8)) == (9, 30, (29, 8))
+    assert (wide.rows, wide.columns, wide.place(5, 11)) == (6, 12, (11, 5))
+    values = torch.arange(270).view(30, 9)
+    assert deep.arrange(values).shape == (9, 30)
+    column, row = deep.place(7, 2)
+    assert deep.arrange(values)[row, column] == values[7, 2]
+
+
+def test_a_head_is_summarized_by_what_it_attends_to(maps):
+    looks = where_heads_look(maps)
+    names = [looks[2 * LLAMA[1] + head][0] for head in (3, 4, 5)]
+    assert names == ["itself", "previous", "first"]
+    assert all(share == pytest.approx(1) for _, share in looks[2 * LLAMA[1] + 3 :][:3])
+    name, share = looks[0]
+    assert name == OTHER_WORDS
+    weights = maps.weights[0, 0].numpy()
+    by_hand = [
+        sum(weights[i, j] for j in range(1, len(WORDS)) if j not in (i - 1, i, i + 1))
+        for i in range(len(WORDS))
+    ]
+    assert share == pytest.approx(np.mean(by_hand), abs=1e-6)
+
+
+@pytest.mark.parametrize("width", [89, 183])
+def test_5120_heads_fit_a_page_and_the_map_keeps_half_of_it(maps, width):
+    figure = attnviz.plot.heads(maps, width=width)
+    assert figure.get_size_inches()[1] <= 247 / 25.4
+    cells = figure.axes[0].images[0].get_array()
+    assert cells.shape == (LLAMA[1], LLAMA[0], 3)
+    assert (cells[5, 2] < cells[0, 2].max()).all(), "the head on the first word is dark gray"
+    drawn = attnviz.attention_map(
+        attnviz.from_weights(maps.weights[0, :1, None].transpose(0, 1), tokens=list(WORDS)),
+        layer=0,
+        head=0,
+    )
+    page = attnviz.plot.heatmap(drawn, overview=maps, width=width).figure
+    of_map, summary = page.axes[0].get_position(), page.axes[-1].get_position()
+    assert of_map.width * of_map.height > summary.width * summary.height
+    assert page.get_size_inches()[1] <= 247 / 25.4
+    plt.close("all")
+
+
+def test_fewer_heads_keep_their_maps(maps):
+    few = replace(maps, weights=maps.weights[:20, :10], layers=tuple(range(20)))
+    (mosaic, *_) = attnviz.plot.heads(few).axes
+    assert len(mosaic.collections[0].get_paths()) == 200
+    assert mosaic.get_xlabel() == "layer"
