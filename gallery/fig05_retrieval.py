@@ -4,10 +4,10 @@ A query is compared with the key of every word. The result is all words ranked b
 for each query, sorted by how few words it needs. Blue words are the first that together have
 {share:.0%} of the weight. A database returns one record; attention returns a mixture. Head
 {best.layer}.{best.head}, which of all {heads} heads relates the content words most beyond what
-their distance and the key explain, needs {mean:.1f} of {n} words on average for {share:.0%}, and fewest for
-“{sharpest_word}” ({fewest}). Some heads are closer to a database: of all {cards} cards {single:.0%}
-need one word, and {few_words:.0%} need {few} or fewer. Uniform weights would need {uniform}. [CLS]
-and [SEP] are removed and the rows renormalized to sum to 1.
+their distance and the key explain, needs {mean:.1f} of {n} words on average for {share:.0%}, and
+fewest for “{sharpest_word}” ({fewest}). Some heads are closer to a database: of all {cards} cards
+{single:.0%} need one word, and {few_words:.0%} need {few} or fewer. Uniform weights would need
+{uniform}. [CLS] and [SEP] are removed and the rows renormalized to sum to 1.
 """
 
 import math
