@@ -134,7 +134,8 @@ export function merge(
     masked: new Uint8Array(R * C), uninformative: new Uint8Array(R * C),
   };
   const { of, positions, special, counted = of } = columns.units;
-  const sink = startsWithSink(row, rows.units, columns.units);
+  // Many heads of causal models rest on the first word: the first query reads nothing else.
+  const sink = !special[0] && positions.length > 1 && Array.from(row(0)).every((weight, j) => !weight === j > 0);
   const widest = positions.reduce((most, { length }) => Math.max(most, length), 1);
   for (let r = 0; r < R; r++) {
     const pieces = rows.units.positions[rows.from + r];
@@ -161,11 +162,4 @@ export function merge(
     table.errors[r] = (error * (widest + divided)) / kept;
   }
   return table;
-}
-
-/** Whether the first key is a word that the first query must read: many heads of causal models rest there. */
-function startsWithSink(row: (position: number) => ArrayLike<number>, { positions: [first] }: Units, { positions, special }: Units): boolean {
-  if (special[0] || positions.length < 2) return false;
-  const weights = row(first[0]);
-  return weights[positions[0][0]] > 0 && positions.slice(1).every((pieces) => pieces.every((piece) => !weights[piece]));
 }

@@ -115,8 +115,7 @@ export function scaleOf({ signed, cell, columns, scale: rule, units }: Look, the
   if (log) return { masked, map: theme.weights, low: even / rule.belowEven, high: Math.max(high, rule.belowEven * even), log, over, label: "attention weight (log)" };
   const gray = apart ? joined(weights(1)) : [];
   if (!gray.length) return { masked, map: theme.weights, low: 0, high, log, over, label: "attention weight" };
-  const sink = tables.every(({ uninformative }) => uninformative.every((one, n) => one || n % keys));
-  const label = units.some(({ special }) => special.includes(true)) ? "of special tokens" : sink ? "of the first word" : "of the only key";
+  const label = units.some(({ special }) => special.includes(true)) ? "of special tokens" : "of the first word";
   const neutral: Scale = { map: theme.neutral, low: 0, high: Math.max(quantile(gray, 1), 1e-9), log, label };
   return { masked, map: theme.weights, low: 0, high, log, over, label: "between words", neutral };
 }

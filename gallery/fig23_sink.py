@@ -1,0 +1,57 @@
+"""The first token takes {after:.0%} of the attention from layer {onset} on
+
+{texts} texts, read by SmolLM2: the share of all attention that goes to the first token, by layer
+(the mean over heads and words). Uniform weights would give {even:.0%} (dashed). Until layer
+{before} it is {early:.0%} on average. {resting} of {heads} heads give it more than half. It is the
+place that counts and not the word: with a special token in front, that one receives {special:.0%}
+from layer {onset} on, and the word behind it, which was first before, {left:.0%}. Such an attention
+sink is what heads read that find nothing to read (Xiao et al., “Efficient streaming language models
+with attention sinks”).
+"""
+
+import matplotlib.pyplot as plt
+import torch
+
+import attnviz
+
+TEXTS = """The train left the station on time.|Rain fell all night, and the river rose.
+She plays the violin and her brother plays the drums.|When the bell rang, nobody moved.
+Children washed the dishes after dinner.|Old maps hang in the museum by the harbor.""".replace(
+    "\n", "|"
+)
+model, texts = attnviz.load("smollm2"), TEXTS.count("|") + 1
+ids = model.tokenizer(TEXTS.split("|"))["input_ids"]
+start = model.tokenizer.bos_token_id
+plain, with_start = model.attend(ids), model.attend([[start, *one] for one in ids])
+
+
+def received(results, key):  # the share that a key gets from later tokens, (layers, heads)
+    rows = [result.weights()[..., key + 1 :, key] for result in results]
+    return torch.cat(rows, dim=-1).mean(-1)
+
+
+first, special, behind = received(plain, 0), received(with_start, 0), received(with_start, 1)
+even = sum(sum(1 / n for n in range(2, len(one) + 1)) for one in ids) / sum(
+    len(one) - 1 for one in ids
+)
+by_layer = [shares.mean(1) for shares in (first, special, behind)]
+onset = next(n for n in range(len(first)) if (by_layer[0][n:] > 2 * even).all())
+before, resting, heads = onset - 1, int((first > 0.5).sum()), first.numel()
+after, special, left = (float(shares[onset:].mean()) for shares in by_layer)
+early = float(by_layer[0][:onset].mean())
+assert special > 2 * left
+
+with attnviz.plot.style():
+    fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
+    names = "the first word", "a special token in front", "the first word behind it"
+    for name, shares, above in zip(names, by_layer, (0.06, -0.08, -0.08), strict=True):
+        (line,) = ax.plot(shares, "o-", ms=3)
+        ax.text(3, shares[6] + above, name, color=line.get_color(), va="center")
+    ax.axhline(even, color="0.5", lw=0.8, ls="--")
+    ax.set(xlabel="layer", xlim=(-0.5, len(first) - 0.5), ylim=(0, 1))
+    ax.set_xticks(range(0, len(first), 5))
+    ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    ax.set_title(f"Share of the attention, mean of {first.shape[1]} heads", loc="left", fontsize=8)
+proof = attnviz.AgreementReport.joined(result.agreement for result in [*plain, *with_start])
+text = f"{texts} texts, SmolLM2-135M-Instruct (4-bit weights)"
+fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)
