@@ -26,13 +26,13 @@ from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
     GAP,
+    IMAGE_COLORS,
     MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     style,
     theme,
-    value_colors,
 )
 from attnviz.results import AttentionResult, Special
 from attnviz.results.axis import source
@@ -118,7 +118,7 @@ def draw_head_grid(
     scale = WeightScale.of(maps.weights, maps.uninformative, maps.masked)
     if ratios is not None:
         nothing = torch.zeros(ratios.shape[2:], dtype=torch.bool, device="cpu")
-        scale = WeightScale(Normalize(-1, 1), None, nothing, None, value_colors())
+        scale = WeightScale(Normalize(-1, 1), None, nothing, None, IMAGE_COLORS)
     weights = maps.weights if ratios is None else ratios
     layers, heads = weights.shape[:2]
     numbers = maps.heads or tuple(range(heads))
@@ -177,9 +177,11 @@ def draw_head_grid(
         for (x, y), text in zip(corners, names if is_named else (), strict=False):
             ax.text(x, y - 0.03, text, fontsize=SMALLEST_SIZE, color=theme().accent)
         _number_sides(ax, maps.layers, numbers, (width / columns, height / rows), (wide, high))
-    if ratios is None:
-        _draw_bars(page, scale, place, top + height + below)
-    return top + height + below + 0.18
+    bottom = top + height + below
+    if ratios is not None:
+        return bottom
+    _draw_bars(page, scale, place, bottom)
+    return bottom + 0.18
 
 
 def _draw_bars(page: Page, scale: WeightScale, place: tuple[float, float], top: float) -> None:
