@@ -1,56 +1,56 @@
-"""Patches of an image as tokens (random weights)
+"""In DINOv2's last layer, patches attend to what they show
 
-This vision transformer divides a picture into {rows} × {columns} patches, and each attends to all
-others. Its weights are random, with W_Q and W_K drawn {times} times as wide as usual so that
-attention is not flat. Nothing was learned; the figure shows only the mechanics. Still, the weights
-follow the picture, because patches of one color have similar keys: in layer 0, whether a patch
-shows sky, sun or meadow explains {explained:.0%} of the variance of a query's scores, in the median
-over queries and {heads} heads ({chance:.0%} if shuffled). Of these heads, the one shown gives most
-of the framed patch's weight to the sun: {most:.0%}.
+DINOv2 divides a photo of Grace Hopper into {rows} × {columns} patches. In layer {layer}, head
+{head}, patches of her face give {face:.0%} of their weight to the face ({near_face:.0%} if weights
+depended on distance alone), those of the wall {wall:.0%} to the wall ({near_wall:.0%}), those of
+the ribbons {ribbons:.0%} to the ribbons ({near_ribbons:.0%}), and [CLS] gives the face {cls:.0%}.
+Head {sink_head} of layer {first} has a sink instead: on average patches give {sink:.0%} of their
+weight to one patch below the name tag. It is no outlier like those that Darcet et al. replace by
+registers: its norm after the last layer is {norm:.1f} times the median of all patches, and none
+exceeds {largest:.1f} times. (Photo: James S. Davis, U.S. Navy, public domain, from matplotlib.)
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
-import torch
-from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
+from matplotlib import get_data_path
+from transformers import AutoImageProcessor
 
 import attnviz
+from attnviz.models.named import NAMED
 
-torch.manual_seed(0)
-config = ViTConfig(hidden_size=96, num_hidden_layers=3, num_attention_heads=6)
-vit, times = ViTModel(config), 10
-for name, weight in vit.named_parameters():
-    if name.endswith(("q_proj.weight", "k_proj.weight")):
-        torch.nn.init.normal_(weight, 0, times * config.initializer_range)
+folder, side = NAMED["dinov2-small"].folder, 518  # pixels, as in the training of DINOv2
+processor = AutoImageProcessor.from_pretrained(folder, backend="pil", size=side, crop_size=side)
+model, outputs = attnviz.load("dinov2-small", processor=processor), []
+model.module.layernorm.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0, 1:]))
+result = attnviz.attend(image=f"{get_data_path()}/sample_data/grace_hopper.jpg", model=model)
 
-y, x = np.mgrid[0:448, 0:448]
-meadow = y > 310 + 40 * np.sin(x / 80)
-sun = (x - 310) ** 2 + (y - 135) ** 2 < 70**2
-picture = np.full((448, 448, 3), (150, 195, 230), dtype=np.uint8)
-picture[meadow] = (70, 130, 60)
-picture[sun] = (250, 200, 60)
-result = attnviz.attend(image=picture, model=attnviz.load(vit, processor=ViTImageProcessorPil()))
+layer, head, first, sink_head = 11, 2, 0, 5
+row, column = np.array(result.record(0).key_axis.patches[1:]).T
+rows, columns = row[-1] + 1, column[-1] + 1
+from_cls, weights = np.split(result.weights(layer, head).numpy()[:, 1:], [1])
+offset = (row - row[:, None] + rows) * 2 * columns + column - column[:, None] + columns
+near = (np.bincount(offset.flat, weights.flat) / np.bincount(offset.flat).clip(1))[offset]
+near /= near.sum(1, keepdims=True)  # the mean weight at each offset
+thing = np.zeros((rows, columns))
+thing[7:21, 14:25], thing[:20, 28:], thing[32:35, 23:33] = 1, 2, 3  # face, wall, ribbons
+shares = [[w[k][:, k].sum(1).mean() for k in thing.flat == np.c_[1:4]] for w in (weights, near)]
+(face, wall, ribbons), (near_face, near_wall, near_ribbons) = shares
+cls = from_cls[0, thing.flat == 1].sum()
+received = result.weights(first, sink_head).numpy()[1:, 1:].mean(0)
+sink, norms = received.max(), outputs[-1].norm(dim=-1).numpy()
+norm, largest = norms[received.argmax()] / np.median(norms), norms.max() / np.median(norms)
 
-last_row, last_column = result.record(0).key_axis.patches[-1]
-rows, columns = last_row + 1, last_column + 1
-assert rows == columns == 448 // 32
-shows = (meadow + 2 * sun)[16::32, 16::32].flatten()  # at the center of each 32 × 32 patch
-scores = result.record(0).scores().detach().numpy()[:, 1:, 1:]  # without [CLS]
-heads = len(scores)
-
-
-def explained_share(
-    kinds,
-):  # share of the variance of each query's scores that lies between the kinds
-    means = np.stack([scores[..., kinds == kind].mean(-1) for kind in kinds], axis=-1)
-    return np.median(means.var(-1) / scores.var(-1))
-
-
-explained = explained_share(shows)
-chance = explained_share(np.random.default_rng(0).permutation(shows))
-
-patch, maps = (4, 9), attnviz.head_maps(result)
-from_patch = maps.weights[0, :, maps.sides[0].patches.index(patch), 1:]  # in layer 0, (heads, keys)
-to_sun = from_patch[:, shows == 2].sum(1)
-head, most = int(to_sun.argmax()), to_sun.max()
-drawn = attnviz.attention_map(result, layer=0, head=head, notes=["its weights are random"])
-fig = attnviz.plot.heatmap(drawn, patch=patch, overview=maps).figure
+titles = "From [CLS]|From the face|From the wall|From the ribbons|From the face in layer 0"
+patches = "[CLS]", (17, 19), (10, 32), (33, 28), (17, 19)
+with attnviz.plot.style():
+    look = {"width_ratios": (1, 1, 1, 0.04), "figsize": (7.2, 4.85), "layout": "constrained"}
+    fig, axes = plt.subplot_mosaic("P01|;234|", **look)
+    axes["P"].imshow(result.image.numpy(), aspect="auto").axes.set_axis_off()
+    for name, patch, title in zip("01234", patches, titles.split("|"), strict=True):
+        where = (first, sink_head) if name == "4" else (layer, head)
+        place = {"ax": axes[name], "cbar_ax": axes["|"], "title": title, "vmax": 32}
+        attnviz.plot.heatmap(result, patch=patch, layer=where[0], head=where[1], **place)
+    axes["4"].text(4.1, 35.2, "sink →", color="w")
+    fig.suptitle("In DINOv2's last layer, patches attend to what they show", weight="bold")
+text = f"colors: layer {layer}, head {head}; in the last panel layer {first}, head {sink_head}"
+fig = attnviz.plot.add_caption(fig, text=text, agreement=result.agreement)

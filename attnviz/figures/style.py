@@ -230,6 +230,13 @@ def value_colors() -> Colormap:
     return theme().values
 
 
+# Weights over an image: below even weights, even (white), and above. They are light in both themes,
+# because the image shades them.
+IMAGE_COLORS = LinearSegmentedColormap.from_list(
+    "over images", [(0.0, "#a4c6df"), (0.5, "#ffffff"), (0.72, "#f6ad65"), (1.0, "#c9183a")]
+)
+
+
 def sign_colors() -> tuple[str, str]:
     """Return the colors of positive and of negative numbers where they are bars."""
     values, strong = theme().values, theme().strong

@@ -85,21 +85,73 @@ def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
     assert "Layer 1, head 2, from the patch in row 3, column 1" in page_text(ax.figure)
 
 
+def test_a_patch_that_attends_most_to_itself(vision):
+    drawn = attnviz.attention_map(vision, layer=1, head=2)
+    weights = drawn.weights.clone()
+    weights[6] = torch.eye(17)[6]
+    ax = attnviz.plot.heatmap(replace(drawn, weights=weights), patch=(1, 1))
+    assert "The framed patch (1, 1) attends most to itself: 17.0 ×" in page_text(ax.figure)
+
+
 def doublings(ratio):
     """Return how often even weight doubles to each weight; colors end at 1/32."""
     return ratio.clamp(min=1 / 32).log2()
 
 
-def test_the_image_stays_visible_below_the_colors(vision):
+def test_the_image_is_a_shadow_over_the_colors(vision):
     ax = attnviz.plot.heatmap(vision, layer=1, head=2)
     (image,), (mesh,) = ax.images, ax.collections
-    gray = np.asarray(image.get_array())
-    brightness = vision.image.numpy().mean(-1)
-    assert np.corrcoef(gray.ravel(), brightness.ravel())[0, 1] > 0.8
-    opacity, values = np.asarray(mesh.get_alpha()), np.asarray(mesh.get_array())
-    assert opacity.max() <= 0.9
-    assert opacity[values < 0].max() <= 0.45
-    assert (np.diff(opacity[values > 0][values[values > 0].argsort()]) >= 0).all()
+    assert image.zorder > mesh.zorder
+    assert (np.asarray(image.get_array()) == 0).all()  # black
+    shadow = np.asarray(image.get_alpha())
+    brightness = vision.image.numpy() @ np.array(style.LUMINANCE)
+    order = brightness.ravel().argsort()
+    assert (np.diff(shadow.ravel()[order]) <= 0).all()  # the darker the image, the darker
+    assert shadow.max() - shadow.min() > 0.2
+    assert shadow.max() <= 0.5  # colors stay visible
+    assert min(mesh.cmap(0.5)) > 0.99  # even weights leave the image as it is
+
+
+def test_vmax_sets_one_scale_of_several_overlays(vision):
+    axes = plt.figure(figsize=(7, 3)).subplots(1, 2)
+    for patch, ax in zip(("[CLS]", (3, 1)), axes, strict=True):
+        attnviz.plot.heatmap(vision, layer=1, head=2, patch=patch, ax=ax, vmax=8, cbar=False)
+        norm = ax.collections[0].norm
+        assert (norm.vmin, norm.vmax) == (-3, 3)
+    page = attnviz.plot.heatmap(vision, layer=1, head=2, vmax=8, title="One scale").figure
+    assert "One scale" in page_text(page)
+    assert page.axes[1].collections[0].norm.vmax == 3
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        ({"vmin": 0.1}, "vmin and norm cannot be set. Set vmax"),
+        ({"norm": mpl.colors.Normalize(0, 1)}, "vmin and norm cannot be set. Set vmax"),
+        ({"vmax": 0.5}, "a multiple of even weight above 1, not 0.5"),
+    ],
+)
+def test_a_scale_that_colors_over_an_image_cannot_have(vision, scale, said):
+    with pytest.raises(InputError, match=said):
+        attnviz.plot.heatmap(vision, layer=1, head=2, **scale)
+
+
+def test_a_tall_overview_is_beside_two_pictures_one_below_the_other(tokenizer):
+    from media import image_processor
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=32, num_hidden_layers=6, num_attention_heads=2, intermediate_size=48,
+        image_size=SIDE, patch_size=8,
+    )  # fmt: skip
+    model = attnviz.load(ViTModel(config), processor=image_processor())
+    figure = attnviz.plot.heatmap(model.attend(image=picture())).figure
+    image, overlay, _, overview = (ax.get_position() for ax in figure.axes)
+    assert overlay.y1 < image.y0
+    assert overlay.x0 == image.x0
+    assert overview.x0 > overlay.x1
+    check_layout(figure)
 
 
 def test_the_caption_over_an_image_names_the_file_the_rest_and_the_verdict(vision):
@@ -133,7 +185,7 @@ def test_the_overview_shows_the_same_query_as_the_chosen_head(vision):
     drawn = vision.weights(best.layer, best.head)[3, 1:].reshape(4, 4) * 17
     limit = max(1, doublings(drawn).max().item())
     values = doublings(vision.weights(0, 0)[3, 1:].reshape(4, 4) * 17) / limit
-    expected = style.value_colors()(((values + 1) / 2).clamp(0, 1).numpy())
+    expected = style.IMAGE_COLORS(((values + 1) / 2).clamp(0, 1).numpy())
     np.testing.assert_allclose(tiles[1:5, :4] / 255, expected, atol=0.006)
 
 

@@ -27,13 +27,13 @@ from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
     GAP,
+    IMAGE_COLORS,
     MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     style,
     theme,
-    value_colors,
 )
 from attnviz.results import AttentionResult, Special
 from attnviz.results.axis import source
@@ -156,7 +156,7 @@ def draw_head_grid(
     scale = WeightScale.of(maps)
     if ratios is not None:
         nothing = torch.zeros(ratios.shape[2:], dtype=torch.bool, device="cpu")
-        scale = WeightScale(Normalize(-1, 1), None, nothing, None, value_colors())
+        scale = WeightScale(Normalize(-1, 1), None, nothing, None, IMAGE_COLORS)
     weights = maps.weights if ratios is None else ratios
     grid = HeadGrid(maps.layers, maps.numbers)
     left, right = place
@@ -216,9 +216,11 @@ def draw_head_grid(
             place_of = column, row + 1 - high - 0.03
             ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().accent)
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
-    if ratios is None:
-        _draw_bars(page, scale, place, top + height + below)
-    return top + height + below + 0.18
+    bottom = top + height + below
+    if ratios is not None:
+        return bottom
+    _draw_bars(page, scale, place, bottom)
+    return bottom + 0.18
 
 
 def _draw_bars(page: Page, scale: WeightScale, place: tuple[float, float], top: float) -> None:

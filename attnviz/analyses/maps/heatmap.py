@@ -149,7 +149,9 @@ def heatmap(
     ax : Axes, optional
         The axes to draw into. By default a new figure is created.
     vmin, vmax : float, optional
-        The ends of the color scale. By default 0, and the largest weight between words.
+        The ends of the color scale. By default 0, and the largest weight between words. Over an
+        image, vmax is a multiple of even weight: 8 ends the scale at an eighth and at eight times
+        even weight.
     norm : Normalize, optional
         The color scale, in place of vmin and vmax.
     cmap : str or Colormap, optional
@@ -314,7 +316,7 @@ def draw_heatmap(
         page = Page(width * MM, caption, shown=True)
         if query is None:
             return _matrix_page(page, selected, look)
-        return draw_image_page(page, drawn, query, selected.overview)
+        return draw_image_page(page, drawn, query, selected.overview, look)
 
 
 def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
@@ -333,7 +335,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
         mappable: ScalarMappable = ax.collections[0]
         label, say = "weight", None
     else:
-        mappable = draw_over_image(ax, drawn, query)
+        mappable = draw_over_image(ax, drawn, query, look)
         label, say = "÷ even weight", times
         where += f", {query_name(drawn, query)}"
     room = ax.get_window_extent().width / ax.figure.dpi

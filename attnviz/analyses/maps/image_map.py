@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import matplotlib as mpl
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -19,10 +20,12 @@ from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError
 from attnviz.figures.cells import frame
 from attnviz.figures.layout import Page, color_bar, line_height
+from attnviz.figures.scale import Look
 from attnviz.figures.style import (
     BAR_ROOM,
     BAR_WIDTH,
     GAP,
+    IMAGE_COLORS,
     LIGHT,
     LUMINANCE,
     MARGIN,
@@ -30,7 +33,6 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     WIDE,
     theme,
-    value_colors,
 )
 from attnviz.results import AxisGeometry
 from attnviz.results.axis import literal, source
@@ -38,8 +40,9 @@ from attnviz.results.axis import literal, source
 Patch: TypeAlias = tuple[int, int] | str
 
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
-_DARKEST = 0.35  # of the gray image: darker shades would hide the colors over it
-_OPACITY = 0.1, 0.45, 0.9  # of the colors of even weights, of the smallest and the largest
+_SHADE = 0.5  # of black where the image is black: more would hide the colors
+_BRIGHTENED = 0.7  # the exponent of the brightness of the image
+_FINE = 25  # patches along a side: the frames around smaller ones are larger than they are
 _MOST_DOUBLINGS = 5.0  # at which colors end
 
 
@@ -81,47 +84,59 @@ def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None
     return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
 
 
-def draw_image_page(page: Page, drawn: AttentionMap, query: int, overview: HeadMaps | None) -> Axes:
+def draw_image_page(
+    page: Page, drawn: AttentionMap, query: int, overview: HeadMaps | None, look: Look
+) -> Axes:
     """Draw the image, the map over it, an overview and a caption."""
     image, ruler = drawn.image, page.ruler
     assert image is not None
     inner = page.right - page.left
-    three_columns = overview is not None and page.width > WIDE
-    side = min(_LARGEST_IMAGE, (inner * (0.62 if three_columns else 1.0) - BAR_ROOM - GAP) / 2)
+    is_beside = is_stacked = False
+    if overview is not None and page.width > WIDE:
+        # A tall overview is beside two pictures one below the other, a wide one beside both.
+        is_beside, is_stacked = True, overview.weights.shape[0] > overview.weights.shape[1]
+    share = (0.5 if is_stacked else 0.62) if is_beside else 1.0
+    side = (inner * share - BAR_ROOM - GAP) / (1 if is_stacked else 2)
+    side = min(_LARGEST_IMAGE, side)
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
 
     where = f"{drawn.where}, {query_name(drawn, query)}"
-    top = page.heading(_finding(drawn, query))
+    title = _finding(drawn, query) if look.title is None else look.title
+    top = page.heading(title)
     lines = ruler.wrap(where, inner, TEXT_SIZE)
     top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted) + GAP / 2
-    below = top + line_height(SMALL_SIZE) + 0.02
-    left = MARGIN
+    under_name = line_height(SMALL_SIZE) + 0.02
+    first, second = (MARGIN, top), (MARGIN + side + GAP, top)
+    if is_stacked:
+        second = MARGIN, top + under_name + tall + GAP
     names = "image, as the model reads it", "weight ÷ even (black: most)"
-    for name in names:
-        page.write(left, top, ruler.wrap(name, side, SMALL_SIZE)[:1], color=theme().muted)
-        left += side + GAP
-    image_axes = page.axes(MARGIN, below, side, tall)
+    for (left, above), name in zip((first, second), names, strict=True):
+        page.write(left, above, ruler.wrap(name, side, SMALL_SIZE)[:1], color=theme().muted)
+    image_axes = page.axes(first[0], first[1] + under_name, side, tall)
     rows, columns = _grid_size(drawn.sides[1])
     image_axes.imshow(image.numpy(), extent=(0, columns, rows, 0), aspect="auto", origin="upper")
     _outline(image_axes, drawn, query)
-    ax = page.axes(MARGIN + side + GAP, below, side, tall)
-    mappable = draw_over_image(ax, drawn, query)
+    left, below = second[0], second[1] + under_name
+    ax = page.axes(left, below, side, tall)
+    mappable = draw_over_image(ax, drawn, query, look)
     row, column = _most_read(drawn, query)
     frame(ax, (column, row), (1, 1), LIGHT.ink)
-    bar = page.axes(MARGIN + 2 * side + 1.5 * GAP, below, BAR_WIDTH, min(tall, 1.5))
-    label = ruler.longest(("weight ÷ even weight", "÷ even", ""), min(tall, 1.5), TEXT_SIZE)
-    color_bar(mappable, bar, label, say=times)
+    if look.cbar:
+        beside = (left + side + GAP / 2, below, BAR_WIDTH, min(tall, 1.5))
+        bar = page.axes(*beside) if look.cbar_ax is None else look.cbar_ax
+        label = ruler.longest(("weight ÷ even weight", "÷ even", ""), beside[-1], TEXT_SIZE)
+        color_bar(mappable, bar, label, say=times)
 
     bottom = below + tall
     if overview is not None:
         keys = len(drawn.columns)
-        _, limit = _doublings(_times_even(drawn, query))
+        _, limit = _doublings(_times_even(drawn, query), look)
         of_heads = _on_grid(overview.weights[..., query, :], overview.sides[1])
-        of_heads, _ = _doublings(keys * of_heads)
+        of_heads, _ = _doublings(keys * of_heads, look)
         ratios = (of_heads / limit).clamp(-1, 1)
         place, start = (page.left, page.right), bottom + GAP
-        if three_columns:
-            place, start = (MARGIN + 2 * side + GAP + BAR_ROOM + GAP, page.right), top
+        if is_beside:
+            place, start = (left + side + BAR_ROOM + GAP, page.right), top
         end = draw_overview(page, overview, place, start, ratios=ratios, marked=drawn)
         bottom = max(bottom, end)
     parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
@@ -176,35 +191,30 @@ def _share_note(drawn: AttentionMap, query: int) -> str:
     return f"each cell is one patch; {percent} of the weight goes to other tokens"
 
 
-def draw_over_image(ax: Axes, drawn: AttentionMap, query: int) -> ScalarMappable:
-    """Draw how each patch's weight compares with even weights, over the image in gray.
+def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> ScalarMappable:
+    """Draw how each patch's weight compares with even weights, shaded by the image.
 
-    Colors are those of the logarithm of the ratio: the background's at even weights, and more
-    opaque the further away from them, so that the image stays visible. Returns the source of the
-    color bar.
+    Colors are those of the logarithm of the ratio, white at even weights. The image lies over them
+    as a shadow, so that its details stay visible. Returns the source of the color bar.
     """
     assert drawn.image is not None
-    doublings, limit = _doublings(_times_even(drawn, query))
-    norm = Normalize(-limit, limit)
+    doublings, limit = _doublings(_times_even(drawn, query), look)
+    colors = IMAGE_COLORS if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
+    mesh = ax.pcolormesh(
+        doublings.numpy(), cmap=colors, norm=Normalize(-limit, limit), linewidth=0, rasterized=True
+    )
     rows, columns = _grid_size(drawn.sides[1])
-    brightness = drawn.image.numpy() @ np.array(LUMINANCE) / 255
+    brightness = (drawn.image.numpy() @ np.array(LUMINANCE) / 255) ** _BRIGHTENED
     ax.imshow(
-        _DARKEST + (1 - _DARKEST) * brightness,
-        cmap="gray",
-        vmin=0,
-        vmax=1,
+        np.zeros((*brightness.shape, 3)),
+        alpha=_SHADE * (1 - brightness),
         extent=(0, columns, rows, 0),
         aspect="auto",
         origin="upper",
+        zorder=2,
     )
-    most = torch.where(doublings > 0, _OPACITY[2], _OPACITY[1])
-    opacity = _OPACITY[0] + (most - _OPACITY[0]) * (doublings.abs() / limit).clamp(max=1)
-    mesh = ax.pcolormesh(doublings.numpy(), cmap=value_colors(), norm=norm, linewidth=0, zorder=2)
-    mesh.set_alpha(opacity.numpy())  # type: ignore[arg-type]
     _outline(ax, drawn, query)
-    mappable = ScalarMappable(norm, value_colors())  # without opacity
-    mappable.set_array(doublings.numpy())
-    return mappable
+    return mesh
 
 
 def _times_even(drawn: AttentionMap, query: int) -> Tensor:
@@ -215,9 +225,23 @@ def _times_even(drawn: AttentionMap, query: int) -> Tensor:
     return _on_grid(drawn.weights[query].float(), drawn.sides[1]) * readable
 
 
-def _doublings(ratio: Tensor) -> tuple[Tensor, float]:
-    """Return the logarithm of ratios to even weights, base 2, and where their colors end."""
+def _doublings(ratio: Tensor, look: Look) -> tuple[Tensor, float]:
+    """Return the logarithm of ratios to even weights, base 2, and where their colors end.
+
+    Ratios that are smaller than any that has a color of its own are clipped.
+    """
     doublings = ratio.clamp(min=2.0**-_MOST_DOUBLINGS).log2()
+    if look.vmin is not None or look.norm is not None:
+        raise InputError(
+            "The colors over an image are symmetric around even weight, so vmin and norm cannot be "
+            "set. Set vmax: 8 means from an eighth of even weight to eight times as much."
+        )
+    if look.vmax is not None:
+        if not 1 < look.vmax < math.inf:
+            raise InputError(
+                f"vmax over an image is a multiple of even weight above 1, not {look.vmax:g}."
+            )
+        return doublings, math.log2(look.vmax)
     return doublings, min(_MOST_DOUBLINGS, max(1.0, float(doublings.max())))
 
 
@@ -234,7 +258,8 @@ def _finding(drawn: AttentionMap, query: int) -> str:
     query_patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
     query_label = literal(drawn.rows[query])
     name = query_label if query_patch is None else f"The framed patch {query_patch}"
-    return f"{name} attends most to patch ({row}, {column}): {float(ratio.max()):.1f} × even weight"
+    to = "itself" if query_patch == (row, column) else f"patch ({row}, {column})"
+    return f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight"
 
 
 def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
@@ -244,7 +269,10 @@ def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
     ax.spines[:].set_visible(False)
     patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
     if patch is not None:
-        corner = patch[1], patch[0]
-        box = Rectangle(corner, 1, 1, fill=False, edgecolor=theme().accent, linewidth=1.4, zorder=3)
+        size = max(1.0, max(rows, columns) / _FINE)
+        corner = patch[1] + (1 - size) / 2, patch[0] + (1 - size) / 2
+        box = Rectangle(
+            corner, size, size, fill=False, edgecolor=theme().accent, linewidth=1.4, zorder=3
+        )
         box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
         ax.add_patch(box)
