@@ -74,7 +74,7 @@ def speak(
 ) -> Speech:
     """Speak an English text. voice : of espeak-ng, with a variant or without: "en-us+f3".
 
-    Some voices of espeak-ng change the pauses of the next one; onsets are always those of the sound.
+    Some voices change the pauses of the next one; onsets are always those of the sound.
     """
     library, own_rate = _library()
     if library.espeak_SetVoiceByName(voice.encode()):

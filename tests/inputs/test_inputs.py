@@ -234,9 +234,7 @@ def test_a_sound_without_a_target_is_transcribed(tokenizer):
 
 def test_a_sound_without_words(tokenizer, monkeypatch):
     model = seeing("whisper", tokenizer)
-    monkeypatch.setattr(
-        type(model.module), "generate", lambda *_, **__: torch.tensor([[101, 102]])
-    )
+    monkeypatch.setattr(type(model.module), "generate", lambda *_, **__: torch.tensor([[101, 102]]))
     with pytest.raises(InputError, match=r"hears no words in the sound\. .*--target"):
         model.attend(audio=chirp(0.5), sampling_rate=RATE)
 
