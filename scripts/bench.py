@@ -138,6 +138,17 @@ def launches(
         measure(tokens, places)
 
 
+@app.command()
+def speech(
+    sentences: Annotated[int, typer.Option(help="Sentences to measure.")] = 100,
+    chosen_on: Annotated[int, typer.Option(help="Other sentences, to choose heads.")] = 60,
+) -> None:
+    """Compare the onsets of words in Whisper's cross-attention with those that espeak-ng spoke."""
+    from benchmarks.speech import measure
+
+    measure(sentences, chosen_on)
+
+
 @app.command(hidden=True)
 def memory(command: str, variant: list[str]) -> None:
     """Print the memory growth of this process for one variant of a benchmark, in MB."""

@@ -1,7 +1,13 @@
 """Capture: from a model and its inputs to the inputs and outputs of every attention."""
 
 from attnviz.capture.batched import BatchedAttention, capture_batch
-from attnviz.capture.capture import Capture, capture, capture_generation, hidden_states
+from attnviz.capture.capture import (
+    Capture,
+    capture,
+    capture_generation,
+    hidden_states,
+    transcribe,
+)
 from attnviz.capture.computation import read_computation
 from attnviz.capture.positions import MovedKeys, replace_every_token, replace_some_tokens
 from attnviz.capture.stacks import place_windows
@@ -36,4 +42,5 @@ __all__ = [
     "replace_every_token",
     "replace_some_tokens",
     "restoring",
+    "transcribe",
 ]

@@ -136,6 +136,16 @@ def capture_generation(
     return captured, generated[0]
 
 
+def transcribe(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the ids (T,) of the text that an encoder–decoder writes for one sound.
+
+    It generates as its own settings say, but always the likeliest token.
+    """
+    with restoring(model, None), torch.no_grad(), model_errors(model):
+        ids: Tensor = model.generate(**inputs, do_sample=False)
+    return ids[0]
+
+
 def hidden_states(
     model: nn.Module, inputs: Mapping[str, Tensor], *, as_loaded: bool = False
 ) -> tuple[Tensor, ...]:

@@ -195,7 +195,8 @@ def attend(
     pair : str, list of str or None
         The second text of a sentence pair, or one for each text.
     target : str, list of str or None
-        The decoder's text in an encoder–decoder, or one for each input.
+        The decoder's text in an encoder–decoder, or one for each input. A model that writes the
+        text of a sound needs none: by default it is the model's own transcript.
     model : Model, str, path, PreTrainedModel, an object that holds one, or None
         From `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : bool

@@ -32,6 +32,7 @@ from attnviz.capture import (
     read_computation,
     replace_every_token,
     replace_some_tokens,
+    transcribe,
 )
 from attnviz.errors import InputError, ModelError, true_or_false, whole_number
 from attnviz.inputs import (
@@ -161,6 +162,11 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
         )
     budget = memory_budget(module)
     with translate(budget):
+        if _lacks_transcript(checkpoint, inputs):
+            transcript = _transcribe(checkpoint, inputs, options)
+            results = run(checkpoint, replace(inputs, targets=[transcript]), options)
+            note = "the target is the model's own transcript"
+            return [replace(result, notes=(note, *result.notes)) for result in results]
         if options.mode != "streamed" and not options.are_for_reduced_maps:
             batch = _encode(checkpoint, inputs, options)
             if not can_stream:
@@ -192,6 +198,34 @@ def _encode(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> B
         truncate=options.truncate,
         generating=inputs.generate is not None,
     )
+
+
+def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
+    """Whether a sound comes without the text of its decoder, and the model can write one."""
+    module = checkpoint.module
+    others = inputs.texts, inputs.pictures, inputs.targets, inputs.generate
+    return (
+        inputs.sounds is not None
+        and all(other is None for other in others)
+        and input_kinds(module) == ("audio",)
+        and has_text_decoder(module, module.config)
+        and module.can_generate()
+    )
+
+
+def _transcribe(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> str:
+    """Return the text that the model writes for a sound."""
+    batch = _encode(checkpoint, replace(inputs, generate=1), options)
+    assert checkpoint.tokenizer is not None  # no model that writes text is loaded without one
+    ids = transcribe(checkpoint.module, batch.inputs)
+    # With its first blank, so that the tokenizer divides it as the model wrote it.
+    text = str(checkpoint.tokenizer.decode(ids, skip_special_tokens=True))
+    if not text.strip():
+        raise InputError(
+            f"{checkpoint.name} hears no words in the sound. Give another sound, or the text of "
+            "its decoder with --target (target=…)."
+        )
+    return text
 
 
 def _head_counts(checkpoint: Checkpoint) -> tuple[int, int]:

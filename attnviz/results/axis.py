@@ -271,6 +271,15 @@ class TokenGroups:
         """Return the group with which the second text starts, or None."""
         return self.segments.index(1) if 1 in self.segments else None
 
+    @property
+    def padded(self) -> tuple[bool, ...]:
+        """Which groups are frames that a processor appended to a sound, to a fixed length."""
+        seconds = self.side.seconds or (None,) * len(self.labels)
+        return tuple(
+            special and second is not None
+            for special, second in zip(self.special, seconds, strict=True)
+        )
+
     def without_special(self) -> TokenGroups:
         """Return the groups that are no special tokens."""
         return self.at([i for i, special in enumerate(self.special) if not special])

@@ -266,9 +266,9 @@ def test_audio_frames_get_a_scale_in_seconds(speech):
     ticks = dict(zip(labels(ax.xaxis), ax.get_xticks(), strict=True))
     assert ticks["0"] == 0
     assert ticks["1"] == pytest.approx(50)  # frames of 20 ms
-    assert ticks["2"] == pytest.approx(100)
+    assert max(ax.get_xticks()) == pytest.approx(50)  # the sound ends, and its padding is not drawn
     assert labels(ax.yaxis) == ["[CLS]", "the", "train", "left", "the", "station"]
-    assert ax.get_aspect() == "auto"  # six rows of a hundred columns would be a thin line
+    assert ax.get_aspect() == "auto"  # six rows of fifty columns would be a thin line
     both = attnviz.plot.heatmap(speech.stack("encoder"), layer=0, head=0, special="remove")
     assert both.get_ylabel() == "query (attending), s"
     assert both.get_aspect() == 1

@@ -195,6 +195,50 @@ def test_padding_silence_is_special(tokenizer):
     assert drawn.sides[1].seconds[-1] == pytest.approx(0.48)
 
 
+def test_padding_of_a_sound_is_not_drawn_and_its_weight_said(tokenizer):
+    result = seeing("whisper", tokenizer).attend(
+        audio=chirp(0.5), sampling_rate=RATE, target="a tone"
+    )
+    cross, encoder = result.stack("cross"), result.stack("encoder")
+    weights = cross.weights()
+    assert weights.shape[-1] == 100  # whole
+    drawn = attnviz.attention_map(cross, layer=0, head=1)
+    assert torch.equal(drawn.weights, weights[0, 1, :, :25])  # as they are
+    assert not any(drawn.special_columns)
+    lost = weights[0, 1, :, 25:].sum(-1).mean()
+    assert drawn.notes[0] == f"padding not drawn ({lost:.0%} of the weight)"
+    maps = attnviz.head_maps(cross)
+    assert torch.equal(maps.weights, weights[..., :25])
+    lost = weights[..., 25:].sum(-1).mean()
+    assert maps.notes[0] == f"padding not drawn ({lost:.0%} of the weight)"
+    assert attnviz.attention_map(encoder, layer=0, head=0).weights.shape == (25, 25)
+
+
+def test_a_sound_without_a_target_is_transcribed(tokenizer):
+    model = seeing("whisper", tokenizer)
+    sound = {"audio": chirp(0.5), "sampling_rate": RATE}
+    before = model.module.generation_config.to_dict()
+    result = model.attend(**sound)
+    said = result.provenance.target
+    assert result.notes == ("the target is the model's own transcript",)
+    again = model.attend(**sound, target=said)
+    assert torch.equal(result.stack("cross").weights(), again.stack("cross").weights())
+    features = model.checkpoint.processors.audio(
+        sound["audio"], sampling_rate=RATE, return_tensors="pt"
+    )
+    ids = model.module.generate(features.input_features, do_sample=False)[0]
+    assert said == tokenizer.decode(ids, skip_special_tokens=True)
+    assert model.module.generation_config.to_dict() == before
+    assert [one.provenance.target for one in model.attend(audio=[chirp(0.5)], sampling_rate=RATE)]
+
+
+def test_a_sound_without_words(tokenizer, monkeypatch):
+    model = seeing("whisper", tokenizer)
+    monkeypatch.setattr(type(model.module), "generate", lambda *_, **__: torch.tensor([[101, 102]]))
+    with pytest.raises(InputError, match=r"hears no words in the sound\. .*--target"):
+        model.attend(audio=chirp(0.5), sampling_rate=RATE)
+
+
 def test_audio_of_different_lengths_gives_the_same_as_alone(tokenizer):
     model = seeing("wav2vec2", tokenizer)
     sounds = [chirp(1.0), chirp(0.4)]
@@ -281,10 +325,6 @@ WRONG = {
     "no text": (
         lambda t: seeing("clip", t).attend(image=picture()),
         "reads a text and an image, but a text is missing. Type one",
-    ),
-    "no target": (
-        lambda t: seeing("whisper", t).attend(audio=chirp(), sampling_rate=RATE),
-        "reads a sound and a target, but a target is missing. Give the text .*--target",
     ),
     "nothing": (
         lambda t: seeing("vit", t).attend(),

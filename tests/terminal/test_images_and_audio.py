@@ -119,6 +119,15 @@ def test_audio_with_a_target(capsys, saved, tone):
     assert len(json.loads(out)["seconds_of_rows"]) == 50
 
 
+def test_audio_alone_is_transcribed(capsys, saved, tone):
+    command = ["heatmap", "--audio", tone, "--model", saved("whisper"), "-o", "alone.svg"]
+    assert run([*command, "--caption", "full"]) == 0
+    assert "Note: the target is the model's own transcript." in capsys.readouterr().err
+    drawn = Path("alone.svg").read_text(encoding="utf-8")
+    assert "The target is the model's own transcript." in drawn
+    assert "Padding not drawn (" in drawn
+
+
 def test_errors_are_one_line(capsys, saved, shapes, tone):
     vit = ["heatmap", "--image", shapes, "--model", saved("vit")]
     outside = refused(capsys, *vit, "--patch", "9,9")
@@ -131,7 +140,6 @@ def test_errors_are_one_line(capsys, saved, shapes, tone):
         capsys, "heatmap", "--audio", tone, "--model", saved("vit")
     )
     assert "reads a text, not an image" in refused(capsys, "heatmap", "--image", shapes)
-    assert "--target" in refused(capsys, "heatmap", "--audio", tone, "--model", saved("whisper"))
 
 
 @pytest.mark.parametrize("family", ["vit", "clip", "whisper", "wav2vec2", "llava"])

@@ -291,32 +291,40 @@ def _check_special(special: Special, *, streamed: bool = False) -> None:
 def _treat_special(
     weights: Tensor, rows: TokenGroups, columns: TokenGroups, special: Special, notes: list[str]
 ) -> tuple[Tensor, TokenGroups, TokenGroups]:
-    """Keep, hide or remove special tokens, with a note."""
+    """Keep, hide or remove special tokens, with a note; padding of a sound is never kept."""
     _check_special(special)
-    if special == "keep" or not any(rows.special + columns.special):
+    left, across = _drawn(rows, special), _drawn(columns, special)
+    if len(left) == len(rows.labels) and len(across) == len(columns.labels):
         return weights, rows, columns
-    labels = zip(rows.labels + columns.labels, rows.special + columns.special, strict=True)
-    names = ", ".join(dict.fromkeys(label for label, is_special in labels if is_special))
-    words, word_keys = (~torch.tensor(side.special, device="cpu") for side in (rows, columns))
-    weights = weights[..., words, :][..., word_keys]
+    weights = weights[..., left, :][..., across]
     sums = weights.sum(-1, keepdim=True)
     lost = f"{1 - sums.mean().item():.0%} of the weight"
-    if special == "remove":
-        weights = weights / sums.clamp(min=torch.finfo(sums.dtype).tiny)
-        notes.append(f"{names} removed ({lost}), rows renormalized to 1")
+    if special == "keep":
+        notes.insert(0, f"padding not drawn ({lost})")
     else:
-        notes.append(f"{names} hidden ({lost}), rows not renormalized")
-    return weights, rows.without_special(), columns.without_special()
+        labels = zip(rows.labels + columns.labels, rows.special + columns.special, strict=True)
+        names = ", ".join(dict.fromkeys(label for label, is_special in labels if is_special))
+        how = "hidden", "not renormalized"
+        if special == "remove":
+            weights = weights / sums.clamp(min=torch.finfo(sums.dtype).tiny)
+            how = "removed", "renormalized to 1"
+        notes.append(f"{names} {how[0]} ({lost}), rows {how[1]}")
+    return weights, rows.at(left), columns.at(across)
 
 
 def _without_special(
     masked: Tensor | None, rows: TokenGroups, columns: TokenGroups, special: Special
 ) -> Tensor | None:
     """Return which cells are masked, as `_treat_special` leaves them."""
-    if masked is None or special == "keep":
-        return masked
-    words, word_keys = (~torch.tensor(side.special, device="cpu") for side in (rows, columns))
-    return masked[words][:, word_keys]
+    if masked is None:
+        return None
+    return masked[_drawn(rows, special)][:, _drawn(columns, special)]
+
+
+def _drawn(groups: TokenGroups, special: Special) -> list[int]:
+    """Return the indices of the rows or columns that are drawn."""
+    left_out = groups.padded if special == "keep" else groups.special
+    return [index for index, is_out in enumerate(left_out) if not is_out]
 
 
 def _check_part(part: slice | None, length: int, name: str) -> slice:
