@@ -149,6 +149,20 @@ def speech(
     measure(sentences, chosen_on)
 
 
+@app.command()
+def senses(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="minilm, or what attnviz.load takes; default: minilm and smollm2."),
+    ] = None,
+    write: Annotated[bool, typer.Option(help="Store the table, also in its guide.")] = False,
+) -> None:
+    """Measure where models tell the senses of words apart, on pairs of WordNet's sentences."""
+    from benchmarks.senses import measure
+
+    measure(models or [], write=write)
+
+
 @app.command(hidden=True)
 def memory(command: str, variant: list[str]) -> None:
     """Print the memory growth of this process for one variant of a benchmark, in MB."""

@@ -21,7 +21,7 @@ from attnviz.capture import hidden_states
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode, expect_one_text, max_tokens, pieces_in, token_spans
 from attnviz.pipeline.attend import Loadable, Model, load
-from attnviz.results import AgreementReport, AttentionRecord, AttentionResult
+from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.axis import content_words, token_groups
 from attnviz.runtime.libraries import silence_logs
 
@@ -133,7 +133,7 @@ class _OccurrenceVectors:
 
 def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _OccurrenceVectors:
     """Run the model on all sentences and return the vectors of the word."""
-    pieces = [_pieces(model, sentence) for sentence in sentences]
+    pieces = [word_pieces(model, sentence) for sentence in sentences]
     vectors, as_loaded, context, results = [], [], [], []
     for start in range(0, len(sentences), _SENTENCES):
         texts = [sentence.text for sentence in sentences[start : start + _SENTENCES]]
@@ -148,10 +148,9 @@ def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _Occurrence
         static = embeddings.double().cpu()
         for n, axis in enumerate(batch.axes["text"]):
             for rows in pieces[start + n]:
-                others = [i for i, s in enumerate(axis.special) if not s and i not in rows]
                 vectors.append(states[:, n, list(rows)].mean(1))
                 as_loaded.append(loaded[:, n, list(rows)].mean(1))
-                context.append(static[n, others].mean(0) if others else 0 * static[n, 0])
+                context.append(mean_of_others(static[n], axis, rows))
     stacked = torch.stack(vectors, dim=1)
     if not stacked.isfinite().all():
         raise ModelError(
@@ -200,7 +199,13 @@ def _described(sentence: Sentence) -> str:
     return f"{sentence.text[:40]!r}… ({sentence.sense})"
 
 
-def _pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
+def mean_of_others(static: Tensor, axis: Axis, rows: Sequence[int]) -> Tensor:
+    """Return the mean static embedding (T, d_model) of the tokens beside a word; 0 without any."""
+    others = [i for i, special in enumerate(axis.special) if not special and i not in rows]
+    return static[others].mean(0) if others else 0 * static[0]
+
+
+def word_pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
     """Return the token positions of each occurrence of the word."""
     spans = token_spans(model.checkpoint, sentence.text)
     pieces = [pieces_in(spans, place) for place in sentence.places]

@@ -1,0 +1,61 @@
+"""Vectors tell senses apart no better than the other words, but add to them
+
+{held_out_pairs} pairs of WordNet's example sentences with one of {held_out_words} words, in one
+sense or in two. The height is the AUC: how often a pair of one sense has a larger cosine than a
+pair of two (guessing {guessing}; bands: bootstrapped over words). The dashed line needs no
+attention: it is the mean static embedding of the other words ({minilm.others} and {once.others}).
+The best layer, chosen with other pairs, is not above it by more than chance: {minilm.vector} in
+all-MiniLM-L6-v2, {once.vector} in SmolLM2, and {twice.vector} if the text is read twice, so that
+the word follows all of it. The sum of both cosines, standardized, is: {minilm.both}, {once.both}
+and {twice.both}. So the vectors have something beyond the other words.
+"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+
+import attnviz
+
+data = Path(__file__).parent / "data"
+table = json.loads((data / "wordnet_senses.json").read_text(encoding="utf-8"))
+held_out_pairs, held_out_words = table["held_out_pairs"], table["held_out_words"]
+
+
+def rows(model, score, twice=None):
+    """Return the rows of a score of a model, in the order of the layers."""
+    wanted = {"model": model, "score": score, "twice": twice}
+    return [row for row in table["rows"] if wanted.items() <= row.items()]
+
+
+def compare(model, twice):
+    """Return the AUC of the best layer, of the other words and of both; check the title."""
+    (vector,), (both,) = (rows(model, f"best layer{of}", twice) for of in ("", " and other words"))
+    (others,) = rows(model, "other words, static")
+    assert vector["gain_low"] < 0 < both["gain_low"]
+    auc = (f"{row['auc']:.2f}" for row in (vector, others, both))
+    return SimpleNamespace(**dict(zip(("vector", "others", "both"), auc, strict=True)))
+
+
+models = list(dict.fromkeys(row["model"] for row in table["rows"] if row["model"]))
+minilm, once, twice = (compare(models[n], flag) for n, flag in ((0, False), (1, False), (1, True)))
+names, guessing = ("vector of the word", "the same, text read twice"), 0.5
+with attnviz.plot.style():
+    fig, axes = plt.subplots(1, 2, figsize=(7.2, 3), sharey=True, layout="constrained")
+    for ax, model, flags in zip(axes, models, ([False], [False, True]), strict=True):
+        for flag in flags:
+            vectors, color = rows(model, "vector", flag), f"C{2 * flag}"
+            auc, low, high = ([row[key] for row in vectors] for key in ("auc", "low", "high"))
+            ax.plot(auc, color, label=names[flag])
+            ax.fill_between(range(len(auc)), low, high, color=color, alpha=0.15, lw=0)
+            (both,) = rows(model, "best layer and other words", flag)
+            ax.plot(both["layer"], both["auc"], f"{color}o", label="best layer with other words")
+        (others,) = rows(model, "other words, static")
+        ax.axhline(others["auc"], color="C1", ls="--", label="other words, static")
+        ax.axhline(guessing, color="0.5", lw=0.5)
+        ax.set(title=model, xlabel="layer that the vector enters (last: output)", ylim=(0.34, 0.78))
+        ax.set_ylabel("AUC, same against other sense" * (ax is axes[0]))
+        ax.legend(loc="lower right")
+    fig.suptitle("Vectors tell senses apart no better than the other words", weight="bold")
+fig = attnviz.plot.add_caption(fig, text="Example sentences of WordNet 3.0")

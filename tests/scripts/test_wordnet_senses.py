@@ -1,0 +1,298 @@
+"""The pairs of WordNet's sentences keep their rules, and their table is what is measured."""
+
+import hashlib
+import json
+import random
+import re
+import sys
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+import attnviz
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import wordnet_pairs
+from benchmarks import senses
+
+STORED = json.loads(wordnet_pairs.PAIRS.read_text(encoding="utf-8"))
+PAIRS = STORED["pairs"]
+
+
+# --- the stored pairs
+
+
+def test_each_word_has_as_many_pairs_of_one_kind_as_of_the_other():
+    counts = Counter((pair["lemma"], pair["part_of_speech"], pair["same"]) for pair in PAIRS)
+    assert 800 <= len(PAIRS) <= 1000
+    for (lemma, part, same), count in counts.items():
+        assert counts[lemma, part, not same] == count <= 3
+
+
+def test_the_words_are_split_in_two_parts():
+    words = {
+        part: {pair["lemma"] for pair in PAIRS if pair["part"] == part}
+        for part in ("choosing", "held-out")
+    }
+    assert not words["choosing"] & words["held-out"]
+    assert abs(len(words["choosing"]) - len(words["held-out"])) <= 1
+    assert {pair["part"] for pair in PAIRS} == set(words)
+
+
+def test_both_sentences_of_a_pair_have_the_word_once_in_the_same_form():
+    for pair in PAIRS:
+        first, second = pair["sentences"]
+        forms = {one["text"][one["start"] : one["end"]] for one in (first, second)}
+        assert len(forms) == 1
+        assert (first["synset"] == second["synset"]) == pair["same"]
+        for one in (first, second):
+            assert len(re.findall(rf"\b{forms.copy().pop()}\b", one["text"])) == 1
+            assert one["text"][one["start"] - 1] == " "
+
+
+def test_no_sentence_is_used_twice_or_nearly():
+    places = [(one["text"], one["start"], one["end"]) for p in PAIRS for one in p["sentences"]]
+    others = [wordnet_pairs.other_words(*place) for place in places]
+    assert max(wordnet_pairs.similarity(*pair) for pair in combinations(others, 2)) < 0.5
+
+
+def test_the_license_lies_beside_the_sentences():
+    text = (wordnet_pairs.DATA / STORED["license"]).read_text(encoding="utf-8")
+    assert "Permission to use, copy, modify and distribute this software" in text
+    assert "WordNet 3.0 Copyright 2006 by Princeton University" in text
+    assert "agrees to preserve same." in text
+
+
+# --- how they are chosen
+
+LICENSE = "  1 The license\n  2   of the files\n"
+FILES = {
+    "noun.exc": "geese goose\n",
+    "verb.exc": "ran run\n",
+    "data.noun": LICENSE
+    + '00000030 05 n 01 goose 0 000 | a bird; "the wild geese flew south"; "two geese"; '
+    '"geese fear no other geese"; "geese are never late here"; "a goose\'s way to go" - A. Author\n'
+    + '00000060 18 n 02 goose 1 cuckoo 0 000 | a fool; "he is a silly goose  today"\n'
+    + '00000090 18 n 01 goose 2 000 | broken; "the odd " goose is not read"\n',
+    "data.verb": '00000000 38 v 01 run 0 01 + 02 00 | move; "she ran all the way"; '
+    '"he runs and runs all day"; "they are running uphill"; "the stores run late"\n',
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="latin-1")
+    return tmp_path
+
+
+def test_examples_have_one_form_of_the_word_that_is_not_the_first(folder):
+    examples = wordnet_pairs.read_examples(folder)
+    found = {key: [(one.text, one.form) for one in listed] for key, listed in examples.items()}
+    assert found == {
+        ("goose", "noun"): [
+            ("the wild geese flew south", "geese"),
+            ("he is a silly goose today", "goose"),
+        ],
+        # "running" doubles a letter: only a list of exceptions could lead it back to "run".
+        ("run", "verb"): [("she ran all the way", "ran"), ("the stores run late", "run")],
+    }
+    assert wordnet_pairs.read_license(folder) == "The license\n  of the files\n"
+
+
+def example(text, synset, field):
+    (start,) = (text.index(form) for form in ("goose", "geese") if form in text)
+    return wordnet_pairs.Example(text, start, start + 5, synset, field)
+
+
+def choose(*examples):
+    return wordnet_pairs.choose({("goose", "noun"): [*examples]}, 5, 3, random.Random(0))
+
+
+BIRD = [example(f"{text} goose", "1-n", "05") for text in ("a b c", "d e f", "g h i", "a b d")]
+
+
+def test_pairs_have_four_different_sentences():
+    chosen = choose(*BIRD, example("j k l goose", "2-n", "18"))
+    assert [pair["same"] for pair in chosen] == [True, False]
+    same, different = ([one["synset"] for one in pair["sentences"]] for pair in chosen)
+    assert same == ["1-n", "1-n"]
+    assert different == ["1-n", "2-n"]
+    texts = [one["text"] for pair in chosen for one in pair["sentences"]]
+    assert len(set(texts)) == 4
+    assert not {"a b c goose", "a b d goose"} <= set(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "pairs"),
+    [
+        ("j k l goose", "18", 2),
+        ("j k l goose", "05", 0),
+        ("j k l geese", "18", 0),
+        ("a b c d goose", "18", 0),
+    ],
+    ids=["pair", "same file", "another form", "near duplicate"],
+)
+def test_a_pair_has_one_form_different_files_and_different_sentences(text, field, pairs):
+    assert len(choose(*BIRD[:3], example(text, "2-n", field))) == pairs
+
+
+def test_a_folder_without_wordnet_is_refused(tmp_path, capsys):
+    import typer
+
+    with pytest.raises(typer.Exit):
+        wordnet_pairs.main(tmp_path)
+    assert "has no data.noun. Install Debian's wordnet-base" in capsys.readouterr().err
+
+
+# --- the area under the curve
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return senses.Pairs.read()
+
+
+def test_vectors_of_the_sense_alone_tell_all_pairs_apart(pairs):
+    names = sorted({sentence.sense for sentence in pairs.sentences})
+    vectors = torch.eye(len(names), dtype=torch.double)
+    planted = torch.stack([vectors[names.index(s.sense)] for s in pairs.sentences])
+    noise = torch.randn(planted.shape, generator=torch.Generator().manual_seed(0)).double()
+    row, mirrored, half = (
+        senses.make_row("planted", pairs.held_out_areas(scores))
+        for scores in (
+            pairs.cosines(planted),
+            -pairs.cosines(planted),
+            pairs.cosines(0.1 * planted + noise / len(names) ** 0.5),
+        )
+    )
+    assert (row.auc, row.low, row.high) == (1, 1, 1)
+    assert (mirrored.auc, mirrored.low, mirrored.high) == (0, 0, 0)
+    assert 0.5 < half.low < half.auc < half.high < 1
+
+
+def test_intervals_of_shuffled_kinds_cover_chance(pairs):
+    generator = torch.Generator().manual_seed(0)
+    covered = 0
+    for _ in range(40):
+        scores = torch.randn(len(pairs.same), generator=generator)
+        row = senses.make_row("random", pairs.held_out_areas(scores))
+        covered += row.low <= 0.5 <= row.high
+    assert covered >= 34
+
+
+def test_areas_are_those_of_sklearn_with_ties_and_weights():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(5, (60,), generator=generator).double()
+    same = torch.rand(60, generator=generator) < 0.4
+    weights = torch.randint(3, (4, 60), generator=generator).double()
+    expected = [roc_auc_score(same, scores, sample_weight=row) for row in weights.tolist()]
+    assert senses.areas(scores, same, weights).tolist() == pytest.approx(expected)
+
+
+def test_words_are_resampled_with_all_their_pairs(pairs):
+    words = pairs.words[pairs.held_out]
+    first = [(words == word).nonzero()[0, 0] for word in words]
+    assert torch.equal(pairs.weights, pairs.weights[:, torch.stack(first)])
+    assert (pairs.weights[0] == 1).all()
+    drawn = torch.stack([pairs.weights[1:, (words == w).nonzero()[0, 0]] for w in words.unique()])
+    assert (drawn.sum(0) == len(words.unique())).all()
+
+
+def test_the_best_of_several_scores_is_chosen_on_the_other_words(pairs):
+    truth = pairs.same.float()
+    on_held_out = torch.where(pairs.held_out, truth, 0.0)
+    on_others = torch.where(pairs.held_out, 0.0, truth)
+    assert pairs.choose(torch.stack([on_held_out, on_others])) == 1
+
+
+# --- the vectors, and the stored table
+
+
+@pytest.fixture(scope="module")
+def table():
+    return json.loads(senses.TABLE.read_text(encoding="utf-8"))
+
+
+def test_vectors_are_those_of_senses_and_heads_those_of_steps(model):
+    texts = {
+        "river": ["we sat on the bank of the river", "the muddy bank was steep"],
+        "money": ["my bank lent us money", "a bank failed in the crisis"],
+    }
+    result = attnviz.senses("bank", texts, model=model, raw=True)
+    sentences = [
+        senses.Sentence(one.sentence, one.sense, ((one.start, one.end),))
+        for one in result.occurrences
+    ]
+    vectors = senses.WordVectors.of(model, sentences, heads=True)
+    torch.testing.assert_close(vectors.states, result.vectors, rtol=0, atol=1e-5)
+    assert not vectors.causal
+    assert len(vectors.heads) == 72
+    attention = model.attend(sentences[2].text)
+    for (layer, head), output in zip(vectors.names, vectors.heads, strict=True):
+        if head == layer:
+            steps = attnviz.steps(attention, layer=layer, head=head)
+            expected = steps["A"].values[attention.tokens.index("bank")]
+            torch.testing.assert_close(output[2], expected.double(), rtol=0, atol=1e-5)
+
+
+def test_a_causal_model_reads_a_sentence_twice():
+    once = senses.Sentence("the bank lent", "money", ((4, 8),))
+    twice = senses._repeat(once)
+    ((start, end),) = twice.places
+    assert twice.text == "the bank lent the bank lent"
+    assert twice.text[start:end] == "bank"
+    assert start > len(once.text)
+
+
+def test_the_table_is_of_these_pairs_and_in_the_guide(table):
+    assert table["sha256"] == hashlib.sha256(wordnet_pairs.PAIRS.read_bytes()).hexdigest()
+    guide = senses.GUIDE.read_text(encoding="utf-8")
+    start, end = (guide.index(mark) for mark in senses.MARKS)
+    assert guide[start + len(senses.MARKS[0]) : end].strip() == senses.markdown(table)
+    words = " ".join(guide.split())
+    assert f"[{table['pairs']} pairs]" in words
+    assert f"one of {table['words']} nouns and verbs" in words
+    assert f"{table['held_out_pairs']} pairs of {table['held_out_words']} words" in words
+
+
+def test_the_table_has_what_the_guide_says_of_it(table):
+    gains = {}
+    for row in table["rows"]:
+        if row["score"].startswith("best"):
+            gains.setdefault(row["score"], []).append((row["gain_low"], row["gain_high"]))
+    both = gains.pop("best layer and other words")
+    assert len(both) == len(gains["best layer"]) == 3
+    assert all(low > 0 for low, _ in both)
+    assert all(low < 0 < high for of_score in gains.values() for low, high in of_score)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_rows_of_the_bundled_model_are_as_stored(model, pairs, table):
+    stored = {
+        (row["score"], row["layer"]): row
+        for row in table["rows"]
+        if row["model"] in (None, model.name)
+    }
+    vectors = senses.WordVectors.of(model, pairs.sentences, heads=False)
+    others = pairs.held_out_areas(pairs.cosines(vectors.others))
+    rows = [
+        *senses.rows_of_text(pairs),
+        senses.make_row("word, static", pairs.held_out_areas(pairs.cosines(vectors.static))),
+        senses.make_row("other words, static", others),
+    ]
+    for layer, scores in enumerate(pairs.cosines(vectors.states)):
+        areas = pairs.held_out_areas(scores)
+        rows.append(senses.make_row("vector", areas, others, layer=layer))
+    for row in rows:
+        expected = stored[row.score, row.layer]
+        names = ("auc", "low", "high", *(("gain", "gain_low") if row.gain is not None else ()))
+        for name in names:
+            assert getattr(row, name) == pytest.approx(expected[name], abs=2e-3), row
+    assert stored["word, static", None]["auc"] == 0.5
