@@ -30,7 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import attnviz
 from attnviz.io.files import atomic
-from attnviz.models.named import NAMED
+from attnviz.models.named import NAMED, NamedModel
 
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "gallery"
@@ -54,10 +54,10 @@ def scripts() -> list[Path]:
     return sorted(GALLERY.glob("fig*.py"))
 
 
-def missing_models(script: Path) -> list[str]:
-    """Return the models that a script loads by their short names and that are not here."""
+def models_of(script: Path) -> list[NamedModel]:
+    """Return the models that a script loads by their short names."""
     source = script.read_text(encoding="utf-8")
-    return [name for name, model in NAMED.items() if f'"{name}"' in source and not model.is_here]
+    return [model for name, model in NAMED.items() if f'"{name}"' in source]
 
 
 def sha256(files: Iterable[Path]) -> str:
@@ -171,7 +171,8 @@ def main(
         sys.exit(f"Unknown gallery scripts: {', '.join(unknown)}. See {GALLERY}.")
     chosen = [script for name, script in available.items() if name in (names or available)]
     wanted = [s for s in chosen if everything or stale(s, built.get(s.stem), current)]
-    if missing := sorted({model for script in wanted for model in missing_models(script)}):
+    needed = {model for script in wanted for model in models_of(script)}
+    if missing := sorted(model.name for model in needed if not model.is_here):
         sys.exit(f"Models are missing. Run 'python scripts/fetch_models.py {' '.join(missing)}'.")
     failed = draw_all(wanted, built, current, force=force)
 
