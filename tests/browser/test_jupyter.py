@@ -119,7 +119,7 @@ def test_jupyterlab_shows_the_view_and_the_widget_and_nbconvert_keeps_the_view(
     page.keyboard.press("Escape")
     cells.nth(2).locator(".jp-InputArea").click()
     page.keyboard.press("Shift+Enter")
-    expect(cells.nth(2)).to_contain_text("looked at token [3]")
+    expect(cells.nth(2)).to_contain_text("looked at token [4]")
     expect(widget).to_have_attribute("data-view", "head")  # as requested from Python
     page.keyboard.press("Shift+Enter")
     expect(cells.nth(3)).to_contain_text("now at layer 5 of encoder")

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from functools import cache
@@ -70,6 +71,13 @@ class Reader:
         self.page.evaluate("state => document.querySelector('.attnviz').attnviz.show(state)", state)
         self.settle()
         return self
+
+    def wait(self, condition):
+        """Wait for a condition; the page's security policy forbids Playwright's own polling."""
+        deadline = time.monotonic() + 120
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < deadline, condition
+            self.page.wait_for_timeout(20)
 
     def locate(self, **place):
         script = "place => document.querySelector('.attnviz').attnviz.locate(place)"
@@ -588,13 +596,11 @@ def test_a_saved_view_contains_the_picture_as_it_is_lit(tokenizer, open_page, tm
     view(result, show="head", layer=0, head=1).save(tmp_path / "view.html")
     reader = Reader(open_page(tmp_path / "view.html", width=width, height=1000))
     reader.settle()
-    reader.page.wait_for_function("document.querySelector('.picture canvas').width > 400")
+    reader.wait("document.querySelector('.picture canvas').width > 400")
     patch = result.record(0).key_axis.patches.index((1, 2))
     bright = np.mean(reader.patches(4, 4))
     reader.show(query=patch, lock=True)
-    reader.page.wait_for_function(
-        "document.querySelector('.hint').textContent.includes(' → ')", timeout=5000
-    )
+    reader.wait("document.querySelector('.hint').textContent.includes(' → ')")
     lit = np.array(reader.patches(4, 4))
     assert lit.mean() < 0.8 * bright
     with reader.page.expect_download() as started:
@@ -959,7 +965,7 @@ def test_a_zoomed_page_is_sharp(read):
     zoomed = {"width": 2048, "height": 1280, "deviceScaleFactor": 1.25, "mobile": False}
     devtools = reader.page.context.new_cdp_session(reader.page)
     devtools.send("Emulation.setDeviceMetricsOverride", zoomed)
-    reader.page.wait_for_function("""() => {
+    reader.wait("""() => {
         const canvas = document.querySelector('.stage canvas');
         return canvas.width === Math.round(1.25 * parseFloat(canvas.style.width));
     }""")
@@ -1298,7 +1304,7 @@ def test_the_outline_of_a_sound_stands_above_its_frames(tokenizer, open_page, tm
 def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):
     reader = read(saved("short"), height=420).show(view="token", query=6)
     reader.page.mouse.wheel(0, 300)
-    reader.page.wait_for_function("scrollY > 100")
+    reader.wait("scrollY > 100")
     reader.picture()
     hidden = reader.page.evaluate(
         "-document.querySelector('.stage canvas').getBoundingClientRect().top"
