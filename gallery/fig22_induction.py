@@ -11,17 +11,16 @@ to that word. That the head causes the copying is likely, but not shown here.
 
 import matplotlib.pyplot as plt
 import numpy as np
+import seaborn as sns
 import torch
 
 import attnviz
 
-WORDS = """river,green,table,seven,paper,horse,music,stone,window,doctor,silver,garden,engine,letter
-winter,planet,market,orange,bridge,forest,pencil,coffee,island,mirror""".replace("\n", ",")
+WORDS = "river green table seven paper horse music stone window doctor silver garden engine letter"
 period, texts, level, model = 9, 12, 0.95, attnviz.load("smollm2")
-ids = [model.tokenizer(f" {word}")["input_ids"] for word in WORDS.split(",")]
-single = torch.tensor([one for (one, *more) in ids if not more])
+ids = torch.tensor([model.tokenizer(f" {word}")["input_ids"] for word in WORDS.split()]).flatten()
 torch.manual_seed(0)
-tokens = torch.stack([single[torch.randperm(len(single))[:period]].repeat(2) for _ in range(texts)])
+tokens = torch.stack([ids[torch.randperm(len(ids))[:period]].repeat(2) for _ in range(texts)])
 results = model.attend(tokens.tolist())
 weights = torch.stack([result.weights() for result in results])  # (texts, layers, heads, T, T)
 again = torch.arange(period, 2 * period)
@@ -34,26 +33,22 @@ with torch.no_grad():
 right = (likely == tokens[:, 1:]).float().numpy()  # (texts, places)
 first, second = right[:, : period - 1].mean(), right[:, period:].mean()
 assert second > first
-draws = right[np.random.default_rng(0).integers(texts, size=(1000, texts))].mean(1)
-low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
 
 with attnviz.plot.style():
-    fig, (ax, copied) = plt.subplots(
-        1, 2, figsize=(7.2, 3.9), layout="constrained", width_ratios=(3, 2)
-    )
+    fig = plt.figure(figsize=(7.2, 3.9), layout="constrained")
+    ax, copied = fig.subplots(1, 2, width_ratios=(3, 2))
     attnviz.plot.heatmap(results[0], layer=layer, head=head, ax=ax, annot=False, title="")
-    ax.plot([1, period + 1], [period, 2 * period], color="C1", lw=0.6)
-    ax.plot([0, period], [period, 2 * period], color="C1", lw=0.6)
+    ax.plot([[0, 1], [period, period + 1]], [[period] * 2, [2 * period] * 2], "C1", lw=0.6)
     ax.set_title("Each word attends to what followed it before", loc="left", fontsize=8)
     places = np.arange(1, 2 * period)
-    copied.fill_between(places, low, high, alpha=0.2, lw=0)
-    copied.plot(places, right.mean(0), "o-")
+    every, right = np.tile(places, texts), right.ravel()
+    sns.lineplot(x=every, y=right, errorbar=("ci", 100 * level), seed=0, marker="o", ax=copied)
     copied.axvline(period - 0.5, color="0.5", lw=0.8, ls="--")
-    for x, side, said in ((-0.7, "right", "first time"), (-0.3, "left", "again")):
-        copied.text(period + x, 1.02, said, ha=side, va="top", color="0.4")
+    copied.text(period - 0.3, 1.02, "again", va="top", color="0.4")
     copied.set(xlabel="place of the predicted word", ylim=(0, 1.02), yticks=[0, 0.5, 1])
     copied.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     copied.set_title("The model copies: right next words", loc="left", fontsize=8)
+    fig.suptitle("An induction head finds what came next, and the model copies it", weight="bold")
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 text = f"{texts} texts of {period} random words twice, SmolLM2-135M-Instruct (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

@@ -43,15 +43,16 @@ assert special > 2 * left
 
 with attnviz.plot.style():
     fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
-    names = "the first word", "a special token in front", "the first word behind it"
-    for name, shares, above in zip(names, by_layer, (0.06, -0.08, -0.08), strict=True):
+    names = "the first word", "a start token", "the first word behind it"
+    for name, shares, above in zip(names, by_layer, (0.11, -0.08, -0.08), strict=True):
         (line,) = ax.plot(shares, "o-", ms=3)
-        ax.text(3, shares[6] + above, name, color=line.get_color(), va="center")
+        ax.text(6, shares[6] + above, name, color=line.get_color(), ha="center", va="center")
     ax.axhline(even, color="0.5", lw=0.8, ls="--")
-    ax.set(xlabel="layer", xlim=(-0.5, len(first) - 0.5), ylim=(0, 1))
+    ax.text(len(first) - 0.6, even + 0.04, "uniform weights", color="0.4", ha="right", va="center")
+    ax.set(xlabel="layer", xlim=(-0.5, len(first) - 0.5), ylim=(0, 1), ylabel="share of attention")
     ax.set_xticks(range(0, len(first), 5))
     ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    ax.set_title(f"Share of the attention, mean of {first.shape[1]} heads", loc="left", fontsize=8)
+    fig.suptitle("Heads rest on what comes first, whatever it is", weight="bold")
 proof = attnviz.AgreementReport.joined(result.agreement for result in [*plain, *with_start])
 text = f"{texts} texts, SmolLM2-135M-Instruct (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)
